@@ -39,6 +39,7 @@ from tests.server.walls import (
     assessment_ids,
     two_teams,
 )
+from tracelake import limits
 from tracelake._errors import ForbiddenError, NotFoundError, QueryError
 from tracelake.lake import annotations as lake_annotations
 from tracelake.lake import hot
@@ -286,6 +287,77 @@ def test_every_route_is_divided_or_of_the_whole_lake(walls: Walls) -> None:
     """A route that comes later is refused to keys of one workspace until somebody divides it, and lists it here."""
     check_every_route(walls)
     assert walls.divided.keys() <= set(every_route(walls.app))
+
+
+def check_pages(walls: Walls) -> None:
+    """Each page leads to those that the key may open; what it may not is a page that says so, for people alone."""
+    html = {"Accept": "text/html,*/*"}
+    for who, led in (("whole", {"/", "/versions", "/datasets", "/pipeline", "/archive"}), ("reads", {"/"})):
+        key = {"Authorization": f"Bearer {walls.tokens[who]}"}
+        client = Client(walls.app)
+        for path in ("/", f"/traces/{OF_A}", "/search?q=plain", "/traces/none"):
+            answer = client.get(path, headers=key | html)
+            nav = answer.text.partition('aria-label="Rooms">')[2].partition("</nav>")[0]
+            assert {link.split('"')[1] for link in nav.split("<a href=")[1:]} == led, (who, path)
+        for path in ("/versions", "/datasets", "/pipeline", "/archive", "/pipeline/1"):
+            answer = client.get(path, headers=key | html)
+            assert (answer.status_code == 403) == (who == "reads"), (who, path)
+            if who == "reads":
+                assert "Not for this key" in answer.text
+                assert "is of workspace &#39;team-a&#39;" in answer.text
+                assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+                for other in (
+                    client.get(path, headers=key),
+                    client.get("/api/v1/branches", headers=key | html),
+                ):
+                    assert (other.status_code, "of the whole lake" in other.json()["error"]) == (403, True)
+
+
+def test_pages_lead_to_what_the_key_may_open(walls: Walls) -> None:
+    """Nobody is led to a page that is refused."""
+    check_pages(walls)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("nobody is led to what is refused", routes.may_open, 'is_divided("GET", path)', "True"),
+        Broken("people get a page", guard._wants_page, '"text/html" in', '"none" in'),
+        Broken(
+            "programs get JSON",
+            guard._wants_page,
+            'is_page and "text/html" in headers.get("accept", "")',
+            "True",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_pages_are_caught(walls: Walls, broken: Broken) -> None:
+    """Each rule of pages is noticed when it is gone."""
+    assert_caught(broken, lambda: check_pages(walls))
+
+
+def test_a_forged_token_of_a_page_opens_no_wall(walls: Walls) -> None:
+    """Whatever commit a token names, its page has spans of the workspace alone."""
+    first = walls.answers([Asked("GET", "/api/v1/search?q=*&limit=1")], "a")[0].json()["next_page"]
+    commits = [commit.id for commit in walls.lake.log()]
+    assert len(commits) > 1
+    forged = [first.replace(first.partition("-")[0], commit) for commit in commits]
+    urls = [f"/api/v1/search?q=*&limit=9&page={token}" for token in forged]
+    answers = walls.answers([Asked("GET", url) for url in urls], "a")
+    assert {answer.status_code for answer in answers} <= {200, 400}
+    assert any(answer.json().get("hits") for answer in answers)
+    assert all(SECRET not in answer.text for answer in answers)
+
+
+def test_an_experiment_with_too_many_tags_is_not_made(walls: Walls) -> None:
+    """It is refused before anything is there; a key that comes twice is one tag."""
+    url, key = f"{MLFLOW[0]}/experiments/create", {"Authorization": f"Bearer {walls.tokens['annotates']}"}
+    tags = [{"key": f"k{number}", "value": "v"} for number in range(limits.ANNOTATIONS_MAX + 1)]
+    answer = Client(walls.app).post(url, json={"name": "too many", "tags": tags}, headers=key)
+    assert answer.status_code in {400, 413}
+    assert "at most 1,000 tags" in answer.text
+    assert "too many" not in [each.name for each in walls.lake.within(A).annotations.experiments()]
 
 
 def test_other_keys_get_nothing(walls: Walls) -> None:

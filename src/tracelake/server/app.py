@@ -91,7 +91,8 @@ def create_app(
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
-    app.add_middleware(Guard, ring=ring, allowed=allowed or Allowed())
+    error_page = _error_page(templates)
+    app.add_middleware(Guard, ring=ring, allowed=allowed or Allowed(), error_page=error_page)
     requests = add_metrics(app, lake, own_replica, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
     _add_otlp(app, traces, requests)
@@ -122,7 +123,7 @@ def create_app(
         app.include_router(_provider_pages(openid, ring, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (pipeline_problem, archiving.problem))
-    _add_errors(app, templates)
+    _add_errors(app, error_page)
     app.add_middleware(_Answers, requests=requests)
     return app
 
@@ -202,13 +203,20 @@ def _add_health(app: FastAPI, queue: RequestGroups, problems: Sequence[Callable[
         return json_response(document, 503 if reasons else 200)
 
 
-def _add_errors(app: FastAPI, templates: Jinja2Templates) -> None:
+def _error_page(templates: Jinja2Templates) -> Callable[[Request, int, str], Response]:
+    def page(request: Request, status: int, text: str) -> Response:
+        context = {"status": status, "text": text, "json_url": None, "lake_url": ""}
+        return templates.TemplateResponse(request, "error.html", context, status_code=status)
+
+    return page
+
+
+def _add_errors(app: FastAPI, error_page: Callable[[Request, int, str], Response]) -> None:
     def answer(request: Request, status: int, text: str, **more: object) -> Response:
         if request.url.path.startswith(("/api/", "/v1/")) or request.method != "GET":
             response = json_response({"error": text, **more}, status)
         else:
-            context = {"status": status, "text": text, "json_url": None, "lake_url": ""}
-            response = templates.TemplateResponse(request, "error.html", context, status_code=status)
+            response = error_page(request, status, text)
         if status == 503:
             response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
         return response

@@ -11,10 +11,11 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -38,6 +39,7 @@ BEGUN_COOKIE: Final = "tracelake_sign_in"
 _BEGUN: Final = re.compile(
     rf"[A-Za-z0-9_-]{{43}}\.[A-Za-z0-9_-]{{0,{limits.SIGN_IN_NEXT_MAX_CHARS * 2}}}", re.ASCII
 )
+ErrorPage: TypeAlias = Callable[[Request, int, str], Response | None]
 _ANY: Final = "*"
 _SAFE: Final = ("GET", "HEAD")
 
@@ -53,8 +55,12 @@ class Allowed:
 class Guard:
     """Stands before an application."""
 
-    def __init__(self, app: ASGIApp, ring: KeyRing, allowed: Allowed) -> None:
+    def __init__(
+        self, app: ASGIApp, ring: KeyRing, allowed: Allowed, error_page: ErrorPage = lambda *_: None
+    ) -> None:
+        """With `error_page` people get what is refused as a page."""
         self._app = app
+        self._error_page = error_page
         self._ring = ring
         self._hosts = {host.lower() for host in allowed.hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed.origins}
@@ -88,7 +94,7 @@ class Guard:
         except TracelakeError as error:
             if isinstance(error, (NoKeyError, ForbiddenError)):
                 logger.warning("refused: %s %s: %s", method, _shown(path), error)
-            await _refusal(scope, headers, error)(scope, receive, send)
+            await _refusal(scope, headers, error, self._error_page)(scope, receive, send)
             return
         if actor is None:
             await self._app(scope, receive, send)
@@ -219,22 +225,24 @@ def _shown(path: str) -> str:
     return ascii(path[: limits.QUOTED_MAX_CHARS])[1:-1]
 
 
-def _refusal(scope: Scope, headers: Headers, error: TracelakeError) -> Response:
+def _wants_page(scope: Scope, headers: Headers) -> bool:
+    is_page = scope["method"] == "GET" and not scope["path"].startswith("/api/")
+    return is_page and "text/html" in headers.get("accept", "")
+
+
+def _refusal(scope: Scope, headers: Headers, error: TracelakeError, error_page: ErrorPage) -> Response:
     path, status = scope["path"], status_of(type(error))
     need: Need = needed(scope["method"], path)
     if path.startswith(OTLP):
         is_json = headers.get("content-type", "").lower().startswith("application/json")
         response = failure("json" if is_json else "protobuf", error)
-    elif (
-        status == 401
-        and scope["method"] == "GET"
-        and need == "read"
-        and "text/html" in headers.get("accept", "")
-    ):
+    elif status == 401 and need == "read" and _wants_page(scope, headers):
         query = scope["query_string"].decode("latin-1")
         response = RedirectResponse(
             f"{SIGN_IN}?next={quote(path + ('?' + query if query else ''), safe='/')}", status_code=303
         )
+    elif _wants_page(scope, headers) and (page := error_page(Request(scope), status, str(error))):
+        response = page
     else:
         response = json_response({"error": str(error)}, status)
         if (wait_s := retry_after_s(error)) is not None:

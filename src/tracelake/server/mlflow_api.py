@@ -16,7 +16,7 @@ from tracelake._errors import LimitError, NotFoundError, QueryError, StorageErro
 from tracelake.access.protocol import check_need
 from tracelake.lake.annotations import check_experiment_tag
 from tracelake.lake.lake import Lake
-from tracelake.limits import EXPERIMENTS_SHOWN_MAX, INGEST_RETRY_AFTER_S
+from tracelake.limits import ANNOTATIONS_MAX, EXPERIMENTS_SHOWN_MAX, INGEST_RETRY_AFTER_S
 from tracelake.server.api import json_response
 from tracelake.server.errors import status_of
 from tracelake.server.json_body import json_body
@@ -173,6 +173,8 @@ def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
     @answered
     def create(request: Request, body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
         # All that can be refused is, before anything is made.
+        if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
+            raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
         for tag in body.tags:
             if check_experiment_tag(tag.key, tag.value):
                 actor = request.scope[ACTOR]

@@ -16,12 +16,21 @@ from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.lake.lake import Lake
 from tracelake.server import render
+from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.params import Offset, Text, Wanted
 from tracelake.server.reads import ORDERS, list_services, list_traces
+from tracelake.server.routes import may_open
 from tracelake.server.waterfall import lay_out
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
+ROOMS = (
+    ("/", "Traces"),
+    ("/versions", "Versions"),
+    ("/datasets", "Datasets"),
+    ("/pipeline", "Pipeline"),
+    ("/archive", "Archive"),
+)
 
 
 class HasUrl(Protocol):
@@ -52,7 +61,19 @@ def page_templates() -> Jinja2Templates:
         "reference": render.reference,
         "highlighted": render.highlighted,
     }
-    return Jinja2Templates(env=environment)
+    return Jinja2Templates(env=environment, context_processors=[_rooms])
+
+
+def _rooms(request: Request) -> dict[str, Any]:
+    """Return the pages that lead on from each, which who asks may open; without a key, those of a lake without any."""
+    actor: KeyHolder | None = request.scope.get(ACTOR)
+    return {
+        "rooms": [
+            (path, label)
+            for path, label in ROOMS
+            if actor is None or may_open(path, actor.role, actor.workspace)
+        ]
+    }
 
 
 def page_maker(lake: HasUrl, templates: Jinja2Templates) -> Callable[..., Response]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracelake.access.protocol import Need
+from tracelake.access.model import Role
+from tracelake.access.protocol import GRANTS, Need
 
 _GET: Final = ("GET", "HEAD")
 _WRITES: Final = ("POST", "PATCH", "DELETE")
@@ -38,7 +39,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (_GET, "/", "read"),
     *(
         (_GET, f"/{page}*", "read")
-        for page in ("traces/", "search", "versions", "diff", "datasets", "archive")
+        for page in ("traces/", "search", "versions", "diff", "datasets", "pipeline", "archive")
     ),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
@@ -77,6 +78,11 @@ def is_divided(method: str, path: str) -> bool:
     if path.endswith("/delete-traces"):  # from the archive, too
         return False
     return any(method in methods and _fits(path, pattern) for methods, pattern in DIVIDED)
+
+
+def may_open(path: str, role: Role, workspace: str | None) -> bool:
+    """Whether a page is there for a key of this role and workspace; None: of all."""
+    return needed("GET", path) in GRANTS[role] and (workspace is None or is_divided("GET", path))
 
 
 def _fits(path: str, pattern: str) -> bool:
