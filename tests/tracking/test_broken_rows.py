@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 import zstandard
+from sqlalchemy import event
 
 from tests.broken import Broken, assert_caught
-from tests.tracking.requests import trace_id
+from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.tracking import requests as rows
-from tracelake.tracking.store import unpacked
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import current, migrate
+from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.schema import HEAD
+from tracelake.tracking.store import TrackingStore, unpacked
 
 
 def test_columns_hold_what_both_databases_do() -> None:
@@ -38,3 +47,69 @@ def test_a_payload_has_the_bytes_that_its_row_says() -> None:
 
     check()
     assert_caught(Broken("sizes are compared", unpacked, "len(data) != size_bytes", "False"), check)
+
+
+def test_writes_lock_traces_in_one_order() -> None:
+    """Two writers that bring the same traces in other orders do not wait for each other."""
+
+    def check() -> None:
+        assert list(rows.put_together([request((3, 1), (1, 1)), request((2, 1))])) == [
+            *map(trace_id, (1, 2, 3))
+        ]
+
+    check()
+    assert_caught(Broken("ids in order", rows.put_together, "dict(sorted(writes.items()))", "writes"), check)
+
+
+def test_a_number_is_never_given_again(tmp_path: Path) -> None:
+    """The table says so, and not SQLite by itself: without it, a row that was trimmed gives its number to the next."""
+
+    def check(database: TrackingDatabase) -> None:
+        store = TrackingStore(database, "lake-a")
+        outbox, numbers = Outbox(store), []
+        for number in (1, 2):
+            store.write([request((number, 1))])
+            numbers.append(outbox.waiting()[-1].sequence)
+            outbox.trim(numbers)
+        assert numbers[0] < numbers[1]
+
+    with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
+        migrate(database)
+        check(database)
+        with database.writing() as connection:
+            (made,) = connection.exec_driver_sql(
+                "SELECT sql FROM sqlite_master WHERE name = 'tracelake_outbox'"
+            ).scalars()
+            assert "AUTOINCREMENT" in made
+            connection.exec_driver_sql("DROP TABLE tracelake_outbox")
+            connection.exec_driver_sql(made.replace("AUTOINCREMENT", ""))
+        with pytest.raises(AssertionError):
+            check(database)
+
+
+def test_a_migration_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    """Behind any statement: nothing of it stays, and it can be done again."""
+    paths = (tmp_path / f"{number}.db" for number in range(100))
+
+    def check() -> None:
+        for failing in (3, 9, 20):
+            with closing(TrackingDatabase(f"sqlite://{next(paths)}")) as database:
+                statements = iter(range(1_000))
+
+                def fail(*_: object, failing: int = failing, statements: Iterator[int] = statements) -> None:
+                    if next(statements) == failing:
+                        raise OSError("killed")
+
+                event.listen(database.engine, "after_cursor_execute", fail)
+                with pytest.raises(OSError, match="killed"):
+                    migrate(database)
+                with database.reading() as connection:
+                    assert current(connection) is None
+                migrate(database)
+                with database.reading() as connection:
+                    assert current(connection) == HEAD
+
+    check()
+    alone = 'connection.exec_driver_sql("COMMIT"); command.upgrade(config, revision)'
+    broken = Broken("it is one transaction", migrate, "command.upgrade(config, revision)", alone)
+    assert_caught(broken, check)
