@@ -6,9 +6,9 @@
 A standalone master with two workers, whose executors are processes of their own; objects on an S3 server, metadata in
 PostgreSQL. The real agents' file waits from the start, request by request, and more comes all the time. An executor is
 killed with -9, a worker with its executors (another comes), a driver (it begins again), or a driver stands still for a
-while (SIGSTOP); over Spark Connect the server dies, too. Each happens once somebody has committed since the one before.
-In the end the tables are those of a single writer, each input is in one transaction, and `verify` finds nothing. The
-seed decides what happens and when; what runs at a moment depends on the machine.
+while (SIGSTOP); over Spark Connect its server dies in place of that. Each happens once somebody has committed since the
+one before. In the end the tables are those of a single writer, each input is in one transaction, and `verify` finds
+nothing. The seed decides what happens and when; what runs at a moment depends on the machine.
 """
 
 from __future__ import annotations
