@@ -344,19 +344,22 @@ class Trace:
 
         Spans that form a cycle come last, at depth 0, so that every span is yielded once.
         """
-        ids = {span["span_id"] for span in self.spans}
-        children: dict[str | None, list[Row]] = {}
-        for span in self.spans:
+        own = {(span.get("workspace"), span["span_id"]): place for place, span in enumerate(self.spans)}
+        any_of = {span["span_id"]: place for place, span in reversed(list(enumerate(self.spans)))}
+        children: dict[int | None, list[int]] = {}
+        for place, span in enumerate(self.spans):
+            # A parent may be of another workspace; where several have one, it is the own.
             parent = span["parent_span_id"]
-            children.setdefault(parent if parent in ids else None, []).append(span)
-        seen: set[str] = set()
-        stack = [(0, span) for span in reversed(children.get(None, []))]
+            above = own.get((span.get("workspace"), parent), any_of.get(parent))
+            children.setdefault(above, []).append(place)
+        seen: set[int] = set()
+        stack = [(0, place) for place in reversed(children.get(None, []))]
         while stack:
-            depth, span = stack.pop()
-            seen.add(span["span_id"])
-            yield depth, span
-            stack.extend((depth + 1, child) for child in reversed(children.get(span["span_id"], [])))
-        yield from ((0, span) for span in self.spans if span["span_id"] not in seen)
+            depth, place = stack.pop()
+            seen.add(place)
+            yield depth, self.spans[place]
+            stack.extend((depth + 1, child) for child in reversed(children.get(place, [])))
+        yield from ((0, span) for place, span in enumerate(self.spans) if place not in seen)
 
 
 @dataclass(frozen=True, slots=True)

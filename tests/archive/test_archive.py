@@ -16,16 +16,18 @@ from sqlalchemy import event, insert, select, update
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import POISON, Poisoned
-from tests.tracking.requests import request, span_numbers, trace_id
+from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.archive import archive as archives
 from tracelake.archive import passes, protocol
+from tracelake.archive import tables as archive_tables
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import path_in
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository
 from tracelake.lake.archive import LakeTables
-from tracelake.pipeline.claims import without_repeats
+from tracelake.otlp.by_trace import rows_of
+from tracelake.pipeline.claims import KEY, without_repeats
 from tracelake.storage import open_objects
 from tracelake.tracking.schema import experiment_tags, trace_parts, workspaces
 
@@ -509,6 +511,25 @@ def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
         assert lake.archive.run().fates == {"archived": 1}
     writer.join()
     assert answers[0].spans == 1
+
+
+def test_w10_the_tables_hold_the_spans_of_each_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W10: a greater claim of another workspace in the tables is none of the one that the snapshot has."""
+    ours, theirs = (
+        pa.Table.from_batches([rows_of(payload((1, 1), end_ns=end, workspace=name)).take()])
+        for name, end in (("a", 5_000), ("b", 9_000))
+    )
+    both = pa.concat_tables([ours, theirs])
+    differences = TablesRepository(LakeTables.__new__(LakeTables), "lake-a")._differences
+
+    def check() -> None:
+        assert differences(both, both) == differences(ours, both) == []
+        assert differences(both, theirs) == differences(ours, theirs) == [(trace_id(1), 1, 0)]
+
+    check()
+    monkeypatch.setattr(archive_tables, "_MISSING", archive_tables._MISSING.replace(KEY, "trace_id, span_id"))
+    with pytest.raises(AssertionError):
+        check()
 
 
 def test_settings_that_make_no_sense(make: Make) -> None:

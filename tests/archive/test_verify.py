@@ -89,7 +89,8 @@ def a_row(table: Any, number: int, **others: Any) -> dict[str, Any]:
     payload = zstandard.compress(b"")
     rows: Mapping[str, dict[str, Any]] = {
         trace_parts.name: {"spans": 0, "size_bytes": 0, "payload": payload},
-        spans.name: {"span_id": f"{9:016x}", "name": "", "kind": "", "start_ns": 1, "end_ns": 1},
+        spans.name: {"span_id": f"{9:016x}", "name": "", "kind": "", "start_ns": 1, "end_ns": 1}
+        | {"workspace": "default"},
     }
     return key | rows[table.name] | others
 
@@ -135,6 +136,10 @@ DAMAGES: Final[dict[str, tuple[list[Any], tuple[str, int]]]] = {
     ),
     "an object without a row": ([delete(archive_objects)], ("archive object", ANY)),
     "not in the tables": ([insert(spans).values(a_row(spans, LAKE))], ("archived trace", LAKE)),
+    "not in the tables as a span of this workspace": (
+        [insert(spans).values(a_row(spans, LAKE, span_id=f"{1:016x}", workspace="other"))],
+        ("archived trace", LAKE),
+    ),
     "another checksum": (
         [update(trace_info).where(of(trace_info, FILE)).values(archive_sha256="0" * 64)],
         ("archived trace", FILE),
@@ -175,6 +180,7 @@ RULES: Final = [
     Broken("columns", tracking_verify._part_problem, "if ids - columns or", "if False and"),
     Broken("objects count", archive_verify.check_archive, "!= live.get(path, 0)", "is None"),
     Broken("tables have it", archive_verify.check_tables, "anti join", "semi join"),
+    Broken("of each workspace", archive_verify.check_tables, "using ({KEY})", "using (trace_id, span_id)"),
 ]
 
 

@@ -27,6 +27,11 @@ def check_standing(lake: tracelake.Lake, _folder: Path) -> None:
         tests.test_the_claim_that_stands_is_found(lake, lake.hot.set_up(), pipeline)
 
 
+def check_workspaces(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline:
+        tests.test_w10_a_claim_of_another_workspace_hides_nothing(lake, lake.hot.set_up(), pipeline)
+
+
 def check_asked(lake: tracelake.Lake, _folder: Path) -> None:
     with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
         tests.test_the_commit_is_asked_for_what_waits_alone(lake, lake.hot.set_up(), pipeline, patch)
@@ -85,6 +90,16 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "np.arange(len(every))",
         ),
         check_standing,
+    ),
+    (
+        Broken(
+            "a claim of another workspace hides nothing",
+            HotSearch._beside,
+            "standing_places(every.select(SPANS.names))",
+            'standing_places(every.set_column(SPANS.names.index("workspace"), "workspace", '
+            'pa.array([""] * len(every))).select(SPANS.names))',
+        ),
+        check_workspaces,
     ),
     (
         Broken("what has left the store is not compared", hot_search._left, "not in waits}", "< 0}"),

@@ -190,6 +190,27 @@ def test_the_claim_that_stands_is_found(
     assert [hit.trace_id for hit in lake.search(like)] == [trace_id(2)]
 
 
+def test_w10_a_claim_of_another_workspace_hides_nothing(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """W10: who sends the ids of another's span, with a greater claim, has a span of their own beside it."""
+    ours = request((1, 1), text="apple", workspace="a")
+    theirs = request((1, 1), text="banana", end_ns=9_000, workspace="b")
+    for claim in (ours, theirs):
+        store.write([claim])
+        assert lake.search("apple").total == 1
+        assert pipeline.run_once() is not None
+    assert [(hit.workspace, hit.highlight) for hit in lake.search("apple OR banana", sort="newest")] == [
+        ("a", "[[apple]]"),
+        ("b", "[[banana]]"),
+    ]
+    store.write([request((1, 1), text="banana banana", end_ns=9_500, workspace="b")])
+    for workspace, word, texts in (("a", "apple", ["[[apple]]"]), ("b", "banana", ["[[banana]] [[banana]]"])):
+        found = lake.within(workspace).search("apple OR banana")
+        assert ([hit.highlight for hit in found], found.total) == (texts, 1), word
+        assert len(lake.within(workspace).search(f"like:{trace_id(1)}-{1:016x}")) == 0
+
+
 def test_the_commit_is_asked_for_what_waits_alone(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,11 +10,12 @@ import pytest
 from sqlalchemy import update
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.claimed import standing
+from tracelake.lake.claimed import standing, standing_places
 from tracelake.otlp.by_trace import rows_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
@@ -126,6 +127,28 @@ def test_a_lake_tells_its_tiers(lake: tracelake.Lake) -> None:
     outbox = told["outbox"]
     assert isinstance(outbox, dict)
     assert outbox["rows"] == 1
+
+
+def test_w10_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
+    """W10: claims with the same ids stand beside one another where they are of two workspaces, in any order."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    a, again, b = (
+        pa.Table.from_batches([rows_of(payload((1, 1), end_ns=end, workspace=name)).take()])
+        for name, end in (("a", 5_000), ("a", 6_000), ("b", 9_000))
+    )
+
+    def check() -> None:
+        for tables in ([a, b], [b, a, b], [again, b, a], [a, again, b]):
+            rows = standing(tables).sort_by("workspace")
+            end = 6_000 if again in tables else 5_000
+            assert rows.select(["workspace", "end_ns"]).to_pylist() == [
+                {"workspace": "a", "end_ns": end},
+                {"workspace": "b", "end_ns": 9_000},
+            ]
+
+    check()
+    assert_caught(Broken("the key", standing_places, "by {claims.KEY} order", "by span_id order"), check)
 
 
 def test_standing_is_what_the_rule_says() -> None:

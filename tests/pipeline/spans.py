@@ -32,15 +32,18 @@ def a_span(
     }
 
 
-def a_line(*spans: dict[str, Any], service: str = "shop") -> bytes:
+def a_line(*spans: dict[str, Any], service: str = "shop", workspace: str = "") -> bytes:
     """Return one TracesData line with these spans."""
-    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]}
+    names = {"service.name": service, "tracelake.workspace": workspace}
+    resource = {
+        "attributes": [{"key": key, "value": {"stringValue": name}} for key, name in names.items() if name]
+    }
     return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}).encode()
 
 
-def a_table(*spans: dict[str, Any]) -> pa.Table:
+def a_table(*spans: dict[str, Any], workspace: str = "") -> pa.Table:
     """Return the rows of these spans, as the merge takes them."""
     columns = SpanColumns()
-    decoded = decode_json(a_line(*spans), columns)
+    decoded = decode_json(a_line(*spans, workspace=workspace), columns)
     assert decoded.rejected == 0, decoded.reasons
     return pa.Table.from_batches([columns.take()])

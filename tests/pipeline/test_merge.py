@@ -38,8 +38,15 @@ class Bucket:
         self._transaction = 0
 
     def apply(self, *spans: dict[str, Any]) -> UpsertResult:
+        """Apply a transaction; `workspace` of a span is of its resource."""
         t = self._transaction
-        incoming = [a_table(span) for span in spans]
+        incoming = [
+            a_table(
+                {name: span[name] for name in span if name != "workspace"},
+                workspace=span.get("workspace", ""),
+            )
+            for span in spans
+        ]
         merged = merge(lambda: incoming, self._stored("spans"), self._stored("traces"), t)
         new = taken(incoming, 0, merged.lost, t)
         for table, rows, gone in (
@@ -75,7 +82,7 @@ class Bucket:
             for row in pq.read_table(self._file(part.path)).to_pylist(maps_as_pydicts="strict")
             if row.pop("_row_id") not in gone
         ]
-        return sorted(rows, key=lambda row: (row["trace_id"], row.get("span_id", "")))
+        return sorted(rows, key=lambda row: (row["trace_id"], row.get("span_id", ""), row["workspace"]))
 
 
 def counts(merged: UpsertResult) -> tuple[int, int, int]:
@@ -108,9 +115,38 @@ def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.Mon
     assert few.lost.dtype == many.lost.dtype
 
 
+def test_w10_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
+    """W10: the same ids in two workspaces, the later with the greater claim, in one transaction and in several."""
+    ours, theirs = (a_span(0, 0, end=end) | {"workspace": name} for name, end in (("a", 10), ("b", 99)))
+    alone, again = Bucket(tmp_path / "alone"), Bucket(tmp_path / "again")
+    assert counts(alone.apply(theirs, ours)) == (2, 0, 0)
+    assert counts(again.apply(ours)) == (1, 0, 0)
+    assert counts(again.apply(theirs)) == (1, 0, 0)
+    assert counts(again.apply(ours, theirs, ours)) == (0, 0, 3)
+    assert counts(again.apply(a_span(0, 0, end=20) | {"workspace": "a"})) == (0, 1, 0)
+    assert counts(again.apply(ours)) == (0, 0, 1)
+    for bucket, end in ((alone, 10), (again, 20)):
+        assert [(row["workspace"], row["end_ns"]) for row in bucket.rows("spans")] == [("a", end), ("b", 99)]
+        (trace,) = bucket.rows("traces")
+        assert (trace["workspace"], trace["span_count"], trace["end_ns"]) == ("a", 2, 99)
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
+        (
+            Broken("few: what has the ids of another is compared", upsert._of_few, "is not span", "is None"),
+            test_w10_workspaces_have_rows_of_their_own,
+        ),
+        (
+            Broken(
+                "statements: the workspace counts",
+                upsert._contest,
+                "by {claims.KEY} order",
+                "by span_id order",
+            ),
+            test_w10_workspaces_have_rows_of_their_own,
+        ),
         (
             Broken("what came twice is compared", upsert._of_few, "is not span", "is None"),
             test_s5_s6_what_is_there_gives_no_output,
@@ -265,16 +301,18 @@ def test_the_greater_claim_stands_whichever_comes_first(
 
 
 claims = st.builds(
-    lambda trace, span, claim, attributes: (
+    lambda trace, span, workspace, claim, attributes: (
         claim
         | a_span(trace, span, end=0)
         | {
+            "workspace": workspace,
             "endTimeUnixNano": claim["endTimeUnixNano"],
             "attributes": attributes,
         }
     ),
     st.integers(0, 2),
-    st.integers(0, 2),
+    st.integers(0, 1),
+    st.sampled_from(["a", "b"]),
     st.builds(a_claim, st.sampled_from([0, 10, 20]), st.sampled_from([None, 0, 1, 2, 3]), st.integers(0, 2)),
     st.lists(
         st.one_of(
@@ -311,7 +349,8 @@ def test_tables_do_not_depend_on_order_or_boundaries(
                 assert sum(counts(merged)) == len(spans)
                 total += merged.new
             rows = bucket.rows("spans")
-            assert total == len(rows) == len({(span["traceId"], span["spanId"]) for span in flat})
+            keys = {(span["traceId"], span["spanId"], span["workspace"]) for span in flat}
+            assert total == len(rows) == len(keys)
             contents.append(
                 [
                     [{key: row[key] for key in row if key != "transaction"} for row in of_table]

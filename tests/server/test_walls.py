@@ -490,7 +490,7 @@ LIKE = commit_view._texts_of
         (Broken("hits", SEES._rows_of, "only_within(sql, workspace)", "sql"), SEARCH),
         (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),
         (Broken("likeness", LIKE, "lookup([trace_id], columns), workspace", "lookup([trace_id], columns), None"), OF_B),
-        (Broken("hot likeness", LIKE, "span_id)], columns), workspace", "span_id)], columns), None"), HOT_OF_B),
+        (Broken("hot likeness", LIKE, "span_id, columns), workspace", "span_id, columns), None"), HOT_OF_B),
         (Broken("completions", complete.OneWorkspace.has, "> 0", ">= 0"), "completions"),
         (Broken("tags", SAYS._here, "self._workspace is None", "True"), OF_MLFLOW),
         (Broken("experiments", SAYS.experiment, "in (None, each.workspace)", "is not each"), OF_MLFLOW),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from tests.broken import Broken, assert_caught
 from tests.server.fake_lake import span_row
 from tracelake.results import Row, Trace
 from tracelake.server.waterfall import Waterfall, lay_out
@@ -26,6 +27,27 @@ def test_bars_stand_on_one_axis() -> None:
     ]
     assert laid.ticks == ["0", "2.50 s", "5.00 s", "7.50 s", "10.0 s"]
     assert laid.services == {"shop": 0, "bank": 1}
+
+
+def test_w10_spans_of_two_workspaces_may_have_one_id() -> None:
+    """Each is drawn once; a child stands below the one of its own workspace, or else of any."""
+
+    def check() -> None:
+        rows = [
+            span_row(1, number, **options) | {"workspace": name}
+            for number, name, options in (
+                (0, "a", {}), (0, "b", {}), (1, "b", {"parent": 0}), (2, "a", {"parent": 0}), (3, "c", {"parent": 1})
+            )
+        ]  # fmt: skip
+        bars = waterfall(*rows).bars
+        assert [(bar.span["workspace"], bar.span["span_id"][-1], bar.depth) for bar in bars] == [
+            (rows[at]["workspace"], rows[at]["span_id"][-1], depth)
+            for at, depth in ((0, 0), (3, 1), (1, 0), (2, 1), (4, 2))
+        ]
+
+    check()
+    assert_caught(Broken("its own", Trace.walk, "above = own.get", "above = {}.get"), check)
+    assert_caught(Broken("any", Trace.walk, ", any_of.get(parent))", ")"), check)
 
 
 def test_running_span_reaches_to_the_end() -> None:

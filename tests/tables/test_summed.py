@@ -15,7 +15,6 @@ from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
 INT64 = (-(2**63), -1, 0, 1, 2, 2**62, 2**63 - 1)
 VALUES: dict[str, tuple[Any, ...]] = {
     "parent_span_id": (None, "00", "ee"),
-    "workspace": ("default", "other"),
     "service": (None, "checkout", "search"),
     "name": ("", "a", "b"),
     "status": (None, "OK", "ERROR"),
@@ -26,6 +25,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "session_id": (None, "s", "t"),
     "user_id": (None, "u", "v"),
 }
+KEYS = [(span_id, workspace) for span_id in ("0a", "5b", "ff") for workspace in ("default", "other")]
 FIELDS = pa.schema([SPANS.field(name).with_nullable(True) for name in SPAN_COLUMNS])
 
 
@@ -37,9 +37,10 @@ def alike() -> None:
             {
                 "trace_id": f"{number:032x}",
                 "span_id": span_id,
+                "workspace": workspace,
                 **{name: chance.choice(of) for name, of in VALUES.items()},
             }
-            for span_id in chance.sample(["00", "0a", "5b", "ff"], chance.randint(1, 4))
+            for span_id, workspace in chance.sample(KEYS, chance.randint(1, 4))
         ]
         for number in range(1_000)
     ]
@@ -54,8 +55,9 @@ def test_it_is_the_same_row() -> None:
     """Whatever is null, equal, or at the bounds of int64; and each part of the rule is noticed when it breaks."""
     alike()
     for broken in (
-        Broken("the root has no parent", summed, 'span["parent_span_id"] is not None, ', ""),
-        Broken("ties go by the span id", summed, '(span["start_ns"], span["span_id"]))\n', 'span["start_ns"])\n'),
+        Broken("the root has no parent", summed, ' if span["parent_span_id"] is None', ""),
+        Broken("ties go by the span id", summed, ', span["span_id"]', ""),
+        Broken("ties go by the workspace", summed, ', span["workspace"]', ""),
         Broken("an end before the start", summed, 'max(span["start_ns"], span["end_ns"])', 'span["end_ns"]'),
         Broken("sums stop", summed, "_within(sum(numbers))", "sum(numbers)"),
         Broken("durations stop", summed, "_within(end_ns - start_ns)", "end_ns - start_ns"),

@@ -15,11 +15,15 @@ def trace_id(number: int) -> str:
     return f"{number:032x}"
 
 
-def payload(*spans: tuple[int, int], text: str = "", end_ns: int = 2_000) -> bytes:
+def payload(
+    *spans: tuple[int, int], text: str = "", end_ns: int = 2_000, workspace: str | None = None
+) -> bytes:
     """Return a request with spans of (trace, span); the first span of a trace is its root, number 1."""
     data = pb.TracesData()
     resource = data.resource_spans.add(schema_url="https://resource")
     resource.resource.attributes.add(key="service.name").value.string_value = "checkout"
+    if workspace is not None:
+        resource.resource.attributes.add(key="tracelake.workspace").value.string_value = workspace
     scope = resource.scope_spans.add(schema_url="https://scope")
     scope.scope.name = "tests"
     for trace, span in spans:
@@ -39,9 +43,11 @@ def payload(*spans: tuple[int, int], text: str = "", end_ns: int = 2_000) -> byt
     return data.SerializeToString()
 
 
-def request(*spans: tuple[int, int], text: str = "", end_ns: int = 2_000) -> TracedRequest:
+def request(
+    *spans: tuple[int, int], text: str = "", end_ns: int = 2_000, workspace: str | None = None
+) -> TracedRequest:
     """Return a request of such spans."""
-    body = payload(*spans, text=text, end_ns=end_ns)
+    body = payload(*spans, text=text, end_ns=end_ns, workspace=workspace)
     return TracedRequest("protobuf", body, take_apart("protobuf", body))
 
 

@@ -11,6 +11,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import event, func, insert, select, text, update
 
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.strategies import span_facts
 from tests.tracking.requests import payload, request, span_numbers, trace_id
@@ -21,7 +22,7 @@ from tracelake.otlp.framing import Payload, Reading
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import migrate
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.requests import TracedRequest, span_rows
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     INCOMPLETE,
@@ -87,6 +88,25 @@ def test_a_group_is_stored_whole(store: TrackingStore, tmp_path: Path) -> None:
         (trace_id(trace), f"span {span}", "checkout", "UNSPECIFIED")
         for trace, span in ((1, 1), (1, 2), (1, 3), (2, 1))
     ]
+
+
+def test_w10_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
+    """W10: the same ids in two workspaces, in one group and in another: filters find the span of each."""
+
+    def check() -> None:
+        with store.database.writing() as connection:
+            for table in (spans, trace_parts, trace_info, outbox):
+                connection.execute(table.delete())
+        claims = [request((1, 1), workspace=name, end_ns=end) for name, end in (("a", 5), ("b", 9))]
+        store.write(claims)
+        store.write(claims[1:])
+        with store.database.reading() as connection:
+            rows = connection.execute(select(spans.c.workspace, spans.c.end_ns).order_by(spans.c.workspace))
+            assert [tuple(row) for row in rows] == [("a", 5), ("b", 9), ("b", 9)]
+        assert list(check_store(store, ())) == []
+
+    check()
+    assert_caught(Broken("the key", span_rows, "append(key + _stored(row))", 'append(key + (*_stored(row)[:-1], "a"))'), check)
 
 
 def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:

@@ -19,19 +19,19 @@ from tracelake.otlp.by_trace import add_rows
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
-from tracelake.pipeline.claims import COLUMNS, ORDER, without_repeats
+from tracelake.pipeline.claims import COLUMNS, KEY, ORDER, without_repeats
 from tracelake.tracking.schema import LAKE_LOCATION
 
 _MEASURES = ", ".join(part.split()[0] for part in ORDER.split(", "))
 _MISSING = f"""
-with wanted as (select trace_id, span_id, {COLUMNS} from snapshot),
+with wanted as (select {KEY}, {COLUMNS} from snapshot),
      greatest as (
          select * from wanted
-         qualify row_number() over (partition by trace_id, span_id order by {ORDER}) = 1),
-     measured as (select trace_id, span_id, {COLUMNS} from stored),
-     held as (select trace_id, span_id, row({_MEASURES}) as claim from measured)
+         qualify row_number() over (partition by {KEY} order by {ORDER}) = 1),
+     measured as (select {KEY}, {COLUMNS} from stored),
+     held as (select {KEY}, row({_MEASURES}) as claim from measured)
 select g.trace_id, count(*) filter (where h.claim is null), count(*) filter (where h.claim < row({_MEASURES}))
-from greatest g left join held h using (trace_id, span_id)
+from greatest g left join held h using ({KEY})
 group by g.trace_id having count(*) filter (where h.claim is null or h.claim < row({_MEASURES})) > 0
 """
 

@@ -15,7 +15,8 @@ from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import is_pack, path_in, read_archived
 from tracelake.archive.packs import check_pack
 from tracelake.archive.protocol import LIVE
-from tracelake.limits import VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
+from tracelake.limits import TRACKING_NAME_MAX_CHARS, VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
+from tracelake.pipeline.claims import KEY
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tables.built_in import TABLE_SPANS
@@ -31,7 +32,9 @@ from tracelake.tracking.schema import (
 )
 from tracelake.tracking.store import TrackingStore
 
-_CLAIMS = pa.schema([("trace_id", pa.string()), ("span_id", pa.string())])
+_CLAIMS = pa.schema([(name, pa.string()) for name in TABLE_SPANS.key])
+_AS_STORED = f"replace(left(workspace, {TRACKING_NAME_MAX_CHARS}), chr(0), chr(65533))"
+"""A workspace as a column of the tracking store has it; see `tracking.requests`."""
 
 
 def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
@@ -96,7 +99,7 @@ def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
     of_trace = (trace_info.c.lake == spans.c.lake) & (trace_info.c.trace_id == spans.c.trace_id)
     waiting = select(outbox.c.sequence).where(outbox.c.lake == tracking.lake)
     query = (
-        select(spans.c.trace_id, spans.c.span_id)
+        select(*(spans.c[name] for name in TABLE_SPANS.key))
         .join(trace_info, of_trace)
         .where(
             trace_info.c.lake == tracking.lake,
@@ -124,8 +127,9 @@ def check_tables(claims: list[pa.RecordBatch], view: CommitView) -> Iterator[Fin
     with duckdb_connection() as db:
         db.register("claims", pa.Table.from_batches(claims))
         missing = db.sql(
-            f"select trace_id, count(*) from (select distinct * from claims) anti join ({table}) "
-            f"using (trace_id, span_id) group by trace_id order by trace_id limit {VERIFY_ALIKE_MAX}"
+            f"select trace_id, count(*) from (select distinct * from claims) "
+            f"anti join (select * replace ({_AS_STORED} as workspace) from ({table})) using ({KEY}) "
+            f"group by trace_id order by trace_id limit {VERIFY_ALIKE_MAX}"
         ).fetchall()
     for trace_id, count in missing:
         detail = (

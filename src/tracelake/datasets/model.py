@@ -6,6 +6,7 @@ is the entry `datasets/<dataset>/.dataset`, which sorts before its examples, for
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
 from typing import Any, Final, TypeVar
@@ -15,6 +16,7 @@ import msgspec
 from tracelake._errors import LimitError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import DATASET_NOTES_MAX_CHARS
+from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.storage.names import encode_text
 from tracelake.versions.ranges import below
 
@@ -95,9 +97,14 @@ def check_notes(what: str, texts: Iterable[str]) -> None:
         )
 
 
-def example_id(trace_id: str, span_id: str) -> str:
-    """Return the id of the example that a span makes: always the same, so that it is there once."""
-    return f"{trace_id}-{span_id}"
+def example_id(trace_id: str, span_id: str, workspace: str) -> str:
+    """Return the id of the example that a span makes: always the same, so that it is there once.
+
+    Of the default workspace it is both ids. Another may have any name, of which a hash is taken.
+    """
+    if workspace == WORKSPACE_DEFAULT:
+        return f"{trace_id}-{span_id}"
+    return f"{trace_id}-{span_id}-{hashlib.sha256(encode_text('workspace', workspace)).hexdigest()[:16]}"
 
 
 def spec_path(name: str) -> str:

@@ -9,16 +9,18 @@ from typing import Final, TypeAlias
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.datasets.model import Example, Provenance, example_id
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
+from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import Row
 from tracelake.shards.rows import literal
 from tracelake.tables.commit_view import CommitView, to_rows
 
-Key: TypeAlias = tuple[str, str]
-"""Trace id and span id."""
-_COLUMNS: Final = ("trace_id", "span_id", "input", "output", "service", "name", "model")
+Key: TypeAlias = tuple[str, str, str]
+"""Trace id, span id and workspace."""
+_KEY: Final = ("trace_id", "span_id", "workspace")
+_COLUMNS: Final = (*_KEY, "input", "output", "service", "name", "model")
 _KEPT: Final = ("service", "name", "model")
 """Columns that become metadata of an example."""
-_ORDER: Final = "start_ns, trace_id, span_id"
+_ORDER: Final = "start_ns, trace_id, span_id, workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Selection:
     def keys(self, view: CommitView) -> list[Key]:
         """Return the spans in a view, each once. Raises NotFoundError for an id that is not there, QueryError."""
         if self.search is not None:
-            return [(hit.trace_id, hit.span_id) for hit in view.search(self.search, self.where, self.limit)]
+            hits = view.search(self.search, self.where, self.limit)
+            return [(hit.trace_id, hit.span_id, hit.workspace) for hit in hits]
         if self.where is not None:
             return _matching(view, f"({self.where}\n) and coalesce(input, output) is not null", self.limit)
         if self.traces:
@@ -59,16 +62,16 @@ class Selection:
         if not self.spans:
             walk = [span for _, span in trace.walk()]
             first = next((span for span in walk if _has_text(span)), walk[0])
-            return [(trace.trace_id, first["span_id"])]
-        keys = [(trace.trace_id, span["span_id"]) for span in trace.spans if span["span_id"] in self.spans]
-        if len(self.traces) == 1 and len(keys) < len(set(self.spans)):
-            missing = set(self.spans) - {span_id for _, span_id in keys}
+            return [_key_of(first)]
+        keys = [_key_of(span) for span in trace.spans if span["span_id"] in self.spans]
+        missing = set(self.spans) - {span_id for _, span_id, _ in keys}
+        if len(self.traces) == 1 and missing:
             raise NotFoundError(f"trace {trace.trace_id} has no span {min(missing)}.")
         return keys
 
     def _everywhere(self, view: CommitView) -> list[Key]:
         keys = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
-        if missing := set(self.spans) - {span_id for _, span_id in keys}:
+        if missing := set(self.spans) - {span_id for _, span_id, _ in keys}:
             raise NotFoundError(
                 f"no span {min(missing)!r} in this lake. `tracelake search` finds ids by text."
             )
@@ -76,7 +79,7 @@ class Selection:
 
 
 def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
-    table = view.table("spans").to_arrow(["trace_id", "span_id"], where, _ORDER, limit)
+    table = view.table("spans").to_arrow(list(_KEY), where, _ORDER, limit)
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
@@ -89,12 +92,16 @@ def examples(
     """
     for start in range(0, len(keys), DATASET_LOOKUP_SPANS):
         wanted = set(keys[start : start + DATASET_LOOKUP_SPANS])
-        table = view.table("spans").lookup(sorted({trace_id for trace_id, _ in wanted}), _COLUMNS)
+        table = view.table("spans").lookup(sorted({trace_id for trace_id, *_ in wanted}), _COLUMNS)
         yield [
             _example(row, commit, metadata)
             for row in to_rows(table)
-            if (row["trace_id"], row["span_id"]) in wanted and _has_text(row)
+            if _key_of(row) in wanted and _has_text(row)
         ]
+
+
+def _key_of(span: Row) -> Key:
+    return span["trace_id"], span["span_id"], span["workspace"]
 
 
 def _has_text(span: Row) -> bool:
@@ -102,11 +109,12 @@ def _has_text(span: Row) -> bool:
 
 
 def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
-    trace_id, span_id = row["trace_id"], row["span_id"]
+    trace_id, span_id, workspace = _key_of(row)
+    of = {} if workspace == WORKSPACE_DEFAULT else {"workspace": workspace}
     return Example(
-        id=example_id(trace_id, span_id),
+        id=example_id(trace_id, span_id, workspace),
         input=row["input"],
         expected_output=row["output"],
-        metadata={name: row[name] for name in _KEPT if row[name]} | dict(metadata),
+        metadata={name: row[name] for name in _KEPT if row[name]} | of | dict(metadata),
         provenance=Provenance(trace_id, span_id, commit),
     )

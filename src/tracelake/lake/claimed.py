@@ -38,7 +38,7 @@ def standing_places(rows: pa.Table) -> npt.NDArray[np.int64]:
         several = db.sql(claimed_again).to_arrow_table()["ord"]
         db.register("claimed", rows.take(several).append_column("ord", several))
         losers = db.sql(
-            f"select ord from (select trace_id, span_id, ord, {claims.COLUMNS} from claimed) "
-            f"qualify row_number() over (partition by trace_id, span_id order by {claims.ORDER}, ord) > 1"
+            f"select ord from (select {claims.KEY}, ord, {claims.COLUMNS} from claimed) "
+            f"qualify row_number() over (partition by {claims.KEY} order by {claims.ORDER}, ord) > 1"
         ).to_arrow_table()
     return np.delete(np.arange(len(rows)), losers["ord"].to_numpy())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView, no_trace, to_rows
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.scan import connection
-from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
+from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS, aggregate_sql, summed
 from tracelake.tables.workspaces import within
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
@@ -38,10 +38,6 @@ from tracelake.versions.branches import MAIN
 
 HOT: Final = "hot"
 LAKE: Final = "lake"
-_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
-    ("start_ns", "ascending"),
-    ("span_id", "ascending"),
-]
 
 
 class HotTier:
@@ -119,9 +115,12 @@ class HotTier:
         """
         rows, hot = self._rows(trace_id, workspace)
         summary = _summary(rows)
-        spans = to_rows(rows.sort_by(_ORDER))
+        spans = to_rows(rows.sort_by(IN_ORDER))
         if tiers:
-            spans = [{**span, "_tier": HOT if span["span_id"] in hot else LAKE} for span in spans]
+            spans = [
+                {**span, "_tier": HOT if (span["workspace"], span["span_id"]) in hot else LAKE}
+                for span in spans
+            ]
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
@@ -178,8 +177,8 @@ class HotTier:
             "traces": _summaries(rows),
         }
 
-    def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[str]]:
-        """Return the rows of a trace, and the ids of spans of which the tracking store has a claim."""
+    def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[tuple[str, str]]]:
+        """Return the rows of a trace, and workspace and id of spans of which the tracking store has a claim."""
         hot = self._hot(trace_id.lower(), workspace)
         others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
 
@@ -191,7 +190,11 @@ class HotTier:
         rows = self._opened.read(MAIN, read)
         if not len(rows):
             raise no_trace(trace_id)
-        return rows, {str(span) for batch in hot for span in batch["span_id"].to_pylist()}
+        return rows, {
+            (str(of), str(span))
+            for batch in hot
+            for of, span in zip(batch["workspace"].to_pylist(), batch["span_id"].to_pylist(), strict=True)
+        }
 
     def _hot(self, trace_id: str, workspace: str | None) -> list[pa.Table]:
         store = self.store

@@ -1,4 +1,9 @@
-"""The upsert rule (docs/internals/upsert-rule.md): of all claims about a span the greatest stands."""
+"""The upsert rule (docs/internals/upsert-rule.md): of all claims about a span the greatest stands.
+
+A span is known by both ids and its workspace: claims of another workspace are about another span. Of all spans
+hardly any two have both ids in common, so what claims there are is looked for by the ids, and only where they are
+compared the workspace counts, too.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake.otlp.schema import SPANS
+from tracelake.tables.built_in import TABLE_SPANS
 
 REVISION: Final = "tracelake.revision"
 """The attribute of a span by which its sender says which of several claims is to stand: an integer, 0 without one."""
@@ -33,6 +39,8 @@ _MEASURES: Final = {
 
 COLUMNS: Final = ", ".join(f"{sql} as {name}" for name, sql in _MEASURES.items())
 """SQL of the measures, out of a relation with the columns of SPANS."""
+KEY: Final = ", ".join(TABLE_SPANS.key)
+"""SQL of what claims have in common that are compared."""
 ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
 """SQL of the order of claims, the one that stands first. Claims that are equal in all have the same content."""
 

@@ -86,7 +86,7 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
     of_traces: dict[str, dict[str, dict[str, Any]]] = {}
     for span in read.select(SPAN_COLUMNS).to_pylist():
         if of_traces.setdefault(span["trace_id"], {}).setdefault(span["span_id"], span) is not span:
-            return None  # it came twice: which claim stands, the rule says
+            return None  # its ids came twice: which claims stand, the rule says
     rows = [
         summed(list(spans.values())) | {TRANSACTION_FIELD.name: transaction}
         for _, spans in sorted(of_traces.items())
@@ -154,7 +154,8 @@ def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], sche
 def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> tuple[Numbers, pa.Table]:
     """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go).
 
-    Return both, sorted. Nearly always no span came twice, and statements cost more than the rows of a few spans.
+    Return both, sorted. Nearly always no span came twice, and statements cost more than the rows of a few spans. What
+    may be contested is told by the ids; of claims that are ranked then, the workspace counts, too.
     """
     db.execute("create temp table lost (ord bigint)")
     db.execute("create temp table replaced (row_id bigint)")
@@ -169,13 +170,13 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
     db.register("none", SPANS.empty_table())
     db.execute(f"""
         create temp table claims as
-        select trace_id, span_id, 0::bigint as ord, 0::bigint as _row_id, {claims.COLUMNS} from none
+        select {claims.KEY}, 0::bigint as ord, 0::bigint as _row_id, {claims.COLUMNS} from none
     """)
     _add_claims(db, incoming, spans)
     db.execute(f"""
         create temp table ranked as
         select ord, _row_id, row_number() over (
-            partition by trace_id, span_id order by {claims.ORDER}, ord is null desc, ord
+            partition by {claims.KEY} order by {claims.ORDER}, ord is null desc, ord
         ) as rank
         from claims
     """)
@@ -210,9 +211,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
     for tables, identity in ((taken_in, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
         for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
             db.register("claimed", rows)
-            db.execute(
-                f"insert into claims select trace_id, span_id, {identity}, {claims.COLUMNS} from claimed"
-            )
+            db.execute(f"insert into claims select {claims.KEY}, {identity}, {claims.COLUMNS} from claimed")
             db.unregister("claimed")
 
 

@@ -119,6 +119,11 @@ def span_of(stored: bytes) -> str:
     return stored[16:24].hex()
 
 
+def row_of(stored: bytes) -> int:
+    """Return the id of the row of a stored `id`."""
+    return int.from_bytes(stored[24:])
+
+
 def transaction_of(stored: bytes) -> int:
     """Return the transaction of the row of a stored `id`: the upper half of the row's id."""
     return int.from_bytes(stored[24:28])

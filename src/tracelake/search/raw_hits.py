@@ -41,6 +41,11 @@ class RawHit(msgspec.Struct, frozen=True):
         return fields.span_of(self.stored)
 
     @property
+    def row(self) -> int:
+        """The id of the row."""
+        return fields.row_of(self.stored)
+
+    @property
     def transaction(self) -> int:
         """That of the row."""
         return fields.transaction_of(self.stored)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.search.narrowing import clause_of
 
 
@@ -25,6 +26,7 @@ class Hit:
     model: str | None = None
     session_id: str | None = None
     user_id: str | None = None
+    workspace: str = WORKSPACE_DEFAULT
 
     @property
     def id(self) -> str:

@@ -25,6 +25,7 @@ from tracelake.limits import (
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
+from tracelake.tables.traces import IN_ORDER
 
 _WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
@@ -160,7 +161,7 @@ def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
     full_id = str(rows["trace_id"][0])
     stored = lake.hot.infos([full_id])
     info = stored.get(full_id) or {**lake.trace(full_id).summary, "experiment_id": _TABLES_EXPERIMENT}
-    messages = encode(rows.sort_by([("start_ns", "ascending"), ("span_id", "ascending")]))
+    messages = encode(rows.sort_by(IN_ORDER))
     spans = [
         MessageToDict(span, preserving_proto_field_name=True)
         for resource in messages.resource_spans

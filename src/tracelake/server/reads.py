@@ -14,6 +14,7 @@ from tracelake.results import Row
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
+from tracelake.tables.traces import IN_ORDER
 
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
@@ -109,7 +110,7 @@ def search(
 
 
 def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:
-    """Return one span of a trace. Raises NotFoundError."""
+    """Return one span of a trace, of several workspaces the first as they are shown. Raises NotFoundError."""
     for span in lake.trace(trace_id).spans:
         if span["span_id"] == span_id:
             return span
@@ -118,9 +119,7 @@ def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:
 
 def trace_as_otlp(lake: Lake, trace_id: str) -> bytes:
     """Return a trace as OTLP/JSON, spans by start time. Raises NotFoundError."""
-    return to_json(
-        encode(lake.hot.spans_of(trace_id).sort_by([("start_ns", "ascending"), ("span_id", "ascending")]))
-    )
+    return to_json(encode(lake.hot.spans_of(trace_id).sort_by(IN_ORDER)))
 
 
 def literal(text: str) -> str:

@@ -51,7 +51,7 @@ class BuiltInTable:
 TABLE_SPANS: Final = BuiltInTable(
     name="spans",
     schema=SPANS_TABLE,
-    key=("trace_id", "span_id"),
+    key=("trace_id", "span_id", "workspace"),
     sorted_by=("trace_id", "start_ns", "span_id"),
     bucketed_by="trace_id",
 )

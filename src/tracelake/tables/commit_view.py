@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.limits import LEASE_S, SEARCH_HITS_MAX
+from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer
@@ -40,7 +40,7 @@ from tracelake.tables.row_ids import TableRows
 from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
-from tracelake.tables.traces import TRACES
+from tracelake.tables.traces import IN_ORDER, TRACES
 from tracelake.tables.workspaces import made_of, only_within, table_within, told_of, within
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
@@ -56,9 +56,9 @@ _TOLD_COLUMNS: Final = (
     "model",
     "session_id",
     "user_id",
+    "workspace",
 )
 """What a hit tells of its row."""
-_HIT_COLUMNS: Final = ("trace_id", "span_id", "transaction", "workspace", *_TOLD_COLUMNS)
 _NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"
 _TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
@@ -175,7 +175,7 @@ class CommitView:
     def trace(self, trace_id: str) -> Trace:
         """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError."""
         full = self.full_id(trace_id)
-        spans = self.spans_of([full]).sort_by([("start_ns", "ascending"), ("span_id", "ascending")])
+        spans = self.spans_of([full]).sort_by(IN_ORDER)
         summary = self._tables[TABLE_TRACES.name].lookup([full], TRACES.names[:-1]).to_pylist()
         if not summary or not len(spans):
             raise no_trace(trace_id)
@@ -195,13 +195,21 @@ class CommitView:
         if len(trace_id) == 32:
             return trace_id
         begins = f"starts_with(trace_id, '{trace_id}')"
+        enough = 2 if workspace is None else LOOKED_UP_TRACES_MAX + 1
+        begun = self._tables[TABLE_TRACES.name].to_arrow(["trace_id"], begins, limit=enough)
         if workspace is not None:
-            begins += f" and workspace = {literal(workspace)}"
-        here = self._tables[TABLE_TRACES.name].to_arrow(["trace_id"], begins, limit=2)
-        matching = {*map(str, here["trace_id"].to_pylist()), *others}
+            begun = self._begun_in(workspace, begins, [*map(str, begun["trace_id"].to_pylist())])
+        matching = {*map(str, begun["trace_id"].to_pylist()), *others}
         if len(matching) > 1:
             raise NotFoundError(f"several traces begin with {trace_id!r}; give more digits.")
         return matching.pop() if matching else trace_id
+
+    def _begun_in(self, workspace: str, begins: str, trace_ids: list[str]) -> pa.Table:
+        """Return which traces of some have spans in a workspace: the row of one that is shared may be of another."""
+        spans, columns = self._tables[TABLE_SPANS.name], ["trace_id", "workspace"]
+        if len(trace_ids) <= LOOKED_UP_TRACES_MAX:
+            return within(spans.lookup(trace_ids, columns), workspace)
+        return spans.to_arrow(columns, f"{begins} and workspace = {literal(workspace)}")
 
     def search(
         self,
@@ -333,30 +341,25 @@ class CommitView:
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
-        columns = [*_HIT_COLUMNS, *_TEXT_COLUMNS] if not where else table.schema.names
+        columns = [ROW_ID.name, *([*_TOLD_COLUMNS, *_TEXT_COLUMNS] if not where else table.schema.names)]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         rows = table.lookup(sorted(committed), columns)
         with connection() as db:
-            wanted = pa.table(
-                {"trace_id": [h.trace_id for h in raw_hits], "span_id": [h.span_id for h in raw_hits]}
-            )
             db.register("found_rows", rows)
-            db.register("wanted", wanted)
-            sql = "select * from found_rows semi join wanted using (trace_id, span_id)"
+            db.register(
+                "wanted", pa.table({ROW_ID.name: pa.array([hit.row for hit in raw_hits], pa.int64())})
+            )
+            sql = f"select * from found_rows semi join wanted using ({ROW_ID.name})"
             if newer is not None:
-                others = (
-                    (hit.trace_id, hit.span_id) for hit in raw_hits if hit.transaction >= FIRST_UNCOMMITTED
-                )
+                others = [hit.row for hit in raw_hits if hit.transaction >= FIRST_UNCOMMITTED]
                 db.register("newer_rows", newer.rows_of(others, columns))
                 sql = f"select * from ({sql} union all by name select * from newer_rows)"
             sql = only_within(sql, workspace)
             selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
-        by_key = {(row["trace_id"], row["span_id"], row["transaction"]): row for row in to_rows(selected)}
+        by_id = {row[ROW_ID.name]: row for row in to_rows(selected)}
         hits = []
         for place, hit in enumerate(raw_hits):
-            transaction = hit.transaction if hit.transaction < FIRST_UNCOMMITTED else None
-            row = by_key.get((hit.trace_id, hit.span_id, transaction))
-            if row is not None:
+            if (row := by_id.get(hit.row)) is not None:
                 excerpt = highlight([*_first_texts(row), *document_text(row)], query, analyzer)
                 told = {column: row[column] for column in _TOLD_COLUMNS}
                 hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **told)))
@@ -368,7 +371,7 @@ def _texts_of(
 ) -> list[str] | None:
     """Return the texts of a span, None where there is none in the workspace."""
     columns = ["span_id", "workspace", *_TEXT_COLUMNS]
-    rows = [] if newer is None else to_rows(within(newer.rows_of([(trace_id, span_id)], columns), workspace))
+    rows = [] if newer is None else to_rows(within(newer.of_span(trace_id, span_id, columns), workspace))
     rows = rows or to_rows(within(spans.lookup([trace_id], columns), workspace))
     texts = [document_text(row) for row in rows if row["span_id"] == span_id]
     return texts[0] if texts else None

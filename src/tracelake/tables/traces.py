@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -33,6 +33,13 @@ SPAN_COLUMNS: Final = (
 )
 """The columns of `spans` that a row of `traces` is made of."""
 
+IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
+    ("start_ns", "ascending"),
+    ("span_id", "ascending"),
+    ("workspace", "ascending"),
+]
+"""The order in which spans of a trace are shown: of one lake always the same."""
+
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -40,11 +47,11 @@ _INT64_MAX: Final = (1 << 63) - 1
 def aggregate_sql(spans: str, transaction: int) -> str:
     """Return the SQL that makes rows of `traces` from a relation with SPAN_COLUMNS.
 
-    Ties are broken by span id, so the result does not depend on the order of the rows. What numbers senders made
-    up is no reason to fail: sums and differences stop at the bounds of int64.
+    Ties are broken by span id and workspace, so the result does not depend on the order of the rows. What numbers
+    senders made up is no reason to fail: sums and differences stop at the bounds of int64.
     """
-    root = "row(parent_span_id is not null, start_ns, span_id)"
-    early = "row(start_ns, span_id)"
+    root = "row(parent_span_id is not null, start_ns, span_id, workspace)"
+    early = "row(start_ns, span_id, workspace)"
     end = "max(greatest(start_ns, end_ns))"
     return f"""
         select trace_id,
@@ -67,10 +74,8 @@ def aggregate_sql(spans: str, transaction: int) -> str:
 
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what `aggregate_sql` makes of all spans of one trace, without a query, and without the transaction."""
-    root = min(
-        spans, key=lambda span: (span["parent_span_id"] is not None, span["start_ns"], span["span_id"])
-    )
-    early = sorted(spans, key=lambda span: (span["start_ns"], span["span_id"]))
+    early = sorted(spans, key=lambda span: (span["start_ns"], span["span_id"], span["workspace"]))
+    root = next((span for span in early if span["parent_span_id"] is None), early[0])
     start_ns = early[0]["start_ns"]
     end_ns = max(max(span["start_ns"], span["end_ns"]) for span in spans)
 

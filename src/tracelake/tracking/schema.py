@@ -29,7 +29,7 @@ from tracelake.limits import (
     TRACKING_VALUE_MAX_CHARS,
 )
 
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 """The revision that this release reads and writes."""
 VERSION_TABLE: Final = "tracelake_version"
 
@@ -180,6 +180,7 @@ spans: Final = Table(
     *_of_trace(
         _key("span_id", String(16)),
         _key("sequence", BigInteger),
+        _key("workspace", _Name),
         Column("parent_span_id", String(16)),
         Column("name", _Name, nullable=False),
         Column("kind", String(32), nullable=False),
@@ -192,7 +193,6 @@ spans: Final = Table(
         Column("model", _Name),
         Column("input_tokens", BigInteger),
         Column("output_tokens", BigInteger),
-        Column("workspace", _Name, nullable=False, server_default=DEFAULT_WORKSPACE),
     ),
     sqlite_with_rowid=False,
 )
