@@ -513,8 +513,8 @@ def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
     assert answers[0].spans == 1
 
 
-def test_w10_the_tables_hold_the_spans_of_each_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W10: a greater claim of another workspace in the tables is none of the one that the snapshot has."""
+def test_w11_the_tables_hold_the_spans_of_each_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """W11: a greater claim of another workspace in the tables is none of the one that the snapshot has."""
     ours, theirs = (
         pa.Table.from_batches([rows_of(payload((1, 1), end_ns=end, workspace=name)).take()])
         for name, end in (("a", 5_000), ("b", 9_000))

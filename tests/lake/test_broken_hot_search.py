@@ -29,7 +29,7 @@ def check_standing(lake: tracelake.Lake, _folder: Path) -> None:
 
 def check_workspaces(lake: tracelake.Lake, _folder: Path) -> None:
     with closing(lake.pipeline(runner=InProcess())) as pipeline:
-        tests.test_w10_a_claim_of_another_workspace_hides_nothing(lake, lake.hot.set_up(), pipeline)
+        tests.test_w11_a_claim_of_another_workspace_hides_nothing(lake, lake.hot.set_up(), pipeline)
 
 
 def check_asked(lake: tracelake.Lake, _folder: Path) -> None:

@@ -190,10 +190,10 @@ def test_the_claim_that_stands_is_found(
     assert [hit.trace_id for hit in lake.search(like)] == [trace_id(2)]
 
 
-def test_w10_a_claim_of_another_workspace_hides_nothing(
+def test_w11_a_claim_of_another_workspace_hides_nothing(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """W10: who sends the ids of another's span, with a greater claim, has a span of their own beside it."""
+    """W11: who sends the ids of another's span, with a greater claim, has a span of their own beside it."""
     ours = request((1, 1), text="apple", workspace="a")
     theirs = request((1, 1), text="banana", end_ns=9_000, workspace="b")
     for claim in (ours, theirs):

@@ -129,8 +129,8 @@ def test_a_lake_tells_its_tiers(lake: tracelake.Lake) -> None:
     assert outbox["rows"] == 1
 
 
-def test_w10_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
-    """W10: claims with the same ids stand beside one another where they are of two workspaces, in any order."""
+def test_w11_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
+    """W11: claims with the same ids stand beside one another where they are of two workspaces, in any order."""
     import pyarrow as pa  # noqa: PLC0415
 
     a, again, b = (

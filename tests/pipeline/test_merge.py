@@ -115,8 +115,8 @@ def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.Mon
     assert few.lost.dtype == many.lost.dtype
 
 
-def test_w10_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
-    """W10: the same ids in two workspaces, the later with the greater claim, in one transaction and in several."""
+def test_w11_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
+    """W11: the same ids in two workspaces, the later with the greater claim, in one transaction and in several."""
     ours, theirs = (a_span(0, 0, end=end) | {"workspace": name} for name, end in (("a", 10), ("b", 99)))
     alone, again = Bucket(tmp_path / "alone"), Bucket(tmp_path / "again")
     assert counts(alone.apply(theirs, ours)) == (2, 0, 0)
@@ -136,7 +136,7 @@ def test_w10_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
     [
         (
             Broken("few: what has the ids of another is compared", upsert._of_few, "is not span", "is None"),
-            test_w10_workspaces_have_rows_of_their_own,
+            test_w11_workspaces_have_rows_of_their_own,
         ),
         (
             Broken(
@@ -145,7 +145,7 @@ def test_w10_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
                 "by {claims.KEY} order",
                 "by span_id order",
             ),
-            test_w10_workspaces_have_rows_of_their_own,
+            test_w11_workspaces_have_rows_of_their_own,
         ),
         (
             Broken("what came twice is compared", upsert._of_few, "is not span", "is None"),

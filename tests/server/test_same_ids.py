@@ -1,4 +1,4 @@
-"""W10: two teams send spans with the same ids; each has its own row, and neither does anything to the other's."""
+"""W11: two teams send spans with the same ids; each has its own row, and neither does anything to the other's."""
 
 from __future__ import annotations
 

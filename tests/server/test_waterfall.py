@@ -29,7 +29,7 @@ def test_bars_stand_on_one_axis() -> None:
     assert laid.services == {"shop": 0, "bank": 1}
 
 
-def test_w10_spans_of_two_workspaces_may_have_one_id() -> None:
+def test_w11_spans_of_two_workspaces_may_have_one_id() -> None:
     """Each is drawn once; a child stands below the one of its own workspace, or else of any."""
 
     def check() -> None:

@@ -174,14 +174,7 @@ def trace_id(number: int) -> str:
 
 def request_of(number: int, span: int) -> TracedRequest:
     """Return a request of one span."""
-    data = TracesData()
-    data.resource_spans.add().scope_spans.add().spans.add(
-        trace_id=bytes.fromhex(trace_id(number)),
-        span_id=bytes([span + 1] * 8),
-        name=str(span),
-        start_time_unix_nano=1,
-    )
-    payload = data.SerializeToString()
+    payload = payload_of(number, span)
     return TracedRequest("protobuf", payload, take_apart("protobuf", payload))
 
 
@@ -197,10 +190,36 @@ class RefusedSpanError(Exception):
     """The trace is archived."""
 
 
+def payload_of(number: int, span: int) -> bytes:
+    """Return a request of one span. Spans 0 and 1 have the same ids, in two workspaces, and so have 2 and 3 (W11)."""
+    data = TracesData()
+    resource = data.resource_spans.add()
+    resource.resource.attributes.add(key="tracelake.workspace").value.string_value = "ab"[span % 2]
+    resource.scope_spans.add().spans.add(
+        trace_id=bytes.fromhex(trace_id(number)),
+        span_id=bytes([span // 2 + 1] * 8),
+        name=str(span),
+        start_time_unix_nano=1,
+    )
+    return data.SerializeToString()
+
+
+def pairs_in(data: bytes) -> set[tuple[int, int]]:
+    """Return the spans of a `TracesData`, by the numbers of their traces and their own."""
+    return {
+        (
+            int.from_bytes(span.trace_id) - 1,
+            2 * (span.span_id[0] - 1) + "ab".index(group.resource.attributes[0].value.string_value),
+        )
+        for group in TracesData.FromString(data).resource_spans
+        for scope in group.scope_spans
+        for span in scope.spans
+    }
+
+
 def spans_in(data: bytes) -> set[int]:
     """Return the numbers of the spans that a `TracesData` has."""
-    groups = TracesData.FromString(data).resource_spans
-    return {span.span_id[0] - 1 for group in groups for scope in group.scope_spans for span in scope.spans}
+    return {span for _, span in pairs_in(data)}
 
 
 class ArchivingScenario(Scenario):

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol
 
 import pyarrow as pa
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import insert
 
 from tests.simulation.archiving import (
@@ -26,6 +25,7 @@ from tests.simulation.archiving import (
     Answer,
     SimulatedArchiveStore,
     content,
+    pairs_in,
     raw,
     request_of,
     rows,
@@ -44,6 +44,7 @@ from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.framing import Payload, Reading
 from tracelake.storage import ABSENT, Done, KeyValueStore
+from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.calls import Call, Touch
 from tracelake.tracking.outbox import Outbox, OutboxRow
@@ -138,7 +139,7 @@ def table_of(data: bytes) -> pa.RecordBatch:
     if not data:
         return SpanColumns().take()
     batch = rows_of(data).take()
-    keys = list(zip(batch["trace_id"].to_pylist(), batch["span_id"].to_pylist(), strict=True))
+    keys = list(zip(*(batch[name].to_pylist() for name in TABLE_SPANS.key), strict=True))
     return batch.take(pa.array([keys.index(key) for key in dict.fromkeys(keys)], pa.int64()))
 
 
@@ -155,17 +156,6 @@ def parts_of(sequence: int) -> bytes:
     """Return what the traces of a row have by it, as one `TracesData`."""
     query = "SELECT trace_id, payload, size_bytes FROM tracelake_trace_parts WHERE sequence = ?"
     return b"".join(unpacked(*part) for part in raw().execute(query, (sequence,)))
-
-
-def spans_of(data: bytes) -> set[tuple[int, int]]:
-    """Return the spans of a `TracesData`, as pairs of numbers."""
-    groups = TracesData.FromString(data).resource_spans
-    return {
-        (int.from_bytes(span.trace_id) - 1, span.span_id[0] - 1)
-        for group in groups
-        for scope in group.scope_spans
-        for span in scope.spans
-    }
 
 
 def store_group(group: Group, sequence: int | None) -> set[tuple[int, int]]:
@@ -312,9 +302,9 @@ class OutboxScenario(Scenario):
         commits = commits_of(run.direct_key_value)
         taken = Counter(sequence for commit in commits for sequence in commit)
         require(all(count == 1 for count in taken.values()), f"taken twice: {taken}")
-        committed = {span for commit in commits for data in commit.values() for span in spans_of(data)}
+        committed = {span for commit in commits for data in commit.values() for span in pairs_in(data)}
         waiting = {
-            sequence: spans_of(data_of(bytes(payload)) if payload else parts_of(sequence))
+            sequence: pairs_in(data_of(bytes(payload)) if payload else parts_of(sequence))
             for sequence, payload in raw().execute("SELECT sequence, payload FROM tracelake_outbox")
         }
         acknowledged = run.notes["acknowledged"]
@@ -341,7 +331,7 @@ class OutboxScenario(Scenario):
         self.invariant(run)
         require(Outbox(tracking()).waiting() == [], "the outbox is not empty")
         commits = commits_of(run.direct_key_value)
-        committed = {span for commit in commits for data in commit.values() for span in spans_of(data)}
+        committed = {span for commit in commits for data in commit.values() for span in pairs_in(data)}
         lost = run.notes["acknowledged"] - committed
         require(not lost, f"{sorted(lost)} were acknowledged, and are in no table")
         self._pass(run.direct_key_value, run.direct_key_value, ArchiveStore(tracking()))

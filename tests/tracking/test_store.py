@@ -90,8 +90,8 @@ def test_a_group_is_stored_whole(store: TrackingStore, tmp_path: Path) -> None:
     ]
 
 
-def test_w10_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
-    """W10: the same ids in two workspaces, in one group and in another: filters find the span of each."""
+def test_w11_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
+    """W11: the same ids in two workspaces, in one group and in another: filters find the span of each."""
 
     def check() -> None:
         with store.database.writing() as connection:
@@ -106,7 +106,10 @@ def test_w10_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
         assert list(check_store(store, ())) == []
 
     check()
-    assert_caught(Broken("the key", span_rows, "append(key + _stored(row))", 'append(key + (*_stored(row)[:-1], "a"))'), check)
+    assert_caught(
+        Broken("the key", span_rows, "append(key + _stored(row))", 'append(key + (*_stored(row)[:-1], "a"))'),
+        check,
+    )
 
 
 def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:
