@@ -341,18 +341,15 @@ class CommitView:
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
-        columns = [ROW_ID.name, *([*_TOLD_COLUMNS, *_TEXT_COLUMNS] if not where else table.schema.names)]
+        told = [*_TOLD_COLUMNS, *_TEXT_COLUMNS] if not where else table.schema.names
+        columns, ids = [ROW_ID.name, *told], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
-        rows = table.lookup(sorted(committed), columns)
         with connection() as db:
-            db.register("found_rows", rows)
-            db.register(
-                "wanted", pa.table({ROW_ID.name: pa.array([hit.row for hit in raw_hits], pa.int64())})
-            )
+            db.register("found_rows", table.lookup(sorted(committed), columns))
+            db.register("wanted", pa.table({ROW_ID.name: pa.array(ids, pa.int64())}))
             sql = f"select * from found_rows semi join wanted using ({ROW_ID.name})"
             if newer is not None:
-                others = [hit.row for hit in raw_hits if hit.transaction >= FIRST_UNCOMMITTED]
-                db.register("newer_rows", newer.rows_of(others, columns))
+                db.register("newer_rows", newer.rows_of(ids, columns))
                 sql = f"select * from ({sql} union all by name select * from newer_rows)"
             sql = only_within(sql, workspace)
             selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
@@ -361,8 +358,8 @@ class CommitView:
         for place, hit in enumerate(raw_hits):
             if (row := by_id.get(hit.row)) is not None:
                 excerpt = highlight([*_first_texts(row), *document_text(row)], query, analyzer)
-                told = {column: row[column] for column in _TOLD_COLUMNS}
-                hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **told)))
+                of_row = {column: row[column] for column in _TOLD_COLUMNS}
+                hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **of_row)))
         return hits
 
 
