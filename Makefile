@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow sdks simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -84,7 +84,7 @@ faults-index: setup
 
 N ?= 10000
 fuzz: setup
-	$(PY) -m tests.faults.fuzz_server --requests $(N) $(if $(SEED),--seed $(SEED))
+	$(PY) -m tests.faults.fuzz_server --requests $(N) $(if $(filter command line environment,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
 
 CONNECTIONS ?= 200
 slow: setup
@@ -111,6 +111,11 @@ contention: setup
 mlflow: setup
 	scripts/setup-mlflow
 	$(PY) -m pytest -p no:xdist tests/integration/mlflow_archive.py tests/integration/mlflow_client.py
+
+# Python, JavaScript and Java; writes docs/reference/sdks.md.
+sdks: setup
+	scripts/setup-sdks
+	$(PY) -m pytest -p no:xdist tests/integration/sdks.py
 
 RATE ?= 1,50
 STALL ?= 10

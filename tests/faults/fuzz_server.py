@@ -1,8 +1,11 @@
-"""Requests with bytes altered, cut and made up, over OTLP (HTTP, gRPC) and every route: none is a fault of the server.
+"""Requests that nobody meant, over OTLP (HTTP, gRPC) and every route, with keys of every kind, beside a neighbour.
 
-    python -m tests.faults.fuzz_server --requests 10000 --seed 7
+    python -m tests.faults.fuzz_server --requests 1000000 --seconds 3600 --seed 7
 
-Whatever comes is taken or refused: no answer is a 500 or INTERNAL, and a good request at the end is taken.
+A real server with its pipeline. Requests are valid ones, altered by their structure or in their bytes; some connections
+are at an edge of HTTP or HTTP/2. No answer is a fault of the server, none is left out, nothing in its log is an error
+that nobody expected, its memory has a bound, and each span of the neighbour that was acknowledged is there at the end.
+Admins do not begin explicit transactions, which may hold others up by right.
 """
 
 from __future__ import annotations
@@ -11,167 +14,359 @@ import argparse
 import asyncio
 import gzip
 import random
-import sys
+import tempfile
+import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import closing
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 import grpc
 import grpc.aio
-import httpx
-import zstandard
 from fastapi import FastAPI
 
+import tracelake
+from tests.faults.fuzz_inputs import Inputs, Sent
+from tests.faults.fuzz_wire import Answered, HttpConnection, on_the_wire
 from tests.patience import HANG_S
-from tests.server.fake_lake import FakeLake, span_row
+from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
-from tests.server.grpc_client import Export, export_call
+from tests.server.grpc_client import export_call
 from tests.server.otlp_requests import export_request
-from tests.server.test_guard import every_route
+from tests.server.process import serving
+from tests.server.slow_connections import DATA, HEADERS, PREFACE, SETTINGS, call_head, frame
 from tracelake.server.app import create_app
-from tracelake.server.grpc_door import GrpcDoor
+from tracelake.server.grpc_door import NOT_KEPT, TRACES
 from tracelake.tracking.inbox import Inbox
 
-GOOD: Final = export_request(1, 2).SerializeToString()
-PROTOBUF: Final = {"Content-Type": "application/x-protobuf"}
-COMPRESS: Final[dict[str, Callable[[bytes], bytes]]] = {
-    "identity": bytes,
-    "gzip": gzip.compress,
-    "zstd": zstandard.compress,
-    "br": bytes,
-}
-TYPES: Final = ("application/x-protobuf", "application/json", "text/plain")
-TEXTS: Final = (
-    *("", "0", "-1", "x", "\x00", "a" * 2_000, "💥", "%00", "../..", "[[", '"', "1e999", "null", "{}", "\\"),
-    *(
-        "main~9999",
-        "main@2026",
-        "'; DROP",
-        "🎉" * 300,
-        "2026-13-45",
-        "tr-0",
-        "\x1b[2J",
-        "b:c",
-        "a AND",
-        "NaN",
-    ),
+CONNECTIONS: Final = 40
+CALLERS: Final = 12
+AT_ONCE: Final = 8
+"""Requests that a connection sends before it reads an answer."""
+FRAMES_SHARE: Final = 0.03
+"""Of all requests are connections of odd frames."""
+NEIGHBOUR_EVERY: Final = 400
+"""After so many requests the neighbour sends a span, over each protocol."""
+REQUESTS_MIB: Final = 256
+MEMORY_MAX_MIB: Final = 1_024
+"""What the process of a server may take at most that lets all requests together take 256 MiB: with its pipeline, and
+what it had when it started."""
+TAKEN: Final = frozenset(
+    {"OK", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "CANCELLED"}
 )
-PARAMETERS: Final = (
-    *("q", "limit", "offset", "ref", "a", "b", "name", "service", "order", "format", "tag", "facet", "page"),
-    *("mode", "vector", "state", "min_duration_ms", "next", "experiment_id", "older_than", "errors", "sort"),
-)
-BODIES: Final = (
-    *(
-        b"[]",
-        b"{",
-        b"{}",
-        b'{"name":"a","role":"read"}',
-        b'{"source":"a","into":"b"}',
-        b'{"trace_ids":["x"]}',
-    ),
-    *(b'{"key":"a","value":"b"}', b'{"retention":"1d"}', b'{"experiment":"0"}', b'{"assessment":{}}'),
-)
+"""The last where a busy machine does not begin with a call for 30 s; OTLP has clients make it again."""
+BY_RIGHT: Final = {("POST", "/api/v1/transactions")}
+"""What an admin may do, and that holds up others."""
+OTLP_TOKENS: Final = ("ingest",) * 6 + ("team ingest",) * 3 + ("admin",)
+SETUP: Final = """
+import os
+from tracelake import limits
+limits.REQUESTS_MEMORY_MAX_BYTES = {mib} * limits.MIB
+os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+"""
 
 
+@dataclass
+class Target:
+    """A server that is fuzzed, with an application like its own, for the routes."""
+
+    http: tuple[str, int]
+    grpc: str
+    app: FastAPI
+    tokens: dict[str, str]
+
+
+@dataclass
 class Fuzz:
     """One run: counts what was answered, and keeps what should not have been."""
 
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
-        self.answers: Counter[str] = Counter()
-        self.faults: list[tuple[object, ...]] = []
+    target: Target
+    seed: int
+    requests: int
+    until_s: float = float("inf")
+    """By the monotonic clock."""
+    answers: Counter[str] = field(default_factory=Counter)
+    faults: list[tuple[object, ...]] = field(default_factory=list)
+    acknowledged: list[str] = field(default_factory=list)
+    """Traces of the neighbour."""
+    neighbour_s: list[float] = field(default_factory=list)
+    """How long it took to have each taken."""
+    _begun: int = 0
 
-    def run(self, requests: int) -> None:
-        """Send so many requests."""
-        asyncio.run(self._run(requests))
+    @property
+    def count(self) -> int:
+        """How many requests were answered, or ended a connection that they were meant to."""
+        return self.answers.total()
 
-    async def _run(self, requests: int) -> None:
-        with closing(Inbox(FaultyStore(), ack_timeout_s=HANG_S)) as inbox:
-            app = create_app(FakeLake([span_row(output="a refund")]), inbox)
-            door = GrpcDoor(app.state.otlp.traces, "127.0.0.1:0")
-            port = await door.start()
-            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-            try:
-                async with (
-                    httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
-                    grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-                ):
-                    await self._send(app, client, export_call(channel), requests)
-                    last = await client.post("/v1/traces", content=GOOD, headers=PROTOBUF)
-                    assert last.status_code == 200, last.text
-            finally:
-                await door.stop()
-
-    async def _send(self, app: FastAPI, client: httpx.AsyncClient, export: Export, requests: int) -> None:
-        # A key that is made would close the server to all that follows.
-        routes = [each for each in every_route(app) if each != ("POST", "/api/v1/keys")]
-        for _ in range(requests):
-            client.cookies.clear()
-            match self._rng.randrange(4):
-                case 0:
-                    await self._call(export)
-                case 1:
-                    encoding = self._rng.choice(list(COMPRESS))
-                    headers = {"Content-Type": self._rng.choice(TYPES), "Content-Encoding": encoding}
-                    body = self._altered(COMPRESS[encoding](GOOD))
-                    await self._ask(client, "POST", "/v1/traces", content=body, headers=headers)
-                case _:
-                    await self._any_route(client, *self._rng.choice(routes))
-
-    async def _call(self, export: Export) -> None:
-        body = self._altered(gzip.compress(GOOD) if self._rng.random() < 0.3 else GOOD)
-        code = "OK"
+    async def run(self) -> None:
+        """Send all."""
+        fuzzing = [asyncio.ensure_future(self._http(number)) for number in range(CONNECTIONS)]
+        fuzzing += [asyncio.ensure_future(self._grpc(number)) for number in range(CALLERS)]
+        fuzzing += [asyncio.ensure_future(self._frames())]
+        neighbours = [asyncio.ensure_future(each()) for each in (self._neighbour_http, self._neighbour_grpc)]
         try:
-            await export(body)
-        except grpc.aio.AioRpcError as error:
-            code = error.code().name
-        self.answers[code] += 1
-        if code not in {"OK", "INVALID_ARGUMENT"}:
-            self.faults.append(("gRPC", code, body))
+            await asyncio.gather(*fuzzing)
+            self._begun = self.requests
+            await asyncio.gather(*neighbours)
+        finally:
+            for task in (*fuzzing, *neighbours):
+                task.cancel()
 
-    async def _any_route(self, client: httpx.AsyncClient, method: str, path: str) -> None:
-        parts = [
-            quote(self._rng.choice(TEXTS), safe="") if part and self._rng.random() < 0.3 else part
-            for part in path.split("/")
-        ]
-        names = self._rng.sample(PARAMETERS, self._rng.randrange(4))
-        params = {name: self._rng.choice(TEXTS) for name in names}
-        options: dict[str, Any] = {"params": params}
-        if method != "GET":
-            options["content"] = self._altered(self._rng.choice(BODIES))
-            options["headers"] = {"Content-Type": "application/json"}
-        await self._ask(client, method, "/".join(parts) or "/", **options)
+    def _goes_on(self, count: int = 1) -> bool:
+        """Whether there is to be another, which is counted then."""
+        if self._begun >= self.requests or time.monotonic() >= self.until_s or len(self.faults) > 20:
+            return False
+        self._begun += count
+        return True
 
-    async def _ask(self, client: httpx.AsyncClient, method: str, path: str, **options: Any) -> None:
+    def _inputs(self, name: str) -> Inputs:
+        return Inputs(self.target.app, f"{self.seed} {name}")
+
+    async def _http(self, number: int) -> None:
+        inputs, connection = self._inputs(f"HTTP {number}"), HttpConnection(self.target.http)
+        rng = inputs.rng
+        while self._goes_on(AT_ONCE):
+            if rng.random() < 0.02:
+                edge = inputs.framing(inputs.message())
+                connection.close()
+                answer = await connection.edge(edge)
+                self._count(
+                    "no answer to an edge" if answer is None else f"edge {answer.status}", answer, edge
+                )
+            requests = [self._drawn(inputs) for _ in range(AT_ONCE)]
+            answers = await connection.ask(requests)
+            for request, answer in zip(requests, answers, strict=False):
+                self._count(str(answer.status), answer, request)
+            if len(answers) < len(requests) and not (answers and not answers[-1].goes_on):
+                self.faults.append(("no answer", requests[len(answers)][:2_000]))
+            if rng.random() < 0.02:
+                connection.close()
+        connection.close()
+
+    def _drawn(self, inputs: Inputs) -> bytes:
+        rng, every = inputs.rng, tuple(self.target.tokens)
+        is_otlp = rng.random() < 0.8
+        sent = inputs.otlp() if is_otlp else inputs.any_route()
+        name = rng.choice(OTLP_TOKENS if is_otlp and rng.random() < 0.9 else every)
+        if name == "admin" and (sent.method, sent.target.partition("?")[0]) in BY_RIGHT:
+            name = "read"
+        return on_the_wire(sent, inputs.host(), self.target.tokens[name] or None, inputs.headers())
+
+    def _count(self, what: str, answer: Answered | None, request: bytes) -> None:
+        self.answers[what] += 1
+        if answer is not None and answer.status >= 500 and answer.status != 503:
+            self.faults.append((what, request[:4_000], answer.body[:300]))
+
+    async def _grpc(self, number: int) -> None:
+        inputs = self._inputs(f"gRPC {number}")
+        async with grpc.aio.insecure_channel(self.target.grpc, options=[("test.n", number)]) as channel:
+            exports = [export_call(channel, service) for service in (*[TRACES] * 18, *NOT_KEPT.values())]
+            while self._goes_on():
+                body = inputs.message()
+                if inputs.rng.random() < 0.3:
+                    body = inputs.altered(gzip.compress(body, 1), 0.3)
+                name = inputs.rng.choice(
+                    OTLP_TOKENS if inputs.rng.random() < 0.9 else tuple(self.target.tokens)
+                )
+                metadata = self._metadata(name)
+                code, text = "OK", ""
+                try:
+                    await inputs.rng.choice(exports)(body, metadata=metadata, timeout=HANG_S)
+                except grpc.aio.AioRpcError as error:
+                    code, text = error.code().name, str(error.details())
+                self.answers[code] += 1
+                if code not in TAKEN:
+                    self.faults.append(("gRPC", code, text, body))
+
+    def _metadata(self, name: str) -> tuple[tuple[str, str], ...]:
+        token = self.target.tokens[name]
+        return (("authorization", f"Bearer {token}"),) if token and token.isascii() else ()
+
+    async def _frames(self) -> None:
+        """Connections whose frames of HTTP/2 are odd; whatever comes of them, others are answered."""
+        inputs = self._inputs("frames")
+        host, _, port = self.target.grpc.rpartition(":")
+        while self._goes_on():
+            while self.answers["frames"] > FRAMES_SHARE * self.count + 1 and self._begun < self.requests:
+                await asyncio.sleep(0.05)
+                if time.monotonic() >= self.until_s:
+                    return
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(inputs.altered(PREFACE, 0.1) + self._odd_frames(inputs))
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(0.02):
+                    while await reader.read(65_536):
+                        pass
+            writer.close()
+            self.answers["frames"] += 1
+
+    def _odd_frames(self, inputs: Inputs) -> bytes:
+        rng = inputs.rng
+        message = inputs.message()
+        framed = bytes([rng.choice((0, 0, 0, 1, 7))]) + rng.choice((len(message), 2**32 - 1, 0)).to_bytes(4)
+        head = call_head(f"Bearer {self.target.tokens['ingest']}")
+        frames = [frame(SETTINGS, 0, 0, b""), head, frame(DATA, 1, 1, framed + message)]
+        for _ in range(rng.randrange(3)):
+            odd = frame(
+                rng.choice((DATA, HEADERS, 2, 3, SETTINGS, 5, 6, 7, 8, 9, 10, 255)),
+                rng.randrange(256),
+                rng.choice((0, 1, 2, 3, 2**31 - 1)),
+                rng.randbytes(rng.choice((0, 1, 4, 8, 100))),
+                rng.choice((None, None, 0, 5, 2**24 - 1)),
+            )
+            frames.insert(rng.randrange(len(frames) + 1), odd)
+        return inputs.altered(b"".join(frames), 0.3)
+
+    async def _neighbour_http(self) -> None:
+        connection = HttpConnection(self.target.http)
+
+        async def send(body: bytes) -> bool:
+            headers = (("Content-Type", "application/x-protobuf"),)
+            sent = Sent("POST", "/v1/traces", headers, body)
+            answers = await connection.ask([on_the_wire(sent, "127.0.0.1", self.target.tokens["neighbour"])])
+            return bool(answers) and answers[0].status == 200
+
+        await self._neighbour(1, send)
+        connection.close()
+
+    async def _neighbour_grpc(self) -> None:
+        async with grpc.aio.insecure_channel(self.target.grpc, options=[("test.neighbour", 1)]) as channel:
+            export = export_call(channel)
+
+            async def send(body: bytes) -> bool:
+                with suppress(grpc.aio.AioRpcError):
+                    await export(body, metadata=self._metadata("neighbour"), timeout=HANG_S)
+                    return True
+                return False
+
+            await self._neighbour(2, send)
+
+    async def _neighbour(self, who: int, send: Any) -> None:
+        """Have a span taken now and then, and try again while it is not."""
+        rng = random.Random(f"{self.seed} neighbour {who}")
+        due = 0
+        while self._begun < self.requests:
+            if self._begun < due:
+                await asyncio.sleep(0.01)
+                if time.monotonic() >= self.until_s or len(self.faults) > 20:
+                    return
+                continue
+            due = self._begun + NEIGHBOUR_EVERY
+            trace_id = rng.getrandbits(128) | 1 << 127
+            body = export_request(who, trace_id=trace_id, text="of a neighbour").SerializeToString()
+            begun_s = time.monotonic()
+            while not await send(body):
+                self.answers["neighbour again"] += 1
+                assert time.monotonic() - begun_s < HANG_S, "a good neighbour is kept out"
+                await asyncio.sleep(0.1)
+            self.neighbour_s.append(time.monotonic() - begun_s)
+            self.acknowledged.append(f"{trace_id:032x}")
+
+    async def look(self) -> None:
+        """Look for each span of the neighbour that was acknowledged."""
+        connection = HttpConnection(self.target.http)
+        token = self.target.tokens["neighbour reads"]
+        for trace_id in self.acknowledged:
+            sent = Sent("GET", f"/api/v1/traces/{trace_id}", (), b"")
+            answers = await connection.ask([on_the_wire(sent, "127.0.0.1", token)])
+            if not answers or answers[0].status != 200 or b"of a neighbour" not in answers[0].body:
+                self.faults.append(("a span of the neighbour is lost", trace_id, answers))
+        connection.close()
+
+
+def with_keys(keys: Any) -> dict[str, str]:
+    """Make keys of every kind; return their tokens by name. The neighbour's are not among what is fuzzed with."""
+    tokens = {"none": "", "odd": "x" * 3_000, "no key": "tlk_0"}
+    for role in ("ingest", "read", "annotate", "admin"):
+        tokens[role] = keys.create(role, role).token
+        tokens[f"team {role}"] = keys.create(f"team {role}", role, workspace="team-a").token
+    tokens["altered"] = tokens["admin"][:-4] + "AAAA"
+    for name in ("revoked", "expired"):
+        made = keys.create(name, "admin", expires_ns=time.time_ns() + 10**15)
+        tokens[name] = made.token
+        keys.revoke(made.key.id) if name == "revoked" else keys.expire(made.key.id, 0)
+    return tokens
+
+
+class Tokens(dict[str, str]):
+    """Tokens by name, with the neighbour's hidden from whoever lists them."""
+
+    def __init__(self, keys: Any) -> None:
+        super().__init__(with_keys(keys))
+        self._hidden = {
+            "neighbour": keys.create("neighbour", "ingest", workspace="neighbour").token,
+            "neighbour reads": keys.create("neighbour reads", "read", workspace="neighbour").token,
+        }
+
+    def __missing__(self, name: str) -> str:
+        return str(self._hidden[name])
+
+
+def peak_mib(pid: int) -> float:
+    """Return the most memory that a process ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
+
+
+def fuzzed(folder: Path, seed: int, requests: int, seconds: float) -> None:
+    """Fuzz a server of its own over a new lake. Prints what came of it; raises AssertionError for a fault."""
+    log = folder / "server.log"
+    with tracelake.init(folder / "lake") as lake:
+        tokens = Tokens(lake.keys)
+    app = create_app(FakeLake([]), Inbox(FaultyStore()))
+    setup = SETUP.format(mib=REQUESTS_MIB, log=str(log))
+    with serving(folder / "lake", pipeline=True, hot=True, setup=setup) as server:
+        host, _, port = server.url.removeprefix("http://").rpartition(":")
+        target = Target((host, int(port)), server.grpc_address, app, tokens)
+        fuzz = Fuzz(target, seed, requests, time.monotonic() + seconds)
+        begun_s = time.monotonic()
         try:
-            answer = await client.request(method, path, **options)
-        except httpx.InvalidURL:
-            self.answers["no URL"] += 1
-            return
-        self.answers[str(answer.status_code)] += 1
-        if answer.status_code == 500:
-            self.faults.append((method, path, options, answer.text[:200]))
+            asyncio.run(_told(fuzz, server.process.pid))
+        finally:
+            took_s = sorted(fuzz.neighbour_s) or [0.0]
+            print(
+                f"{fuzz.count} requests in {time.monotonic() - begun_s:.0f} s: {dict(fuzz.answers.most_common())}"
+            )
+            print(
+                f"neighbour: {len(fuzz.acknowledged)} spans taken, p50 {took_s[len(took_s) // 2]:.3f} s, "
+                f"most {took_s[-1]:.3f} s; peak of the server {peak_mib(server.process.pid):.0f} MiB"
+            )
+            for fault in fuzz.faults[:5]:
+                print(fault)
+            if fuzz.faults or server.process.poll() is not None:
+                print(log.read_text(errors="replace")[-3_000:], server.process.poll())
+        assert not fuzz.faults, f"{len(fuzz.faults)} faults"
+        assert peak_mib(server.process.pid) < MEMORY_MAX_MIB
+        assert server.process.poll() is None
+    said = log.read_text(errors="replace")
+    assert "Traceback" not in said, said[said.index("Traceback") - 500 :][:3_000]
 
-    def _altered(self, data: bytes) -> bytes:
-        body = bytearray(data)
-        for _ in range(self._rng.randrange(5)):
-            body[self._rng.randrange(len(body))] = self._rng.randrange(256)
-        return bytes(body[: self._rng.randrange(len(body))] if self._rng.random() < 0.3 else body)
+
+async def _told(fuzz: Fuzz, pid: int) -> None:
+    """Run, and say now and then how far it is."""
+    running = asyncio.ensure_future(fuzz.run())
+    while not running.done():
+        await asyncio.wait([running], timeout=60)
+        print(
+            f"{fuzz.count} requests, {len(fuzz.acknowledged)} of the neighbour, {peak_mib(pid):.0f} MiB",
+            flush=True,
+        )
+        assert peak_mib(pid) < MEMORY_MAX_MIB
+    await running
+    await fuzz.look()
 
 
 def main() -> None:
-    """Run, and say what was answered."""
+    """Run as the options say."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="at most")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     options = parser.parse_args()
-    sys.stdout.write(f"seed {options.seed}\n")
-    fuzz = Fuzz(options.seed)
-    fuzz.run(options.requests)
-    print(dict(fuzz.answers))
-    assert not fuzz.faults, fuzz.faults[:5]
+    print(f"seed {options.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="tracelake-fuzz-") as folder:
+        fuzzed(Path(folder), options.seed, options.requests, options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Exports a trace of two spans. Arguments: the server's address, and which exporter: http (JSON), proto or grpc.
+// Exports a trace of two spans. Arguments: the server's address, and which exporter: http (JSON), proto or grpc, and the compression.
 import { context, SpanKind, SpanStatusCode, trace } from "@opentelemetry/api";
 import { OTLPTraceExporter as GrpcExporter } from "@opentelemetry/exporter-trace-otlp-grpc";
 import { OTLPTraceExporter as HttpExporter } from "@opentelemetry/exporter-trace-otlp-http";
@@ -6,10 +6,10 @@ import { OTLPTraceExporter as ProtoExporter } from "@opentelemetry/exporter-trac
 import { resourceFromAttributes } from "@opentelemetry/resources";
 import { BasicTracerProvider, BatchSpanProcessor } from "@opentelemetry/sdk-trace-base";
 
-const [address, kind] = process.argv.slice(2);
+const [address, kind, compression = "gzip"] = process.argv.slice(2);
 const Exporter = { http: HttpExporter, proto: ProtoExporter, grpc: GrpcExporter }[kind];
 const url = kind === "grpc" ? address : `${address}/v1/traces`;
-const exporter = new Exporter({ url, compression: "gzip" });
+const exporter = new Exporter({ url, compression });
 const provider = new BasicTracerProvider({
   resource: resourceFromAttributes({ "service.name": `js-${kind}` }),
   spanProcessors: [new BatchSpanProcessor(exporter)],
