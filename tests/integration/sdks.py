@@ -53,7 +53,7 @@ def test_what_sdks_send_arrives(process: ServerProcess, server: str, node: str) 
 
 
 def _python(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: F811
-    rows = []
+    rows: list[tuple[str, ...]] = []
     told = ("Python", version("opentelemetry-sdk"))
     for compression in Compression:
         check_python(server, OTLPSpanExporter(f"{server}/v1/traces", compression=compression))
@@ -66,7 +66,7 @@ def _python(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # no
 
 
 def _javascript(process: ServerProcess, server: str, node: str) -> list[tuple[str, ...]]:  # noqa: F811
-    rows = []
+    rows: list[tuple[str, ...]] = []
     packages = json.loads((JAVASCRIPT / "package-lock.json").read_text())["packages"]
     sdk = packages["node_modules/@opentelemetry/sdk-trace-base"]["version"]
     for kind, protocol in (("proto", "HTTP, protobuf"), ("http", "HTTP, JSON"), ("grpc", "gRPC")):
@@ -79,7 +79,7 @@ def _javascript(process: ServerProcess, server: str, node: str) -> list[tuple[st
 
 
 def _java(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: F811
-    rows = []
+    rows: list[tuple[str, ...]] = []
     sdk = re.search(r"<version>(\d+\.\d+\.\d+)</version>", (JAVA / "pom.xml").read_text())
     assert sdk is not None
     for protocol in ("http", "grpc"):
