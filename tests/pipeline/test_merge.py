@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,7 @@ from tracelake.shards.parts import write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.shards.store import Snapshot
 from tracelake.storage.files import FileObjectStore
+from tracelake.tables.built_in import BUILT_IN
 from tracelake.tables.traces import TRACES
 
 
@@ -131,6 +133,21 @@ def test_w11_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
         assert (trace["workspace"], trace["span_count"], trace["end_ns"]) == ("a", 2, 99)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
+def test_w11_row_ids_are_the_same_for_any_order_of_claims(order: tuple[int, ...]) -> None:
+    """W11: a replay reads in another order, and its rows have the ids that an index part of before points at."""
+    claimed = [a_table(a_span(0, span), workspace=workspace) for span in (0, 1) for workspace in ("a", "b")]
+    rows = taken([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
+    by_id = with_row_ids(rows, 0, 0, 1).sort_by("_row_id")
+    held = list(zip(by_id["span_id"].to_pylist(), by_id["workspace"].to_pylist(), strict=True))
+    assert held == [(f"{span:016x}", workspace) for span in (1, 2) for workspace in ("a", "b")]
+
+
+def test_rows_of_built_in_tables_have_one_order() -> None:
+    """Of two rows one is first, whatever was read first: what sorts a table has its key."""
+    assert all(set(table.key) <= set(table.sorted_by) for table in BUILT_IN.values())
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
@@ -146,6 +163,10 @@ def test_w11_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
                 "by span_id order",
             ),
             test_w11_workspaces_have_rows_of_their_own,
+        ),
+        (
+            Broken("the workspace orders rows", upsert.taken, ".sorted_by", ".sorted_by[:3]"),
+            lambda _: test_w11_row_ids_are_the_same_for_any_order_of_claims((3, 2, 1, 0)),
         ),
         (
             Broken("what came twice is compared", upsert._of_few, "is not span", "is None"),

@@ -34,7 +34,7 @@ class BuiltInTable:
     key: tuple[str, ...]
     """No two rows have the same values here."""
     sorted_by: tuple[str, ...]
-    """The order of rows in parts."""
+    """The order of rows in parts: total, as the key is in it, so that a replay gives each row the id that it had."""
     bucketed_by: str
     """The column whose hash says in which bucket a row is. A part has a summary of its values."""
 
@@ -52,7 +52,7 @@ TABLE_SPANS: Final = BuiltInTable(
     name="spans",
     schema=SPANS_TABLE,
     key=("trace_id", "span_id", "workspace"),
-    sorted_by=("trace_id", "start_ns", "span_id"),
+    sorted_by=("trace_id", "start_ns", "span_id", "workspace"),
     bucketed_by="trace_id",
 )
 TABLE_TRACES: Final = BuiltInTable(
