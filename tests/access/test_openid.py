@@ -195,10 +195,10 @@ def check_sessions() -> None:
             begun.token[:-2] + "AA",
             f"tlk_s{'0' * 12}_{'A' * 43}",
         ):
-            lake.sessions.end(token)
+            assert not lake.sessions.end(token)
         assert [each.standing for each in lake.sessions.all()] == ["active"]
-        lake.sessions.end(begun.token)
-        lake.sessions.end(begun.token)
+        assert lake.sessions.end(begun.token)
+        assert not lake.sessions.end(begun.token)
         assert [each.standing for each in lake.sessions.all()] == ["revoked"]
         with pytest.raises(NoKeyError, match="is revoked; sign in again"):
             check_token(lake.sessions.whole_records()[0][begun.key.id], begun.token, time.time_ns())
@@ -238,8 +238,9 @@ def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
     "broken",
     [
         Broken("sessions end", sessions.Sessions.begin, "limits.SIGN_IN_MAX_S", "10 * limits.SIGN_IN_MAX_S"),
-        Broken("only its token ends a session", sessions.Sessions.end, "check_token(record, token, time.time_ns()).id",
-               "record.id"),
+        Broken("only its token ends a session", sessions.Sessions.end,
+               "check_token(decoded(entry) if entry else None, token, time.time_ns())",
+               'decoded(entry) if entry else self.revoke("")'),
         Broken("what is over is removed", sessions.Sessions._make_room, "erase(PARTITION, record.id)",
                "get(PARTITION, record.id)"),
     ],

@@ -66,7 +66,7 @@ class KeyRecords:
             self._records().scan, self.partition, lambda _, problem: problems.append(problem)
         ):
             try:
-                records[each.key] = _decoded(each)
+                records[each.key] = decoded(each)
             except DamageError as error:
                 problems.append(error)
         return records, problems
@@ -86,7 +86,7 @@ class KeyRecords:
             if entry is None:
                 shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]
                 raise NotFoundError(f"nothing has the id {shown!r}; `{self.list_command}` names all")
-            record = _decoded(entry)
+            record = decoded(entry)
             changed = change(record)
             if changed == record:  # as it was, or our own write of which the answer was lost
                 return _shown(record)
@@ -140,7 +140,8 @@ class Keys(KeyRecords):
         return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
 
 
-def _decoded(entry: Entry) -> KeyRecord:
+def decoded(entry: Entry) -> KeyRecord:
+    """Return a key as it is kept. Raises DamageError."""
     what = called(entry.key)
     try:
         return decode(KeyRecord, entry.value, what, KEY_VERSION)

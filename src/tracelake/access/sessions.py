@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import suppress
 
 from tracelake import limits
-from tracelake._errors import AccessError, LimitError, NotFoundError
-from tracelake.access.keys import KeyRecords
+from tracelake._errors import AccessError, DamageError, LimitError, NotFoundError
+from tracelake.access.keys import KeyRecords, decoded
 from tracelake.access.model import KeyRecord, NewKey, Role
 from tracelake.access.protocol import (
     ID_BYTES,
@@ -16,6 +15,7 @@ from tracelake.access.protocol import (
     check_token,
     hash_of,
     id_of,
+    is_session,
     standing_of,
     token_of,
 )
@@ -46,11 +46,18 @@ class Sessions(KeyRecords):
         )
         return NewKey(self._add(record), token)
 
-    def end(self, token: str) -> None:
-        """End the session of a token; nothing where it is none, or over."""
-        with suppress(AccessError, NotFoundError):
-            record = self.whole_records()[0].get(id_of(token) or "")
-            self.revoke(check_token(record, token, time.time_ns()).id)
+    def end(self, token: str) -> bool:
+        """End the session of a token; return whether it was one, and was not over."""
+        if not is_session(id_of(token) or ""):
+            return False
+        try:
+            # Anybody may ask for this: one record is read.
+            entry = self._records().get(PARTITION, id_of(token) or "")
+            record = check_token(decoded(entry) if entry else None, token, time.time_ns())
+            self.revoke(record.id)
+        except (AccessError, NotFoundError, DamageError):
+            return False
+        return True
 
     def _make_room(self, name: str, now_ns: int) -> None:
         """Remove what is over, and end the oldest of somebody who has many."""

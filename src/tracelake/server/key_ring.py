@@ -77,6 +77,10 @@ class KeyRing:
         self._has_keys = False
         self._looked_s = self._tried_s = float("-inf")
         self._changes = 0
+        self._seen = -1
+        """How many of the changes made here the last read came after, whether or not it failed."""
+        self._ended: dict[str, int] = {}
+        """Keys that ended here, by which change: a read that began before may still have them."""
         self._looking = asyncio.Lock()
         self._reader = anyio.CapacityLimiter(1)
         """A thread of its own: those of requests may all be taken by such as wait."""
@@ -98,10 +102,16 @@ class KeyRing:
         check_need(record.id, record.role, need)
         return KeyHolder(record.id, record.name, record.role, record)
 
-    def forget(self) -> None:
-        """Read keys again before the next request: one was changed here. Also what is being read now is too old."""
-        self._looked_s = self._tried_s = float("-inf")
+    def forget(self, ended: str | None = None) -> None:
+        """Read keys again before the next request: one was changed here. Also what is being read now is too old.
+
+        A key that ended is of no use from now on, even if keys cannot be read.
+        """
         self._changes += 1
+        self._has_keys = True
+        if ended is not None:
+            self._known.pop(ended, None)
+            self._ended[ended] = self._changes
 
     def meter(self, actor: KeyHolder) -> Meter | None:
         """Return what counts a request of a key that has a quota. Raises QuotaError where nothing is left of it."""
@@ -123,11 +133,15 @@ class KeyRing:
         return count
 
     async def _look(self, max_age_s: float) -> None:
-        """Read keys again, unless that was done so recently."""
-        goes_on = self._looking.locked() and self._looked_s > float("-inf")
+        """Read keys again, unless that was done so recently, and since the last change that was made here.
+
+        Whoever comes waits for two reads at most: one that goes on already, and one that begins after they came.
+        """
+        wanted = self._changes
+        goes_on = self._looking.locked() and self._seen >= wanted
         if not goes_on:
             async with self._looking:
-                while self._clock() - self._tried_s >= max_age_s:
+                if self._seen < wanted or self._clock() - self._tried_s >= max_age_s:
                     await self._read()
         self._check_age()
 
@@ -138,14 +152,15 @@ class KeyRing:
             begun, torn = await run_sync(self._sessions.whole_records, limiter=self._reader)
         except (StorageError, DamageError, OSError) as error:
             logger.warning("the keys cannot be read: %s", error)
-            self._tried_s = self._clock()
+            self._seen, self._tried_s = changes, self._clock()
             return
         for problem in (*problems, *torn):
             logger.error("%s Nobody can use that key.", problem)
-        self._known, self._has_keys = known | begun, bool(known or problems)
+        self._ended = {key_id: change for key_id, change in self._ended.items() if change > changes}
+        self._known = {key_id: key for key_id, key in (known | begun).items() if key_id not in self._ended}
+        self._has_keys = bool(known or problems) or self._changes != changes
         self._left = {key_id: left for key_id, left in self._left.items() if key_id in known}
-        if changes == self._changes:
-            self._looked_s, self._tried_s = began_s, self._clock()
+        self._seen, self._looked_s, self._tried_s = changes, began_s, self._clock()
 
     def _check_age(self) -> None:
         """Raises BackPressureError where what is known of keys is too old to go by, or nothing is."""

@@ -66,7 +66,7 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
     @router.delete("/{key_id}", summary="Revoke a key, for good")
     def revoke(key_id: str) -> Response:
         key = lake.keys.revoke(key_id)
-        ring.forget()
+        ring.forget(key.id)
         return json_response({"key": key})
 
     @router.post(
@@ -74,7 +74,7 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
     )
     def expire(key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]) -> Response:
         key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
-        ring.forget()
+        ring.forget(None if key.standing == "active" else key.id)
         return json_response({"key": key})
 
     return router

@@ -21,7 +21,7 @@ def sessions_api(lake: Lake, ring: KeyRing) -> APIRouter:
     @router.delete("/{session_id}", summary="End a session, for good")
     def end(session_id: str) -> Response:
         session = lake.sessions.revoke(session_id)
-        ring.forget()
+        ring.forget(session.id)
         return json_response({"session": session})
 
     return router

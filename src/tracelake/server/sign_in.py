@@ -50,9 +50,8 @@ def sign_in_pages(
     @router.post(SIGN_OUT)
     async def sign_out(request: Request) -> Response:
         token = request.cookies.get(COOKIE, "")
-        if is_session(id_of(token) or ""):
-            await run_sync(sessions.end, token)
-            ring.forget()
+        if is_session(id_of(token) or "") and await run_sync(sessions.end, token):
+            ring.forget(id_of(token))
         response = RedirectResponse(SIGN_IN, status_code=303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
