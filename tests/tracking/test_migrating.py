@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
@@ -16,11 +17,15 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 
-from tests.patience import HANG_S
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S, wait_until
+from tests.storage.servers.postgres import PostgresServer
+from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.tracking import migrating
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import current, migrate
+from tracelake.tracking.migrations.copying import hold
 from tracelake.tracking.schema import HEAD, VERSION_TABLE, metadata
 
 CONFIG = Config()
@@ -99,6 +104,57 @@ def test_killed_on_the_way(new_url: Callable[[], str], statements: int) -> None:
             assert inspect(connection).get_table_names() == []
         migrate(database)
         assert is_whole(database)
+
+
+_WRITTEN = {
+    "0003": (
+        "tracelake_trace_tags",
+        "INSERT INTO tracelake_trace_tags (lake, trace_id, key, value) VALUES (1, 't', %s, '')",
+    ),
+    "0004": (
+        "tracelake_spans",
+        "INSERT INTO tracelake_spans (lake, trace_id, span_id, sequence, name, kind, start_ns, end_ns)"
+        " VALUES (1, 't', %s, 1, '', '', 1, 1)",
+    ),
+}
+"""What a server of a revision writes into the table that the next one copies."""
+
+
+@pytest.mark.parametrize("revision", _WRITTEN)
+def test_what_is_being_written_is_copied_too(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, revision: str
+) -> None:
+    """A write that is open when a migration begins, and that is acknowledged then, is there after it."""
+    monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", HANG_S)
+    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", HANG_S)
+    url, (table, insert) = postgres.url(postgres.new_schema()), _WRITTEN[revision]
+    with (
+        closing(TrackingDatabase(url)) as database,
+        closing(psycopg.connect(url)) as writer,
+        closing(psycopg.connect(url, autocommit=True)) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        migrate(database, revision)
+        writer.execute(insert, ["before"])
+        writer.commit()
+        writer.execute(insert, ["open"])
+        migrated = pool.submit(migrate, database)
+        waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = to_regclass(%s)"
+        try:
+            wait_until(
+                lambda: migrated.done() or other.execute(waits, [table]).fetchone(),
+                "nobody waits for the writer",
+            )
+        finally:
+            writer.commit()
+        migrated.result()
+        assert other.execute(f"SELECT count(*) FROM {table}").fetchone() == (2,)
+
+
+def test_a_copy_without_a_lock_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule broken once: a revision copies what it does not hold."""
+    broken = Broken("what is copied is held", hold, "if op", "if not op")
+    assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
 
 
 def test_a_newer_revision_is_refused(database: TrackingDatabase) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from tracelake.tracking.migrations.copying import hold
+
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
@@ -24,6 +26,7 @@ def upgrade() -> None:
             f"WHERE i.lake = {table}.lake AND i.trace_id = {table}.trace_id AND i.workspace <> 'default'"
         )
     # SQLite changes no primary key: the table is made anew.
+    hold("tracelake_trace_tags")
     op.create_table(
         "tracelake_trace_tags_of_workspaces",
         sa.Column("lake", sa.Integer(), autoincrement=False, nullable=False),

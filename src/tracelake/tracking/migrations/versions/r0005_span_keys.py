@@ -8,6 +8,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from tracelake.tracking.migrations.copying import hold
+
 revision = "0005"
 down_revision = "0004"
 branch_labels = None
@@ -21,6 +23,7 @@ _COLUMNS = (
 
 def upgrade() -> None:
     """Make the table anew: SQLite changes no primary key."""
+    hold("tracelake_spans")
     name = sa.String(length=500)
     op.create_table(
         "tracelake_spans_of_workspaces",
