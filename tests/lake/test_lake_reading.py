@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import (
     Lake,
@@ -22,6 +25,10 @@ from tracelake import (
     TableNotFoundError,
     UsageError,
 )
+from tracelake.tables import commit_view
+from tracelake.tables.commit_view import CommitView
+from tracelake.tables.scan import Scan
+from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
 
 TWIN = "ab" * 15
@@ -153,6 +160,50 @@ def test_trace_by_id_by_prefix_and_not_at_all(lake: Lake) -> None:
             lake.trace(wrong)
     with pytest.raises(NotFoundError, match="no trace 'ffffff' in this lake"):
         lake.trace("ffffff")
+
+
+def test_a_beginning_in_a_workspace_is_two_ids_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many spans begin so; with few traces and with many, the conditions are of the query."""
+    read: list[int] = []
+    select = Scan.select
+
+    def counted(*arguments: Any, **options: Any) -> pa.Table:
+        rows = select(*arguments, **options)
+        read.append(len(rows))
+        return rows
+
+    with tracelake.init(tmp_path / "lake") as opened:
+        spans = [a_span(trace, span) for trace in range(3) for span in range(3)]
+        ingest(opened, tmp_path, a_line(*spans, workspace="a"), a_line(a_span(9, 0), workspace="b"))
+        monkeypatch.setattr(Scan, "select", counted)
+        monkeypatch.setattr(Scan, "lookup", lambda *_: pytest.fail("spans were read"))
+
+        def check() -> None:
+            for few in (3, 1):
+                monkeypatch.setattr(commit_view, "LOOKED_UP_TRACES_MAX", few)
+                read.clear()
+                with pytest.raises(NotFoundError, match="several traces begin"):
+                    full_id(opened, "a")
+                assert read == [few + 1, 2]
+            assert full_id(opened, "b") == f"{10:032x}"
+            assert full_id(opened, "c") == "0" * 29
+
+        check()
+        for broken in (
+            Broken("two", CommitView._begun_in, "limit=2", "limit=3"),
+            Broken("of the workspace", CommitView._begun_in, " and workspace = {literal(workspace)}", ""),
+            Broken("that differ", Table._distinct, "distinct=True", "distinct=False"),
+        ):
+            assert_caught(broken, check)
+
+
+def full_id(lake: Lake, workspace: str) -> str:
+    """Return what the beginning of all ids names in a workspace."""
+    asked = partial(CommitView.full_id, trace_id="0" * 29, workspace=workspace)
+    told: str = lake._opened.read("main", asked)
+    return told
 
 
 def test_log_is_newest_first_and_links_up(lake: Lake) -> None:

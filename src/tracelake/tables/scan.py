@@ -138,12 +138,15 @@ class Scan:
         where: str | None = None,
         order_by: str | None = None,
         limit: int | None = None,
+        *,
+        distinct: bool = False,
     ) -> pa.Table:
-        """Return rows; arguments and errors as `Table.to_arrow`."""
+        """Return rows, or such as differ; arguments and errors as `Table.to_arrow`."""
         scan = self.where(where)
         scan.check(files)
+        query = scan._query(files, columns, where, order_by, limit, distinct=distinct)
         with connection() as db:
-            rows: pa.Table = select(db, scan._query(files, columns, where, order_by, limit)).to_arrow_table()
+            rows: pa.Table = select(db, query).to_arrow_table()
         return rows
 
     def is_sorted_by(self, key: str) -> bool:
@@ -209,10 +212,12 @@ class Scan:
         where: str | None,
         order_by: str | None = None,
         limit: int | None = None,
+        *,
+        distinct: bool = False,
     ) -> str:
         names = ", ".join(map(quoted, columns)) if columns is not None else "*"
         further = [ROW_ID.name] if columns is not None and ROW_ID.name in columns else []
-        query = f"select {names} from ({self.sql(files, further)})"
+        query = f"select {'distinct ' if distinct else ''}{names} from ({self.sql(files, further)})"
         query += f" where {condition(where)}" if where else ""
         query += f" order by {order(order_by)}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""

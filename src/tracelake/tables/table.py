@@ -86,6 +86,11 @@ class Table:
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, columns, where, order_by, limit)
 
+    def _distinct(self, column: str, where: str, limit: int) -> pa.Table:
+        """Return values of a column that differ, at most so many; arguments and errors as `to_arrow`."""
+        with self._leased(), self._files.in_use():
+            return self.scan.select(self._files, [column], where, limit=limit, distinct=True)
+
     def to_polars(
         self,
         columns: Sequence[str] | None = None,
