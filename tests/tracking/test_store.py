@@ -22,7 +22,7 @@ from tracelake.otlp.framing import Payload, Reading
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import migrate
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.requests import TracedRequest, span_rows
+from tracelake.tracking.requests import TracedRequest, info_of, span_rows
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     INCOMPLETE,
@@ -110,6 +110,49 @@ def test_w11_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
         Broken("the key", span_rows, "append(key + _stored(row))", 'append(key + (*_stored(row)[:-1], "a"))'),
         check,
     )
+
+
+def test_w6_the_row_of_a_trace_is_told_its_own_spans(store: TrackingStore) -> None:
+    """W6: whichever workspace is first in a group, the row takes what is of its own; one group is one generation."""
+    numbers = iter(range(1, 100))
+
+    def check() -> None:
+        for turned in (False, True):
+            number = next(numbers)
+            store.write([request((number, 2), workspace="a")])
+            group = [
+                request((number, 3), workspace="b", end_ns=99_000),
+                request((number, 1), workspace="a", end_ns=9_000, text="ours"),
+                request((number, 1), workspace="c", text="theirs"),
+            ]
+            store.write(group[::-1] if turned else group)
+            trace = store.traces([trace_id(number)])[trace_id(number)]
+            told = {
+                key: trace.info[key] for key in ("workspace", "name", "state", "end_ns", "request_preview")
+            }
+            assert told == {
+                "workspace": "a",
+                "name": "span 1",
+                "state": "OK",
+                "end_ns": 9_000,
+                "request_preview": "ours",
+            }
+            assert trace.generation == 2
+            store.write([request((number, 1), workspace=name, text="theirs") for name in "bc"])
+            assert store.infos([trace_id(number)])[trace_id(number)]["request_preview"] == "ours"
+
+    check()
+    for broken in (
+        Broken("its own spans", TrackingStore._advance, "if others", "if False and others"),
+        Broken(
+            "one generation",
+            TrackingStore._advance,
+            '"db_payload_generation": 0',
+            '"db_payload_generation": 1',
+        ),
+        Broken("none of others", info_of, "its == brought", "True"),
+    ):
+        assert_caught(broken, check)
 
 
 def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:

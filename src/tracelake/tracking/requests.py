@@ -99,16 +99,22 @@ def without(request: TracedRequest, refused: Collection[str]) -> tuple[Format, b
     return ("protobuf", left) if left else None
 
 
-def info_of(write: TraceWrite) -> dict[str, Any]:
+def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] | None:
     """Return the columns of `trace_info` that spans tell; those of the root are null where it has not come.
 
-    The row is of one workspace, and says nothing of spans of another.
+    The row is of one workspace, that of the first span unless it is named, and says nothing of spans of another; of one
+    that brings none there is nothing to say.
     """
-    workspace = write.rows[0][_WORKSPACE]
-    rows = [row for row in write.rows if row[_WORKSPACE] == workspace]
+    brought = {row[_WORKSPACE] for row in write.rows}
+    if workspace is None:
+        workspace = _name(write.rows[0][_WORKSPACE])
+    its = {name for name in brought if _name(name) == workspace}
+    if not its:
+        return None
+    rows = write.rows if its == brought else [row for row in write.rows if row[_WORKSPACE] in its]
     root = min((row for row in rows if row[_PARENT] is None), key=_by_start, default=None)
     return {
-        "workspace": _cut(workspace, limits.TRACKING_NAME_MAX_CHARS),
+        "workspace": workspace,
         "experiment_id": write.experiment_id,
         "start_ns": min(row[_START] for row in rows),
         "end_ns": max(row[_END] for row in rows),

@@ -242,19 +242,26 @@ class TrackingStore:
             connection.execute(delete(lakes).where(lakes.c.lake == self.lake, lakes.c.lake_id == ""))
 
     def _advance(self, connection: Connection, writes: dict[str, TraceWrite], now_ns: int) -> set[str]:
-        """Make traces known or advance their generation, by one statement; return those whose payload is here."""
+        """Make traces known or advance their generation, by one statement; return those whose payload is here.
+
+        A row that is there may be of another workspace than the first span that is brought, and is told then, by a
+        statement more, what is brought of its own.
+        """
+        of_all = {"lake": self.lake, "spans_location": TRACKING_STORE, "updated_ns": now_ns}
+        first = {trace_id: info_of(write) or {} for trace_id, write in writes.items()}
         rows = [
-            {
-                "lake": self.lake,
-                "trace_id": trace_id,
-                "spans_location": TRACKING_STORE,
-                "db_payload_generation": 1,
-                "updated_ns": now_ns,
-                **info_of(write),
-            }
-            for trace_id, write in writes.items()
+            {**of_all, "trace_id": trace_id, "db_payload_generation": 1, **info}
+            for trace_id, info in first.items()
         ]
-        return set(connection.execute(self._upsert, rows).scalars())
+        hot = dict(connection.execute(self._upsert, rows).all())
+        others = [
+            {**of_all, "trace_id": trace_id, "db_payload_generation": 0, **info}
+            for trace_id, of in hot.items()
+            if of != first[trace_id]["workspace"] and (info := info_of(writes[trace_id], of))
+        ]
+        if others:
+            connection.execute(self._upsert, others)
+        return set(hot)
 
     def _refused(self, connection: Connection, archived: Sequence[str]) -> set[str]:
         """Return the archived traces that take no late spans: those whose archive are not the tables of the lake."""
@@ -282,7 +289,7 @@ class TrackingStore:
 
 
 def _upsert(insert_into: Any) -> Any:
-    """Return the statement that makes traces known or advances their generation; it gives those that it did."""
+    """Return the statement that makes traces known or advances their generation; it gives id and workspace of each."""
     statement = insert_into(trace_info)
     new, old = statement.excluded, trace_info.c
     is_its = new.workspace == old.workspace  # spans of another workspace are none of what this one is told
@@ -297,11 +304,11 @@ def _upsert(insert_into: Any) -> Any:
             **{
                 name: case((is_its, func.coalesce(old[name], new[name])), else_=old[name]) for name in _OF_ANY
             },
-            "db_payload_generation": old.db_payload_generation + 1,
+            "db_payload_generation": old.db_payload_generation + new.db_payload_generation,
             "updated_ns": new.updated_ns,
         },
         where=old.spans_location == TRACKING_STORE,
-    ).returning(trace_info.c.trace_id)
+    ).returning(trace_info.c.trace_id, trace_info.c.workspace)
 
 
 def _segment(requests: Sequence[TracedRequest], refused: Collection[str] = ()) -> bytes:
