@@ -186,6 +186,7 @@ def test_names_that_are_no_text_end_nothing(store: FaultyStore, monkeypatch: pyt
     monkeypatch.setattr(
         "tracelake.server.grpc_door.grpc_server", lambda options: grpc.aio.server(options=options)
     )
+    monkeypatch.setattr(f"{__name__}.HANG_S", 2.0)  # so long it waits for a server that has ended itself
     with pytest.raises((AssertionError, OSError, grpc.aio.AioRpcError)):
         check_names(store)
 
