@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterator
@@ -75,10 +76,26 @@ def test_who_is_let_in() -> None:
     """By a claim and its value, and by nothing else."""
     check_admissions()
     assert name_of({"sub": "1", "email": "a@b", "email_verified": True}) == "a@b, 1"
-    assert name_of({"sub": "1", "email": "a@b", "preferred_username": "ada\x1b[2J"}) == "ada[2J, 1"
+    assert (
+        name_of({"sub": "1", "email": "a@b", "preferred_username": "ada\x1b[2J"}) == "1, unverified 'ada[2J'"
+    )
     assert (
         name_of({"sub": "ada", "preferred_username": "ada"}) == name_of({"sub": "ada", "email": 7}) == "ada"
     )
+
+
+def check_addresses() -> None:
+    """An address and that it was verified come from one source; of the rest the id token stands first."""
+    told = {"sub": "1", "email": "eve@example.com", "email_verified": True, "groups": ["a"], "plan": "gold"}
+    for own in ({"email": "ada@example.com"}, {"email_verified": True}, {"email": None}):
+        claims = openid.joined({"sub": "1", "plan": "red"} | own, told)
+        assert claims == {"sub": "1", "plan": "red", "groups": ["a"]} | own
+    assert openid.joined({"sub": "1"}, told) == told
+
+
+def test_addresses() -> None:
+    """Nobody has an address verified by what is said of another."""
+    check_addresses()
 
 
 def check_coming_back() -> None:
@@ -137,6 +154,7 @@ def check_settings() -> None:
         {"jwks_uri": None},
         {"jwks_uri": ["https://id.example"]},
         {"userinfo_endpoint": "javascript:alert(1)"},
+        {"userinfo_endpoint": "http://127.0.0.1/me"},
         {"authorization_endpoint": 7},
     ):
         with pytest.raises(ProviderError):
@@ -166,6 +184,9 @@ def test_settings() -> None:
         (Broken("what came out is asked for", check_back, "if error:", "if False:"), check_coming_back),
         (Broken("a provider is who it says", endpoints_of, 'document.get("issuer") != issuer', "False"),
          check_settings),
+        (Broken("TLS all the way", endpoints_of, 'issuer.startswith("https:")', "False"), check_settings),
+        (Broken("an address is verified by its own source", openid.joined, "has_own and", "False and"),
+         check_addresses),
         (Broken("TLS on the way", openid.check_url, "host in _LOCAL", "True"), check_settings),
         (Broken("nobody by default", OpenId.check, "not self.admissions", "False"), check_settings),
     ],
@@ -212,16 +233,31 @@ def test_sessions() -> None:
     check_sessions()
 
 
-def test_sessions_are_bounded(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one person the oldest ends; where many are signed in, the next is told so."""
+def test_sessions_are_bounded(
+    lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of one person, whatever they call themselves, the oldest ends, which is told; where many are signed in, the next
+    is told so. One sign-in removes not all that is over.
+    """
+    caplog.set_level(logging.INFO, "tracelake.audit")
     monkeypatch.setattr(limits, "SESSIONS_EACH_MAX", 2)
     monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
-    first, second, third = (lake.sessions.begin("ada, 1", "read", "*").key.id for _ in range(3))
+    person = openid.person_of("https://id.example", {"sub": "1"})
+    assert person != openid.person_of("https://id.example/", {"sub": "1"})
+    first, second, third = (
+        lake.sessions.begin(f"ada{each}, 1", "read", "*", person).key.id for each in range(3)
+    )
+    assert f"session {first} 'ada0, 1' ended: who began it has more than 2" in caplog.text
     standing = {each.id: each.standing for each in lake.sessions.all()}
     assert [standing[each] for each in (first, second, third)] == ["revoked", "active", "active"]
     lake.sessions.begin("ben, 2", "read", "*")
     with pytest.raises(LimitError, match="3 sessions are open"):
         lake.sessions.begin("cat, 3", "read", "*")
+    monkeypatch.setattr(limits, "SESSIONS_ERASED_MAX", 1)
+    lake.sessions.revoke(second)
+    lake.sessions.revoke(third)
+    lake.sessions.begin("ada, 1", "read", "*", person)
+    assert sorted(each.standing for each in lake.sessions.all()) == ["active", "active", "revoked"]
 
 
 def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
@@ -241,8 +277,8 @@ def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
         Broken("only its token ends a session", sessions.Sessions.end,
                "check_token(decoded(entry) if entry else None, token, time.time_ns())",
                'decoded(entry) if entry else self.revoke("")'),
-        Broken("what is over is removed", sessions.Sessions._make_room, "erase(PARTITION, record.id)",
-               "get(PARTITION, record.id)"),
+        Broken("what is over is removed", sessions.Sessions._make_room, "erase(PARTITION, session_id)",
+               "get(PARTITION, session_id)"),
     ],
     ids=lambda each: each.rule,
 )  # fmt: skip

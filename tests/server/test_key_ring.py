@@ -167,8 +167,9 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("one session is read", Sessions.end, 'self._records().get(PARTITION, id_of(token) or "")',
                 "self.whole_records() and None"),
          check_sign_out),
-        (Broken("only the end of a session counts", sign_in.sign_in_pages, "await run_sync(sessions.end, token):",
-                "(await run_sync(sessions.end, token) or True):"), check_sign_out),
+        (Broken("only the end of a session counts", sign_in.sign_in_pages,
+                "(ended := await run_sync(sessions.end, token)):",
+                "((ended := await run_sync(sessions.end, token)) or ring.forget()):"), check_sign_out),
     ],
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip

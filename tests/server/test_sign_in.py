@@ -13,6 +13,8 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import anyio
+import httpx
 import pytest
 
 from tests.access.test_id_token import public, signing_key
@@ -27,7 +29,7 @@ from tracelake import limits
 from tracelake.access import openid as access_openid
 from tracelake.access.openid import OpenId, SignInSecret
 from tracelake.access.sessions import PARTITION, Sessions
-from tracelake.server import guard, key_ring, provider
+from tracelake.server import guard, key_ring, provider, provider_pages
 from tracelake.server.app import create_app
 from tracelake.tracking.inbox import Inbox
 
@@ -239,7 +241,15 @@ def test_broken_rules_are_caught(site: Site, broken: Broken, check: Callable[[Si
 
 
 @pytest.mark.parametrize(
-    "after", ["//evil.example", "https://evil.example", "/\\evil.example", "/a\r\nb", "/" * 2_000]
+    "after",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "/a\r\nb",
+        "/" * 2_000,
+        "/" + "\u8ffd" * 600,
+    ],
 )
 def test_the_way_leads_nowhere_else(site: Site, after: str) -> None:
     """Where it leads on to is a page of this server."""
@@ -283,6 +293,7 @@ class Answers:
     changed: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     claims: dict[str, Any] = field(default_factory=dict)
     signs_with: Any = None
+    access_token: Any = "a"
     asked: list[str] = field(default_factory=list)
 
     def answer(self, path: str, nonce: str) -> tuple[int, bytes]:
@@ -302,7 +313,7 @@ class Answers:
                     "exp": now_s + 60,
                 } | self.claims
                 return 200, json.dumps(
-                    {"id_token": signed(self.signs_with, None, **claims), "access_token": "a"}
+                    {"id_token": signed(self.signs_with, None, **claims), "access_token": self.access_token}
                 ).encode()
             case "/keys":
                 return 200, json.dumps({"keys": self.keys}).encode()
@@ -378,6 +389,7 @@ def test_keys_that_the_provider_changes(
     """What the provider says of itself is kept; where a key is new, keys are read again, once."""
     assert come_back(told).status_code == 200
     monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
     answers.asked = []
     assert come_back(told).status_code == 200
     assert answers.asked == ["/token", "/userinfo"]
@@ -388,6 +400,32 @@ def test_keys_that_the_provider_changes(
     answer = come_back(told)
     assert (answer.status_code, answers.asked) == (401, ["/token", "/keys"])
     assert "signed by none of its keys" in answer.text
+    answers.keys, answers.asked = [{**public(signing_key())[0], "kid": "third"}], []
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
+    assert (come_back(told).status_code, answers.asked) == (401, ["/token"])
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    assert come_back(told).status_code == 401
+    answers.keys, answers.asked = public(answers.signs_with), []
+    assert (come_back(told).status_code, answers.asked) == (200, ["/token", "/keys", "/userinfo"])
+
+
+def check_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a provider says of itself is kept once it can be used: out of order for a moment is not for an hour."""
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    for path in ("/.well-known/openid-configuration", "/keys"):
+        monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
+        answers.changed = {path: (200, b'{"status": "maintenance"}')}
+        assert (
+            told.servers[0].get("/sign-in/provider") if "known" in path else come_back(told)
+        ).status_code == 502
+        monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
+        answers.changed = {}
+        assert come_back(told).status_code == 200
+
+
+def test_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that cannot be used is not."""
+    check_what_is_kept(told, answers, monkeypatch)
 
 
 def check_bad_answers(told: Site, answers: Answers) -> None:
@@ -409,6 +447,7 @@ def check_bad_answers(told: Site, answers: Answers) -> None:
         ("/token", 200, huge, 502, "bytes"),
         ("/userinfo", 200, b'{"sub": "eve", "groups": ["keepers"]}', 401, "somebody else"),
         ("/userinfo", 200, b"{}", 401, "somebody else"),
+        ("/userinfo", 200, b'{"sub": "ada", "groups": ["k\xff"]}', 502, "answers 200"),
     ]
     for path, status, body, expected, word in cases:
         answers.changed = {path: (status, body)}
@@ -420,6 +459,10 @@ def check_bad_answers(told: Site, answers: Answers) -> None:
         )
         assert "API key" in answer.text
     assert "/elsewhere" not in answers.asked
+    for access_token in ("\xe9", "a\r\nX: y", None):
+        answers.changed, answers.access_token = {}, access_token
+        assert "access token" in come_back(told).text
+    answers.access_token = "a"
     answers.changed = {}
     for claims in ({"aud": "other"}, {"nonce": "other"}, {"iss": "http://127.0.0.1"}, {"exp": 1}):
         answers.claims = claims
@@ -436,7 +479,7 @@ def test_bad_answers(told: Site, answers: Answers) -> None:
     "broken",
     [
         Broken("answers are bounded", provider._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
-        Broken("keys are bounded", provider.Provider._checked, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
+        Broken("keys are bounded", provider._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
         Broken("what is told is of who signed in", provider.Provider.claims, 'told.get("sub") != claims["sub"]',
                "False"),
         Broken("redirects are not followed", provider._fetched, "client.stream(method, url,",
@@ -464,5 +507,103 @@ def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pyte
     assert "set oidc_issuer to the same letters" in here.get("/sign-in/provider").text
     monkeypatch.setattr(limits, "PROVIDER_WAIT_S", 0.0)
     assert "does not answer (TimeoutError)" in here.get("/sign-in/provider").text
-    monkeypatch.setattr(limits, "PROVIDER_REQUESTS_MAX", 0)
-    assert "many sign in at once" in here.get("/sign-in/provider").text
+
+
+def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all places are taken a sign-in waits for one; if that takes long it still counts when it is tried again."""
+    held: list[Any] = []
+    init = provider.Provider.__init__
+
+    def noted(self: Any, *given: Any) -> None:
+        init(self, *given)
+        held.append(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(provider.Provider, "__init__", noted)
+        with served(*[openid.openid(answers.url)] * 2) as site:
+            person = site.person("ada")
+            begun = SignInSecret(_begin(person))
+            back = f"/sign-in/callback?code={begun.nonce}&state={begun.state}"
+            places = held[0]._places
+            for each in range(limits.PROVIDER_REQUESTS_MAX):
+                places.acquire_on_behalf_of_nowait(each)
+            patch.setattr(limits, "PROVIDER_WAIT_S", 0.01)
+            answer = person.get(back)
+            assert (answer.status_code, "many sign in at once" in answer.text) == (503, True)
+            assert guard.BEGUN_COOKIE in person.cookies
+            patch.setattr(limits, "PROVIDER_WAIT_S", HANG_S)
+
+            async def asked() -> list[int]:
+                statuses: list[int] = []
+                transport = httpx.ASGITransport(person.client._app)
+                cookie = f"{guard.BEGUN_COOKIE}={person.cookies[guard.BEGUN_COOKIE]}"
+                async with (
+                    httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+                    anyio.create_task_group() as group,
+                ):
+                    group.start_soon(_free_one, places)
+                    statuses.append((await client.get(back, headers={"Cookie": cookie})).status_code)
+                return statuses
+
+            assert anyio.run(asked) == [200]
+
+
+async def _free_one(places: anyio.CapacityLimiter) -> None:
+    while not places.statistics().tasks_waiting:
+        await anyio.sleep(0.001)
+    places.release_on_behalf_of(0)
+
+
+def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Junk takes the places of a provider for moments alone."""
+    check_waiting(told, answers, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("what cannot be used is not kept", provider.Provider._known,
+                'checked(await self._answer("GET", url))',
+                'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
+         check_what_is_kept),
+        (Broken("what was begun still counts", provider_pages.provider_pages, "isinstance(error, BackPressureError)",
+                "False"), check_waiting),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_of_asking_are_caught(
+    told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch, broken: Broken, check: Any
+) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(told, answers, monkeypatch))
+
+
+@pytest.mark.usefixtures("answers")
+def test_no_proxy_on_this_machine(told: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes to this machine without TLS goes through no proxy that the environment names."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert come_back(told).status_code == 200
+
+
+def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.LogCaptureFixture) -> None:
+    """Also who shows a key that is none, and who signs out."""
+    caplog.set_level(logging.INFO)
+    assert come_back(told).status_code == 200
+    (session,) = told.lake.sessions.all()
+    answers.claims = {"groups": ["strangers"]}
+    assert come_back(told).status_code == 403
+    ben = told.person("ben")
+    assert ben.client.post("/sign-in", content=b"key=none", headers=OURS).status_code == 401
+    ben.cookies = {guard.COOKIE: told.lake.sessions.begin("ben", "read", "*").token}
+    ben.get("/sign-out", "POST", **OURS)
+    lines = [each.getMessage() for each in caplog.records if each.name.startswith("tracelake")]
+    for beginning in (
+        f"session {session.id} 'ada' began",
+        "refused: to sign in by the provider: ada is known",
+        "refused: to sign in by a key",
+        "session s",
+    ):
+        assert any(line.startswith(beginning) for line in lines), lines
+    assert any(line.endswith("'ben' ended: signed out") for line in lines), lines

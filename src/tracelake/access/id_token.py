@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from joserfc import jws, jwt
-from joserfc.errors import JoseError
+from joserfc.errors import BadSignatureError, JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from tracelake import limits
@@ -29,7 +29,8 @@ ALGORITHMS: Final[dict[str, type[RSAKey | ECKey | OKPKey]]] = {
 def claims_of(
     token: str, keys: Sequence[Mapping[str, Any]], issuer: str, client_id: str, nonce: str, now_s: float
 ) -> Claims | None:
-    """Return what an id token says; None where none of the keys is that which it names: the provider may have new ones.
+    """Return what an id token says; None where none of the keys is that which it names, or has
+    signed it: the provider may have new ones.
 
     Raises NoKeyError for one that does not count.
     """
@@ -42,6 +43,8 @@ def claims_of(
             return None
         claims = jwt.decode(token, key, algorithms=[header["alg"]]).claims
         _check(claims, issuer, client_id, nonce, now_s)
+    except BadSignatureError:
+        return None
     except (JoseError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise NoKeyError(
             f"what the provider says of you does not count: {str(error)[: limits.QUOTED_MAX_CHARS]}; sign in again, "
@@ -70,12 +73,11 @@ def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> RSA
         return None
     if len(fitting) > 1:
         raise ValueError("it does not say which of the provider's keys signed it")
-    key = kind.import_key({name: value for name, value in fitting[0].items() if name in _PUBLIC})
     if kind is RSAKey:
         modulus = int.from_bytes(base64.urlsafe_b64decode(str(fitting[0]["n"]) + "=="))
         if not limits.RSA_MIN_BITS <= modulus.bit_length() <= limits.RSA_MAX_BITS:
             raise ValueError(f"the provider's key has {modulus.bit_length()} bits")
-    return key
+    return kind.import_key({name: value for name, value in fitting[0].items() if name in _PUBLIC})
 
 
 _PUBLIC: Final = ("kty", "n", "e", "crv", "x", "y")

@@ -28,6 +28,8 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revoked_ns: int | None = None
     spans_per_s: int | None = None
     bytes_per_day: int | None = None
+    person: str | None = None
+    """Of a session: whose it is, for good. Its name is what people read."""
     format_version: int = KEY_VERSION
 
 

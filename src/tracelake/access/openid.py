@@ -106,6 +106,8 @@ def endpoints_of(document: Mapping[str, Any], issuer: str) -> Endpoints:
             continue
         try:
             check_url(url if isinstance(url, str) else "", name)
+            if issuer.startswith("https:") and not str(url).startswith("https:"):
+                raise UsageError(f"{name} must be a URL with https, as the provider has itself")
         except UsageError as error:
             raise ProviderError(f"what the provider says of itself cannot be used: {error}") from None
     in_body = (
@@ -165,6 +167,13 @@ def check_back(openid: OpenId, begun: SignInSecret, code: str, state: str, error
         raise UsageError("the provider gave no code that can be used; sign in again")
 
 
+def joined(claims: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the id token says, and beside it userinfo; an address and that it was verified come from one."""
+    pair = ("email", "email_verified")
+    has_own = any(name in claims for name in pair)
+    return {name: said for name, said in told.items() if not (has_own and name in pair)} | dict(claims)
+
+
 def lacks_claims(openid: OpenId, claims: Mapping[str, Any]) -> bool:
     """Whether somebody is admitted by a claim that the id token does not have, so that the provider is asked for it."""
     return any(each.claim not in claims for each in openid.admissions)
@@ -186,11 +195,24 @@ def admission_of(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
 
 
 def name_of(claims: Mapping[str, Any]) -> str:
-    """Return what a person is called in lists: what people know them by, and what the provider does for good."""
-    email = claims.get("email") if claims.get("email_verified") is True else None
-    known = next((each for each in (email, claims.get("preferred_username")) if isinstance(each, str)), "")
-    known = "".join(each for each in known if each.isprintable())[: limits.KEY_NAME_MAX_CHARS]
-    return ", ".join(dict.fromkeys(part for part in (known, str(claims["sub"])) if part))
+    """Return what a person is called in lists: an address that was verified, or else what they may call themselves,
+    which is told; and what the provider calls them for good.
+    """
+    subject, email = str(claims["sub"]), claims.get("email")
+    if claims.get("email_verified") is True and isinstance(email, str) and (address := _shown(email)):
+        return f"{address}, {subject}"
+    chosen = claims.get("preferred_username")
+    known = _shown(chosen) if isinstance(chosen, str) else ""
+    return subject if known in ("", subject) else f"{subject}, unverified {known!r}"
+
+
+def person_of(issuer: str, claims: Mapping[str, Any]) -> str:
+    """Return by what the sessions of a person are told from those of others, whatever they call themselves."""
+    return hashlib.sha256(f"{issuer}\0{claims['sub']}".encode()).hexdigest()
+
+
+def _shown(text: str) -> str:
+    return "".join(each for each in text if each.isprintable())[: limits.KEY_NAME_MAX_CHARS]
 
 
 def _texts(said: object) -> list[str]:

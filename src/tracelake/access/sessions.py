@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
+from contextlib import suppress
 
 from tracelake import limits
 from tracelake._errors import AccessError, DamageError, LimitError, NotFoundError
 from tracelake.access.keys import KeyRecords, decoded
-from tracelake.access.model import KeyRecord, NewKey, Role
+from tracelake.access.model import KeyInfo, KeyRecord, NewKey, Role
 from tracelake.access.protocol import (
     ID_BYTES,
     SECRET_BYTES,
@@ -20,6 +22,8 @@ from tracelake.access.protocol import (
     token_of,
 )
 
+audit = logging.getLogger("tracelake.audit")
+
 PARTITION = "sessions"
 
 
@@ -29,12 +33,16 @@ class Sessions(KeyRecords):
     partition = PARTITION
     list_command = "tracelake session list"
 
-    def begin(self, name: str, role: Role, workspace: str) -> NewKey:
-        """Begin the session of a person. Raises LimitError where there are too many."""
+    def begin(self, name: str, role: Role, workspace: str, person: str | None = None) -> NewKey:
+        """Begin a session of a person, whom only the name tells from others if there is nothing better.
+
+        Raises LimitError where there are too many.
+        """
+        person = person or name
         now_ns = time.time_ns()
         session_id = f"s{secrets.token_hex(ID_BYTES)}"
         token = token_of(session_id, secrets.token_bytes(SECRET_BYTES))
-        self._make_room(name, now_ns)
+        self._make_room(person, now_ns)
         record = KeyRecord(
             id=session_id,
             name=name,
@@ -43,36 +51,46 @@ class Sessions(KeyRecords):
             secret_sha256=hash_of(token),
             created_ns=now_ns,
             expires_ns=now_ns + limits.SIGN_IN_MAX_S * 10**9,
+            person=person,
         )
         return NewKey(self._add(record), token)
 
-    def end(self, token: str) -> bool:
-        """End the session of a token; return whether it was one, and was not over."""
+    def end(self, token: str) -> KeyInfo | None:
+        """End the session of a token, and return it; None where it was none, or over."""
         if not is_session(id_of(token) or ""):
-            return False
+            return None
         try:
             # Anybody may ask for this: one record is read.
             entry = self._records().get(PARTITION, id_of(token) or "")
             record = check_token(decoded(entry) if entry else None, token, time.time_ns())
-            self.revoke(record.id)
+            return self.revoke(record.id)
         except (AccessError, NotFoundError, DamageError):
-            return False
-        return True
+            return None
 
-    def _make_room(self, name: str, now_ns: int) -> None:
+    def _make_room(self, person: str, now_ns: int) -> None:
         """Remove what is over, and end the oldest of somebody who has many."""
         records, _ = self.whole_records()
         own: list[KeyRecord] = []
+        over: list[str] = []
         active = 0
         for record in records.values():
             if standing_of(record, now_ns) == "active":
                 active += 1
-                own += [record] if record.name == name else []
+                own += [record] if record.person == person else []
             else:
-                # It may be back after a power failure, and is then as it was: of no use to anybody.
-                self._records().erase(PARTITION, record.id)
+                over.append(record.id)
+        for session_id in over[: limits.SESSIONS_ERASED_MAX]:
+            # It may be back after a power failure, and is then as it was: of no use to anybody.
+            self._records().erase(PARTITION, session_id)
         if active >= limits.SESSIONS_MAX:
             raise LimitError(f"{limits.SESSIONS_MAX} sessions are open; try again later, or use a key")
         own.sort(key=lambda each: each.created_ns)
         for record in own[: max(0, len(own) + 1 - limits.SESSIONS_EACH_MAX)]:
-            self.revoke(record.id)
+            with suppress(NotFoundError):  # another server removed it
+                self.revoke(record.id)
+            audit.info(
+                "session %s %r ended: who began it has more than %d",
+                record.id,
+                record.name,
+                limits.SESSIONS_EACH_MAX,
+            )

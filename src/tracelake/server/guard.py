@@ -37,7 +37,7 @@ COOKIE: Final = "tracelake_key"
 BEGUN_COOKIE: Final = "tracelake_sign_in"
 """What a browser holds while it is at the provider."""
 _BEGUN: Final = re.compile(
-    rf"[A-Za-z0-9_-]{{43}}\.[A-Za-z0-9_-]{{0,{limits.SIGN_IN_NEXT_MAX_CHARS * 2}}}", re.ASCII
+    rf"[A-Za-z0-9_-]{{43}}\.[A-Za-z0-9_-]{{0,{limits.SIGN_IN_NEXT_MAX_BYTES * 2}}}", re.ASCII
 )
 ErrorPage: TypeAlias = Callable[[Request, int, str], Response | None]
 _ANY: Final = "*"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import secrets
 
 from anyio.to_thread import run_sync
@@ -18,8 +19,16 @@ from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
-from tracelake._errors import TracelakeError
-from tracelake.access.openid import OpenId, SignInSecret, admission_of, authorization_url, check_back, name_of
+from tracelake._errors import BackPressureError, TracelakeError
+from tracelake.access.openid import (
+    OpenId,
+    SignInSecret,
+    admission_of,
+    authorization_url,
+    check_back,
+    name_of,
+    person_of,
+)
 from tracelake.access.protocol import SECRET_BYTES
 from tracelake.access.sessions import Sessions
 from tracelake.server.errors import status_of
@@ -28,6 +37,8 @@ from tracelake.server.key_ring import KeyRing
 from tracelake.server.provider import Provider
 from tracelake.server.routes import BY_PROVIDER, SIGNED_IN
 from tracelake.server.sign_in import here, sign_in_page, with_key
+
+logger = logging.getLogger("tracelake.server")
 
 
 def provider_pages(
@@ -68,7 +79,10 @@ def provider_pages(
             check_back(openid, begun, code, state, error, iss)
             claims = await provider.claims(code, begun, _redirect_uri(request))
             admission = admission_of(openid, claims)
-            session = await run_sync(sessions.begin, name_of(claims), admission.role, admission.workspace)
+            person = person_of(openid.issuer, claims)
+            session = await run_sync(
+                sessions.begin, name_of(claims), admission.role, admission.workspace, person
+            )
         except TracelakeError as problem:
             return _problem(request, after, problem)
         ring.forget()
@@ -87,8 +101,10 @@ def provider_pages(
         return _unkept(_without_begun(with_key(response, request, session.token)))
 
     def _problem(request: Request, after: str, error: TracelakeError) -> Response:
+        logger.warning("refused: to sign in by the provider: %s", error)
         page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
-        return _unkept(_without_begun(page))
+        # Where many sign in at once what was begun still counts, once the page is asked for again.
+        return _unkept(page if isinstance(error, BackPressureError) else _without_begun(page))
 
     return router
 
@@ -109,8 +125,9 @@ def _unkept(response: Response) -> Response:
 
 
 def _packed(path: str) -> str:
-    short = path if len(path) <= limits.SIGN_IN_NEXT_MAX_CHARS else "/"
-    return base64.urlsafe_b64encode(short.encode()).decode().rstrip("=")
+    data = path.encode()
+    short = data if len(data) <= limits.SIGN_IN_NEXT_MAX_BYTES else b"/"
+    return base64.urlsafe_b64encode(short).decode().rstrip("=")
 
 
 def _unpacked(text: str) -> str:

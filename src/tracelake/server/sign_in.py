@@ -6,6 +6,7 @@ provider makes, is a key too; signing out ends it.
 
 from __future__ import annotations
 
+import logging
 from urllib.parse import parse_qs, quote
 
 from anyio.to_thread import run_sync
@@ -18,9 +19,11 @@ from tracelake._errors import AccessError
 from tracelake.access.protocol import id_of, is_session
 from tracelake.access.sessions import Sessions
 from tracelake.server.body import Budget, read_body
-from tracelake.server.guard import COOKIE
+from tracelake.server.guard import COOKIE, audit
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.routes import BY_PROVIDER, SIGN_IN, SIGN_OUT
+
+logger = logging.getLogger("tracelake.server")
 
 
 def sign_in_pages(
@@ -42,6 +45,7 @@ def sign_in_pages(
         try:
             await ring.actor(token, "read")
         except AccessError as error:
+            logger.warning("refused: to sign in by a key: %s", error)
             return sign_in_page(templates, request, here(next), str(error), 401, by_provider=by_provider)
         response = RedirectResponse(here(next), status_code=303)
         # Else nobody needs a key here, and it is none.
@@ -50,8 +54,9 @@ def sign_in_pages(
     @router.post(SIGN_OUT)
     async def sign_out(request: Request) -> Response:
         token = request.cookies.get(COOKIE, "")
-        if is_session(id_of(token) or "") and await run_sync(sessions.end, token):
-            ring.forget(id_of(token))
+        if is_session(id_of(token) or "") and (ended := await run_sync(sessions.end, token)):
+            ring.forget(ended.id)
+            audit.info("session %s %r ended: signed out", ended.id, ended.name)
         response = RedirectResponse(SIGN_IN, status_code=303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response
