@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow sdks simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow sdks collector simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -116,6 +116,11 @@ mlflow: setup
 sdks: setup
 	scripts/setup-sdks
 	$(PY) -m pytest -p no:xdist tests/integration/sdks.py
+
+# An OpenTelemetry Collector with the settings of docs/how-to/send-traces.md, through quotas and kills; needs Go.
+collector: setup
+	scripts/setup-collector
+	$(PY) -m pytest -p no:xdist tests/integration/collector.py
 
 RATE ?= 1,50
 STALL ?= 10

@@ -6,9 +6,14 @@ import (
 	"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/fileexporter"
 	"go.opentelemetry.io/collector/component"
 	"go.opentelemetry.io/collector/confmap"
+	"go.opentelemetry.io/collector/confmap/provider/envprovider"
 	"go.opentelemetry.io/collector/confmap/provider/fileprovider"
 	"go.opentelemetry.io/collector/exporter"
+	"go.opentelemetry.io/collector/exporter/otlpexporter"
+	"go.opentelemetry.io/collector/exporter/otlphttpexporter"
 	"go.opentelemetry.io/collector/otelcol"
+	"go.opentelemetry.io/collector/processor"
+	"go.opentelemetry.io/collector/processor/batchprocessor"
 	"go.opentelemetry.io/collector/receiver"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/service/telemetry/otelconftelemetry"
@@ -22,16 +27,22 @@ func components() (otelcol.Factories, error) {
 	if err != nil {
 		return f, err
 	}
-	f.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](fileexporter.NewFactory())
+	f.Processors, err = otelcol.MakeFactoryMap[processor.Factory](batchprocessor.NewFactory())
+	if err != nil {
+		return f, err
+	}
+	f.Exporters, err = otelcol.MakeFactoryMap[exporter.Factory](
+		fileexporter.NewFactory(), otlpexporter.NewFactory(), otlphttpexporter.NewFactory())
 	return f, err
 }
 
 func main() {
 	set := otelcol.CollectorSettings{
-		BuildInfo: component.BuildInfo{Command: "otelcol-files", Version: "1"},
+		BuildInfo: component.BuildInfo{Command: "otelcol-tracelake", Version: "1"},
 		Factories: components,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
-			DefaultScheme: "file", ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()}}},
+			DefaultScheme: "env", ProviderFactories: []confmap.ProviderFactory{
+				envprovider.NewFactory(), fileprovider.NewFactory()}}},
 	}
 	if err := otelcol.NewCommand(set).Execute(); err != nil {
 		log.Fatal(err)
