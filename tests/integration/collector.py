@@ -92,7 +92,7 @@ class Collector:
         """Send so many requests, by gRPC and HTTP in turns; return the spans, all of which it has taken."""
         sent: Ids = set()
         with grpc.insecure_channel(self.grpc) as channel, httpx.Client(timeout=HANG_S) as client:
-            stub = TraceServiceStub(channel)
+            stub = TraceServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
             for number in range(first, first + count):
                 body = request(number)
                 if number % 2:
