@@ -112,7 +112,7 @@ mlflow: setup
 	scripts/setup-mlflow
 	$(PY) -m pytest -p no:xdist tests/integration/mlflow_archive.py tests/integration/mlflow_client.py
 
-# Python, JavaScript and Java; writes docs/reference/sdks.md.
+# Python, JavaScript, Java and Go; writes docs/reference/sdks.md.
 sdks: setup
 	scripts/setup-sdks
 	$(PY) -m pytest -p no:xdist tests/integration/sdks.py

@@ -1,9 +1,9 @@
-"""The official SDKs of three languages, unmodified, over both protocols: what arrived, as docs/reference/sdks.md.
+"""The official SDKs of four languages, unmodified, over both protocols: what arrived, as docs/reference/sdks.md.
 
     make sdks
 
-No part of the suite, for it needs Maven: `test_exporters.py` has Python and JavaScript. Each case sends a trace of two
-spans with attributes, an event, a status and a parent, and reads all of it back.
+No part of the suite, for it needs Go and Maven: `test_exporters.py` has Python and JavaScript. Each sends a trace of
+two spans with attributes, an event, a status and a parent, and reads all of it back.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tests.server.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
 JAVA = Path(__file__).parent / "java"
+GO = Path(__file__).parent / "go"
 PAGE = ROOT / "docs" / "reference" / "sdks.md"
 HEAD = """# SDKs
 
@@ -48,7 +49,8 @@ ARRIVED = "2 of 2 spans, all equal"
 
 def test_what_sdks_send_arrives(process: ServerProcess, server: str, node: str) -> None:  # noqa: F811
     """All of it, by each language, protocol and compression; the page says so."""
-    rows = [*_python(process, server), *_javascript(process, server, node), *_java(process, server)]
+    rows = [*_python(process, server), *_javascript(process, server, node)]
+    rows += [*_java(process, server), *_go(process, server)]
     PAGE.write_text(HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows))
 
 
@@ -90,6 +92,20 @@ def _java(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa
             rows.append(
                 ("Java", sdk[1], "gRPC" if protocol == "grpc" else "HTTP, protobuf", compression, ARRIVED)
             )
+    return rows
+
+
+def _go(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: F811
+    """Metrics and logs go with them, and nothing is said of it."""
+    rows: list[tuple[str, ...]] = []
+    sdk = re.search(r"otel/sdk v(\S+)", (GO / "go.mod").read_text())
+    assert sdk is not None
+    for protocol, name in (("http", "HTTP, protobuf"), ("grpc", "gRPC")):
+        for compression in ("none", "gzip"):
+            address = process.grpc_address if protocol == "grpc" else server.removeprefix("http://")
+            command = [f"{ROOT}/.tools/sdk-go", address, protocol, compression]
+            _check(server, _ran(command, GO), "go")
+            rows.append(("Go", sdk[1], name, compression, ARRIVED))
     return rows
 
 
