@@ -543,6 +543,7 @@ def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
                 ):
                     group.start_soon(_free_one, places)
                     statuses.append((await client.get(back, headers={"Cookie": cookie})).status_code)
+                    group.cancel_scope.cancel()
                 return statuses
 
             assert anyio.run(asked) == [200]
