@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tracelake import limits
 from tracelake.archive import passes
 from tracelake.archive.model import HotSnapshot, Stored
 from tracelake.archive.store import ArchiveStore
-from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.database import _SQLITE_PRAGMAS, TrackingDatabase
 from tracelake.tracking.schema import trace_parts
 
 Make = Callable[..., HotLake]
@@ -132,6 +133,28 @@ def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
     cleared = "connection.execute(update(trace_info).where(*of).values(spans_location=ARCHIVE_REPO), places)"
     each = f"[{cleared.replace('places', 'each')} for each in places]"
     assert_caught(Broken("a statement a trace", ArchiveStore._clear, cleared, each), check)
+
+
+def test_what_is_cleared_is_not_written_again(tmp_path: Path) -> None:
+    """Pages that a payload leaves are not overwritten while writers wait, whatever SQLite was built to do."""
+
+    def check() -> None:
+        with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
+            with database.writing() as connection:
+                connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS payloads (payload BLOB)")
+                connection.exec_driver_sql("INSERT INTO payloads VALUES (zeroblob(1000000))")
+            with database.engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            with database.writing() as connection:
+                connection.exec_driver_sql("DELETE FROM payloads")
+            assert (tmp_path / "tracking.db-wal").stat().st_size < 100_000
+
+    check()
+    always = [pragma.replace("secure_delete = FAST", "secure_delete = ON") for pragma in _SQLITE_PRAGMAS]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelake.tracking.database._SQLITE_PRAGMAS", always)
+        with pytest.raises(AssertionError):
+            check()
 
 
 def test_what_one_transaction_clears_is_bounded() -> None:
