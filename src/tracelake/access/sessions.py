@@ -57,11 +57,12 @@ class Sessions(KeyRecords):
 
     def end(self, token: str) -> KeyInfo | None:
         """End the session of a token, and return it; None where it was none, or over."""
-        if not is_session(id_of(token) or ""):
+        session_id = id_of(token) or ""
+        if not is_session(session_id):
             return None
         try:
             # Anybody may ask for this: one record is read.
-            entry = self._records().get(PARTITION, id_of(token) or "")
+            entry = self._records().get(PARTITION, session_id)
             record = check_token(decoded(entry) if entry else None, token, time.time_ns())
             return self.revoke(record.id)
         except (AccessError, NotFoundError, DamageError):
