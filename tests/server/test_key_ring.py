@@ -164,7 +164,7 @@ def test_rules(check: Callable[[], None]) -> None:
          check_changes_here),
         (Broken("a lake that has keys has them", KeyRing.forget, "self._has_keys = True", "pass"),
          check_the_first_key),
-        (Broken("one session is read", Sessions.end, 'self._records().get(PARTITION, id_of(token) or "")',
+        (Broken("one session is read", Sessions.end, 'self._records().get(PARTITION, session_id)',
                 "self.whole_records() and None"),
          check_sign_out),
         (Broken("only the end of a session counts", sign_in.sign_in_pages,
