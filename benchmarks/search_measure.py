@@ -1,6 +1,7 @@
-"""A contestant of benchmarks/search.py, a process of its own: it builds, opens, and then does what it is told.
+"""A contestant of benchmarks/search.py, a process of its own: it builds, or opens and then answers what it is asked.
 
-    python -m benchmarks.search_measure tantivy corpus folder --transactions 100
+    python -m benchmarks.search_measure tantivy corpus folder --build 100
+    python -m benchmarks.search_measure tantivy corpus folder
 
 It reads numbers of queries, one in a line, and answers each with a line of JSON: seconds by the clock, of processor
 time, and what it found. A line of several numbers is asked while a transaction comes in beside it.
@@ -12,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ CONTESTANTS: Final = {
     "tantivy": "benchmarks.search_tantivy:Tantivy",
     "sqlite": "benchmarks.search_peers:Sqlite",
     "postgres": "benchmarks.search_peers:Postgres",
-    "duckdb": "benchmarks.search_peers:DuckDb",
+    "duckdb": "benchmarks.search_duckdb:DuckDb",
     "lance": "benchmarks.search_lance:Lance",
 }
 ADDED_ROWS: Final = 20
@@ -57,13 +57,13 @@ class Answer:
 
 
 class Contestant(Protocol):
-    """An index of one system."""
+    """An index of one system. `cpu_s`, where it has that, is the processor time of what answers; else the thread's."""
 
     def __init__(self, corpus: Path, folder: Path) -> None:
-        """Read the corpus; the index is to lie in the folder."""
+        """Take the corpus; the index is to lie in the folder, or lies there."""
 
-    def build(self, transactions: int) -> float:
-        """Index the corpus in so many transactions, and return the seconds of processor time."""
+    def build(self, transactions: int) -> None:
+        """Index the corpus in so many transactions."""
 
     def size_bytes(self) -> int:
         """Return how large the index is."""
@@ -75,7 +75,10 @@ class Contestant(Protocol):
         """Return the best, None where the system has no such query."""
 
     def add(self, rows: int) -> None:
-        """Add some documents of the corpus again, in one transaction, so that the next search finds them."""
+        """Add some documents of the corpus again, in one transaction, so that the next search finds them.
+
+        Raises NotImplementedError where the system cannot.
+        """
 
     def close(self) -> None:
         """Stop what was started."""
@@ -100,63 +103,54 @@ def tell(**figures: Any) -> None:
     sys.stdout.flush()
 
 
-def milliseconds(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the median and the 99th percentile."""
-    ordered = sorted(seconds)
-    return {
-        "p50_ms": round(1000 * statistics.median(ordered), 3),
-        "p99_ms": round(1000 * ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))], 3),
-    }
+def build(contestant: Contestant, corpus: Path, transactions: int) -> None:
+    """Build, and tell what that took: processor time of all threads, and of a server."""
+    cpu_s: Callable[[], float] = getattr(contestant, "build_cpu_s", time.process_time)
+    documents = read(corpus / "flat.arrow").num_rows
+    begun, cpu_begun = time.perf_counter(), cpu_s()
+    contestant.build(transactions)
+    took_s = cpu_s() - cpu_begun
+    tell(
+        figure="build",
+        documents=documents,
+        cpu_us_per_document=round(1e6 * took_s / documents, 2),
+        documents_per_core_s=round(documents / took_s),
+        wall_s=round(time.perf_counter() - begun, 2),
+        bytes_per_document=round(contestant.size_bytes() / documents, 1),
+    )
 
 
-def measure(name: str, corpus: Path, folder: Path, transactions: int) -> None:
-    """Build, open, and answer until there is nothing more to read."""
-    module, _, kind = CONTESTANTS[name].partition(":")
-    contestant: Contestant = getattr(importlib.import_module(module), kind)(corpus, folder)
-    with closing(contestant):
-        documents = read(corpus / "flat.arrow").num_rows
-        begun = time.perf_counter()
-        cpu_s = contestant.build(transactions)
-        tell(
-            figure="build",
-            documents=documents,
-            cpu_us_per_document=round(1e6 * cpu_s / documents, 2),
-            documents_per_core_s=round(documents / cpu_s) if cpu_s else None,
-            wall_s=round(time.perf_counter() - begun, 2),
-            bytes_per_document=round(contestant.size_bytes() / documents, 1),
-        )
-        queries = [Query(**one) for one in json.loads((corpus / "queries.json").read_text())]
-        begun = time.perf_counter()
-        contestant.open()
-        tell(figure="open", ms=round(1000 * (time.perf_counter() - begun), 2))
-        for line in sys.stdin:
-            asked = [queries[int(number)] for number in line.split()]
-            if len(asked) == 1:
-                tell(**_asked(contestant, asked[0]))
-            else:
-                tell(**_asked_beside(contestant, asked))
+def answer(contestant: Contestant, corpus: Path) -> None:
+    """Open, and answer until there is nothing more to read."""
+    queries = [Query(**one) for one in json.loads((corpus / "queries.json").read_text())]
+    begun = time.perf_counter()
+    contestant.open()
+    tell(figure="open", ms=round(1000 * (time.perf_counter() - begun), 2))
+    for line in sys.stdin:
+        asked = [queries[int(number)] for number in line.split()]
+        if len(asked) == 1:
+            tell(**_asked(contestant, asked[0]))
+        else:
+            _tell_beside(contestant, asked)
 
 
 def _asked(contestant: Contestant, query: Query) -> dict[str, Any]:
-    cpu_begun, begun = time.process_time(), time.perf_counter()
-    answer = contestant.search(query)
-    took_s, cpu_s = time.perf_counter() - begun, time.process_time() - cpu_begun
-    is_elsewhere = getattr(contestant, "is_server", False)
-    return {
-        "s": took_s,
-        "cpu_s": 0.0 if is_elsewhere else cpu_s,
-        "answer": None if answer is None else asdict(answer),
-    }
+    clock: Callable[[], float] = getattr(contestant, "cpu_s", time.thread_time)
+    cpu_begun, begun = clock(), time.perf_counter()
+    found = contestant.search(query)
+    took_s, cpu_s = time.perf_counter() - begun, clock() - cpu_begun
+    return {"s": took_s, "cpu_s": cpu_s, "answer": None if found is None else asdict(found)}
 
 
-def _asked_beside(contestant: Contestant, queries: Sequence[Query]) -> dict[str, Any]:
-    """Ask while a transaction comes in; what is told is by the clock alone."""
-    took: list[float] = []
+def _tell_beside(contestant: Contestant, queries: Sequence[Query]) -> None:
+    """Ask while a transaction comes in."""
     with ThreadPoolExecutor(1) as adder:
         adding = adder.submit(_timed, partial(contestant.add, ADDED_ROWS))
-        for query in queries:
-            took.append(_timed(partial(contestant.search, query)))
-        return {"s": took, "added_s": adding.result()}
+        each = [_asked(contestant, query) for query in queries]
+        try:
+            tell(each=each, added_s=adding.result())
+        except NotImplementedError:
+            tell(each=None)
 
 
 def _timed(does: Callable[[], object]) -> float:
@@ -166,14 +160,20 @@ def _timed(does: Callable[[], object]) -> float:
 
 
 def main() -> None:
-    """Measure one contestant."""
+    """Build one contestant, or let it answer."""
     parser = argparse.ArgumentParser()
     parser.add_argument("contestant", choices=CONTESTANTS)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--transactions", type=int, default=1)
+    parser.add_argument("--build", type=int, metavar="TRANSACTIONS")
     options = parser.parse_args()
-    measure(options.contestant, options.corpus, options.folder, options.transactions)
+    module, _, kind = CONTESTANTS[options.contestant].partition(":")
+    contestant: Contestant = getattr(importlib.import_module(module), kind)(options.corpus, options.folder)
+    with closing(contestant):
+        if options.build:
+            build(contestant, options.corpus, options.build)
+        else:
+            answer(contestant, options.corpus)
 
 
 if __name__ == "__main__":

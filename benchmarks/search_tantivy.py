@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +12,8 @@ from benchmarks.search_corpus import FLAT, SPANS
 from benchmarks.search_measure import HITS, Answer, Query, read, slices
 from tracelake import limits
 from tracelake.search.build import build_part
-from tracelake.search.finalize import finalize
-from tracelake.search.model import Manifest, PartRef
+from tracelake.search.finalize import finalize, read_manifest
+from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.opening import OpenIndex
 from tracelake.search.protocol import first_missing
 from tracelake.search.query import Searcher
@@ -34,19 +33,18 @@ class Tracelake:
     """
 
     def __init__(self, corpus: Path, folder: Path) -> None:
-        """Read the corpus; the index is to lie in the folder."""
-        self._rows = read(corpus / SPANS)
+        """Take the corpus; the index is to lie in the folder, or lies there."""
+        self._corpus = corpus
         self._objects = open_objects(folder.as_uri())
         self._index = OpenIndex(self._objects, folder / "cache")
         self._manifest: Manifest | None = None
         self._searcher: Searcher | None = None
 
-    def build(self, transactions: int) -> float:
+    def build(self, transactions: int) -> None:
         """Build the parts of the generations that there are after so many transactions."""
-        begun = time.process_time()
-        for generation in _after(self._rows.num_rows, transactions):
-            self._add(generation.upper, self._rows.slice(generation.lower, generation.documents))
-        return time.process_time() - begun
+        rows = read(self._corpus / SPANS)
+        for generation in _after(rows.num_rows, transactions):
+            self._add(generation.upper, rows.slice(generation.lower, generation.documents))
 
     def _add(self, upper: int, rows: pa.Table) -> None:
         build = f"{INDEX}-{upper:010d}"
@@ -63,13 +61,15 @@ class Tracelake:
 
     def open(self) -> None:
         """Open a searcher at the newest manifest."""
-        assert self._manifest is not None
+        manifests = (info.path for info in self._objects.list(manifest_path(INDEX, "").removesuffix(".json")))
+        self._manifest = read_manifest(self._objects, max(manifests))
         self._searcher = Searcher(self._objects, self._manifest, self._index)
+        self._searcher.open()
 
     def add(self, rows: int) -> None:
         """Build, finalize and open what a transaction adds."""
         assert self._manifest is not None
-        self._add(self._manifest.upper + 1, self._rows.slice(0, rows))
+        self._add(self._manifest.upper + 1, read(self._corpus / SPANS).slice(0, rows))
         self.open()
 
     def close(self) -> None:
@@ -137,8 +137,8 @@ class Tantivy:
     """One index of tantivy-py with the same texts, through the same analyzer, merged as tantivy sees fit."""
 
     def __init__(self, corpus: Path, folder: Path) -> None:
-        """Read the corpus; the index is to lie in the folder."""
-        self._rows = read(corpus / FLAT)
+        """Take the corpus; the index is to lie in the folder, or lies there."""
+        self._corpus = corpus
         self._folder = folder
         builder = tantivy.SchemaBuilder()
         builder.add_integer_field("number", stored=True)
@@ -155,15 +155,14 @@ class Tantivy:
         self._writer: tantivy.IndexWriter | None = None
         self._searcher = self._index.searcher()
 
-    def build(self, transactions: int) -> float:
+    def build(self, transactions: int) -> None:
         """Add all documents with a commit for each transaction."""
-        begun = time.process_time()
+        rows = read(self._corpus / FLAT)
         writer = self._index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
-        for first, last in slices(self._rows.num_rows, transactions):
-            self._write(writer, self._rows.slice(first, last - first))
+        for first, last in slices(rows.num_rows, transactions):
+            self._write(writer, rows.slice(first, last - first))
             writer.commit()
         writer.wait_merging_threads()
-        return time.process_time() - begun
 
     @staticmethod
     def _write(writer: tantivy.IndexWriter, rows: pa.Table) -> None:
@@ -195,7 +194,7 @@ class Tantivy:
         """Commit some documents."""
         if self._writer is None:
             self._writer = self._index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
-        self._write(self._writer, self._rows.slice(0, rows))
+        self._write(self._writer, read(self._corpus / FLAT).slice(0, rows))
         self._writer.commit()
         self.open()
 
