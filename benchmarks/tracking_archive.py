@@ -1,8 +1,8 @@
 """The second part of `tracking.py`: what archiving costs and frees, and how traces are found before and after.
 
 `mlflow server` archives by its own scheduler, which is told to begin when all spans are there and looks once a minute;
-Tracelake makes one pass for each layout, over traces of its own. Before it the pipeline takes them, of which MLflow has
-none: its processor time is a figure by itself, the index of all text in it.
+Tracelake makes one pass. Before it the pipeline takes them, of which MLflow has none: its processor time is a figure by
+itself, the index of all text in it.
 """
 
 from __future__ import annotations
@@ -35,17 +35,8 @@ def prepare(folder: Path) -> None:
     os.environ["MLFLOW_TRACE_ARCHIVAL_CONFIG"] = str(_config(folder))
 
 
-def measure_archive(contestant: Contestant, folder: Path, traces: int) -> Iterator[Figures]:
-    """Fill it, ask it, let it archive, and ask again; yield the figures of each step."""
-    if contestant.name.startswith("mlflow"):
-        yield from _mlflow(contestant, folder, traces)
-        return
-    for number, layout in enumerate(LAYOUTS):
-        for figures in _tracelake(contestant, layout, (number + 1) * 10_000_000, traces):
-            yield {"layout": layout, **figures}
-
-
-def _mlflow(contestant: Contestant, folder: Path, traces: int) -> Iterator[Figures]:
+def measure_mlflow(contestant: Contestant, folder: Path, traces: int) -> Iterator[Figures]:
+    """Fill it, ask it, let it archive, and ask again; yield the figures of each."""
     before, spans = contestant.database_bytes(), traces * SPANS_A_TRACE
     ids = fill(contestant, 1, traces)
     settle(contestant)
@@ -69,11 +60,12 @@ def _mlflow(contestant: Contestant, folder: Path, traces: int) -> Iterator[Figur
     yield _asked(contestant, "archived", ids) | _database(contestant, "archived", before, spans)
 
 
-def _tracelake(contestant: Contestant, layout: str, first: int, traces: int) -> Iterator[Figures]:
+def measure_tracelake(contestant: Contestant, _folder: Path, layout: str, traces: int) -> Iterator[Figures]:
+    """Do the same with one layout, and ask also before the pipeline has taken what was sent, and after it."""
     assert contestant.lake is not None
     before, spans = contestant.database_bytes(), traces * SPANS_A_TRACE
     lake_before = _size(Path(contestant.lake)) - _inside(contestant)
-    ids = fill(contestant, first, traces)
+    ids = fill(contestant, 1, traces)
     until(lambda: not json_of(connected(contestant), "GET", "/api/v1/search?q=nothing")[1]["not_searched"])
     settle(contestant)
     yield _asked(contestant, "uncommitted", ids) | _database(contestant, "uncommitted", before, spans)
