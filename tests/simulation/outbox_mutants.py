@@ -8,10 +8,13 @@ from typing import Any, Final
 from tests.broken import Broken
 from tests.simulation.mutants import Mutant
 from tests.simulation.outbox import OutboxScenario
-from tracelake.archive import protocol
+from tracelake.archive import protocol, store
 from tracelake.archive.store import ArchiveStore
+from tracelake.lake.claimed import standing
+from tracelake.lake.hot import HotTier
 from tracelake.testing import Faults
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, keep
+from tracelake.versions.branches import MAIN
 
 LATE: Final = [[(0, 1)]]
 """A late span of the trace that the tables have."""
@@ -38,6 +41,16 @@ def _passes() -> OutboxScenario:
 
 def _restored() -> OutboxScenario:
     return OutboxScenario([LATE], archivers=0, restores=True)
+
+
+def _deleted() -> OutboxScenario:
+    return OutboxScenario([LATE], archivers=0, deletes=[0])
+
+
+def main_first(self: HotTier, trace_id: str, workspace: str | None) -> tuple[Any, tuple[()]]:
+    """The commit is read before the tracking store: what leaves the store between the two is in neither (O2)."""
+    committed = self._opened.read(MAIN, lambda view: view.spans_of([trace_id], workspace))
+    return standing([*(each for each in self._hot(trace_id, workspace) if len(each)), committed]), ()
 
 
 OUTBOX_MUTANTS: Final = [
@@ -71,6 +84,26 @@ OUTBOX_MUTANTS: Final = [
         "A17: what waits is archived, and nobody looks into the tables",
         _passes,
         (ArchiveStore.begin, "elif trace_id in waiting:", "elif False:"),
-        **{"tests.simulation.outbox.RememberingRepository._differences": lambda *_: []},
+        **{"tests.simulation.outbox_pipeline.RememberingRepository._differences": lambda *_: []},
+    ),
+    _mutant(
+        "O1: a row loses the parts that tell it",
+        _deleted,
+        (keep, ".values(payload=payload)", ".values(lake=lake)"),
+    ),
+    _mutant(
+        "deleted, and its spans stay",
+        _deleted,
+        **{"tracelake.archive.store._OF_TRACES": store._OF_TRACES[1:]},
+    ),
+    _mutant(
+        "told to be deleted, and it is not",
+        _deleted,
+        (ArchiveStore.delete, "for table in _OF_TRACES:", "for table in ():"),
+    ),
+    _mutant(
+        "O2: main is read before the tracking store",
+        lambda: OutboxScenario([LATE], archivers=0, reads=1),
+        **{"tracelake.lake.hot.HotTier._rows": main_first},
     ),
 ]

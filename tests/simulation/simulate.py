@@ -70,7 +70,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     QuarantineTrimmingScenario(),
     ArchivingScenario(2, rounds=2, traces=2, writes=3, others=("restore", "delete", "sweep")),
     OutboxScenario(
-        [[[(0, 1)], [(1, 0)]], [[(1, 1), (0, 2)]]], replicas=2, archivers=2, restores=True, in_order=False
+        [[[(0, 1)], [(1, 0)]], [[(1, 1), (0, 2)]]],
+        replicas=2,
+        archivers=2,
+        restores=True,
+        deletes=[0, 1],
+        reads=2,
+        in_order=False,
     ),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
@@ -116,6 +122,10 @@ def _small() -> Iterator[tuple[str, Scenario, Faults]]:
             OutboxScenario([late, other], archivers=0, in_order=False),
             faults,
         )
+    deletion = OutboxScenario([late], archivers=0, deletes=[0])
+    yield "outbox, a late span and a deletion", deletion, Faults(kills=1)
+    yield "outbox, a pass and a deletion", OutboxScenario([late], deletes=[0]), Faults()
+    yield "outbox, a late span and a reader", OutboxScenario([late], archivers=0, reads=1), Faults(kills=1)
     yield "outbox, two replicas", OutboxScenario(replicas=2, archivers=0), Faults()
     yield "outbox, two archivers", OutboxScenario(archivers=2), Faults()
     yield "outbox, a late span and a restore", OutboxScenario([late], archivers=0, restores=True), Faults()
