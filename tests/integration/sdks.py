@@ -3,7 +3,8 @@
     make sdks
 
 No part of the suite, for it needs Go and Maven: `test_exporters.py` has Python and JavaScript. Each sends a trace of
-two spans with attributes, an event, a status and a parent, and reads all of it back.
+two spans with attributes, an event, a status and a parent, and reads all of it back; and a metric and a log, of which
+it must not warn, though they are not kept.
 """
 
 from __future__ import annotations
@@ -11,21 +12,31 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
+from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcLogExporter
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as GrpcMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpanExporter
 from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
+from tests import npm
 from tests.integration.test_exporters import (  # noqa: F401  fixtures among them
     JAVASCRIPT,
     check_python,
     check_trace,
     node,
+    not_kept,
     process,
+    send_signals,
     server,
     spans_of,
 )
@@ -33,25 +44,49 @@ from tests.patience import HANG_S
 from tests.server.process import ServerProcess
 
 ROOT = Path(__file__).parents[2]
+JAVASCRIPT_SIGNALS = Path(__file__).parent / "js-signals"
 JAVA = Path(__file__).parent / "java"
 GO = Path(__file__).parent / "go"
 PAGE = ROOT / "docs" / "reference" / "sdks.md"
 HEAD = """# SDKs
 
 Written by `make sdks`, which drives the official exporters, unmodified, against a server. Each sends a trace of
-two spans and reads it back: ids, times, attributes, event, status, parent, service and scope are compared.
+two spans and reads it back: ids, times, attributes, event, status, parent, service and scope are compared. Then each
+sends a metric and a log, which are answered and counted, and not kept: no exporter has anything to warn of.
 
-| language | SDK | protocol | compression | arrived |
-|---|---|---|---|---|
+| language | SDK | protocol | compression | arrived | metric and log |
+|---|---|---|---|---|---|
 """
-ARRIVED = "2 of 2 spans, all equal"
+ARRIVED = ("2 of 2 spans, all equal", "answered, no warning")
 
 
-def test_what_sdks_send_arrives(process: ServerProcess, server: str, node: str) -> None:  # noqa: F811
+def test_what_sdks_send_arrives(
+    process: ServerProcess,  # noqa: F811
+    server: str,  # noqa: F811
+    node: str,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """All of it, by each language, protocol and compression; the page says so."""
+    npm.install(JAVASCRIPT_SIGNALS)
     rows = [*_python(process, server), *_javascript(process, server, node)]
     rows += [*_java(process, server), *_go(process, server)]
+    assert not caplog.records, caplog.text  # of Python's exporters
     PAGE.write_text(HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_sdk_that_warns_is_heard(node: str, protocol: str) -> None:  # noqa: F811
+    """Metrics and logs for which there is no server are told of on standard error: silence there says something."""
+    npm.install(JAVASCRIPT_SIGNALS)
+    where = ("http://127.0.0.1:1", protocol, "none")
+    _warns([node, "export.mjs", *where], JAVASCRIPT_SIGNALS, r'^\{"stack"')
+    _warns([*_java_command("ExportSignals.java"), *where], JAVA, "Failed to export (?:metrics|logs)")
+
+
+def _warns(command: list[str], folder: Path, warning: str) -> None:
+    """A program warns twice."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert len(re.findall(warning, done.stderr, re.MULTILINE)) == 2, done.stderr
 
 
 def _python(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: F811
@@ -59,11 +94,21 @@ def _python(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # no
     told = ("Python", version("opentelemetry-sdk"))
     for compression in Compression:
         check_python(server, OTLPSpanExporter(f"{server}/v1/traces", compression=compression))
-        rows.append((*told, "HTTP, protobuf", compression.value, ARRIVED))
+        with _answered(server):
+            send_signals(
+                OTLPMetricExporter(f"{server}/v1/metrics", compression=compression),
+                OTLPLogExporter(f"{server}/v1/logs", compression=compression),
+            )
+        rows.append((*told, "HTTP, protobuf", compression.value, *ARRIVED))
+    url = f"http://{process.grpc_address}"
     for of_grpc in (grpc.Compression.NoCompression, grpc.Compression.Gzip):
-        url = f"http://{process.grpc_address}"
         check_python(server, GrpcSpanExporter(url, insecure=True, compression=of_grpc))
-        rows.append((*told, "gRPC", "gzip" if of_grpc is grpc.Compression.Gzip else "none", ARRIVED))
+        with _answered(server):
+            send_signals(
+                GrpcMetricExporter(url, insecure=True, compression=of_grpc),
+                GrpcLogExporter(url, insecure=True, compression=of_grpc),
+            )
+        rows.append((*told, "gRPC", "gzip" if of_grpc is grpc.Compression.Gzip else "none", *ARRIVED))
     return rows
 
 
@@ -74,9 +119,11 @@ def _javascript(process: ServerProcess, server: str, node: str) -> list[tuple[st
     for kind, protocol in (("proto", "HTTP, protobuf"), ("http", "HTTP, JSON"), ("grpc", "gRPC")):
         for compression in ("none", "gzip"):
             url = f"http://{process.grpc_address}" if kind == "grpc" else server
-            sent = _ran([node, "export.mjs", url, kind, compression], JAVASCRIPT)
-            _check(server, sent, f"js-{kind}")
-            rows.append(("JavaScript", sdk, protocol, compression, ARRIVED))
+            command = [node, "export.mjs", url, kind, compression]
+            _check(server, json.loads(_ran(command, JAVASCRIPT)), f"js-{kind}")
+            with _answered(server):
+                _ran(command, JAVASCRIPT_SIGNALS)
+            rows.append(("JavaScript", sdk, protocol, compression, *ARRIVED))
     return rows
 
 
@@ -84,37 +131,51 @@ def _java(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa
     rows: list[tuple[str, ...]] = []
     sdk = re.search(r"<version>(\d+\.\d+\.\d+)</version>", (JAVA / "pom.xml").read_text())
     assert sdk is not None
-    for protocol in ("http", "grpc"):
+    for protocol, name in (("http", "HTTP, protobuf"), ("grpc", "gRPC")):
         for compression in ("none", "gzip"):
             url = f"http://{process.grpc_address}" if protocol == "grpc" else server
-            command = ["java", "-Dfile.encoding=UTF-8", "-cp", f"{ROOT}/.tools/sdks/*", "Export.java"]
-            _check(server, _ran([*command, url, protocol, compression], JAVA), "java")
-            rows.append(
-                ("Java", sdk[1], "gRPC" if protocol == "grpc" else "HTTP, protobuf", compression, ARRIVED)
-            )
+            where = (url, protocol, compression)
+            _check(server, json.loads(_ran([*_java_command("Export.java"), *where], JAVA)), "java")
+            with _answered(server):
+                _ran([*_java_command("ExportSignals.java"), *where], JAVA)
+            rows.append(("Java", sdk[1], name, compression, *ARRIVED))
     return rows
 
 
+def _java_command(program: str) -> list[str]:
+    return ["java", "-Dfile.encoding=UTF-8", "-cp", f"{ROOT}/.tools/sdks/*", program]
+
+
 def _go(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: F811
-    """Metrics and logs go with them, and nothing is said of it."""
+    """Its program sends metrics and logs, too."""
     rows: list[tuple[str, ...]] = []
     sdk = re.search(r"otel/sdk v(\S+)", (GO / "go.mod").read_text())
     assert sdk is not None
     for protocol, name in (("http", "HTTP, protobuf"), ("grpc", "gRPC")):
         for compression in ("none", "gzip"):
             address = process.grpc_address if protocol == "grpc" else server.removeprefix("http://")
-            command = [f"{ROOT}/.tools/sdk-go", address, protocol, compression]
-            _check(server, _ran(command, GO), "go")
-            rows.append(("Go", sdk[1], name, compression, ARRIVED))
+            with _answered(server):
+                sent = _ran([f"{ROOT}/.tools/sdk-go", address, protocol, compression], GO)
+            _check(server, json.loads(sent), "go")
+            rows.append(("Go", sdk[1], name, compression, *ARRIVED))
     return rows
 
 
-def _ran(command: list[str], folder: Path) -> dict[str, Any]:
+@contextmanager
+def _answered(server: str) -> Iterator[None]:  # noqa: F811
+    """Metrics and logs come to the server while this block runs."""
+    before = not_kept(server)
+    yield
+    after = not_kept(server)
+    assert all(after[signal] > before.get(signal, 0) for signal in ("metrics", "logs")), (before, after)
+
+
+def _ran(command: list[str], folder: Path) -> str:
+    """Run a program; return what it prints."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr, done.stderr  # an SDK that warns says so there
-    sent: dict[str, Any] = json.loads(done.stdout)
-    return sent
+    return done.stdout
 
 
 def _check(server: str, sent: dict[str, Any], service: str) -> None:  # noqa: F811

@@ -35,7 +35,7 @@ func main() {
 	if err := send(ctx, address, protocol, compression); err != nil {
 		log.Fatal(err)
 	}
-	if err := sendOthers(ctx, address, protocol); err != nil {
+	if err := sendOthers(ctx, address, protocol, compression); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -83,16 +83,28 @@ func spanExporter(ctx context.Context, address, protocol, compression string) (*
 		otlptracehttp.WithCompression(level))
 }
 
-func sendOthers(ctx context.Context, address, protocol string) error {
+func sendOthers(ctx context.Context, address, protocol, compression string) error {
 	var metrics metric.Exporter
 	var logs sdklog.Exporter
 	var err, other error
 	if protocol == "grpc" {
-		metrics, err = otlpmetricgrpc.New(ctx, otlpmetricgrpc.WithEndpoint(address), otlpmetricgrpc.WithInsecure())
-		logs, other = otlploggrpc.New(ctx, otlploggrpc.WithEndpoint(address), otlploggrpc.WithInsecure())
+		ofMetrics := []otlpmetricgrpc.Option{otlpmetricgrpc.WithEndpoint(address), otlpmetricgrpc.WithInsecure()}
+		ofLogs := []otlploggrpc.Option{otlploggrpc.WithEndpoint(address), otlploggrpc.WithInsecure()}
+		if compression == "gzip" {
+			ofMetrics = append(ofMetrics, otlpmetricgrpc.WithCompressor("gzip"))
+			ofLogs = append(ofLogs, otlploggrpc.WithCompressor("gzip"))
+		}
+		metrics, err = otlpmetricgrpc.New(ctx, ofMetrics...)
+		logs, other = otlploggrpc.New(ctx, ofLogs...)
 	} else {
-		metrics, err = otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpoint(address), otlpmetrichttp.WithInsecure())
-		logs, other = otlploghttp.New(ctx, otlploghttp.WithEndpoint(address), otlploghttp.WithInsecure())
+		ofMetrics, ofLogs := otlpmetrichttp.NoCompression, otlploghttp.NoCompression
+		if compression == "gzip" {
+			ofMetrics, ofLogs = otlpmetrichttp.GzipCompression, otlploghttp.GzipCompression
+		}
+		metrics, err = otlpmetrichttp.New(ctx, otlpmetrichttp.WithEndpoint(address), otlpmetrichttp.WithInsecure(),
+			otlpmetrichttp.WithCompression(ofMetrics))
+		logs, other = otlploghttp.New(ctx, otlploghttp.WithEndpoint(address), otlploghttp.WithInsecure(),
+			otlploghttp.WithCompression(ofLogs))
 	}
 	if err := errors.Join(err, other); err != nil {
 		return err
