@@ -6,17 +6,17 @@ import json
 import multiprocessing
 import queue
 import random
-import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from benchmarks.door_transports import REFUSED, TAKEN, Grpc, Http, Transport
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -57,6 +57,16 @@ class Load:
     """All senders together; None: each sends when it has its answer."""
     sample_every_s: float = SAMPLE_EVERY_S
     """How often a request is told of that is to be looked for."""
+    grpc: str = ""
+    """Where gRPC is taken."""
+    grpc_share: float = 0.0
+    """Of the senders, how many send by gRPC; the others send by HTTP."""
+
+    def connect(self, sender: int) -> Transport:
+        """Return a connection for one of the senders. Raises OSError."""
+        if sender < self.grpc_share * self.senders:
+            return Grpc(self.grpc, self.headers)
+        return Http(self.url, self.headers, CONTENT_TYPES[self.format])
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ class Sent:
 
     answers: list[Answer]
     refused: int
-    """Requests that were answered with 503, and not sent again."""
+    """Requests that were answered with 503, or by gRPC with when to send again, and not sent again."""
     failed: int
     """Requests that were answered with another error, or not at all."""
     problem: str
@@ -162,9 +172,13 @@ class Senders:
         self._process.kill()
         self._process.join()
 
+    def begin(self) -> None:
+        """Let them send."""
+        self._begin.set()
+
     def sent(self) -> Sent:
         """Let them send, wait until they have done, and return what became of it."""
-        self._begin.set()
+        self.begin()
         while True:
             try:
                 sent = self._sent.get(timeout=1)
@@ -224,7 +238,7 @@ class _Work:
         load = self._load
         pause_s = None if load.spans_per_s is None else load.senders * load.spans / load.spans_per_s
         due_s = time.monotonic() + (pause_s or 0.0) * sender / load.senders
-        connection: socket.socket | None = None
+        connection: Transport | None = None
         in_a_row = 0
         while not self.broken:
             if pause_s is not None:
@@ -238,10 +252,11 @@ class _Work:
             begun_s = time.monotonic() if pause_s is None else due_s
             due_s += pause_s or 0.0
             try:
-                connection = connection or _connect(load.url)
-                status = _post(connection, load, body)
+                connection = connection or load.connect(sender)
+                status = connection.post(body)
             except OSError as error:  # such as a server that ends a connection after so many requests
-                _close(connection)
+                if connection is not None:
+                    connection.close()
                 connection = None
                 self._failed.append(f"{type(error).__name__}: {error}")
                 in_a_row += 1
@@ -250,55 +265,18 @@ class _Work:
                 time.sleep(FAILED_PAUSE_S)
                 continue
             in_a_row = 0
-            if status == 200:
+            if status == TAKEN:
                 self._answered(Answer(time.monotonic(), time.monotonic() - begun_s, token))
-            elif status == 503:
+            elif status == REFUSED:
                 self._refused.append(number)
                 time.sleep(FAILED_PAUSE_S)
             else:
                 self._failed.append(f"answered with {status}")
-        _close(connection)
+        if connection is not None:
+            connection.close()
 
     def _answered(self, answer: Answer) -> None:
         self._answers.append(answer)
         if answer.at_s - self._sampled_s > self._load.sample_every_s:
             self._sampled_s = answer.at_s
             self._samples.put(answer)
-
-
-def _close(connection: socket.socket | None) -> None:
-    if connection is not None:
-        connection.close()
-
-
-def _connect(url: str) -> socket.socket:
-    address = urlsplit(url)
-    connection = socket.create_connection((address.hostname or "", address.port or 80), timeout=120)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connection
-
-
-def _post(connection: socket.socket, load: Load, body: bytes) -> int:
-    """Send a request, read its answer to the end, and return the status."""
-    headers = {"Content-Type": CONTENT_TYPES[load.format], "Content-Length": str(len(body))} | load.headers
-    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    connection.sendall(f"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n".encode() + body)
-    answer = b""
-    while b"\r\n\r\n" not in answer:
-        answer += _received(connection)
-    head, _, rest = answer.partition(b"\r\n\r\n")
-    length = next(
-        int(line.split(b":")[1])
-        for line in head.lower().split(b"\r\n")
-        if line.startswith(b"content-length:")
-    )
-    while len(rest) < length:
-        rest += _received(connection)
-    return int(head.split(b" ", 2)[1])
-
-
-def _received(connection: socket.socket) -> bytes:
-    piece = connection.recv(65_536)
-    if not piece:
-        raise ConnectionError("the server closed a connection")
-    return piece

@@ -33,9 +33,10 @@ NEEDS: Final = {
     "mlflow-sqlite": (MLFLOW, "scripts/setup-mlflow"),
     "mlflow-postgres": (MLFLOW, "scripts/setup-mlflow"),
     "collector-files": (COLLECTOR, "scripts/setup-collector"),
+    "collector-batch": (COLLECTOR, "scripts/setup-collector"),
 }
 """What each peer runs, and what puts it there."""
-PEERS: Final = tuple(NEEDS)
+PEERS: Final = ("mlflow-sqlite", "mlflow-postgres", "collector-files")
 PLACES: Final = ("serve", "hot", "local", "s3")
 START_S: Final = 900.0
 END_S: Final = 60.0
@@ -56,6 +57,8 @@ class Contestant:
     door: list[int]
     behind: list[int] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
+    grpc: str = ""
+    """Where it takes gRPC, as host:port; empty: nowhere."""
     lake: str | None = None
     """Where spans become searchable later; None where they are with the answer."""
     is_hot: bool = False
@@ -173,8 +176,9 @@ def running(name: str, folder: Path, pipeline: bool = True) -> Iterator[Contesta
     elif name == "mlflow-sqlite":
         contestant = Contestant(name, "", [], folders=[folder], database=folder / "mlflow.db")
         yield from _mlflow(contestant, folder, f"sqlite:///{folder}/mlflow.db")
-    elif name == "collector-files":
-        yield from _collector(Contestant(name, "", [], folders=[folder]), folder)
+    elif name in {"collector-files", "collector-batch"}:
+        batch = name == "collector-batch"
+        yield from _collector(Contestant(name, "", [], folders=[folder]), folder, batch=batch)
     elif name in {"hot-sqlite", "tracelake-hot", "tracelake-serve"}:
         tracelake.init(folder / "lake").close()
         contestant = _hot(
@@ -224,7 +228,8 @@ def _tracelake(
         assert server.stdout is not None
         line = server.stdout.readline()
         assert line, f"serve ended: {(folder / 'serve.log').read_text(errors='replace')[-500:]}"
-        contestant.url = json.loads(line)["url"]
+        told = json.loads(line)
+        contestant.url, contestant.grpc = told["url"], told["grpc_url"].removeprefix("http://")
         contestant.door = [server.pid]
         if together or not pipeline:
             yield contestant
@@ -264,15 +269,21 @@ def _mlflow(contestant: Contestant, folder: Path, store: str) -> Iterator[Contes
         yield contestant
 
 
-def _collector(contestant: Contestant, folder: Path) -> Iterator[Contestant]:
-    endpoint = f"127.0.0.1:{free_port()}"
+def _collector(contestant: Contestant, folder: Path, *, batch: bool) -> Iterator[Contestant]:
+    """Run a Collector that writes each request, or with `batch` answers before it does, and writes many together."""
+    endpoint, contestant.grpc = (f"127.0.0.1:{free_port()}" for _ in range(2))
     contestant.url = f"http://{endpoint}"
+    protocols = {"http": {"endpoint": endpoint}, "grpc": {"endpoint": contestant.grpc}}
+    processors = {"batch": {"send_batch_size": 1024, "send_batch_max_size": 1024}} if batch else {}
     config = {
-        "receivers": {"otlp": {"protocols": {"http": {"endpoint": endpoint}}}},
+        "receivers": {"otlp": {"protocols": protocols}},
+        "processors": processors,
         "exporters": {"file": {"path": str(folder / "spans.jsonl")}},
         "service": {
             "telemetry": {"metrics": {"level": "none"}},
-            "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["file"]}},
+            "pipelines": {
+                "traces": {"receivers": ["otlp"], "processors": [*processors], "exporters": ["file"]}
+            },
         },
     }
     (folder / "collector.yaml").write_text(json.dumps(config))  # which is YAML, too
