@@ -9,6 +9,7 @@ import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tests.server.beside import FakeBeside
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
@@ -188,5 +189,8 @@ def test_foreign_host_names_are_refused(client: Client) -> None:
 def test_a_failing_pipeline_is_a_warning(lake: FakeLake) -> None:
     """A pipeline that fails does not hinder requests: the server is ready, with a warning."""
     with closing(Inbox(MemoryObjectStore())) as inbox:
-        response = Client(create_app(lake, inbox, lambda: "the pipeline failed")).get("/readyz")
+        client = Client(create_app(lake, inbox, FakeBeside("the pipeline failed")))
+        response = client.get("/readyz")
+        assert client.get("/api/v1/pipeline").json()["problem"] == "the pipeline failed"
+        assert '<p class="problem" role="alert">the pipeline failed</p>' in client.get("/pipeline").text
     assert (response.status_code, response.json()["warning"]) == (200, "the pipeline failed")

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tracelake
 from tests.pipeline.poison import Poisoned, good, poisoned
+from tests.server.beside import FakeBeside
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
@@ -43,7 +44,7 @@ def test_a_lake_with_a_replica(tmp_path: Path) -> None:
         pipeline.run_once()
         pipeline.start()
         inbox.append("json", line % (b"2" * 32, b"1" * 16))
-        samples = scrape(Client(create_app(lake, inbox, own_replica=pipeline.replica)))
+        samples = scrape(Client(create_app(lake, inbox, FakeBeside(tell=pipeline.replica))))
         pipeline.close()
         size = lake.table("spans").info().bytes
     assert samples["tracelake_lake_up", ""] == 1
@@ -126,8 +127,9 @@ def test_a_lake_that_is_away(tmp_path: Path) -> None:
         closing(Inbox(FaultyStore())) as inbox,
         closing(lake.pipeline(replica="own", runner=InProcess())) as pipeline,
     ):
-        app = create_app(AwayLake([span_row()]), inbox, own_replica=pipeline.replica)
+        app = create_app(AwayLake([span_row()]), inbox, FakeBeside(tell=pipeline.replica))
         samples = scrape(Client(app))
     assert samples["tracelake_lake_up", ""] == 0
+    assert samples["tracelake_pipeline_up", ""] == 1
     assert ("tracelake_table_rows", "spans") not in samples
     assert samples["tracelake_replica_status", "own idle"] == 1

@@ -94,7 +94,7 @@ OidcClientOption: TypeAlias = Annotated[
     ),
 ]
 PipelineOption: TypeAlias = Annotated[
-    bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline in this process too.")
+    bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline too, in a process of its own.")
 ]
 HotTierOption: TypeAlias = Annotated[
     bool | None,

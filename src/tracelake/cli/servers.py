@@ -77,7 +77,7 @@ def serve(
 ) -> None:
     """Serve OTLP, API and web pages.
 
-    Takes traces over OTLP/HTTP and OTLP/gRPC and runs the pipeline in the same process, until Ctrl-C."""
+    Takes traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline beside it in a process of its own, until Ctrl-C."""
     from tracelake._settings import load_settings
     from tracelake.cli.openid import openid_of
     from tracelake.server.run import Served
@@ -104,6 +104,7 @@ def serve(
             host=host,
             port=port,
             pipeline=pipeline,
+            apart=True,
             watch=watch,
             interval_s=interval,
             on_listening=say,

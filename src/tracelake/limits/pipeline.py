@@ -135,6 +135,20 @@ SHAPE_TASK_SPANS: Final = 100_000
 PIPELINE_PAUSE_MAX_S: Final = 15.0
 """The longest pause of a pipeline between two tries, after runs that failed; it doubles up to there. Beyond: it tries
 again."""
+PIPELINE_RESTART_S: Final = 1.0
+"""How long a server waits before it starts the process of its pipeline again, which ended by itself; twice as long each
+time that follows soon. Beyond: it starts it."""
+PIPELINE_LIVED_S: Final = 60.0
+"""How long that process has lived if its end is the first of its kind. Beyond: the pause is the shortest again."""
+PIPELINE_STOP_MAX_S: Final = 60.0
+"""What the transaction under way has to finish when a server ends the process of its pipeline. Beyond: it is killed,
+and what it had not committed is taken again."""
+PIPELINE_TOLD_EACH_S: Final = 1.0
+"""How often that process tells its server how it is. Beyond: it tells again."""
+PIPELINE_LINE_MAX_BYTES: Final = 16 * MIB
+"""One line that the two tell each other. Beyond: it is not understood, and left out."""
+PIPELINE_LOG_MAX_CHARS: Final = 20_000
+"""What that process logs at a time, and the same of a traceback. Beyond: it is cut."""
 CLOCK_DIFFERENCE_MAX_S: Final = 60.0
 """How far the clocks of two machines may be apart. Beyond: a watched file that is dated later is taken at once."""
 WATCHED_FILE_QUIET_S: Final = 2.0

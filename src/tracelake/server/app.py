@@ -25,11 +25,12 @@ from tracelake.server.api import api_routes, json_response
 from tracelake.server.archive_api import archive_api
 from tracelake.server.archive_pages import archive_pages
 from tracelake.server.archiving import Archiving
+from tracelake.server.beside import Beside, problem_of
 from tracelake.server.errors import status_of
 from tracelake.server.guard import Allowed, Guard
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.keys_api import keys_api
-from tracelake.server.metrics import OwnReplica, Requests, add_metrics
+from tracelake.server.metrics import Requests, add_metrics
 from tracelake.server.mlflow_api import mlflow_api
 from tracelake.server.mlflow_search import mlflow_search
 from tracelake.server.mlflow_traces import mlflow_traces
@@ -69,8 +70,7 @@ HEADERS = (
 def create_app(
     lake: Lake,
     queue: RequestGroups,
-    pipeline_problem: Callable[[], str | None] = lambda: None,
-    own_replica: OwnReplica | None = None,
+    beside: Beside | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
     archiving: Archiving | None = None,
     allowed: Allowed | None = None,
@@ -79,8 +79,8 @@ def create_app(
 ) -> FastAPI:
     """Return the application.
 
-    `pipeline_problem` says what hinders the pipeline that runs beside the server, None where nothing does;
-    `own_replica` what that pipeline tells of itself. `segment_wait_s` is how long a request waits for others at most.
+    `beside` is the pipeline that runs beside the server. `segment_wait_s` is how long a request waits for others at
+    most.
     `archiving` is the archive of the server; without, one that makes passes only where requests ask for them.
     `allowed` says which names it answers to, and which sites may send traces; with `keys_demanded` nobody is let in
     without a key, else nobody once the lake has one; and so with `openid`, by whose provider people sign in.
@@ -93,7 +93,7 @@ def create_app(
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
     error_page = _error_page(templates)
     app.add_middleware(Guard, ring=ring, allowed=allowed or Allowed(), error_page=error_page)
-    requests = add_metrics(app, lake, own_replica, archiving)
+    requests = add_metrics(app, lake, beside, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
     _add_otlp(app, traces, requests)
     # For gRPC, which has a port of its own.
@@ -106,8 +106,8 @@ def create_app(
     app.include_router(versions_api(lake))
     app.include_router(transactions_api(lake))
     app.include_router(sources_api(lake))
-    app.include_router(pipeline_api(lake))
-    app.include_router(pipeline_pages(lake, templates))
+    app.include_router(pipeline_api(lake, beside))
+    app.include_router(pipeline_pages(lake, beside, templates))
     app.include_router(archive_api(lake, archiving))
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))
@@ -122,7 +122,7 @@ def create_app(
     if openid is not None:
         app.include_router(_provider_pages(openid, ring, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, queue, (pipeline_problem, archiving.problem))
+    _add_health(app, queue, (lambda: problem_of(beside), archiving.problem))
     _add_errors(app, error_page)
     app.add_middleware(_Answers, requests=requests)
     return app

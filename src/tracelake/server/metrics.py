@@ -22,9 +22,9 @@ from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
 from tracelake.server.archive_metrics import ArchiveCollector
 from tracelake.server.archiving import Archiving
+from tracelake.server.beside import Beside
 from tracelake.server.source_metrics import source_metrics
 
-OwnReplica = Callable[[], ReplicaInfo]
 OTHER: Final = "other"
 """The endpoint of requests that no route takes; their paths would make a series each."""
 
@@ -90,10 +90,10 @@ class Requests:
         self._not_kept.labels(signal).inc()
 
 
-def add_metrics(app: FastAPI, lake: Lake, own: OwnReplica | None, archiving: Archiving) -> Requests:
-    """Add the route. `own` tells of the replica in this process, even while its record cannot be written."""
+def add_metrics(app: FastAPI, lake: Lake, beside: Beside | None, archiving: Archiving) -> Requests:
+    """Add the route. `beside` tells of the replica of this server, even while its record cannot be written."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_LakeCollector(lake, own))
+    registry.register(_LakeCollector(lake, beside))
     registry.register(ArchiveCollector(lake, archiving))
 
     @app.get("/metrics", summary="Tables, inbox, replicas and requests, for Prometheus")
@@ -106,9 +106,9 @@ def add_metrics(app: FastAPI, lake: Lake, own: OwnReplica | None, archiving: Arc
 class _LakeCollector(Collector):
     """Reads the lake at each scrape. A lake that cannot be reached leaves out what only it knows."""
 
-    def __init__(self, lake: Lake, own: OwnReplica | None) -> None:
+    def __init__(self, lake: Lake, beside: Beside | None) -> None:
         self._lake = lake
-        self._own = own
+        self._beside = beside
 
     def describe(self) -> Iterable[Metric]:
         """Nothing is described ahead: that would read the lake when the server starts."""
@@ -133,7 +133,10 @@ class _LakeCollector(Collector):
             yield _of_quarantine(inputs)
             yield from source_metrics(sources)
             yield _of_outputs(outputs)
-        yield from _of_replicas(self._with_own(infos))
+        own = None if self._beside is None else self._beside.replica()
+        if self._beside is not None:
+            yield from _of_beside(self._beside, own)
+        yield from _of_replicas(_with_own(infos, own))
 
     def _of_hot_tier(self) -> Iterator[Metric]:
         """Yield what waits in the outbox; nothing where the lake has no hot tier."""
@@ -164,15 +167,28 @@ class _LakeCollector(Collector):
                 if value is not None:
                     yield GaugeMetricFamily(f"tracelake_index_{name}", text, value=value)
 
-    def _with_own(self, infos: list[ReplicaInfo]) -> list[ReplicaInfo]:
-        """Replace the record of this process by what it knows itself."""
-        if self._own is None:
-            return infos
-        own = self._own()
-        for info in infos:
-            if info.instance == own.instance:
-                own = replace(own, transactions_behind=info.transactions_behind)
-        return [*(info for info in infos if info.name != own.name), own]
+
+def _with_own(infos: list[ReplicaInfo], own: ReplicaInfo | None) -> list[ReplicaInfo]:
+    """Replace the record of the server's own replica by what that has told the server."""
+    if own is None:
+        return infos
+    for info in infos:
+        if info.instance == own.instance:
+            own = replace(own, transactions_behind=info.transactions_behind)
+    return [*(info for info in infos if info.name != own.name), own]
+
+
+def _of_beside(beside: Beside, own: ReplicaInfo | None) -> Iterator[Metric]:
+    yield GaugeMetricFamily(
+        "tracelake_pipeline_up",
+        "Whether the pipeline of this server runs: 0 until it has begun, and where its process ended.",
+        value=int(own is not None),
+    )
+    yield CounterMetricFamily(
+        "tracelake_pipeline_restarts",
+        "How often the process of that pipeline ended by itself, and was to be started again.",
+        value=beside.restarts(),
+    )
 
 
 def _of_tables(tables: list[TableInfo]) -> Iterator[Metric]:

@@ -12,6 +12,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
+from tracelake.server.beside import Beside, problem_of
 from tracelake.server.json_body import body_in_openapi, json_body
 from tracelake.server.params import Limit
 from tracelake.server.transactions_api import NoDetails
@@ -21,11 +22,12 @@ PIPELINE = "/api/v1/pipeline"
 Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
 
 
-def pipeline_overview(lake: Lake, limit: int, before: int | None) -> dict[str, Any]:
-    """Return a page of transactions, what waits, and the replicas."""
+def pipeline_overview(lake: Lake, beside: Beside | None, limit: int, before: int | None) -> dict[str, Any]:
+    """Return a page of transactions, what waits, the replicas, and what hinders the pipeline of this server."""
     infos = lake.journal.transactions(limit, before)
     is_more = len(infos) == limit and infos[-1].transaction > 0
     return {
+        "problem": problem_of(beside),
         "replicas": lake.replicas(),
         "inbox": lake.inbox(),
         "transactions": infos,
@@ -33,18 +35,18 @@ def pipeline_overview(lake: Lake, limit: int, before: int | None) -> dict[str, A
     }
 
 
-def pipeline_api(lake: Lake) -> APIRouter:
+def pipeline_api(lake: Lake, beside: Beside | None) -> APIRouter:
     """Return the routes of the JSON API for the pipeline."""
     router = APIRouter(prefix=PIPELINE)
     replaying = threading.Lock()
 
     @router.get("", summary="Replicas, what waits, and a page of transactions, the newest first")
     def overview(limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None) -> Response:
-        return json_response(pipeline_overview(lake, limit, before))
+        return json_response(pipeline_overview(lake, beside, limit, before))
 
     @router.get("/transactions", summary="A page of transactions, the newest first")
     def transactions(limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None) -> Response:
-        page = pipeline_overview(lake, limit, before)
+        page = pipeline_overview(lake, beside, limit, before)
         return json_response({"transactions": page["transactions"], "next": page["next"]})
 
     @router.get("/transactions/{transaction}", summary="Which input made a transaction, and what came of it")

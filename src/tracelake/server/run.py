@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import logging
 import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,10 +16,9 @@ from fastapi import FastAPI
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.lake import Lake
-from tracelake.pipeline.background import PipelineLoop
-from tracelake.results import ReplicaInfo
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archiving import Archiving
+from tracelake.server.beside import Beside, PipelineThread
 from tracelake.server.connections import Connection
 from tracelake.server.exposure import Exposure, authority_of, check_exposed, hosts_of, is_loopback, listen
 from tracelake.server.grpc_door import GrpcDoor
@@ -30,14 +26,14 @@ from tracelake.server.guard import Allowed
 from tracelake.server.handshakes import Handshakes
 from tracelake.server.indexing import IndexingAhead
 from tracelake.server.log_rate import once_per_second
+from tracelake.server.malloc import give_memory_back
+from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.server.tls import Tls
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.inbox import Inbox
 
 logger = logging.getLogger("tracelake.server")
-_M_ARENA_MAX: Final = -8
-"""Of glibc's malloc.h."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -55,47 +51,43 @@ def serve(
     archive_interval_s: float | None = limits.ARCHIVE_INTERVAL_S,
     grpc_port: int | None = None,
     exposure: Exposure | None = None,
+    apart: bool = False,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
     `port` 0 takes a free one; `on_listening` is called with the addresses once requests are answered there. With
     `grpc_port` OTLP/gRPC is taken too, on a port of its own of the same host.
     With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
-    patterns of `watch` say. Requests that come together share segments of the inbox: for as many bytes, and so long
-    a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can
-    be read at once; without, into the inbox; None: the former where the lake has a place for it. Archive passes are
-    made so many seconds apart, in a thread of their own; None: only those that requests ask for. `exposure` is what it
-    shows to others than this machine. Call it in the main thread. Raises UsageError for an address that others can
-    reach while the lake has no key, or that is taken, and for what cannot be watched.
+    patterns of `watch` say; `apart` in a process of its own, which opens the lake by its URL and the settings, else in
+    a thread. Requests that come together share segments of the inbox: for as many bytes, and so long a wait, at most.
+    With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can be read at
+    once; without, into the inbox; None: the former where the lake has a place for it. Archive passes are made so many
+    seconds apart, in a thread of their own; None: only those that requests ask for. `exposure` is what it shows to
+    others than this machine. Call it in the main thread. Raises UsageError for an address that others can reach while
+    the lake has no key, or that is taken, and for what cannot be watched.
     """
     exposure = exposure or Exposure()
     check_exposed(lake, host, exposure)
     if watch and not pipeline:
         raise UsageError("without a pipeline nothing is watched; leave out --no-pipeline, or --watch")
     listener = listen(host, port)
-    _give_memory_back()
+    give_memory_back()
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
         stack.callback(listener.close)
-        problem: Callable[[], str | None] = lambda: None  # noqa: E731
-        own: Callable[[], ReplicaInfo] | None = None
+        beside: Beside | None = None
         if pipeline:
-            problem, own = _start_pipeline(stack, lake, watch, interval_s)
+            beside = (PipelineProcess if apart else PipelineThread)(lake, watch, interval_s)
+            beside.start()
+            stack.callback(beside.stop)
         archiving = Archiving(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(IndexingAhead(lake.hot.index_ahead))
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
-        queue: RequestGroups
-        if lake.hot.has_place() if hot_tier is None else hot_tier:
-            queue = TrackingDoor(lake.hot.set_up(), group_max_bytes=segment_max_bytes)
-        else:
-            queue = Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
-        stack.enter_context(closing(queue))
+        queue = stack.enter_context(closing(_queue(lake, hot_tier, segment_max_bytes)))
         archiving.start()
         allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
-        app = create_app(
-            lake, queue, problem, own, segment_wait_s, archiving, allowed, demanded, exposure.openid
-        )
+        app = create_app(lake, queue, beside, segment_wait_s, archiving, allowed, demanded, exposure.openid)
         grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)
         scheme = "http" if exposure.tls is None else "https"
         server = _Server(
@@ -145,6 +137,13 @@ class _Server(uvicorn.Server):
             await asyncio.gather(self._grpc_door.stop(), super().shutdown(sockets))
 
 
+def _queue(lake: Lake, hot_tier: bool | None, segment_max_bytes: int) -> RequestGroups:
+    """Return where requests go: the tracking store, or the inbox."""
+    if lake.hot.has_place() if hot_tier is None else hot_tier:
+        return TrackingDoor(lake.hot.set_up(), group_max_bytes=segment_max_bytes)
+    return Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
+
+
 def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
     return uvicorn.Config(
         app,
@@ -161,24 +160,6 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
 def _grpc_door(door: OtlpDoor, host: str, port: int, tls: Tls | None) -> GrpcDoor:
     counted = (door.requests.count_call, door.requests.count_not_kept)
     return GrpcDoor(door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls)
-
-
-def _start_pipeline(
-    stack: ExitStack, lake: Lake, watch: Sequence[str] | None, interval_s: float
-) -> tuple[Callable[[], str | None], Callable[[], ReplicaInfo]]:
-    """Run the pipeline in a thread until the end of the stack; return what says its problem, and what tells of it."""
-    running = stack.enter_context(closing(lake.pipeline(watch=watch)))
-    loop = PipelineLoop(lambda: running.run_once(stopping=loop.stopping, goes_on=True), interval_s)
-    stack.callback(loop.stop)
-    running.start()
-    loop.start()
-    return loop.problem, running.replica
-
-
-def _give_memory_back() -> None:
-    """Let glibc keep one heap, not eight for each processor: each keeps the most that its threads ever decoded."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library has no such thing
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _stop(server: uvicorn.Server) -> None:

@@ -1,0 +1,71 @@
+"""The pipeline of a server: what runs it beside the server, in a thread or as a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tracelake.lake.lake import Lake
+from tracelake.pipeline.background import PipelineLoop
+from tracelake.results import ReplicaInfo
+
+
+class Beside(Protocol):
+    """Runs the pipeline from `start` to `stop`, and tells how it is."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """Let the transaction that is under way finish, and begin no other."""
+
+    def problem(self) -> str | None:
+        """Say what hinders it, None where nothing does."""
+
+    def replica(self) -> ReplicaInfo | None:
+        """Return what it tells of itself; None where it does not run, or has not told yet."""
+
+    def restarts(self) -> int:
+        """Return how often it ended by itself and was to be started again."""
+
+
+def problem_of(beside: Beside | None) -> str | None:
+    """Say what hinders the pipeline beside a server, None where nothing does, or there is none."""
+    return None if beside is None else beside.problem()
+
+
+class PipelineThread:
+    """The pipeline in a thread of this process."""
+
+    def __init__(
+        self, lake: Lake, watch: Sequence[str] | None, interval_s: float, replica: str | None = None
+    ) -> None:
+        """Take what comes to a lake, and to what is watched. Raises UsageError for what cannot be."""
+        self._pipeline = lake.pipeline(replica=replica, watch=watch)
+        self._loop = PipelineLoop(
+            lambda: self._pipeline.run_once(stopping=self._loop.stopping, goes_on=True), interval_s
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._pipeline.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Let the transaction that is under way finish, and begin no other."""
+        try:
+            self._loop.stop()
+        finally:
+            self._pipeline.close()
+
+    def problem(self) -> str | None:
+        """Say what failed in the last run, None where it went well."""
+        return self._loop.problem()
+
+    def replica(self) -> ReplicaInfo | None:
+        """Return what it tells of itself."""
+        return self._pipeline.replica()
+
+    def restarts(self) -> int:
+        """Return 0: a thread goes on whatever fails."""
+        return 0

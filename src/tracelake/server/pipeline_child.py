@@ -1,0 +1,143 @@
+"""The pipeline of a server as a process of its own: what that process does, and what it tells the server.
+
+It is told what to do by a line on its standard input, and nothing by its command line, which others can read. It never
+writes there again: the end of that input is the end of the server, however that came, and ends this process at once.
+What it logs, and how it is, goes to the server as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from threading import Lock, Thread
+from typing import Any, Final
+
+from tracelake import limits
+from tracelake._errors import TracelakeError
+from tracelake.lake.lake import Lake
+from tracelake.lake.opening import open as open_lake
+from tracelake.results import ReplicaInfo
+from tracelake.server.beside import PipelineThread
+from tracelake.server.malloc import give_memory_back
+
+_LOGGER: Final = "tracelake"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the process is to do."""
+
+    lake: str
+    replica: str
+    """Its name, which the process after it has, too: so it takes over the record of one that was killed."""
+    watch: Sequence[str] | None
+    interval_s: float
+    log_level: int
+
+    def line(self) -> bytes:
+        """Return it as the process reads it."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How the pipeline is."""
+
+    problem: str | None
+    replica: ReplicaInfo | None
+
+
+def told_of(line: bytes) -> Told | logging.LogRecord | None:
+    """Return what a line of the process says; None for half of one, as of a process that was killed."""
+    try:
+        document = json.loads(line)
+        if "log" in document:
+            return logging.makeLogRecord(document["log"])
+        replica = document["replica"]
+        return Told(document["problem"], None if replica is None else ReplicaInfo(**replica))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+class _Channel(logging.Handler):
+    """Writes lines to the server."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__()
+        self._file = file
+        self._writing = Lock()
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Write one line, whole; where nobody reads any more, this process ends anyway."""
+        line = json.dumps(document).encode() + b"\n"
+        with self._writing:
+            while line:
+                line = line[os.write(self._file, line) :]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send what was logged to the server, which logs it."""
+        message = record.getMessage()[: limits.PIPELINE_LOG_MAX_CHARS]
+        told: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "msg": message}
+        told["levelname"] = record.levelname
+        if record.exc_info:
+            text = logging.Formatter().formatException(record.exc_info)
+            told["exc_text"] = text[-limits.PIPELINE_LOG_MAX_CHARS :]
+        self.tell({"log": told})
+
+
+def main() -> None:
+    """Run the pipeline until SIGTERM, which lets the transaction under way finish, or until the server has ended."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
+    channel = _own_channel()
+    job = Job(**json.loads(sys.stdin.buffer.readline(limits.PIPELINE_LINE_MAX_BYTES)))
+    Thread(target=_end_with_the_server, name="tracelake-server", daemon=True).start()
+    logger = logging.getLogger(_LOGGER)
+    logger.addHandler(channel)
+    logger.setLevel(job.log_level)
+    logger.propagate = False
+    give_memory_back()
+    try:
+        with closing(open_lake(job.lake)) as lake:
+            _run(lake, job, channel, stopped)
+    except Exception as error:  # noqa: BLE001  whatever it is, the server tells it, and begins another process
+        own = None if isinstance(error, TracelakeError) else error
+        logger.getChild("pipeline").error("the pipeline cannot go on: %s", error, exc_info=own)
+        sys.exit(1)
+
+
+def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> None:
+    pipeline = PipelineThread(lake, job.watch, job.interval_s, job.replica)
+    pipeline.start()
+    told_s = -limits.PIPELINE_TOLD_EACH_S
+    while not stopped:
+        if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
+            told_s = time.monotonic()
+            channel.tell(asdict(Told(pipeline.problem(), pipeline.replica())))
+        time.sleep(limits.PROGRESS_POLL_S)
+    pipeline.stop()
+
+
+def _own_channel() -> _Channel:
+    """Keep standard output for the server: what else is printed goes to standard error, which is the server's, too."""
+    file = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return _Channel(file)
+
+
+def _end_with_the_server() -> None:
+    """End at once when the server has: what no commit holds is taken again, as after a kill."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(os.EX_UNAVAILABLE)
+
+
+if __name__ == "__main__":
+    main()

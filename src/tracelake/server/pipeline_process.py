@@ -1,0 +1,165 @@
+"""The pipeline of a server as a process of its own: begun, listened to, and begun again where it ends by itself.
+
+So requests and searches do not wait for the interpreter while a transaction is made. What is right does not rest on it:
+a process that is killed leaves what a killed replica leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from threading import Event, Lock, Thread
+from typing import Final
+
+from tracelake import limits
+from tracelake.lake.lake import Lake
+from tracelake.replicas.account import default_name
+from tracelake.results import ReplicaInfo
+from tracelake.server import pipeline_child
+from tracelake.server.pipeline_child import Job, Told, told_of
+
+_log: Final = logging.getLogger("tracelake.pipeline")
+_COMMAND: Final = (sys.executable, "-P", "-m", pipeline_child.__name__)
+_SERVERS_OWN: Final = ("TRACELAKE_OIDC_CLIENT_SECRET", "TRACELAKE_OIDC_CLIENT_SECRET_FILE")
+"""What the server alone needs to know."""
+
+
+class PipelineProcess:
+    """Runs the pipeline as a process of its own, which ends with this one, however this one ends."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        watch: Sequence[str] | None,
+        interval_s: float,
+        command: Sequence[str] = _COMMAND,
+    ) -> None:
+        """Take what comes to a lake, and to what is watched. Raises UsageError for what cannot be."""
+        lake.pipeline(watch=watch).close()  # says now what the process would say too late
+        level = logging.getLogger("tracelake").getEffectiveLevel()
+        self._job = Job(lake.url, default_name(), watch, interval_s, level)
+        self._command = command
+        self._stopping = Event()
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told: Told | None = None
+        self._ended: str | None = None
+        self._restarts = 0
+        self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let the transaction that is under way finish, for so long at most, and begin no other."""
+        with self._lock:
+            self._stopping.set()
+            process = self._process
+        if process is not None:
+            process.terminate()
+        self._thread.join(limits.PIPELINE_STOP_MAX_S)
+        if process is not None and self._thread.is_alive():
+            _log.warning(
+                "the pipeline's process was not done in %.0f s and is ended; what it had not committed is taken again "
+                "by the next",
+                limits.PIPELINE_STOP_MAX_S,
+            )
+            process.kill()
+            self._thread.join()
+
+    def problem(self) -> str | None:
+        """Say what hinders it, None where nothing does: that it ended, or what failed in its last run."""
+        told = self._told
+        return self._ended if told is None else told.problem
+
+    def replica(self) -> ReplicaInfo | None:
+        """Return what it told of itself last; None where it does not run, or has not told yet."""
+        told = self._told
+        return None if told is None else told.replica
+
+    def restarts(self) -> int:
+        """Return how often it ended by itself and was to be started again."""
+        return self._restarts
+
+    def is_alive(self) -> bool:
+        """Return whether it runs the process, or waits to do so again."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        pause_s = limits.PIPELINE_RESTART_S / 2
+        while not self._stopping.is_set():
+            begun_s = time.monotonic()
+            try:
+                how = self._one()
+            except OSError as error:
+                how = f"could not be started: {error}"
+            if self._stopping.is_set():
+                return
+            lived = time.monotonic() - begun_s > limits.PIPELINE_LIVED_S
+            pause_s = limits.PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
+            self._restarts += 1
+            # This first: whoever finds nothing told, finds why.
+            self._ended = (
+                f"the pipeline's process {how}; it is started again in {pause_s:g} s at most, and what servers take "
+                "waits for it. The log of the server says more"
+            )
+            self._told = None
+            _log.error("the pipeline's process %s; it is started again in %g s", how, pause_s)
+            self._stopping.wait(pause_s)
+
+    def _one(self) -> str:
+        """Run one process to its end, and return how it ended."""
+        with self._lock:
+            if self._stopping.is_set():
+                return ""
+            self._process = process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=_environment(),
+                # Ctrl-C reaches the server alone, which ends both in order.
+                process_group=0,
+            )
+        # The end of the block would wait for the process, who stops it as well: so it is ended where this fails.
+        with process:
+            try:
+                self._listen(process)
+            except BaseException:
+                process.kill()
+                raise
+        code = process.returncode
+        return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended by itself (exit code {code})"
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            # Unbuffered: nothing is left to be written when it is closed, which is when the process has ended.
+            os.write(process.stdin.fileno(), self._job.line())
+        except BrokenPipeError:
+            return  # it ended before it was told what to do
+        while line := process.stdout.readline(limits.PIPELINE_LINE_MAX_BYTES):
+            told = told_of(line)
+            if isinstance(told, Told):
+                self._told = told
+            elif told is not None and logging.getLogger(told.name).isEnabledFor(told.levelno):
+                logging.getLogger(told.name).handle(told)
+
+
+def _environment() -> dict[str, str]:
+    """Return what the process gets of this one's: it imports from where this one does."""
+    kept = {name: value for name, value in os.environ.items() if name not in _SERVERS_OWN}
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

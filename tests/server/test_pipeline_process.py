@@ -1,0 +1,191 @@
+"""The pipeline of a server as a process of its own: begun, listened to, begun again, and never left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S, wait_until
+from tests.server.otlp_requests import export_request
+from tracelake import limits
+from tracelake.lake.lake import Lake
+from tracelake.server.pipeline_child import Told, told_of
+from tracelake.server.pipeline_process import PipelineProcess, _environment
+
+ENDS = """
+import json, os, sys
+asked = json.loads(sys.stdin.readline())
+record = {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "100%s", "exc_text": "Traceback"}
+print(json.dumps({"log": record | {"msg": asked["lake"] + " 100%s"}}))
+print('{"problem": null, "replica": null}')
+print('{"problem": null, "repl', end="", flush=True)
+os.kill(os.getpid(), 9)
+"""
+STAYS = """
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+sys.stdin.readline()
+print("junk", flush=True)
+print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "deaf"}}', flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """Return a new lake."""
+    return tracelake.init(tmp_path / "lake")
+
+
+def running(lake: Lake, program: str) -> PipelineProcess:
+    """Return what runs a program instead of the pipeline."""
+    return PipelineProcess(lake, None, 0.1, (sys.executable, "-S", "-c", program))
+
+
+def begun_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """Run one that ends, and check that it is begun again and again."""
+    caplog.clear()
+    process = running(lake, ENDS)
+    assert (process.problem(), process.replica(), process.restarts()) == (None, None, 0)
+    process.start()
+    wait_until(lambda: process.restarts() >= 3 or not process.is_alive())
+    process.stop()
+    assert "was ended by SIGKILL; it is started again in" in str(process.problem())
+    assert process.replica() is None
+    of_it = [record for record in caplog.records if record.getMessage() == f"{lake.url} 100%s"]
+    assert len(of_it) >= 3
+    assert of_it[0].exc_text == "Traceback"
+    said = (record.getMessage().partition("; it is started again in ") for record in caplog.records)
+    told = [pause for _, begins, pause in said if begins]
+    assert told[:3] == ["0.001 s", "0.002 s", "0.004 s"]
+
+
+def test_one_that_ends_is_begun_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says so, and how; what the process logged is logged, and half a line is no fault; pauses grow."""
+    monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+    begun_again(lake, caplog)
+    for broken in (
+        Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
+        Broken("pauses grow", PipelineProcess._run, "2 * pause_s", "pause_s"),
+        Broken("one that ended tells nothing", PipelineProcess._run, "self._told = None", "pass"),
+        Broken("what it logs is logged", PipelineProcess._listen, ".handle(told)", ".isEnabledFor(0)"),
+    ):
+        assert_caught(broken, lambda: begun_again(lake, caplog))
+
+
+def test_one_that_cannot_be_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a problem of the pipeline alone, and what ends before it is asked is none of this thread."""
+    monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+    for command, said in ((("/no/such/program",), "could not be started"), (("true",), "exit code 0")):
+        process = PipelineProcess(lake, None, 0.1, command)
+        process.start()
+        wait_until(lambda: process.restarts() >= 2)  # noqa: B023  asked at once
+        process.stop()
+        assert said in str(process.problem())
+
+
+def test_one_that_does_not_end(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has its time, and is killed: the server ends. Words that nobody understands harm nobody."""
+    monkeypatch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.01)
+    process = running(lake, STAYS)
+    process.start()
+    wait_until(lambda: "deaf" in caplog.text)
+    process.stop()
+    assert "was not done in" in caplog.text
+    assert process.restarts() == 0
+
+
+def test_lines() -> None:
+    """What a process tells is read whole or not at all."""
+
+    def check() -> None:
+        for line in (
+            b"",
+            b"{",
+            b"[]",
+            b"7",
+            b'{"problem": 1}',
+            b'{"log": 3}',
+            b'{"problem": "", "replica": {}}',
+        ):
+            assert told_of(line) is None
+        assert told_of(b'{"problem": "x", "replica": null}') == Told("x", None)
+
+    check()
+    assert_caught(Broken("half a line is left out", told_of, "(ValueError, ", "("), check)
+
+
+def test_it_ends_with_its_server_and_has_no_secret_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of its input ends it; its environment is the server's, but for what the server alone needs."""
+    monkeypatch.setenv("TRACELAKE_OIDC_CLIENT_SECRET", "hush")
+    monkeypatch.setenv("TRACELAKE_METADATA", "there")
+
+    def check() -> None:
+        assert "hush" not in _environment().values()
+        assert _environment()["TRACELAKE_METADATA"] == "there"
+        program = "from tracelake.server.pipeline_child import _end_with_the_server as end; end()"
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, check=False, timeout=HANG_S
+        )
+        assert done.returncode == os.EX_UNAVAILABLE
+
+    check()
+    assert_caught(Broken("no secret goes along", _environment, "not in _SERVERS_OWN", "not in ()"), check)
+
+
+def test_what_cannot_be_watched_is_refused_at_once(lake: Lake) -> None:
+    """Before anything runs: whoever starts a server is told."""
+    with pytest.raises(tracelake.UsageError):
+        PipelineProcess(lake, ["kafka://"], 0.1)
+
+
+def test_a_real_one(tmp_path: Path) -> None:
+    """`serve` takes spans while its pipeline is killed, which comes again and takes them; nothing is on its command
+    line, and no secret of the server with it; and it goes with a server that is killed."""
+    tracelake.init(tmp_path / "lake").close()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TRACELAKE_")}
+    env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TRACELAKE_OIDC_CLIENT_SECRET": "hush"}
+    command = [sys.executable, "-m", "tracelake.cli", "serve", "--lake", "lake", "--port", "0", "--json"]
+    command += ["--interval", "0.1"]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            second = _killed_once(server, json.loads(server.stdout.readline())["url"])
+        finally:
+            server.kill()
+    wait_until(lambda: not second.is_running() or second.status() == psutil.STATUS_ZOMBIE)
+
+
+def _killed_once(server: subprocess.Popen[str], url: str) -> psutil.Process:
+    """Kill the pipeline of a server, send spans, and return the process that takes them."""
+    wait_until(lambda: _pipelines(server))  # it is begun beside the server
+    (first,) = _pipelines(server)
+    assert "hush" not in first.environ().values()
+    with httpx.Client(base_url=url, timeout=HANG_S) as client:
+        first.kill()
+        wait_until(lambda: "SIGKILL" in str(client.get("/readyz").json()["warning"]))
+        body, headers = export_request(1).SerializeToString(), {"Content-Type": "application/x-protobuf"}
+        assert client.post("/v1/traces", content=body, headers=headers).status_code == 200
+        wait_until(lambda: client.get("/api/v1/pipeline").json()["transactions"], poll_s=0.2)
+        assert "tracelake_pipeline_restarts_total 1.0" in client.get("/metrics").text
+    (second,) = _pipelines(server)
+    return second
+
+
+def _pipelines(server: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Return the processes of the pipeline, which are told by nothing that is said to them."""
+    words = ["-P", "-m", "tracelake.server.pipeline_child"]
+    return [child for child in psutil.Process(server.pid).children() if child.cmdline()[1:] == words]
