@@ -26,7 +26,7 @@ NAMES = [name for name in vars(limits) if name.isupper() and name != "MIB"]
 NOT_LIMITS = {
     "a format on disk or on the wire": {
         *("CHECKSUM_MODULUS", "_APPLICATION", "_BITS_A_KEY", "_HASH_BYTES", "_PATH_HASH_CHARS", "_PROBES"),
-        *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS", "_LOCK", "_ERASED_DIGITS"),
+        *("_MARK_CHARS", "_TAIL_BYTES", "_TIME_BITS", "_TIME_STOP", "_LOCK", "_ERASED_DIGITS"),
         *(
             "FORMAT_VERSION",
             "ID_BYTES",

@@ -274,7 +274,7 @@ def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
     "broken",
     [
         Broken("sessions end", sessions.Sessions.begin, "limits.SIGN_IN_MAX_S", "10 * limits.SIGN_IN_MAX_S"),
-        Broken("only its token ends a session", sessions.Sessions.end,
+        Broken("only its token ends a session", sessions.Sessions.of,
                "check_token(decoded(entry) if entry else None, token, time.time_ns())",
                'decoded(entry) if entry else self.revoke("")'),
         Broken("what is over is removed", sessions.Sessions._make_room, "erase(PARTITION, session_id)",

@@ -53,3 +53,32 @@ def test_mistakes_are_told(lake: str, capsys: pytest.CaptureFixture[str], args: 
     assert "error: " in told
     assert "\x1b[2J" not in told
     assert "Traceback" not in told
+
+
+def test_who_did_what_is_listed(
+    lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commands about keys are noted, those that fail too; the list is of a time, a key, and so long."""
+    monkeypatch.setenv("COLUMNS", "240")
+    assert run(["key", "create", "ada", "--role", "read", "--lake", lake]) == 0
+    key_id = capsys.readouterr().out.split("_")[1]
+    assert run(["key", "revoke", key_id, "--lake", lake]) == 0
+    assert run(["key", "revoke", "nothing", "--lake", lake]) != 0
+    capsys.readouterr()
+    assert run(["key", "audit", "--lake", lake, "--json", "--since", "1d"]) == 0
+    records = json.loads(capsys.readouterr().out)
+    assert [(each["action"], each["outcome"], each["key_id"]) for each in records] == [
+        ("key revoke", "NotFoundError", "command"),
+        ("key revoke", "done", "command"),
+        ("key create", "done", "command"),
+    ]
+    assert records[-1]["object"] == f"name ada, role read, workspace *, key {key_id}"
+    assert run(["key", "audit", "--lake", lake, "--limit", "2"]) == 0
+    told = capsys.readouterr().out
+    assert told.count("key revoke") == 2
+    assert "key create" not in told
+    assert run(["key", "audit", "--lake", lake, "--key", key_id, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    for wrong in (["--limit", "0"], ["--since", "soon"]):
+        assert run(["key", "audit", "--lake", lake, *wrong]) == 2
+        assert "error: " in capsys.readouterr().err

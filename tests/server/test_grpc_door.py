@@ -20,6 +20,7 @@ from tests.server.otlp_requests import export_request
 from tests.server.slow_connections import PING, PREFACE, SETTINGS, call_head, frame
 from tracelake import UsageError, limits
 from tracelake.access.model import Role
+from tracelake.server.auditing import Auditing
 from tracelake.server.grpc_door import NOT_KEPT, TRACES, GrpcDoor
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.otlp import TracesEndpoint
@@ -246,5 +247,14 @@ def test_a_key_is_asked_for(store: FaultyStore) -> None:
             assert wait_s is not None
             assert wait_s > 10
 
-    with_door(store, use, ring=KeyRing(keys, sessions, demanded=True))
+    auditing = Auditing(lake.audit)
+    with_door(store, use, ring=KeyRing(keys, sessions, demanded=True), auditing=auditing)
     assert len(list(inbox_payloads(store))) == 2
+    auditing.settle()
+    refused = [(each.name, each.outcome, each.address, each.times) for each in lake.audit.newest()]
+    assert {each[:3] for each in refused} == {
+        ("", "401", "127.0.0.1"),
+        (revoked.key.name, "401", "127.0.0.1"),
+        (read.key.name, "403", "127.0.0.1"),
+    }
+    assert sum(each[3] for each in refused) == 5 * (1 + len(NOT_KEPT))

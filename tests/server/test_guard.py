@@ -27,6 +27,7 @@ from tracelake._errors import DamageError, ForbiddenError, StorageError
 from tracelake.access.model import Role
 from tracelake.server import guard, key_ring, routes
 from tracelake.server.app import create_app
+from tracelake.server.auditing import Auditing
 from tracelake.server.guard import Allowed
 from tracelake.server.key_ring import KeyRing
 from tracelake.tracking.inbox import Inbox
@@ -296,7 +297,12 @@ def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
 
 def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
     """Whoever sits between may have written it; behind a proxy that ends TLS a page of ours has https."""
-    let_in = guard.Guard(guarded.app, KeyRing(guarded.lake.keys, guarded.lake.sessions), Allowed(["h"]))
+    let_in = guard.Guard(
+        guarded.app,
+        KeyRing(guarded.lake.keys, guarded.lake.sessions),
+        Auditing(guarded.lake.audit),
+        Allowed(["h"]),
+    )
     for origin, served, is_ours in (
         ("http://h", "http", True),
         ("https://h", "https", True),

@@ -122,6 +122,11 @@ def test_people_sign_in(site: Site, caplog: pytest.LogCaptureFixture) -> None:
         f"{name}: POST /api/v1/branches: 415",
     ]
     assert openid.SECRET not in caplog.text
+    records = ada.get("/api/v1/audit").json()["records"]
+    begun_here = next(each for each in records if each["kind"] == "sign-in")
+    assert (begun_here["action"], begun_here["outcome"]) == ("sign in by the provider", "200")
+    assert begun_here["object"] == f"role admin, session {session.id}"
+    assert begun_here["name"] == session.name
 
 
 def test_a_session_is_a_key(site: Site) -> None:

@@ -41,6 +41,7 @@ from tests.server.walls import (
 )
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NotFoundError, QueryError
+from tracelake.access.audit import audit_record
 from tracelake.lake import annotations as lake_annotations
 from tracelake.lake import hot
 from tracelake.otlp import placing
@@ -136,6 +137,7 @@ def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
             f"/api/v1/traces/{one}/spans/{SPAN}" for one in EVERY_TRACE
         ],
         "/api/v1/services": ["/api/v1/services"],
+        "/api/v1/audit": ["/api/v1/audit?limit=10000"],
         "/api/v1/search": [
             f"/api/v1/search?q={query}{more}"
             for query in QUERIES
@@ -207,6 +209,7 @@ def walls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walls]:
             made = keys.create(name, "admin", B)
             tokens[name] = made.token
             keys.expire(made.key.id, 0) if name == "expired" else keys.revoke(made.key.id)
+        lake.audit.write([audit_record("change", "1", "POST /", name=SECRET, workspace=B)])
         said = lake.hot.store
         assert said is not None
         with closing(TrackingDoor(said)) as door:

@@ -15,6 +15,9 @@ KEY_VERSION: Final = 2
 """1 noted a workspace that limited nothing: such keys are of all workspaces."""
 
 
+AUDIT_VERSION: Final = 1
+
+
 class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One key, in partition `keys`, under its id."""
 
@@ -55,3 +58,32 @@ class NewKey:
 
     key: KeyInfo
     token: str
+
+
+AuditKind: TypeAlias = Literal["change", "annotation", "sign-in", "counted"]
+"""Each has bounds of its own: who may annotate cannot push out what admins did, and who is refused nothing at all."""
+
+
+class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who did what, in partition `audit`, under its id."""
+
+    id: str
+    """Kind, a number that falls with time, and something of its own."""
+    at_ns: int
+    kind: AuditKind
+    key_id: str
+    """Of the key or session; `local` where none is asked for, `command` for a command, empty where none was shown."""
+    name: str
+    workspace: str
+    """Of the key; `*` for all."""
+    action: str
+    """Such as `POST /api/v1/branches`, or `key create` of the command line."""
+    object: str = ""
+    """What the action does not name."""
+    outcome: str | None = None
+    """The status of the answer, of a command `done` or the error; None: not known, as while it goes on."""
+    times: int = 1
+    """How often, where like things are counted."""
+    address: str = ""
+    person: str | None = None
+    format_version: int = AUDIT_VERSION

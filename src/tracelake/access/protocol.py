@@ -77,6 +77,11 @@ def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
     return record
 
 
+def is_token_of(record: KeyRecord, token: str) -> bool:
+    """Whether a token is of a key, whether or not that counts."""
+    return hmac.compare_digest(record.secret_sha256, hash_of(token))
+
+
 def workspace_of(record: KeyRecord) -> str | None:
     """Return the workspace that a key is of; None for one of all workspaces."""
     return None if record.workspace == ALL_WORKSPACES else record.workspace

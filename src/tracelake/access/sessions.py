@@ -55,17 +55,24 @@ class Sessions(KeyRecords):
         )
         return NewKey(self._add(record), token)
 
-    def end(self, token: str) -> KeyInfo | None:
-        """End the session of a token, and return it; None where it was none, or over."""
+    def of(self, token: str) -> KeyRecord | None:
+        """Return the session of a token; None where it is none, or over."""
         session_id = id_of(token) or ""
         if not is_session(session_id):
             return None
         try:
             # Anybody may ask for this: one record is read.
             entry = self._records().get(PARTITION, session_id)
-            record = check_token(decoded(entry) if entry else None, token, time.time_ns())
-            return self.revoke(record.id)
-        except (AccessError, NotFoundError, DamageError):
+            return check_token(decoded(entry) if entry else None, token, time.time_ns())
+        except (AccessError, DamageError):
+            return None
+
+    def end(self, token: str) -> KeyInfo | None:
+        """End the session of a token, and return it; None where it was none, or over."""
+        session = self.of(token)
+        try:
+            return self.revoke(session.id) if session else None
+        except (NotFoundError, DamageError):
             return None
 
     def _make_room(self, person: str, now_ns: int) -> None:

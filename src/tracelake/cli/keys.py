@@ -13,6 +13,7 @@ from tracelake.access.duration import expiry_ns
 from tracelake.access.model import ALL_WORKSPACES, KeyInfo, Role
 from tracelake.access.protocol import called
 from tracelake.cli import render
+from tracelake.cli.audit import COMMAND_EPILOG, list_audit, recorded
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
 
@@ -21,6 +22,8 @@ key_app = typer.Typer(help="Say who may use the servers of a lake, and for what.
 app.add_typer(key_app, name="key")
 session_app = typer.Typer(help="See who is signed in by a provider, and end it.", no_args_is_help=True)
 app.add_typer(session_app, name="session")
+
+key_app.command("audit", epilog=COMMAND_EPILOG)(list_audit)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the key, as `key list` has it.")]
 
@@ -66,9 +69,11 @@ def create(
     """Make a key, and show it this once."""
     with opened(lake) as open_lake:
         expires = expiry_ns(expires_in, time.time_ns())
-        new_key = open_lake.keys.create(
-            name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day
-        )
+        with recorded(open_lake, "key create", f"name {name}, role {role}, workspace {workspace}") as objects:
+            new_key = open_lake.keys.create(
+                name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day
+            )
+            objects.append(called(new_key.key.id))
     if as_json:
         print_json({"key": asdict(new_key.key), "token": new_key.token})
         return
@@ -93,7 +98,7 @@ def list_keys(lake: LakeOption = None, as_json: JsonOption = False) -> None:
 @key_app.command("revoke", epilog=examples("tracelake key revoke 1f2e3d4c5b6a"))
 def revoke(key_id: IdArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """End a key for good; servers that run refuse it within seconds."""
-    with opened(lake) as open_lake:
+    with opened(lake) as open_lake, recorded(open_lake, "key revoke", key_id):
         _tell(open_lake.keys.revoke(key_id), as_json=as_json)
 
 
@@ -110,7 +115,7 @@ def expire(
     as_json: JsonOption = False,
 ) -> None:
     """Let a key end after a while, counted from now."""
-    with opened(lake) as open_lake:
+    with opened(lake) as open_lake, recorded(open_lake, "key expire", f"{key_id} in {ends_in}"):
         _tell(open_lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns())), as_json=as_json)
 
 
@@ -136,7 +141,7 @@ def end_session(
     as_json: JsonOption = False,
 ) -> None:
     """End a session for good; servers that run refuse it within seconds."""
-    with opened(lake) as open_lake:
+    with opened(lake) as open_lake, recorded(open_lake, "session end", session_id):
         _tell(open_lake.sessions.revoke(session_id), as_json=as_json)
 
 

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from tracelake.access.audit import Audit
 from tracelake.access.keys import Keys
 from tracelake.access.sessions import Sessions
 from tracelake.lake.annotations import WithAnnotations
@@ -59,6 +60,7 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         self.hot = self._whole_hot = HotTier(self._opened)
         self.keys = Keys(lambda: self._opened.key_value)
         self.sessions = Sessions(lambda: self._opened.key_value)
+        self.audit = Audit(lambda: self._opened.key_value)
 
     def __enter__(self) -> Lake:
         """Return the lake."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from tracelake._errors import DamageError, RefNotFoundError, UsageError
+from tracelake.access.audit import Audit
 from tracelake.journal.store import Journal
 from tracelake.journal.trimming import trim
 from tracelake.lake.location import first_index
@@ -146,7 +148,8 @@ class Maintenance:
         killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
         the one before: a writer that takes longer from its first upload to its append has to upload again. So do
         commits that no branch or tag leads to, and files that only they name, and what was written for an index
-        and is in none. Of transactions that are committed the journal keeps the newest. The last three reports are of
+        and is in none. Of transactions that are committed the journal keeps the newest. What is old of the
+        audit is removed, and not reported. The last three reports are of
         these.
 
         What is damaged keeps what may lie behind it, and nothing else: the `damage` of a report says so.
@@ -160,6 +163,8 @@ class Maintenance:
         if not dry_run:
             with _noted(damage):  # a table that is damaged does not keep the others from being collected
                 finish_writes(replace(self._opened.stores, objects=self._opened.singly()))
+            with _noted(damage):
+                Audit(lambda: self._opened.key_value).trim(time.time_ns())
             if isinstance(self._opened.objects, FileObjectStore):
                 self._opened.objects.sweep_temporaries()
         reports = [self._collected(table, epoch_min_s, dry_run=dry_run) for table in self._tables(damage)]

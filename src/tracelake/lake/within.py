@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 
 from tracelake._errors import ForbiddenError
+from tracelake.access.audit import Audit
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
 from tracelake.lake.hot import HotTier
 from tracelake.lake.opened import OpenLake
@@ -30,6 +31,7 @@ class WorkspaceLake(WithReads):
         self._whole_hot = hot
         self.workspace = self._workspace = workspace
         self.hot = WorkspaceHot(hot, workspace)
+        self.audit = Audit(lambda: opened.key_value, workspace)
 
     def __getattr__(self, name: str) -> NoReturn:
         """Refuse what is not divided by workspace."""

@@ -18,6 +18,7 @@ from tracelake.limits.datasets import *
 from tracelake.limits.server import *
 from tracelake.limits.tracking import *
 from tracelake.limits.sign_in import *
+from tracelake.limits.audit import *
 from tracelake.limits.archive import *
 from tracelake.limits.search import *
 from tracelake.limits.storage import *

@@ -25,6 +25,8 @@ from tracelake.server.api import api_routes, json_response
 from tracelake.server.archive_api import archive_api
 from tracelake.server.archive_pages import archive_pages
 from tracelake.server.archiving import Archiving
+from tracelake.server.audit_api import audit_api
+from tracelake.server.auditing import Auditing
 from tracelake.server.beside import Beside, problem_of
 from tracelake.server.errors import status_of
 from tracelake.server.guard import Allowed, Guard
@@ -92,12 +94,15 @@ def create_app(
     templates = page_templates()
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
     error_page = _error_page(templates)
-    app.add_middleware(Guard, ring=ring, allowed=allowed or Allowed(), error_page=error_page)
+    auditing = app.state.auditing = Auditing(lake.audit)
+    app.add_middleware(
+        Guard, ring=ring, auditing=auditing, allowed=allowed or Allowed(), error_page=error_page
+    )
     requests = add_metrics(app, lake, beside, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
     _add_otlp(app, traces, requests)
     # For gRPC, which has a port of its own.
-    app.state.otlp = OtlpDoor(traces, requests, ring)
+    app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
     # From here on no route has the lake but through its request.
     sessions, lake = lake.sessions, LakeOfRequest.of(lake)
     app.include_router(api_routes(lake))
@@ -117,10 +122,11 @@ def create_app(
     app.include_router(versions_pages(lake, templates))
     app.include_router(keys_api(lake, ring))
     app.include_router(sessions_api(lake, ring))
+    app.include_router(audit_api(lake, auditing))
     # Nobody is let in yet who signs in: these pages have the sessions alone.
-    app.include_router(sign_in_pages(ring, templates, sessions, openid is not None))
+    app.include_router(sign_in_pages(ring, auditing, templates, sessions, openid is not None))
     if openid is not None:
-        app.include_router(_provider_pages(openid, ring, templates, sessions))
+        app.include_router(_provider_pages(openid, ring, auditing, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
     _add_health(app, queue, (lambda: problem_of(beside), archiving.problem))
     _add_errors(app, error_page)
@@ -129,21 +135,22 @@ def create_app(
 
 
 def _provider_pages(
-    openid: OpenId, ring: KeyRing, templates: Jinja2Templates, sessions: Sessions
+    openid: OpenId, ring: KeyRing, auditing: Auditing, templates: Jinja2Templates, sessions: Sessions
 ) -> APIRouter:
     # What checks signatures is imported where it is needed.
     from tracelake.server.provider import Provider  # noqa: PLC0415
     from tracelake.server.provider_pages import provider_pages  # noqa: PLC0415
 
-    return provider_pages(openid, Provider(openid), ring, templates, sessions)
+    return provider_pages(openid, Provider(openid), ring, auditing, templates, sessions)
 
 
 class OtlpDoor(NamedTuple):
-    """What takes traces, what counts requests, and what knows keys."""
+    """What takes traces, what counts requests, what knows keys, and what notes who was refused."""
 
     traces: TracesEndpoint
     requests: Requests
     ring: KeyRing
+    auditing: Auditing
 
 
 class _Answers:

@@ -16,6 +16,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias
+from urllib.parse import unquote
 
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2  # type: ignore[import-untyped]
@@ -34,6 +35,7 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.otlp.stream import GZIP_MAGIC
+from tracelake.server.auditing import Auditing, record_of
 from tracelake.server.connections import connections_max
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.grpc_server import grpc_server
@@ -67,6 +69,7 @@ class GrpcDoor:
         not_kept: Callable[[str], None] = lambda _signal: None,
         ring: KeyRing | None = None,
         tls: Tls | None = None,
+        auditing: Auditing | None = None,
     ) -> None:
         """Store by `traces`, on `address`, such as `127.0.0.1:4317`, for whom `ring` lets in.
 
@@ -78,6 +81,7 @@ class GrpcDoor:
         self._not_kept = not_kept
         self._ring = ring
         self._tls = tls
+        self._auditing = auditing
         self._server: Any = None
         self._reading: dict[asyncio.Timeout, None] = {}
         """Calls whose message is on its way, the one that began first before the others."""
@@ -125,7 +129,7 @@ class GrpcDoor:
                 metadata = {
                     key: value for key, value in context.invocation_metadata() if isinstance(value, str)
                 }
-                actor = await self._admit(metadata.get("authorization"))
+                actor = await self._admit(metadata.get("authorization"), service, context.peer())
                 meter = None if self._ring is None or actor is None else self._ring.meter(actor)
                 with asked_within(None if actor is None else actor.workspace):
                     return await answer(await self._read(messages), metadata, meter)
@@ -143,7 +147,7 @@ class GrpcDoor:
 
         return call
 
-    async def _admit(self, authorization: str | None) -> KeyHolder | None:
+    async def _admit(self, authorization: str | None, service: str, peer: str) -> KeyHolder | None:
         """Return who calls, None where nobody is asked for a key. Raises AccessError, StorageError."""
         if self._ring is None:
             return None
@@ -151,6 +155,19 @@ class GrpcDoor:
             return await self._ring.actor(bearer(authorization), "ingest")
         except (NoKeyError, ForbiddenError) as error:
             logger.warning("refused: a gRPC call: %s", error)
+            if self._auditing is not None:
+                token = (authorization or "").rpartition(" ")[2].strip()
+                status = str(status_of(type(error)))
+                self._auditing.count(
+                    record_of(
+                        "counted",
+                        self._ring.holder(token),
+                        "refused: gRPC",
+                        _address_of(peer),
+                        service,
+                        status,
+                    )
+                )
             raise
 
     async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
@@ -188,6 +205,11 @@ class GrpcDoor:
             return b""
 
         return answer
+
+
+def _address_of(peer: str) -> str:
+    """Return the address of who calls, such as `127.0.0.1` of `ipv4:127.0.0.1:53124`."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
 
 
 def status_message(error: Exception) -> Status:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import quote
@@ -21,8 +22,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
+from tracelake.access.audit import shown
+from tracelake.access.model import AuditKind, AuditRecord
 from tracelake.access.protocol import Need, called, check_whole, id_of
 from tracelake.server.api import json_response
+from tracelake.server.auditing import Auditing, address_of, objects_told, record_of
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp import METER, failure
@@ -56,12 +60,18 @@ class Guard:
     """Stands before an application."""
 
     def __init__(
-        self, app: ASGIApp, ring: KeyRing, allowed: Allowed, error_page: ErrorPage = lambda *_: None
+        self,
+        app: ASGIApp,
+        ring: KeyRing,
+        auditing: Auditing,
+        allowed: Allowed,
+        error_page: ErrorPage = lambda *_: None,
     ) -> None:
         """With `error_page` people get what is refused as a page."""
         self._app = app
         self._error_page = error_page
         self._ring = ring
+        self._auditing = auditing
         self._hosts = {host.lower() for host in allowed.hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed.origins}
 
@@ -82,7 +92,7 @@ class Guard:
                     await _preflight()(scope, receive, send)
                     return
             need = needed(method, path)
-            actor = None
+            actor = record = None
             if need != "public":
                 scope[ACTOR] = actor = await self._ring.actor(_token(headers, method, origin), need)
                 if not is_divided(method, path):
@@ -90,17 +100,62 @@ class Guard:
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
                 elif method not in _SAFE and need != "read":
-                    send = _audited(send, actor, method, path)
+                    record = await self._auditing.begin(self._record(scope, actor, need))
         except TracelakeError as error:
             if isinstance(error, (NoKeyError, ForbiddenError)):
-                logger.warning("refused: %s %s: %s", method, _shown(path), error)
+                logger.warning("refused: %s %s: %s", method, shown(path), error)
+                self._count_refused(scope, headers, error)
             await _refusal(scope, headers, error, self._error_page)(scope, receive, send)
             return
         if actor is None:
             await self._app(scope, receive, send)
             return
-        with asked_within(actor.workspace):
-            await self._app(scope, receive, send)
+        with asked_within(actor.workspace), self._outcome_of(record, send) as told:
+            await self._app(scope, receive, told)
+
+    def _record(self, scope: Scope, actor: KeyHolder, need: Need) -> AuditRecord:
+        kind: AuditKind = "annotation" if need == "annotate" else "change"
+        return record_of(kind, actor, f"{scope['method']} {scope['path']}", address_of(scope))
+
+    @contextmanager
+    def _outcome_of(self, record: AuditRecord | None, send: Send) -> Iterator[Send]:
+        """Let a record, where there is one, say what came of a request, once that is known."""
+        if record is None:
+            yield send
+            return
+        status = 500  # what a request gets that raises
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                actor = called(record.key_id)
+                audit.info("%s %r: %s: %d", actor, record.name, record.action, status)
+            await send(message)
+
+        with objects_told() as objects:
+            try:
+                yield answer
+            finally:
+                self._auditing.end(record, str(status), ", ".join(objects))
+
+    def _count_refused(self, scope: Scope, headers: Headers, error: TracelakeError) -> None:
+        """Count a request that was refused, by its key if it is one of the lake, whether or not that counts."""
+        try:
+            token = bearer(headers.get("authorization")) or _our_cookies(headers).get(COOKIE)
+        except NoKeyError:
+            token = None
+        need, method = needed(scope["method"], scope["path"]), scope["method"]
+        action, status = f"refused: {need}", str(status_of(type(error)))
+        record = record_of(
+            "counted",
+            self._ring.holder(token),
+            action,
+            address_of(scope),
+            f"{method} {scope['path']}",
+            status,
+        )
+        self._auditing.count(record)
 
     def _check_host(self, headers: Headers) -> None:
         names = headers.getlist("host")
@@ -205,24 +260,6 @@ def _preflight() -> Response:
             "Access-Control-Max-Age": str(limits.CORS_MAX_AGE_S),
         },
     )
-
-
-def _audited(send: Send, actor: KeyHolder, method: str, path: str) -> Callable[[Message], Awaitable[None]]:
-    """Note who did something, once it is known what came of it."""
-
-    async def answer(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            audit.info(
-                "%s %r: %s %s: %d", called(actor.key_id), actor.name, method, _shown(path), message["status"]
-            )
-        await send(message)
-
-    return answer
-
-
-def _shown(path: str) -> str:
-    """Return a path for a line of a log, whatever is in it."""
-    return ascii(path[: limits.QUOTED_MAX_CHARS])[1:-1]
 
 
 def _wants_page(scope: Scope, headers: Headers) -> bool:

@@ -15,6 +15,7 @@ from fastapi import Request
 from tracelake import limits
 from tracelake._errors import DecodeError, UnsupportedError
 from tracelake.formats import MALFORMED, decoder
+from tracelake.server.auditing import tell_body
 from tracelake.server.body import Budget, read_body
 
 BodyT = TypeVar("BodyT")
@@ -33,9 +34,11 @@ def json_body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
             declared = request.headers.get("content-length", "").encode()
             data = await read_body(declared, request.receive, share, limits.COMMIT_REQUEST_MAX_BYTES)
         try:
-            return decoder(kind).decode(data)
+            body = decoder(kind).decode(data)
         except MALFORMED as error:
             raise DecodeError(f"the body cannot be taken: {error}") from error
+        tell_body(body)
+        return body
 
     return read
 

@@ -28,6 +28,7 @@ from tracelake.access.protocol import (
     check_need,
     check_token,
     id_of,
+    is_token_of,
     workspace_of,
 )
 from tracelake.access.sessions import Sessions
@@ -52,6 +53,11 @@ class KeyHolder:
     def workspace(self) -> str | None:
         """The workspace that it writes into and reads; None for all."""
         return None if self.record is None else workspace_of(self.record)
+
+
+def holder_of(record: KeyRecord) -> KeyHolder:
+    """Return who has a key."""
+    return KeyHolder(record.id, record.name, record.role, record)
 
 
 LOCAL: Final = KeyHolder("local", "", "admin")
@@ -100,7 +106,14 @@ class KeyRing:
             await self._look(limits.KEYS_MISS_LOOK_S)
         record = check_token(self._known.get(key_id), token, time.time_ns())
         check_need(record.id, record.role, need)
-        return KeyHolder(record.id, record.name, record.role, record)
+        return holder_of(record)
+
+    def holder(self, token: str | None) -> KeyHolder | None:
+        """Return whose key a token is, whether or not it counts, as far as is known here; None for nobody's."""
+        record = self._known.get(id_of(token) or "") if token else None
+        if record is None or token is None or not is_token_of(record, token):
+            return None
+        return holder_of(record)
 
     def forget(self, ended: str | None = None) -> None:
         """Read keys again before the next request: one was changed here. Also what is being read now is too old.

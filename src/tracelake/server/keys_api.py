@@ -12,6 +12,7 @@ from tracelake.access.duration import expiry_ns
 from tracelake.access.model import ALL_WORKSPACES, Role
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
+from tracelake.server.auditing import tell_object
 from tracelake.server.guard import audit
 from tracelake.server.json_body import body_in_openapi, json_body
 from tracelake.server.key_ring import KeyRing
@@ -56,6 +57,7 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
         )
         ring.forget()
         key = new_key.key
+        tell_object(f"key {key.id}")
         audit.info(
             "key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
         )

@@ -12,6 +12,7 @@ import base64
 import binascii
 import logging
 import secrets
+from typing import Final
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
@@ -20,6 +21,7 @@ from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, TracelakeError
+from tracelake.access.audit import audit_record
 from tracelake.access.openid import (
     OpenId,
     SignInSecret,
@@ -31,6 +33,7 @@ from tracelake.access.openid import (
 )
 from tracelake.access.protocol import SECRET_BYTES
 from tracelake.access.sessions import Sessions
+from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.errors import status_of
 from tracelake.server.guard import BEGUN_COOKIE, audit
 from tracelake.server.key_ring import KeyRing
@@ -40,9 +43,17 @@ from tracelake.server.sign_in import here, sign_in_page, with_key
 
 logger = logging.getLogger("tracelake.server")
 
+BEGIN: Final = "sign in by the provider"
+"""What the audit calls it."""
+
 
 def provider_pages(
-    openid: OpenId, provider: Provider, ring: KeyRing, templates: Jinja2Templates, sessions: Sessions
+    openid: OpenId,
+    provider: Provider,
+    ring: KeyRing,
+    auditing: Auditing,
+    templates: Jinja2Templates,
+    sessions: Sessions,
 ) -> APIRouter:
     """Return the routes of signing in by a provider."""
     router = APIRouter(include_in_schema=False)
@@ -80,11 +91,28 @@ def provider_pages(
             claims = await provider.claims(code, begun, _redirect_uri(request))
             admission = admission_of(openid, claims)
             person = person_of(openid.issuer, claims)
-            session = await run_sync(
-                sessions.begin, name_of(claims), admission.role, admission.workspace, person
+            name = name_of(claims)
+            record = await auditing.begin(
+                audit_record(
+                    "sign-in",
+                    "",
+                    BEGIN,
+                    name=name,
+                    workspace=admission.workspace,
+                    person=person,
+                    address=address_of(request.scope),
+                    object=f"role {admission.role}",
+                )
             )
+            session = await run_sync(sessions.begin, name, admission.role, admission.workspace, person)
         except TracelakeError as problem:
+            auditing.count(
+                record_of(
+                    "counted", None, BEGIN, address_of(request.scope), outcome=str(status_of(type(problem)))
+                )
+            )
             return _problem(request, after, problem)
+        auditing.end(record, "200", f"role {admission.role}, session {session.key.id}")
         ring.forget()
         key = session.key
         audit.info(

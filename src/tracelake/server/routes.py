@@ -19,6 +19,7 @@ BY_PROVIDER: Final = "/sign-in/provider"
 SIGNED_IN: Final = "/sign-in/callback"
 KEYS: Final = "/api/v1/keys"
 SESSIONS: Final = "/api/v1/sessions"
+AUDIT: Final = "/api/v1/audit"
 OTLP: Final = "/v1/"
 
 RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
@@ -35,6 +36,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     (("POST",), "/v1/logs", "ingest"),
     (_GET, f"{KEYS}*", "admin"),
     (_GET, f"{SESSIONS}*", "admin"),
+    (_GET, AUDIT, "admin"),
     (_GET, "/api/*", "read"),
     (_GET, "/", "read"),
     *(
@@ -59,6 +61,7 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (("POST",), f"{OTLP}*"),
     (_GET, "/api/v1/traces*"),
     (_GET, "/api/v1/services"),
+    (_GET, AUDIT),
     (_GET, "/api/v1/search*"),
     *(((*_GET, *_WRITES), f"{prefix}{what}/*") for prefix in _MLFLOW for what in ("traces", "experiments")),
 )

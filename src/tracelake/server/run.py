@@ -88,10 +88,12 @@ def serve(
         archiving.start()
         allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
         app = create_app(lake, queue, beside, segment_wait_s, archiving, allowed, demanded, exposure.openid)
+        stack.callback(app.state.auditing.close)
         grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)
-        scheme = "http" if exposure.tls is None else "https"
         server = _Server(
-            _config(app, exposure.tls), grpc_door, lambda port: on_listening(_served(scheme, listener, port))
+            _config(app, exposure.tls),
+            grpc_door,
+            lambda port: on_listening(_served(exposure.tls, listener, port)),
         )
         # uvicorn raises the signal that stopped it again once it is done, which would end the process
         # before the inbox is drained: these handlers catch it. They stay for no longer, so that a second
@@ -159,14 +161,15 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
 
 def _grpc_door(door: OtlpDoor, host: str, port: int, tls: Tls | None) -> GrpcDoor:
     counted = (door.requests.count_call, door.requests.count_not_kept)
-    return GrpcDoor(door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls)
+    return GrpcDoor(door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls, door.auditing)
 
 
 def _stop(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _served(scheme: str, listener: socket.socket, grpc_port: int | None) -> Served:
+def _served(tls: Tls | None, listener: socket.socket, grpc_port: int | None) -> Served:
+    scheme = "http" if tls is None else "https"
     host, port = listener.getsockname()[:2]
     url = f"{scheme}://{authority_of(host)}"
     return Served(f"{url}:{port}", None if grpc_port is None else f"{url}:{grpc_port}")

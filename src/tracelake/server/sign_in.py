@@ -7,6 +7,7 @@ provider makes, is a key too; signing out ends it.
 from __future__ import annotations
 
 import logging
+from typing import Final
 from urllib.parse import parse_qs, quote
 
 from anyio.to_thread import run_sync
@@ -16,18 +17,22 @@ from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
 from tracelake._errors import AccessError
-from tracelake.access.protocol import id_of, is_session
+from tracelake.access.protocol import id_of
 from tracelake.access.sessions import Sessions
+from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.body import Budget, read_body
 from tracelake.server.guard import COOKIE, audit
-from tracelake.server.key_ring import KeyRing
+from tracelake.server.key_ring import KeyRing, holder_of
 from tracelake.server.routes import BY_PROVIDER, SIGN_IN, SIGN_OUT
 
 logger = logging.getLogger("tracelake.server")
 
+BY_KEY: Final = "sign in by a key"
+"""What the audit calls it. It changes nothing, so it is counted."""
+
 
 def sign_in_pages(
-    ring: KeyRing, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
+    ring: KeyRing, auditing: Auditing, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
 ) -> APIRouter:
     """Return the routes of signing in by a key, and of signing out."""
     router = APIRouter(include_in_schema=False)
@@ -42,11 +47,18 @@ def sign_in_pages(
             declared = request.headers.get("content-length", "").encode()
             body = await read_body(declared, request.receive, share, limits.SIGN_IN_MAX_BYTES)
         token = parse_qs(body.decode("latin-1")).get("key", [""])[0].strip()
+
+        def count(outcome: int) -> None:
+            who, address = ring.holder(token), address_of(request.scope)
+            auditing.count(record_of("counted", who, BY_KEY, address, outcome=str(outcome)))
+
         try:
             await ring.actor(token, "read")
         except AccessError as error:
+            count(401)
             logger.warning("refused: to sign in by a key: %s", error)
             return sign_in_page(templates, request, here(next), str(error), 401, by_provider=by_provider)
+        count(303)
         response = RedirectResponse(here(next), status_code=303)
         # Else nobody needs a key here, and it is none.
         return response if id_of(token) is None else with_key(response, request, token)
@@ -54,9 +66,13 @@ def sign_in_pages(
     @router.post(SIGN_OUT)
     async def sign_out(request: Request) -> Response:
         token = request.cookies.get(COOKIE, "")
-        if is_session(id_of(token) or "") and (ended := await run_sync(sessions.end, token)):
-            ring.forget(ended.id)
-            audit.info("session %s %r ended: signed out", ended.id, ended.name)
+        if session := await run_sync(sessions.of, token):
+            address = address_of(request.scope)
+            record = await auditing.begin(record_of("sign-in", holder_of(session), "sign out", address))
+            if ended := await run_sync(sessions.end, token):
+                ring.forget(ended.id)
+                audit.info("session %s %r ended: signed out", ended.id, ended.name)
+            auditing.end(record, "303")
         response = RedirectResponse(SIGN_IN, status_code=303)
         response.delete_cookie(COOKIE, httponly=True, samesite="strict")
         return response

@@ -1,0 +1,139 @@
+"""Who did what, in the records of a lake: of each change there is a record before it is begun.
+
+What came of it is written into the same record afterwards. So a change without a record cannot be, whoever is killed;
+a record that does not say what came of it may be of a change that was made, or not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Final, get_args
+
+import msgspec
+
+from tracelake import limits
+from tracelake._errors import DamageError, UsageError
+from tracelake.access.model import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
+from tracelake.durations import duration_ns
+from tracelake.formats import decode, encode
+from tracelake.storage import Entry, KeyValueStore
+from tracelake.storage.record_objects import whole_of
+
+logger = logging.getLogger("tracelake.access")
+
+PARTITION: Final = "audit"
+_TIME_STOP: Final = 10**20 - 1
+"""Times fall from here in the keys of records, which have twenty digits."""
+
+
+class Audit:
+    """Writes and lists what was done: `lake.audit`, or that of one workspace. Threads may share it."""
+
+    def __init__(self, records: Callable[[], KeyValueStore], workspace: str | None = None) -> None:
+        self._records = records
+        self._workspace = workspace
+
+    def write(self, records: Iterable[AuditRecord]) -> None:
+        """Write records, in place of those with the same id; some of them where it raises StorageError."""
+        self._records().set_all(PARTITION, {each.id: encode(each) for each in records})
+
+    def newest(
+        self, limit: int = limits.AUDIT_SHOWN_DEFAULT, since_ns: int = 0, key_id: str | None = None
+    ) -> list[AuditRecord]:
+        """Return the newest records, the newest first, of one key or of all. Raises UsageError for too many."""
+        if not 1 <= limit <= limits.AUDIT_SHOWN_MAX:
+            raise UsageError(f"ask for 1 to {limits.AUDIT_SHOWN_MAX:,} records, not {limit}")
+        kinds = (self._of_kind(kind, since_ns) for kind in get_args(AuditKind))
+        newest_first = heapq.merge(*kinds, key=lambda each: -each.at_ns)
+        return list(islice((each for each in newest_first if self._is_shown(each, key_id)), limit))
+
+    def trim(self, now_ns: int) -> int:
+        """Remove what is too old, or of which there is too much, of each kind; return how many records that were."""
+        removed = 0
+        for kind in get_args(AuditKind):
+            stop = _beginning(kind, now_ns - limits.AUDIT_KEPT_NS)
+            for number, entry in enumerate(self._entries(kind, None)):
+                if number >= limits.AUDIT_RECORDS_MAX or entry.key > stop:
+                    self._records().erase(PARTITION, entry.key)
+                    removed += 1
+        return removed
+
+    def _is_shown(self, record: AuditRecord, key_id: str | None) -> bool:
+        return self._workspace in (None, record.workspace) and key_id in (None, record.key_id)
+
+    def _of_kind(self, kind: AuditKind, since_ns: int) -> Iterator[AuditRecord]:
+        # Times fall as keys climb; what has the time itself is in.
+        for entry in self._entries(kind, _beginning(kind, since_ns - 1)):
+            try:
+                yield decode(AuditRecord, entry.value, f"record {entry.key} of the audit", AUDIT_VERSION)
+            except DamageError as error:
+                logger.warning("%s It is left out.", error)
+
+    def _entries(self, kind: AuditKind, stop: str | None) -> Iterator[Entry]:
+        """Yield what is kept of a kind, page by page, the newest first."""
+        start, stop = f"{kind}/", stop or f"{kind}0"  # 0 follows /
+        while True:
+            scan = partial(self._records().scan, start=start, stop=stop, limit=limits.AUDIT_PAGE_RECORDS)
+            page = whole_of(
+                scan,
+                PARTITION,
+                lambda _, problem: logger.warning("%s It is left out of the audit.", problem),
+            )
+            yield from page
+            if len(page) < limits.AUDIT_PAGE_RECORDS:
+                return
+            start = f"{page[-1].key}\0"
+
+
+def audit_record(
+    kind: AuditKind,
+    key_id: str,
+    action: str,
+    *,
+    name: str = "",
+    workspace: str | None = None,
+    person: str | None = None,
+    address: str = "",
+    object: str = "",
+    outcome: str | None = None,
+) -> AuditRecord:
+    """Return a record of now, whatever stands in texts; with a workspace of None, of all."""
+    now_ns = time.time_ns()
+    return AuditRecord(
+        id=f"{_beginning(kind, now_ns)}-{secrets.token_hex(4)}",
+        at_ns=now_ns,
+        kind=kind,
+        key_id=shown(key_id),
+        name=shown(name),
+        workspace=ALL_WORKSPACES if workspace is None else workspace,
+        action=shown(action),
+        object=shown(object),
+        outcome=outcome,
+        address=shown(address),
+        person=person,
+    )
+
+
+def since_ns(duration: str | None, now_ns: int) -> int:
+    """Return from when on records are asked for, by a duration such as `7d`; None for all. Raises UsageError."""
+    return 0 if duration is None else now_ns - duration_ns(duration)
+
+
+def with_outcome(record: AuditRecord, outcome: str, object: str = "") -> AuditRecord:
+    """Return a record that says what came of it, and perhaps of what it was."""
+    return msgspec.structs.replace(record, outcome=shown(outcome), object=shown(object) or record.object)
+
+
+def shown(text: str) -> str:
+    """Return a text of a client for a line of a log, or a record, whatever is in it."""
+    return ascii(text[: limits.AUDIT_TEXT_MAX_CHARS])[1:-1]
+
+
+def _beginning(kind: AuditKind, at_ns: int) -> str:
+    return f"{kind}/{_TIME_STOP - max(0, at_ns):020d}"

@@ -1,0 +1,177 @@
+"""Writes the audit of a server: a request that changes something waits for its record, with others that come meanwhile.
+
+What came of it is written afterwards, and nobody waits for that. One thread writes, one group after the other: so what
+came of something never stands before it, and the busier the server, the fewer the writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from starlette.types import Scope
+
+from tracelake import limits
+from tracelake._errors import BackPressureError, TracelakeError
+from tracelake.access.audit import Audit, audit_record, with_outcome
+from tracelake.access.counting import Counting
+from tracelake.access.model import AuditKind, AuditRecord
+from tracelake.server.key_ring import KeyHolder
+
+logger = logging.getLogger("tracelake.server")
+
+_OBJECTS: Final[ContextVar[list[str] | None]] = ContextVar("tracelake_objects", default=None)
+NAMING: Final = (
+    *("name", "branch", "into", "source", "ref", "at", "id", "role", "workspace", "experiment_id"),
+    *("experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
+)
+"""Fields of bodies that say of what an action is; others may hold what people write."""
+
+
+class Auditing:
+    """The audit, as a server writes it. Threads and event loops may share it."""
+
+    def __init__(self, audit: Audit) -> None:
+        """Write into `audit`."""
+        self._audit = audit
+        self._lock = threading.Lock()
+        self._waiting: dict[str, AuditRecord] = {}
+        self._group: Future[None] | None = None
+        self._writer = ThreadPoolExecutor(1, "audit")
+        self._counting = Counting()
+        self._untrimmed = limits.AUDIT_TRIM_EACH
+
+    async def begin(self, record: AuditRecord) -> AuditRecord:
+        """Return once the record of what is about to be done is kept. Raises StorageError: then it must not be done."""
+        # One that goes away takes nobody's group with it.
+        await asyncio.shield(asyncio.wrap_future(self._join([record])))
+        return record
+
+    def end(self, record: AuditRecord, outcome: str, object: str = "") -> None:
+        """Let the record say what came of it, soon."""
+        self._write_soon([with_outcome(record, outcome, object)])
+
+    def count(self, record: AuditRecord) -> None:
+        """Count what repeats, and changes nothing, with its like."""
+        with self._lock:
+            due = self._counting.count(record)
+        if due:
+            self._write_soon(due)
+
+    def settle(self) -> None:
+        """Return once all is written that was told so far, numbers too."""
+        with self._lock:
+            due = self._counting.unwritten()
+        self._write_soon(due)
+        self._writer.submit(int).result()
+
+    def close(self) -> None:
+        """Write what is left."""
+        with self._lock:
+            due = self._counting.unwritten()
+        self._write_soon(due)
+        self._writer.shutdown()
+
+    def _write_soon(self, records: list[AuditRecord]) -> None:
+        if records:
+            try:
+                self._join(records)
+            except TracelakeError as error:
+                logger.error("of the audit is left out: %s: %s", records, error)
+
+    def _join(self, records: list[AuditRecord]) -> Future[None]:
+        """Return what is done once these are written. Raises BackPressureError where too many wait."""
+        with self._lock:
+            if len(self._waiting) + len(records) > limits.AUDIT_WAITING_MAX:
+                raise BackPressureError(
+                    "what was done is noted too slowly, so nothing more is; send it again later"
+                )
+            self._waiting.update((each.id, each) for each in records)
+            if self._group is None:
+                self._group = Future()
+                self._writer.submit(self._write)
+            return self._group
+
+    def _write(self) -> None:
+        with self._lock:
+            records, group = self._waiting, self._group
+            self._waiting, self._group = {}, None
+        assert group is not None, "a group is written once"
+        try:
+            self._audit.write(records.values())
+        except Exception as error:  # noqa: BLE001  whoever waits is told
+            logger.error("the audit cannot be written, of %d records: %s", len(records), error)
+            group.set_exception(error)
+            return
+        group.set_result(None)
+        self._trim(len(records))
+
+    def _trim(self, written: int) -> None:
+        self._untrimmed += written
+        if self._untrimmed >= limits.AUDIT_TRIM_EACH:
+            self._untrimmed = 0
+            try:
+                self._audit.trim(time.time_ns())
+            except Exception as error:  # noqa: BLE001  the next time will do
+                logger.warning("of the audit what is old could not be removed: %s", error)
+
+
+def record_of(
+    kind: AuditKind,
+    actor: KeyHolder | None,
+    action: str,
+    address: str,
+    object: str = "",
+    outcome: str | None = None,
+) -> AuditRecord:
+    """Return a record of what somebody does; None: who has not shown a key of the lake."""
+    return audit_record(
+        kind,
+        actor.key_id if actor else "",
+        action,
+        name=actor.name if actor else "",
+        workspace=actor.workspace if actor else None,
+        person=actor.record.person if actor and actor.record else None,
+        address=address,
+        object=object,
+        outcome=outcome,
+    )
+
+
+def address_of(scope: Scope) -> str:
+    """Return where a request comes from: from behind a proxy on this machine, what that says."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+@contextmanager
+def objects_told() -> Iterator[list[str]]:
+    """Return what is told of objects, for as long as a request is answered."""
+    objects: list[str] = []
+    token = _OBJECTS.set(objects)
+    try:
+        yield objects
+    finally:
+        _OBJECTS.reset(token)
+
+
+def tell_object(text: str) -> None:
+    """Say of what the action is that goes on, where its path does not."""
+    objects = _OBJECTS.get()
+    if objects is not None:
+        objects.append(text)
+
+
+def tell_body(body: object) -> None:
+    """Say so by the body of a request."""
+    values = ((field, getattr(body, field, None)) for field in NAMING)
+    told = ", ".join(f"{field} {value}" for field, value in values if value not in (None, "", []))
+    if told:
+        tell_object(told)

@@ -1,0 +1,260 @@
+"""Who did what, over HTTP: a record before each change, what came of it, who was refused, and who may read that."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.server.faults import FaultyStore
+from tests.server.test_guard import Guarded, every_route, make
+from tracelake import limits
+from tracelake._errors import BackPressureError, StorageError
+from tracelake.access.audit import Audit, audit_record
+from tracelake.access.model import AuditRecord
+from tracelake.server import auditing, guard, key_ring, routes
+from tracelake.server.auditing import Auditing
+from tracelake.tracking.inbox import Inbox
+
+
+@pytest.fixture
+def guarded(store: FaultyStore) -> Iterator[Guarded]:
+    """Return an application with keys."""
+    with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
+        yield make(store, inbox)
+
+
+class GatedAudit(Audit):
+    """An audit whose writes a test holds, and fails."""
+
+    def __init__(self) -> None:
+        """Hold nothing."""
+        self.groups: list[list[AuditRecord]] = []
+        self.is_open = threading.Event()
+        self.is_writing = threading.Event()
+        self.fails: list[Exception] = []
+
+    def write(self, records: Iterable[AuditRecord]) -> None:
+        """Wait, then fail, or keep the group."""
+        self.is_writing.set()
+        assert self.is_open.wait(HANG_S)
+        if self.fails:
+            raise self.fails.pop()
+        self.groups.append(list(records))
+
+    def trim(self, now_ns: int) -> int:  # noqa: ARG002  its caller has it
+        """Remove nothing."""
+        return 0
+
+
+def newest(guarded: Guarded) -> list[AuditRecord]:
+    """Return what is noted."""
+    guarded.app.state.auditing.settle()
+    return guarded.lake.audit.newest()
+
+
+def post(guarded: Guarded, name: str, who: str = "admin") -> int:
+    """Make a branch."""
+    return guarded.client(guarded.tokens[who]).post("/api/v1/branches", json={"name": name}).status_code
+
+
+def check_before(guarded: Guarded) -> None:
+    """While a change is made its record is there; where that cannot be written it is not made, and that is told."""
+    seen: list[str | None] = []
+    make_branch = guarded.lake.create_branch
+
+    def watched(*args: Any, **named: Any) -> Any:
+        seen.extend(each.outcome for each in guarded.lake.audit.newest(1))
+        return make_branch(*args, **named)
+
+    vars(guarded.lake)["create_branch"] = watched
+    assert post(guarded, "main") != 201  # it is there
+    assert seen == [None]
+    (record,) = newest(guarded)
+    assert record.action == "POST /api/v1/branches"
+    assert record.object == "name main, at main"
+    assert (record.name, record.workspace, record.kind) == ("admin", "*", "change")
+    assert record.key_id == guarded.tokens["admin"].split("_")[1]
+    assert record.address == "127.0.0.1"
+
+    def fails(_records: object) -> None:
+        raise StorageError("the database is gone")
+
+    vars(guarded.lake.audit)["write"] = fails
+    assert post(guarded, "b") == 503
+    assert len(seen) == 1
+    del vars(guarded.lake.audit)["write"]
+    del vars(guarded.lake)["create_branch"]
+
+
+def check_every_route(guarded: Guarded) -> None:
+    """Each route that changes something is noted with its answer, and none that reads or takes traces."""
+    client, changing = guarded.client(guarded.tokens["admin"]), set()
+    outcomes = {}
+    for method, path in every_route(guarded.app):
+        status = client.request(method, path).status_code
+        if method != "GET" and routes.needed(method, path) in ("annotate", "admin"):
+            changing.add(f"{method} {path}")
+            outcomes[f"{method} {path}"] = str(status)
+    records = [each for each in newest(guarded) if each.kind != "counted"]
+    assert len(changing) > 30
+    assert {each.action: each.outcome for each in records} == outcomes
+
+
+def check_refused(guarded: Guarded) -> None:
+    """A flood of refused requests is a record for each key of the lake, and one for all others, with their number."""
+    admin = guarded.tokens["admin"]
+    tokens = [f"tlk_{n:012x}_{'A' * 43}" for n in range(20)] + [admin[:-4] + "AAAA"]
+    for token in tokens:
+        assert guarded.client(token).get("/api/v1/traces").status_code == 401
+    for _ in range(3):
+        assert post(guarded, "b", "read") == 403
+    assert guarded.client(guarded.tokens["revoked"]).get("/api/v1/traces").status_code == 401
+    sent = guarded.client().post("/sign-in", content="key=nothing", headers={"Origin": "http://127.0.0.1"})
+    assert sent.status_code == 401
+    records = newest(guarded)
+    # The minute may change meanwhile.
+    times: dict[tuple[str, str, str | None], int] = {}
+    for each in records:
+        like = (each.name, each.action, each.outcome)
+        times[like] = times.get(like, 0) + each.times
+    assert times == {
+        ("", "refused: read", "401"): 21,
+        ("read", "refused: admin", "403"): 3,
+        ("revoked", "refused: read", "401"): 1,
+        ("", "sign in by a key", "401"): 1,
+    }
+    assert len(records) <= 8
+    assert {each.kind for each in records} == {"counted"}
+
+
+def check_who_reads(guarded: Guarded) -> None:
+    """Admins alone read it; those of a workspace what was done with keys of it."""
+    lake = guarded.lake
+    tokens = {each: lake.keys.create(each, "admin", each).token for each in ("a", "b")}
+    guarded.client(guarded.tokens["admin"]).delete("/api/v1/branches/nothing")
+    for name, token in tokens.items():
+        guarded.client(token).post("/api/2.0/mlflow/experiments/create", json={"name": f"of {name}"})
+    answers = {
+        name: guarded.client(token).get("/api/v1/audit").json()["records"] for name, token in tokens.items()
+    }
+    for name, records in answers.items():
+        assert [(each["workspace"], each["object"]) for each in records] == [(name, f"name of {name}")]
+    every = guarded.client(guarded.tokens["admin"])
+    assert len(every.get("/api/v1/audit").json()["records"]) >= 3
+    assert len(every.get("/api/v1/audit?limit=1&since=1h").json()["records"]) == 1
+    key_id = tokens["a"].split("_")[1]
+    (record,) = every.get(f"/api/v1/audit?key={key_id}").json()["records"]
+    assert record["workspace"] == "a"
+    for role in ("read", "annotate", "ingest"):
+        assert guarded.client(guarded.tokens[role]).get("/api/v1/audit").status_code == 403
+    for wrong in ("limit=0", "limit=10001", "since=soon"):
+        assert every.get(f"/api/v1/audit?{wrong}").status_code == 400
+
+
+CHECKS: tuple[Callable[[Guarded], None], ...] = (
+    check_before,
+    check_every_route,
+    check_refused,
+    check_who_reads,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
+    """Each holds."""
+    check(guarded)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("a change is in the audit before it is made", Auditing.begin,
+                "await asyncio.shield(asyncio.wrap_future(self._join([record])))", "self._write_soon([record])"),
+         check_before),
+        (Broken("it is known what came of it", Auditing.end, "self._write_soon", "str"), check_every_route),
+        (Broken("annotations too", guard.Guard.__call__, 'need != "read"', 'need == "admin"'), check_every_route),
+        (Broken("refused ones are counted", guard.Guard._count_refused, "self._auditing.count(record)", "pass"),
+         check_refused),
+        (Broken("only its token is of a key", key_ring.KeyRing.holder, "or not is_token_of(record, token)", ""),
+         check_refused),
+        (Broken("of refused ones the key is told", guard.Guard._count_refused,
+                'action, status = f"refused: {need}"',
+                "action, status = scope['path'] + str(token)"), check_refused),
+        (Broken("a record is of the workspace of its key", auditing.record_of,
+                "actor.workspace if actor else None", "None"), check_who_reads),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(guarded: Guarded, broken: Broken, check: Callable[[Guarded], None]) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(guarded))
+
+
+def check_groups() -> None:
+    """Records that come while others are written are written together; who goes away, or fails, takes nobody along."""
+    audit = GatedAudit()
+    writer = Auditing(audit)
+
+    async def come() -> None:
+        records = [audit_record("change", str(n), "POST /") for n in range(4)]
+        first = asyncio.create_task(writer.begin(records[0]))
+        assert await asyncio.to_thread(audit.is_writing.wait, HANG_S)
+        gone, stays = (asyncio.create_task(writer.begin(each)) for each in records[1:3])
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.wait([gone])
+        assert gone.cancelled()
+        audit.is_open.set()
+        assert [await first, await stays] == [records[0], records[2]]
+        assert audit.groups == [[records[0]], records[1:3]]
+        audit.fails.append(StorageError("full"))
+        with pytest.raises(StorageError, match="full"):
+            await writer.begin(records[3])
+        await writer.begin(records[3])
+        writer.end(records[3], "200")
+        writer.close()
+        assert [each.outcome for each in audit.groups[-1]] == ["200"]
+
+    try:
+        asyncio.run(asyncio.wait_for(come(), HANG_S))
+    except asyncio.CancelledError:
+        raise AssertionError("one that went away took another along") from None
+
+
+def test_groups() -> None:
+    """They are."""
+    check_groups()
+
+
+def test_broken_groups_are_caught() -> None:
+    """Without its shield one that goes away takes others along."""
+    assert_caught(Broken("who goes away goes alone", Auditing.begin, "asyncio.shield", ""), check_groups)
+
+
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is written too slowly nothing more is begun; what came of something is lost then, and that is told."""
+    monkeypatch.setattr(limits, "AUDIT_WAITING_MAX", 2)
+    audit = GatedAudit()
+    writer = Auditing(audit)
+    record = audit_record("counted", "1", "refused: read")
+    writer.count(record)
+    assert audit.is_writing.wait(HANG_S)
+    writer.end(audit_record("change", "1", "POST /"), "200")
+    writer.end(audit_record("change", "1", "POST /"), "200")
+    with pytest.raises(BackPressureError):
+        asyncio.run(writer.begin(record))
+    for _ in range(4):
+        writer.count(record)
+    audit.is_open.set()
+    writer.settle()  # the number finds no place
+    writer.settle()
+    assert [len(group) for group in audit.groups] == [1, 2, 1]
+    assert audit.groups[-1][0].times == 5
+    writer.close()
