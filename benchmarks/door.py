@@ -14,8 +14,9 @@ with `--steady`, when it is due: then a late one counts from when it was due. Se
 machine, so take ratios within a run, and not seconds. Each contestant is started once and gets all loads, the smallest
 requests first. What fails is told, and all others go on. Each line of `--out` is written as soon as it is known.
 
-- tracelake-serve: `tracelake serve` as it is, with its hot tier and its pipeline: all of it is the door's.
-- tracelake-hot: the same, and, to tell both apart, `pipeline run` in a process of its own.
+- tracelake-serve: `tracelake serve` as it is, with its hot tier and its pipeline, a process below it: all of it is
+  the door's, but in the lines of `--steady`, which tell processor time and memory of each kind of process.
+- tracelake-hot: the same with `serve --no-pipeline` and `pipeline run`, to tell both apart in all figures.
 - tracelake-local, -s3: that without the hot tier, into the inbox of a lake on the disk, or on an S3 server.
   Searchable is, of a request a second, what the server finds that is asked for it; without a hot tier, of four, what a
   search in a third process finds after each commit.

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 import urllib.parse
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,18 @@ STALLED_S: Final = 120.0
 MINUTE_S: Final = 60.0
 MEMORY_EVERY_S: Final = 10.0
 WORKERS: Final = "workers"
+PIPELINE_CHILD: Final = "tracelake.server.pipeline_child"
+"""In the command line of a pipeline that a server runs."""
+COUNTED: Final = (
+    'tracelake_table_parts{table="spans"}',
+    'tracelake_table_parts{table="traces"}',
+    'tracelake_table_rows{table="spans"}',
+    "tracelake_index_parts",
+    "tracelake_outbox_rows",
+    "tracelake_outbox_oldest_seconds",
+    "tracelake_pipeline_restarts_total",
+)
+"""Of what a server tells in `/metrics`."""
 
 
 class Visibility(threading.Thread):
@@ -156,7 +169,7 @@ class Minutes(threading.Thread):
         """Write until told to stop; what is left of a minute is written, too."""
         minute, seen, asked, searched = 0, 0, 0, 0
         while not self._end.is_set():
-            cpu_s, door_s = self._contestant.cpu_s(), self._contestant.door_cpu_s()
+            cpu_s, of_kinds_s = self._contestant.cpu_s(), self._cpu_s()
             memory_mib = self._most_memory(time.monotonic() + MINUTE_S)
             took_s = [took_s for _, took_s in self._visibility.seen[seen:]]
             latencies_ms = [latency_s * 1e3 for _, latency_s in self._visibility.latencies[asked:]]
@@ -175,9 +188,10 @@ class Minutes(threading.Thread):
                 "search_p99_ms": share(searches_ms, 0.99) if searches_ms else None,
                 "p50_ms": share(latencies_ms, 0.5) if latencies_ms else None,
                 "p99_ms": share(latencies_ms, 0.99) if latencies_ms else None,
-                "door_cpu_s": self._contestant.door_cpu_s() - door_s,
+                "cpu_s": {kind: s - of_kinds_s.get(kind, 0.0) for kind, s in self._cpu_s().items()},
                 "all_cpu_s": self._contestant.cpu_s() - cpu_s,
                 "memory_mib": memory_mib,
+                "counted": _counted(self._contestant),
             }
             self._lines.write(line)
             minute += 1
@@ -196,12 +210,17 @@ class Minutes(threading.Thread):
     def _memory_mib(self) -> dict[str, float]:
         """Return what processes have: the server, the pipeline, JVMs, and workers, by proportional set size."""
         now: dict[str, float] = {}
-        for pid in self._contestant.pids():
-            root = "serve" if pid in self._contestant.door else "pipeline"
-            for process in tree(pid):
-                with suppress(psutil.Error):
-                    kind = root if process.pid == pid else "jvm" if process.name() == "java" else WORKERS
-                    now[kind] = now.get(kind, 0.0) + process.memory_full_info().pss / 2**20
+        for kind, process in _by_kind(self._contestant):
+            with suppress(psutil.Error):
+                now[kind] = now.get(kind, 0.0) + process.memory_full_info().pss / 2**20
+        return now
+
+    def _cpu_s(self) -> dict[str, float]:
+        """Return the processor time of the processes that there are, by kind."""
+        now: dict[str, float] = {}
+        for kind, process in _by_kind(self._contestant):
+            with suppress(psutil.Error):
+                now[kind] = now.get(kind, 0.0) + sum(process.cpu_times()[:2])
         return now
 
     def __enter__(self) -> Minutes:
@@ -211,3 +230,30 @@ class Minutes(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self.join()
+
+
+def _by_kind(contestant: Contestant) -> Iterator[tuple[str, psutil.Process]]:
+    """Return its processes, each with what it is: the server, the pipeline, a JVM, or a worker."""
+    for pid in contestant.pids():
+        root = "serve" if pid in contestant.door else "pipeline"
+        for process in tree(pid):
+            with suppress(psutil.Error):
+                if process.pid == pid:
+                    yield root, process
+                elif PIPELINE_CHILD in process.cmdline():
+                    yield "pipeline", process
+                else:
+                    yield ("jvm" if process.name() == "java" else WORKERS), process
+
+
+def _counted(contestant: Contestant) -> dict[str, float]:
+    """Return what a server of Tracelake counts that may grow; nothing of others, or where it does not answer."""
+    if contestant.lake is None:
+        return {}
+    try:
+        with urllib.request.urlopen(f"{contestant.url}/metrics", timeout=MEMORY_EVERY_S) as answer:
+            lines = answer.read().decode().splitlines()
+    except OSError:
+        return {}
+    figures = (line.rpartition(" ") for line in lines)
+    return {name: float(value) for name, _, value in figures if name in COUNTED}

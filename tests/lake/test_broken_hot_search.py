@@ -221,6 +221,10 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_left,
     ),
     (
+        Broken("so is why, where others are at it", HotParts.newest, "lacking > 0 and at_work", "False"),
+        check_left,
+    ),
+    (
         Broken("what others are at is said", HotParts.newest, "len(set(wanted) - there)", "0"),
         check_waits,
     ),

@@ -520,6 +520,9 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
     assert results.not_searched is not None
     assert results.not_searched.startswith("3 groups of requests that were acknowledged wait")
     assert results.not_searched.endswith("search again in a moment")
+    with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
+        no_wait.setattr(limits, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
+        assert str(lake.search("apple").not_searched).endswith("search again in a moment"), "others are at it"
     monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", 0.0)
     results = lake.search("apple")
     assert (results.total, results.not_searched) == (12, None), "it was at work long ago"

@@ -99,11 +99,14 @@ class HotParts:
     def look(self, uncommitted: Uncommitted) -> bool:
         """Note whether rows leave the outbox, and return whether a pipeline is at work, as far as is seen here."""
         oldest = frozenset(uncommitted.oldest(limits.UNCOMMITTED_OLDEST_ROWS))
-        now_s = time.monotonic()
         if self._oldest - oldest:
-            self._left_s = now_s
+            self._left_s = time.monotonic()
         self._oldest = oldest
-        return now_s - self._left_s < limits.UNCOMMITTED_AT_WORK_S
+        return self._is_at_work()
+
+    def _is_at_work(self) -> bool:
+        """Return whether a pipeline is at work, as was seen when somebody looked last."""
+        return time.monotonic() - self._left_s < limits.UNCOMMITTED_AT_WORK_S
 
     def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Covering:
         """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here."""
@@ -114,7 +117,8 @@ class HotParts:
             if not is_mine:
                 parts = tuple(_useful(self._parts, set(wanted), analyzer))
                 there = set[int]().union(*(part.sizes for part in parts))
-                return Covering(parts, len(set(wanted) - there), len(waiting) > len(wanted))
+                lacking, at_work = len(set(wanted) - there), self._is_at_work()
+                return Covering(parts, lacking, len(waiting) > len(wanted), at_work=lacking > 0 and at_work)
             until_s = time.monotonic() + limits.UNCOMMITTED_SEARCH_BUILD_S
             covering = self._covering(
                 uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
