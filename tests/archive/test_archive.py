@@ -161,6 +161,28 @@ def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None
     assert_caught(Broken("it begins anew", ArchiveStore.restore, climbs, "db_payload_generation=0"), check)
 
 
+def test_a12_an_upload_of_a_trace_that_was_deleted_and_came_again_is_never_finalized(make: Make) -> None:
+    """A12: its generations began anew, so that they are the same; its life is another."""
+
+    def check() -> None:
+        lake = make("trace")
+        lake.write((1, 1))
+        finalize = ArchiveStore.finalize
+
+        def late(self: ArchiveStore, *given: Any) -> Any:
+            assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
+            lake.write((1, 2))
+            return finalize(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArchiveStore, "finalize", late)
+            assert lake.archive.run(traces_max=1).fates == {"changed": 1}
+        assert span_numbers(payload_of(lake, 1)) == [2]
+
+    check()
+    assert_caught(Broken("each life is another", protocol.finalize, "trace.life != life", "False"), check)
+
+
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_a2_a15_a_late_span_is_refused_alone(make: Make, layout: str) -> None:
     """A2, A15: the answer names the way out, nothing partial is stored, and the rest of its request is."""

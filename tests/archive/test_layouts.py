@@ -24,7 +24,7 @@ DATA = {"a" * 32: b"first" * 100, "b" * 32: b"second" * 100}
 def stored(objects: MemoryObjectStore, layout: LayoutName) -> list[Stored]:
     """Store both traces in a repository."""
     snapshots = [
-        HotSnapshot(id, "7", 3, data, path_of(layout, "7", id, 3, ATTEMPT)) for id, data in DATA.items()
+        HotSnapshot(id, "7", 3, 1, data, path_of(layout, "7", id, 3, ATTEMPT)) for id, data in DATA.items()
     ]
     places: list[Stored] = []
     for path in dict.fromkeys(snapshot.path for snapshot in snapshots):

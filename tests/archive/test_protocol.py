@@ -12,23 +12,25 @@ STATES = (None, OPEN, LIVE, CONDEMNED)
 TRACES = (
     None,
     *(
-        TraceStanding(hot, generation, None if hot else "there")
+        TraceStanding(hot, generation, life, None if hot else "there")
         for hot in (True, False)
         for generation in (1, 2)
+        for life in (5, 6)
     ),
 )
 
 
 def test_finalize() -> None:
-    """A1, A12: an upload counts unless it was given up, the trace is hot, and its generation the one that was read."""
+    """A1, A12: an upload counts unless it was given up, the trace is hot, generation and life are as they were."""
     for state, trace in itertools.product(STATES, TRACES):
-        fate = protocol.finalize(state, trace, 1)
+        fate = protocol.finalize(state, trace, 1, 5)
         if state not in (OPEN, LIVE):
             assert fate is TraceFate.FAILED
         elif trace is None or not trace.is_hot:
             assert fate is TraceFate.GONE
         else:
-            assert fate is (TraceFate.ARCHIVED if trace.generation == 1 else TraceFate.CHANGED)
+            is_same = (trace.generation, trace.life) == (1, 5)
+            assert fate is (TraceFate.ARCHIVED if is_same else TraceFate.CHANGED)
 
 
 def test_objects() -> None:

@@ -161,8 +161,10 @@ def test_what_one_transaction_clears_is_bounded() -> None:
     """By traces, and by bytes; a larger trace is cleared alone, and none is left out."""
     large = limits.ARCHIVE_FINALIZE_BYTES
     sizes = [1, 1, 1, large, 1, large - 1, 1, large + 1, 1]
-    of = {str(number): HotSnapshot(str(number), "0", 1, b" " * size, "") for number, size in enumerate(sizes)}
-    stored = [Stored(each, 1, "", "", 0, "") for each in of]
+    of = {
+        str(number): HotSnapshot(str(number), "0", 1, 1, b" " * size, "") for number, size in enumerate(sizes)
+    }
+    stored = [Stored(each, 1, 1, "", "", 0, "") for each in of]
 
     def check() -> None:
         pieces = [[int(each.trace_id) for each in piece] for piece in passes._pieces(stored, of, 2)]

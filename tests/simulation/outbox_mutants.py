@@ -87,6 +87,11 @@ OUTBOX_MUTANTS: Final = [
         **{"tests.simulation.outbox_pipeline.RememberingRepository._differences": lambda *_: []},
     ),
     _mutant(
+        "A13: a trace that came again is what was before",
+        lambda: OutboxScenario([LATE], replicas=0, deletes=[0]),
+        (protocol.finalize, "trace.life != life", "False"),
+    ),
+    _mutant(
         "O1: a row loses the parts that tell it",
         _deleted,
         (keep, ".values(payload=payload)", ".values(lake=lake)"),

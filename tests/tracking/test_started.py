@@ -32,7 +32,7 @@ SESSION = "mlflow.trace.session"
 
 
 def _stored(snapshot: HotSnapshot) -> Stored:
-    return Stored(snapshot.trace_id, snapshot.generation, snapshot.path, snapshot.path, 1, "")
+    return Stored(snapshot.trace_id, snapshot.generation, snapshot.life, snapshot.path, snapshot.path, 1, "")
 
 
 def check_started(store: TrackingStore, first: int) -> None:

@@ -73,7 +73,9 @@ def encode(root: str, path: str, snapshots: list[HotSnapshot]) -> tuple[bytes, l
 
 
 def _stored(snapshot: HotSnapshot, location: str, at: Frame) -> Stored:
-    return Stored(snapshot.trace_id, snapshot.generation, snapshot.path, location, at.length, at.sha256)
+    return Stored(
+        snapshot.trace_id, snapshot.generation, snapshot.life, snapshot.path, location, at.length, at.sha256
+    )
 
 
 def path_in(root: str, location: str) -> str:

@@ -52,6 +52,8 @@ class HotSnapshot:
     trace_id: str
     experiment_id: str
     generation: int
+    life: int
+    """Of which writes it is, see `protocol.TraceStanding`."""
     data: bytes
     """One OTLP `TracesData`."""
     path: str
@@ -64,6 +66,7 @@ class Stored:
 
     trace_id: str
     generation: int
+    life: int
     path: str
     location: str
     size_bytes: int

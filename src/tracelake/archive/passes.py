@@ -96,7 +96,7 @@ def archive_batch(
     fates.update(failed)
     of = {snapshot.trace_id: snapshot for snapshot in snapshots}
     malformed = [trace_id for trace_id, (fate, _) in failed.items() if fate is TraceFate.MALFORMED]
-    store.mark_malformed({trace_id: of[trace_id].generation for trace_id in malformed})
+    store.mark_malformed({each: (of[each].generation, of[each].life) for each in malformed})
     won = set()
     for some in _pieces(stored, of, finalize_traces):
         decided = store.finalize(some, repository.holds)

@@ -11,7 +11,8 @@ An upload is a row of its own before the first byte of it is sent, and every nam
 
 So an object is deleted only where its row says that nobody can name it any more, and a finalize that comes too late
 finds that out: no clock is asked, and whose process died, or whose reply was lost, leaves a row for the next sweep.
-The generation of a trace only climbs, with restore too: an upload of an earlier life of the trace is never finalized.
+The generation of a trace only climbs, with restore too. Where it was deleted and came again, its generation begins
+anew, and its life is another: an upload of what was before is never finalized.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ class TraceStanding:
 
     is_hot: bool
     generation: int
+    life: int
+    """Which writes it is of; another one after it was deleted and came again."""
     location: str | None = None
 
 
-def finalize(upload_state: str | None, trace: TraceStanding | None, generation: int) -> TraceFate:
+def finalize(upload_state: str | None, trace: TraceStanding | None, generation: int, life: int) -> TraceFate:
     """Decide what becomes of a trace that was uploaded as of `generation`; `upload_state` is None without a row.
 
     ARCHIVED: the upload becomes its archive, and the payload is cleared by the same transaction.
@@ -44,6 +47,8 @@ def finalize(upload_state: str | None, trace: TraceStanding | None, generation: 
         return TraceFate.FAILED
     if trace is None or not trace.is_hot:
         return TraceFate.GONE
+    if trace.life != life:  # deleted meanwhile, and come again: its generations began anew
+        return TraceFate.CHANGED
     return TraceFate.ARCHIVED if trace.generation == generation else TraceFate.CHANGED
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from tracelake.archive.protocol import TraceStanding
 from tracelake.archive.retention import MALFORMED
 from tracelake.tracking.database import at_once
-from tracelake.tracking.schema import TRACKING_STORE, archive_objects, outbox, trace_info, trace_parts
+from tracelake.tracking.schema import TRACKING_STORE, archive_objects, outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
 ResultT = TypeVar("ResultT")
+_LIFE: Final = (
+    select(spans.c.sequence)
+    .where(spans.c.lake == trace_info.c.lake, spans.c.trace_id == trace_info.c.trace_id)
+    .order_by(spans.c.span_id, spans.c.sequence)
+    .limit(1)
+    .scalar_subquery()
+    .label("life")
+)
+"""A number of the outbox that a trace came with: of one that was deleted and came again it is another, for ever."""
 
 
 class ArchiveRows:
@@ -26,18 +35,17 @@ class ArchiveRows:
     def _infos(
         self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
     ) -> dict[str, Any]:
-        """Return the rows of traces; locked, nobody else changes them until this transaction ends."""
+        """Return the rows of traces, each with its `life`; locked, nobody else changes them until this one ends."""
         rows: dict[str, Any] = {}
         # No trace has another id, and one that the database has no text for must not fail the others.
         for ids in at_once([each for each in trace_ids if each.isascii() and each.isalnum()]):
             query = (
-                select(trace_info)
+                select(trace_info, _LIFE)
                 .where(trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
                 .order_by(trace_info.c.trace_id)
             )
-            rows.update(
-                (row.trace_id, row) for row in connection.execute(query.with_for_update() if lock else query)
-            )
+            locking = query.with_for_update(of=trace_info)
+            rows.update((row.trace_id, row) for row in connection.execute(locking if lock else query))
         return rows
 
     def _objects(
@@ -108,5 +116,5 @@ def standing(info: Any) -> TraceStanding | None:
     if info is None:
         return None
     return TraceStanding(
-        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.archive_location
+        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.life, info.archive_location
     )

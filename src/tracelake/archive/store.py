@@ -59,7 +59,7 @@ class ArchiveStore(ArchiveRows):
         infos, waiting, parts = self._read(lambda connection: self._look(connection, trace_ids))
         taken: list[HotSnapshot] = []
         others: dict[str, tuple[TraceFate, str]] = {}
-        malformed: dict[str, int] = {}
+        malformed: dict[str, tuple[int, int]] = {}
         for trace_id in trace_ids:
             info = infos.get(trace_id)
             if info is None or info.spans_location != TRACKING_STORE:
@@ -71,11 +71,11 @@ class ArchiveStore(ArchiveRows):
                 try:
                     data = _joined(trace_id, parts.get(trace_id, ()))
                 except DamageError as error:
-                    malformed[trace_id] = generation
+                    malformed[trace_id] = (generation, info.life)
                     others[trace_id] = (TraceFate.MALFORMED, str(error))
                     continue
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
-                taken.append(HotSnapshot(trace_id, info.experiment_id, generation, data, path))
+                taken.append(HotSnapshot(trace_id, info.experiment_id, generation, info.life, data, path))
         self.mark_malformed(malformed)
         self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}))
         return taken, others
@@ -114,7 +114,7 @@ class ArchiveStore(ArchiveRows):
         infos = self._infos(connection, [each.trace_id for each in stored])
         fates = {
             each.trace_id: protocol.finalize(
-                states.get(each.path), standing(infos.get(each.trace_id)), each.generation
+                states.get(each.path), standing(infos.get(each.trace_id)), each.generation, each.life
             )
             for each in stored
         }
@@ -147,15 +147,18 @@ class ArchiveStore(ArchiveRows):
                 delete(trace_parts).where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(ids))
             )
 
-    def mark_malformed(self, generations: Mapping[str, int]) -> None:
-        """Mark traces that cannot be archived, but for those that a write has come to: it may have mended them."""
+    def mark_malformed(self, read: Mapping[str, tuple[int, int]]) -> None:
+        """Mark traces that cannot be archived, by generation and life, but for those that a write has come to.
+
+        It may have mended them.
+        """
 
         def mark(connection: Connection) -> None:
-            for trace_id, info in self._infos(connection, generations).items():
-                if info.db_payload_generation == generations[trace_id]:
+            for trace_id, info in self._infos(connection, read).items():
+                if (info.db_payload_generation, info.life) == read[trace_id]:
                     self._mark_malformed(connection, trace_id)
 
-        if generations:
+        if read:
             self._write(mark)
 
     def unmark(self, trace_ids: Collection[str]) -> list[str]:

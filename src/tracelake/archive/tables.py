@@ -73,7 +73,7 @@ class TablesRepository:
             )
         location = f"{LAKE_LOCATION}{self._lake_id}#{self._as_of}"
         return [
-            Stored(snapshot.trace_id, snapshot.generation, "", location, 0, "")
+            Stored(snapshot.trace_id, snapshot.generation, snapshot.life, "", location, 0, "")
             for snapshot in snapshots
             if snapshot.trace_id not in fates
         ], fates
