@@ -34,14 +34,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import psutil
@@ -59,6 +57,7 @@ from benchmarks.door_servers import (
     adopt_orphans,
     cpu_s,
     end_all,
+    end_on_signals,
     jvm_cpu_s,
     missing,
     removed,
@@ -330,8 +329,7 @@ def main() -> None:
     options = parser.parse_args()
     options.lines = Lines(options.out)
     adopt_orphans()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _end)
+    end_on_signals()
     folder = Path(tempfile.mkdtemp(prefix="tracelake-door-"))
     try:
         if options.minutes or not (options.backlog or options.steady):
@@ -352,13 +350,6 @@ def main() -> None:
         end_all()
         removed(folder)
         print_results(options.lines.results)
-
-
-def _end(number: int, _: FrameType | None) -> None:
-    """Leave all blocks, which end what they began; once is enough."""
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 def new(folder: Path) -> Path:

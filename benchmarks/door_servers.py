@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import psutil
@@ -359,6 +360,18 @@ def _answers(url: str, server: subprocess.Popen[str], log: Path) -> None:
 def adopt_orphans() -> None:
     """Become the parent of processes whose own has ended, so that `end_all` finds them."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_on_signals() -> None:
+    """Leave all blocks, which end what they began, when this process is told to end."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _leave)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)  # once is enough
+    raise SystemExit(128 + number)
 
 
 def end_all() -> None:

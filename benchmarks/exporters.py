@@ -40,7 +40,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.door_figures import TAKEN_WITHIN_S, Lines, share
 from benchmarks.door_senders import Load, Senders, Sent
-from benchmarks.door_servers import Contestant, adopt_orphans, end_all, missing, removed, running, settle
+from benchmarks.door_servers import (
+    Contestant,
+    adopt_orphans,
+    end_all,
+    end_on_signals,
+    missing,
+    removed,
+    running,
+    settle,
+)
 from benchmarks.door_watch import wait_for_rows
 from benchmarks.ingest import PeakMemory
 
@@ -205,6 +214,7 @@ def main() -> None:
             lines.write({"failed": name, "error": lacks})
     there = [name for name in options.contestant if not missing(SERVERS[name])]
     adopt_orphans()
+    end_on_signals()
     folder = Path(tempfile.mkdtemp(prefix="tracelake-exporters-"))
     try:
         for number in range(1, options.rounds + 1):
