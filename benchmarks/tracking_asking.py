@@ -114,10 +114,11 @@ def _asked(
     chosen = random.Random(1).sample(list(ids), min(WARM + ASKED, len(ids)))
     for each in chosen[:WARM]:
         ask(connection, each)
-    asked, took_s, right = chosen[WARM:], [], 0
+    took_s: list[float] = []
+    right = 0
     cpu_s = contestant.cpu_s()
     until_s = time.monotonic() + ASKING_S
-    for each in asked:
+    for each in chosen[WARM:]:
         began_s = time.monotonic()
         if took_s and began_s > until_s:
             break
