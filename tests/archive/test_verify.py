@@ -177,7 +177,7 @@ RULES: Final = [
     Broken("late spans go", tracking_verify._trace_problems, "not in waiting", "is None"),
     Broken("spans of its own", tracking_verify._part_problem, "!= part.trace_id", "is None"),
     Broken("as many", tracking_verify._part_problem, "!= part.spans", "< 0"),
-    Broken("columns", tracking_verify._part_problem, "if ids - columns or", "if False and"),
+    Broken("columns", tracking_verify._differ, "stored - columns or", "False and"),
     Broken("objects count", archive_verify.check_archive, "!= live.get(path, 0)", "is None"),
     Broken("tables have it", archive_verify.check_tables, "anti join", "semi join"),
     Broken("of each workspace", archive_verify.check_tables, "using ({KEY})", "using (trace_id, span_id)"),

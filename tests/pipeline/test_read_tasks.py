@@ -54,6 +54,23 @@ def test_each_share_is_in_one_task(sizes: list[int]) -> None:
         assert sorted(share.stripe for share in of_path) == list(range(of_path[0].stripes))
 
 
+def check_ties() -> None:
+    """Inputs of one size are read in one order, in whichever they come: a replay reads as the first run did."""
+    inputs = [Input(FILES, str(number), 500) for number in range(20)]
+    assert read_tasks(inputs, "memory://x", 8, "s") == read_tasks(inputs[::-1], "memory://x", 8, "s")
+
+
+def test_ties() -> None:
+    """They are."""
+    check_ties()
+    assert_caught(
+        Broken(
+            "ties have an order", read_tasks, "(-item.size_bytes, item.source, item.path)", "-item.size_bytes"
+        ),
+        check_ties,
+    )
+
+
 def test_tasks_follow_the_bytes() -> None:
     """Ten thousand small inputs are some hundred tasks, none of more than it may read; a large one has its own."""
     tasks = tasks_of(*[500] * 10_000)

@@ -466,6 +466,8 @@ def test_a_quota_is_kept(guarded: Guarded) -> None:
         answer = client.post("/v1/traces", content=many, headers=PROTOBUF)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) > 10
+    metrics = guarded.client(guarded.tokens["admin"]).get("/metrics").text
+    assert 'tracelake_http_requests_total{endpoint="/v1/traces",status="429"} 2.0' in metrics
     other = guarded.client(guarded.tokens["ingest"]).post("/v1/traces", content=many, headers=PROTOBUF)
     assert other.status_code == 200
 

@@ -127,7 +127,9 @@ def test_what_is_being_written_is_copied_too(
     """A write that is open when a migration begins, and that is acknowledged then, is there after it."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", HANG_S)
     monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", HANG_S)
-    url, (table, insert) = postgres.url(postgres.new_schema()), _WRITTEN[revision]
+    # Also where who keeps the server chose another isolation: what is copied is what stands once it is held.
+    url = f"{postgres.url(postgres.new_schema())}%20-cdefault_transaction_isolation%3Dserializable"
+    table, insert = _WRITTEN[revision]
     with (
         closing(TrackingDatabase(url)) as database,
         closing(psycopg.connect(url)) as writer,
@@ -154,6 +156,14 @@ def test_what_is_being_written_is_copied_too(
 def test_a_copy_without_a_lock_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule broken once: a revision copies what it does not hold."""
     broken = Broken("what is copied is held", hold, "if op", "if not op")
+    assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
+
+
+def test_the_isolation_of_a_migration_is_its_own(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule broken once: what the server's default is counts."""
+    broken = Broken("isolation", migrate, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SELECT 1")
     assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
 
 

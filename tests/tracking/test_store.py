@@ -19,6 +19,7 @@ from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, StorageError, UsageError
 from tracelake.otlp.by_trace import take_apart
 from tracelake.otlp.framing import Payload, Reading
+from tracelake.tracking import verify
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import migrate
 from tracelake.tracking.outbox import Outbox
@@ -153,6 +154,21 @@ def test_w6_the_row_of_a_trace_is_told_its_own_spans(store: TrackingStore) -> No
         Broken("none of others", info_of, "its == brought", "True"),
     ):
         assert_caught(broken, check)
+
+
+def test_w11_columns_of_a_workspace_that_are_lost_are_told(store: TrackingStore) -> None:
+    """W11: verify misses the columns of each workspace, also where another has the same ids, and a long name."""
+    store.write([request((1, 1), workspace=name) for name in ("a", "b" * 600)])
+    assert list(check_store(store, ())) == []
+
+    def check() -> None:
+        (found,) = check_store(store, ())
+        assert "other workspaces" in found.detail
+
+    with store.database.writing() as connection:
+        connection.execute(spans.delete().where(spans.c.workspace == "a"))
+    check()
+    assert_caught(Broken("the workspace", verify._keys, "stored_name(row[_WORKSPACE])", '"b" * 500'), check)
 
 
 def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:

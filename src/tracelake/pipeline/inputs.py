@@ -46,7 +46,7 @@ def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging:
     groups: list[tuple[InputShare, ...]] = []
     together: list[InputShare] = []
     room = 0
-    for item in sorted(inputs, key=lambda item: -item.size_bytes):
+    for item in sorted(inputs, key=lambda item: (-item.size_bytes, item.source, item.path)):
         stripes = min(STRIPES_MAX, 1 + item.size_bytes // STRIPE_INPUT_BYTES)
         shares = [
             InputShare(item.source, item.path, item.size_bytes, stripe, stripes) for stripe in range(stripes)

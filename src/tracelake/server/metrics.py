@@ -28,6 +28,8 @@ from tracelake.server.source_metrics import source_metrics
 OTHER: Final = "other"
 """The endpoint of requests that no route takes; their paths would make a series each."""
 
+_TAKING: Final = ("/v1/traces", "/v1/metrics", "/v1/logs")
+
 _TABLES: Final = {
     "rows": "Rows of a table.",
     "parts": "Parts of a table.",
@@ -78,7 +80,9 @@ class Requests:
 
     def count(self, scope: Scope, status: int) -> None:
         """Count one request that was answered."""
-        endpoint = getattr(scope.get("route"), "path", OTHER)
+        asked = scope["path"]
+        # What the guard refuses comes to no route.
+        endpoint = getattr(scope.get("route"), "path", asked if asked in _TAKING else OTHER)
         self._counter.labels(endpoint, str(status)).inc()
 
     def count_call(self, service: str, code: str) -> None:

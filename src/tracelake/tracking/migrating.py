@@ -27,6 +27,8 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
             return
     with database.writing() as connection:
         if not database.is_sqlite:
+            # Whoever waited for the lock must see what the one before it did, whatever the database's default is.
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         before = current(connection)
         if before == revision:

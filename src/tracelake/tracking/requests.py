@@ -107,8 +107,8 @@ def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] |
     """
     brought = {row[_WORKSPACE] for row in write.rows}
     if workspace is None:
-        workspace = _name(write.rows[0][_WORKSPACE])
-    its = {name for name in brought if _name(name) == workspace}
+        workspace = stored_name(write.rows[0][_WORKSPACE])
+    its = {name for name in brought if stored_name(name) == workspace}
     if not its:
         return None
     rows = write.rows if its == brought else [row for row in write.rows if row[_WORKSPACE] in its]
@@ -119,10 +119,10 @@ def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] |
         "start_ns": min(row[_START] for row in rows),
         "end_ns": max(row[_END] for row in rows),
         "state": _state(root),
-        "name": root and _name(root[_NAME]),
-        "service": root and _name(root[_SERVICE]),
-        "session_id": _name(_first(rows, _SESSION)),
-        "user_id": _name(_first(rows, _USER)),
+        "name": root and stored_name(root[_NAME]),
+        "service": root and stored_name(root[_SERVICE]),
+        "session_id": stored_name(_first(rows, _SESSION)),
+        "user_id": stored_name(_first(rows, _USER)),
         "request_preview": root and _cut(root[_INPUT], limits.TRACKING_PREVIEW_MAX_CHARS),
         "response_preview": root and _cut(root[_OUTPUT], limits.TRACKING_PREVIEW_MAX_CHARS),
     }
@@ -137,7 +137,9 @@ def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> lis
         if len(texts) <= limits.TRACKING_NAME_MAX_CHARS and "\0" not in texts:  # so is each of them
             rows.append(key + _stored(row))
         else:
-            rows.append(key + tuple(_name(each) if isinstance(each, str) else each for each in _stored(row)))
+            rows.append(
+                key + tuple(stored_name(each) if isinstance(each, str) else each for each in _stored(row))
+            )
     return rows
 
 
@@ -165,7 +167,8 @@ def _first(rows: Sequence[tuple[Any, ...]], at: int) -> str | None:
     return min((row for row in rows if row[at] is not None), key=_by_start, default=[None] * len(COLUMNS))[at]
 
 
-def _name(text: str | None) -> str | None:
+def stored_name(text: str | None) -> str | None:
+    """Return a name, such as that of a workspace, as a column holds it."""
     return _cut(text, limits.TRACKING_NAME_MAX_CHARS)
 
 

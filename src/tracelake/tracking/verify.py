@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence, Set
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Connection, Select, exists, select
 
-from tracelake._errors import DamageError, NotFoundError, StorageError
+from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
 from tracelake.limits import VERIFY_ALIKE_MAX
+from tracelake.otlp.by_trace import COLUMNS, take_apart
 from tracelake.otlp.framing import segment_problem
 from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.inbox import PREFIX
 from tracelake.tracking.outbox import segments
+from tracelake.tracking.requests import stored_name
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     LAKE_LOCATION,
@@ -33,6 +35,10 @@ from tracelake.tracking.store import TrackingStore, unpacked
 ROW: Final = "outbox row"
 TRACE: Final = "trace"
 DATABASE: Final = "tracking store"
+_SPAN_ID: Final = COLUMNS.index("span_id")
+_WORKSPACE: Final = COLUMNS.index("workspace")
+_Key: TypeAlias = tuple[str, str]
+"""Id and workspace of a span."""
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
@@ -113,7 +119,7 @@ def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -
         for part in connection.execute(_of(lake, some, trace_parts, *trace_parts.c)):
             parts[part.trace_id].append(part)
         for claim in connection.execute(
-            _of(lake, some, spans, spans.c.trace_id, spans.c.span_id, spans.c.sequence)
+            _of(lake, some, spans, spans.c.trace_id, spans.c.span_id, spans.c.workspace, spans.c.sequence)
         ):
             claims[claim.trace_id].append(claim)
         for info in connection.execute(_of(lake, some, trace_info, *trace_info.c)):
@@ -149,30 +155,51 @@ def _trace_problems(
         yield f"it says that it is archived at {location}, and the tracking store has a payload too"
     elif late := [part.sequence for part in parts if part.sequence not in waiting]:
         yield f"it is archived in the tables, which must have its rows {late} too by now, and they are here still"
-    by_row: dict[int, set[str]] = defaultdict(set)
+    by_row: dict[int, set[_Key]] = defaultdict(set)
     for claim in claims:
-        by_row[claim.sequence].add(claim.span_id)
+        by_row[claim.sequence].add((claim.span_id, claim.workspace))
     for part in parts:
         if problem := _part_problem(part, by_row):
             yield problem
 
 
-def _part_problem(part: Any, by_row: Mapping[int, set[str]]) -> str | None:
+def _part_problem(part: Any, by_row: Mapping[int, set[_Key]]) -> str | None:
     """Say what is wrong with a payload. One that a restore made has the number of no row, and spans of several."""
     try:
-        message = TracesData.FromString(unpacked(part.trace_id, part.payload, part.size_bytes))
+        data = unpacked(part.trace_id, part.payload, part.size_bytes)
+        message, keys = TracesData.FromString(data), _keys(data)
     except DamageError as error:
         return str(error)
-    except DecodeError as error:
+    except (DecodeError, InputError) as error:
         return f"its payload {part.sequence} cannot be decoded: {error}; restore the database"
     stored = [span for group in message.resource_spans for scope in group.scope_spans for span in scope.spans]
     if any(span.trace_id.hex() != part.trace_id for span in stored):
         return f"its payload {part.sequence} has spans of another trace; restore the database"
     if len(stored) != part.spans:
         return f"its payload {part.sequence} has {len(stored)} spans, and says that it has {part.spans}"
-    ids = {span.span_id.hex() for span in stored}
-    is_restored = part.sequence == RESTORED_SEQUENCE
-    columns = set[str]().union(*by_row.values()) if is_restored else by_row.get(part.sequence, set())
-    if ids - columns or (columns - ids and not is_restored):
-        return f"its payload {part.sequence} has other spans than there are columns of; restore the database"
-    return None
+    return _columns_problem(part.sequence, keys, by_row)
+
+
+def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_Key]]) -> str | None:
+    """Say how a payload differs from its columns."""
+    is_restored = sequence == RESTORED_SEQUENCE
+    columns = set[_Key]().union(*by_row.values()) if is_restored else by_row.get(sequence, set())
+    if not _differ(keys, columns, is_restored):
+        return None
+    if _differ({span for span, _ in keys}, {span for span, _ in columns}, is_restored):
+        return f"its payload {sequence} has other spans than there are columns of; restore the database"
+    return (
+        f"its payload {sequence} has spans of other workspaces than there are columns of; restore the database, "
+        "unless it was written before revision 0005"
+    )
+
+
+def _keys(data: bytes) -> set[_Key]:
+    """Return ids and workspaces of spans, as columns have them. Raises InputError."""
+    rows = (row for trace in take_apart("protobuf", data).values() for row in trace.rows)
+    return {(row[_SPAN_ID], stored_name(row[_WORKSPACE]) or "") for row in rows}
+
+
+def _differ(stored: Set[Any], columns: Set[Any], is_restored: bool) -> bool:
+    """Whether there are no columns of what is stored, or columns of what is not, but for what others brought."""
+    return bool(stored - columns or (columns - stored and not is_restored))
