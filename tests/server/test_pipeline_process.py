@@ -136,7 +136,7 @@ def test_it_ends_with_its_server_and_has_no_secret_of_it(monkeypatch: pytest.Mon
     def check() -> None:
         assert "hush" not in _environment().values()
         assert _environment()["TRACELAKE_METADATA"] == "there"
-        program = "from tracelake.server.pipeline_child import _end_with_the_server as end; end()"
+        program = "from tracelake.server import pipeline_child as it; it._end_with_the_server(it.Event())"
         done = subprocess.run(
             [sys.executable, "-c", program], stdin=subprocess.DEVNULL, check=False, timeout=HANG_S
         )

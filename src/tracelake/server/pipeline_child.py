@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from tracelake import limits
@@ -98,7 +99,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     channel = _own_channel()
     job = Job(**json.loads(sys.stdin.buffer.readline(limits.PIPELINE_LINE_MAX_BYTES)))
-    Thread(target=_end_with_the_server, name="tracelake-server", daemon=True).start()
+    over = Event()
+    watching = Thread(target=_end_with_the_server, args=(over,), name="tracelake-server", daemon=True)
+    watching.start()
     logger = logging.getLogger(_LOGGER)
     logger.addHandler(channel)
     logger.setLevel(job.log_level)
@@ -111,6 +114,10 @@ def main() -> None:
         own = None if isinstance(error, TracelakeError) else error
         logger.getChild("pipeline").error("the pipeline cannot go on: %s", error, exc_info=own)
         sys.exit(1)
+    finally:
+        # A thread that is left when the interpreter ends keeps modules, of which DuckDB then complains.
+        over.set()
+        watching.join()
 
 
 def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> None:
@@ -132,11 +139,13 @@ def _own_channel() -> _Channel:
     return _Channel(file)
 
 
-def _end_with_the_server() -> None:
+def _end_with_the_server(over: Event) -> None:
     """End at once when the server has: what no commit holds is taken again, as after a kill."""
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(os.EX_UNAVAILABLE)
+    while not over.is_set():
+        if select.select([sys.stdin], [], [], limits.PROGRESS_POLL_S)[0] and not os.read(
+            sys.stdin.fileno(), 1
+        ):
+            os._exit(os.EX_UNAVAILABLE)
 
 
 if __name__ == "__main__":
