@@ -1,7 +1,7 @@
 """64 exporters at once, over HTTP, over gRPC, and half and half, beside a Collector and `mlflow server`, in one run.
 
     scripts/setup-mlflow && scripts/setup-collector    # the peers
-    python benchmarks/exporters.py                     # 3 rounds of 10 s a case, about 20 minutes
+    python benchmarks/exporters.py                     # 3 rounds of 10 s a case, some 25 minutes
     python benchmarks/exporters.py --rounds 1 --seconds 5 --contestant tracelake-door --protocol grpc
 
 Each sends ten spans of 4 KB a request over a connection of its own, and the next when it has its answer. They are not
