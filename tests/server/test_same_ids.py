@@ -54,9 +54,13 @@ class Teams:
 
     def told(self, who: str, path: str) -> Any:
         """Return what somebody is told."""
-        answer = self._client.get(f"/api/v1/{path}", headers=self._headers(who))
+        answer = self.asked(who, path)
         assert answer.status_code == 200, answer.text
         return answer.json()
+
+    def asked(self, who: str, path: str) -> Any:
+        """Return what somebody is answered."""
+        return self._client.get(f"/api/v1/{path}", headers=self._headers(who))
 
     def commit(self) -> None:
         """Let the pipeline commit what waits."""
@@ -75,9 +79,13 @@ def check(teams: Teams, *stands: str) -> None:
         assert [(span["workspace"], span["name"]) for span in trace["spans"]] == [(team, name)]
         assert (trace["summary"]["name"], trace["summary"]["span_count"]) == (name, 1)
         assert teams.told(team, f"traces/{TRACE}/spans/{SPAN}")["name"] == name
+        assert teams.told("whole", f"traces/{TRACE}/spans/{SPAN}?workspace={team}")["name"] == name
         assert [each["name"] for each in teams.told(team, "traces")["traces"]] == [name]
         found = teams.told(team, "search?q=apple OR banana&facet=workspace")
         assert (found["total"], [hit["name"] for hit in found["hits"]]) == (1, [name])
+    refused = teams.asked("whole", f"traces/{TRACE}/spans/{SPAN}")
+    assert refused.status_code == 400
+    assert all(repr(team) in refused.json()["error"] for team in names)
     both = teams.told("whole", f"traces/{TRACE}")
     assert [(span["workspace"], span["name"]) for span in both["spans"]] == sorted(names.items())
     assert both["summary"]["span_count"] == 2

@@ -109,12 +109,21 @@ def search(
     )
 
 
-def find_span(lake: Lake, trace_id: str, span_id: str) -> Row:
-    """Return one span of a trace, of several workspaces the first as they are shown. Raises NotFoundError."""
-    for span in lake.trace(trace_id).spans:
-        if span["span_id"] == span_id:
-            return span
-    raise NotFoundError(f"trace {trace_id} has no span {span_id}")
+def find_span(lake: Lake, trace_id: str, span_id: str, workspace: str | None = None) -> Row:
+    """Return one span of a trace, where several workspaces have it that of the one named.
+
+    Raises NotFoundError, and UsageError where several have it and none is named.
+    """
+    spans = [span for span in lake.trace(trace_id).spans if span["span_id"] == span_id]
+    its = [span for span in spans if workspace in (None, span["workspace"])]
+    if not its:
+        raise NotFoundError(f"trace {trace_id} has no span {span_id}")
+    if len(its) > 1:
+        names = ", ".join(repr(span["workspace"][: limits.NAME_QUOTED_MAX_CHARS]) for span in its[:10])
+        raise UsageError(
+            f"several workspaces have span {span_id} of this trace; add workspace=, one of {names}"
+        )
+    return its[0]
 
 
 def trace_as_otlp(lake: Lake, trace_id: str) -> bytes:
