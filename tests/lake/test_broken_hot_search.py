@@ -10,14 +10,16 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
+from tests.lake import test_hot_lists as shared_tests
 from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
 from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
-from tracelake.lake import hot, hot_parts, hot_search
+from tracelake.lake import hot_lists, hot_parts, hot_search
+from tracelake.lake.hot_lists import HotLists, WaitingRows
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.uncommitted import Uncommitted
 
 Check = Callable[[tracelake.Lake, Path], object]
 
@@ -54,6 +56,16 @@ def check_damage(lake: tracelake.Lake, _folder: Path) -> None:
 def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
     with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
         list_tests.test_lists_are_bounded(lake, lake.hot.set_up(), pipeline, patch)
+
+
+def check_kept(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        shared_tests.test_a_list_costs_what_came_since(lake.hot.set_up(), patch)
+
+
+def check_together(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        shared_tests.test_who_lists_together_shares_what_is_begun_next(lake, lake.hot.set_up(), patch)
 
 
 def check_ahead(lake: tracelake.Lake, _folder: Path) -> None:
@@ -143,7 +155,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "lists read no huge trace",
-            TrackingStore.uncommitted,
+            Uncommitted.listed,
             "size <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES)",
             "size <= room",
         ),
@@ -152,11 +164,42 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "lists read no trace of many committed spans",
-            hot._large,
-            "> limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS",
-            "< 0",
+            hot_lists._shown,
+            "min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS)",
+            "room",
         ),
         check_lists,
+    ),
+    (
+        Broken("lists read no more committed spans than that", hot_lists._shown, "room -= spans", "pass"),
+        check_lists,
+    ),
+    (
+        Broken(
+            "what a list keeps is told by trace and row",
+            WaitingRows.newest,
+            "if part not in kept",
+            "if part[0] not in {each[0] for each in kept}",
+        ),
+        check_kept,
+    ),
+    (
+        Broken("a list reads what came since", WaitingRows.newest, "if part in self._numbers}", "if False}"),
+        check_kept,
+    ),
+    (
+        Broken(
+            "what has left is not kept", WaitingRows.newest, "if len(kept) < len(self._numbers)", "if False"
+        ),
+        check_kept,
+    ),
+    (
+        Broken("nobody gets a list of before", HotLists.newest, "self._made <= begun", "self._made < begun"),
+        check_together,
+    ),
+    (
+        Broken("who lists together shares", HotLists.newest, "self._made <= begun", "True"),
+        check_together,
     ),
     (
         Broken("damage hides nothing else", hot_parts._decoded, "except DamageError", "except KeyError"),

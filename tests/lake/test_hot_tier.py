@@ -23,7 +23,8 @@ from tracelake.tables.scan import Scan
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
-from tracelake.tracking.store import HotTrace, TrackingStore
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 
 def answers(lake: tracelake.Lake, store: TrackingStore) -> list[object]:
@@ -194,13 +195,13 @@ def test_lists_are_bounded(
     )
     others = {trace_id(2): 1, trace_id(3): 2}
     read: list[str] = []
-    traces = TrackingStore.traces
+    of_traces = Uncommitted.of_traces
 
-    def noted(self: TrackingStore, ids: Collection[str]) -> dict[str, HotTrace]:
-        read.extend(ids)
-        return traces(self, ids)
+    def noted(self: Uncommitted, wanted: Collection[ListedPart]) -> list[StoredPart]:
+        read.extend(trace_id for trace_id, *_ in wanted)
+        return of_traces(self, wanted)
 
-    monkeypatch.setattr(TrackingStore, "traces", noted)
+    monkeypatch.setattr(Uncommitted, "of_traces", noted)
     assert counts() == others
     assert sorted(read) == sorted(others)
     assert len(lake.trace(trace_id(1)).spans) == 2
@@ -216,3 +217,11 @@ def test_lists_are_bounded(
         store.write([request((number, 1))])
     monkeypatch.setattr(limits, "UNCOMMITTED_LIST_MAX_BYTES", len(payload((6, 1))) + 1)
     assert set(counts()) == {trace_id(number) for number in (1, 2, 3, 6)}
+    monkeypatch.undo()
+
+    assert pipeline.run_once() is not None
+    store.write([request((3, 5))])
+    store.write([request((2, 3))])
+    monkeypatch.setattr(limits, "UNCOMMITTED_LIST_MAX_SPANS", 4)
+    newest = counts()
+    assert (newest[trace_id(2)], newest[trace_id(3)]) == (3, 3), "the newest, as far as it goes"

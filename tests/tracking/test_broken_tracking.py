@@ -24,6 +24,7 @@ from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.migrating import migrate
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.uncommitted import Uncommitted
 
 Check = Callable[[TrackingStore, Path], object]
 
@@ -147,9 +148,9 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "what waits is found by its numbers",
-            TrackingStore.uncommitted,
-            "trace_parts.c.lake + 0",
-            "trace_parts.c.lake",
+            Uncommitted.listed,
+            "of.lake + 0",
+            "of.lake",
         ),
         check_plans,
     ),

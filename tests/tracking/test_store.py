@@ -34,6 +34,7 @@ from tracelake.tracking.schema import (
     trace_parts,
 )
 from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.uncommitted import Uncommitted
 from tracelake.tracking.verify import check_store
 
 
@@ -213,7 +214,7 @@ def test_late_spans_of_the_lakes_own_archive_are_taken(store: TrackingStore, tmp
     trace = store.traces([trace_id(1)])[trace_id(1)]
     assert (trace.is_hot, trace.generation, span_numbers(trace.data)) == (False, 1, [2])
     assert requests_of(store, tmp_path) == [late.payload]
-    assert store.uncommitted(10) == [trace_id(1)]
+    assert [part[0] for part in Uncommitted(store).listed()] == [trace_id(1)]
     rows.trim([row.sequence for row in rows.waiting()])
     assert store.traces([trace_id(1)])[trace_id(1)].data == b""
     assert count(store, spans) == 2, "columns stay"
@@ -440,11 +441,15 @@ def test_what_waits_is_found_by_its_numbers(store: TrackingStore) -> None:
             statements.append((statement, parameters))
 
     event.listen(store.database.engine, "before_cursor_execute", note)
-    assert store.uncommitted(10) == [trace_id(1)]
+    assert [part[0] for part in Uncommitted(store).listed()] == [trace_id(1)]
     Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
     event.remove(store.database.engine, "before_cursor_execute", note)
     assert len(statements) == 3
-    looked_up = ("USING INDEX tracelake_trace_parts_by_sequence (sequence=?)", "(lake=? AND trace_id=?)")
+    looked_up = (
+        "USING INDEX tracelake_trace_parts_by_sequence (sequence=?)",
+        "(lake=? AND trace_id=?)",
+        "(lake=? AND trace_id=? AND sequence=?)",
+    )
     with closing(sqlite3.connect(store.database.name)) as connection:
         for statement, parameters in statements:
             steps = connection.execute(f"explain query plan {statement}", parameters).fetchall()  # type: ignore[arg-type]

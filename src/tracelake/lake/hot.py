@@ -17,23 +17,23 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.claimed import standing
+from tracelake.lake.hot_lists import HotLists, summaries
 from tracelake.lake.hot_search import HotSearch, Search
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
-from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView, no_trace, to_rows
 from tracelake.tables.result_pages import PageToken
-from tracelake.tables.scan import connection
-from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS, aggregate_sql, summed
+from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS, summed
 from tracelake.tables.workspaces import within
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
 from tracelake.tracking.started import StartedTraces
 from tracelake.tracking.store import HotTrace, TrackingStore
 from tracelake.tracking.trace_search import FoundTraces, TraceSearch
+from tracelake.tracking.uncommitted import Uncommitted
 from tracelake.versions.branches import MAIN
 
 HOT: Final = "hot"
@@ -48,6 +48,7 @@ class HotTier:
         self._lock = Lock()
         self._store: TrackingStore | None = None
         self._next_look_s = 0.0
+        self._lists: tuple[TrackingStore, HotLists] | None = None
         self._search = HotSearch(opened, lambda: self.store)
 
     def set_up(self, url: str | None = None) -> TrackingStore:
@@ -160,22 +161,11 @@ class HotTier:
         store = self.store
         if store is None:
             return {}
-        ids = store.uncommitted(limits.UNCOMMITTED_TRACES_MAX)
-        hot = {trace_id: _claims(trace) for trace_id, trace in store.traces(ids).items() if trace.parts}
-
-        def read(view: CommitView) -> pa.Table | None:
-            large = _large(view, list(hot))
-            left = [trace_id for trace_id in hot if trace_id not in large]
-            return standing([*map(hot.__getitem__, left), view.spans_of(left)]) if left else None
-
-        rows = self._opened.read(MAIN, read) if hot else None
-        if rows is None:
-            return {}
-        nothing = pa.nulls(len(rows), pa.int64())
-        return {
-            "spans": rows.append_column(TRANSACTION_FIELD.with_nullable(True), nothing),
-            "traces": _summaries(rows),
-        }
+        with self._lock:
+            if self._lists is None or self._lists[0] is not store:
+                self._lists = store, HotLists(self._opened, Uncommitted(store))
+            lists = self._lists[1]
+        return lists.newest()
 
     def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[tuple[str, str]]]:
         """Return the rows of a trace, and workspace and id of spans of which the tracking store has a claim."""
@@ -204,14 +194,6 @@ class HotTier:
         return [within(_claims(trace), workspace) for trace in store.traces(ids).values() if trace.parts]
 
 
-def _large(view: CommitView, trace_ids: Sequence[str]) -> set[str]:
-    """Return the traces that have so many spans in a commit that lists show them as the commit has them."""
-    rows = view.table(TABLE_TRACES.name).lookup(trace_ids, ["trace_id", "span_count"]).to_pylist()
-    return {
-        str(row["trace_id"]) for row in rows if row["span_count"] > limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS
-    }
-
-
 def _claims(trace: HotTrace) -> pa.Table:
     return pa.Table.from_batches([rows_of(trace.data).take()])
 
@@ -221,13 +203,5 @@ def _summary(rows: pa.Table) -> dict[str, Any]:
     # A query takes as long as all else that is read of a small trace.
     if len(rows) <= limits.TRACE_SUMMED_MAX_SPANS:
         return summed(rows.select(list(SPAN_COLUMNS)).to_pylist())
-    summary: dict[str, Any] = _summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()[0]
+    summary: dict[str, Any] = summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()[0]
     return summary
-
-
-def _summaries(rows: pa.Table) -> pa.Table:
-    """Return the rows of table `traces` that these spans make."""
-    with connection() as db:
-        db.register("whole_traces", rows.select(list(SPAN_COLUMNS)))
-        summaries: pa.Table = db.sql(aggregate_sql("whole_traces", 0)).to_arrow_table()
-    return summaries

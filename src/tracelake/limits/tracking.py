@@ -52,11 +52,15 @@ UNCOMMITTED_TRACES_MAX: Final = 500
 """Traces of the tracking store that no commit holds whole yet, and that lists show beside the tables. Beyond: the
 newest are shown, and the others once they are committed; each can be read by its id."""
 UNCOMMITTED_LIST_MAX_BYTES: Final = 32 * MIB
-"""Spans of such traces, as OTLP, that one list reads. Beyond: as above."""
+"""What waits of such traces, as OTLP, that lists take together. Beyond: as above."""
 UNCOMMITTED_LIST_TRACE_MAX_BYTES: Final = 4 * MIB
-"""Spans of one such trace, as OTLP. Beyond: lists show it as commits have it; it can be read by its id."""
+"""What waits of one such trace, as OTLP. Beyond: lists show it as commits have it; it can be read by its id."""
 UNCOMMITTED_LIST_TRACE_MAX_SPANS: Final = 10_000
 """Spans that a commit has of one such trace. Beyond: as above."""
+UNCOMMITTED_LIST_MAX_SPANS: Final = 100_000
+"""Spans that a commit has of all such traces. Beyond: the newest of them are shown with what waits."""
+UNCOMMITTED_LIST_WAIT_S: Final = 30.0
+"""How long who lists them waits for the lists of others. Beyond: 503."""
 UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
 """Spans, as OTLP, that searches find before a commit holds them, the newest. Beyond: a result says that the rest is not
 searched yet."""

@@ -290,7 +290,7 @@ def is_damage(error: StorageError) -> bool:
     return isinstance(cause, UnicodeDecodeError)
 
 
-_Key = TypeVar("_Key", int, str)
+_Key = TypeVar("_Key", int, str, tuple[str, int])
 
 
 def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:

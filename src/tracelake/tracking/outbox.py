@@ -39,7 +39,7 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
     parts: dict[int, list[tuple[str, int, bytes]]] = {row.sequence: [] for row in rows if not row.payload}
     if parts:
         of = trace_parts.c
-        # `+ 0` as in `TrackingStore.uncommitted`.
+        # `+ 0` as in `Uncommitted.listed`.
         theirs = select(of.sequence, of.trace_id, of.size_bytes, of.payload).where(
             of.lake + 0 == lake, of.sequence.in_(parts)
         )
@@ -174,7 +174,7 @@ class Outbox:
     def _locked(self, connection: Connection, sequences: Any, *conditions: Any) -> list[str]:
         """Return the traces that came with some rows, locked in the order in which everybody locks them."""
         parts, info = trace_parts.c, trace_info.c
-        # `+ 0` as in `TrackingStore.uncommitted`.
+        # `+ 0` as in `Uncommitted.listed`.
         theirs = select(parts.trace_id).where(parts.lake + 0 == self._lake, parts.sequence.in_(sequences))
         query = (
             select(info.trace_id)

@@ -172,37 +172,6 @@ class TrackingStore:
                 infos.update((row.trace_id, dict(row._mapping)) for row in rows)
         return infos
 
-    def uncommitted(self, limit: int) -> list[str]:
-        """Return traces of which spans wait in the outbox, and may be in no table yet; the newest first.
-
-        Those that lists can take: of a very large one, and of more than fits together, nothing is read for them.
-        """
-        waiting = select(outbox.c.sequence).where(outbox.c.lake == self.lake)
-        query = (
-            select(trace_parts.c.trace_id)
-            # `+ 0`: by the numbers that wait, and not by the primary key through all parts of the lake.
-            .where(trace_parts.c.lake + 0 == self.lake, trace_parts.c.sequence.in_(waiting))
-            .group_by(trace_parts.c.trace_id)
-            .order_by(func.max(trace_parts.c.sequence).desc())
-            .limit(limit)
-        )
-        sizes: dict[str, int] = {}
-        with self.database.reading() as connection:
-            newest = list(connection.execute(query).scalars())
-            for ids in at_once(newest):
-                of_parts = select(trace_parts.c.trace_id, func.sum(trace_parts.c.size_bytes)).where(
-                    trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(ids)
-                )
-                rows = connection.execute(of_parts.group_by(trace_parts.c.trace_id))
-                sizes.update((trace_id, int(size)) for trace_id, size in rows)
-        fitting, room = [], limits.UNCOMMITTED_LIST_MAX_BYTES
-        for trace_id in newest:
-            size = sizes.get(trace_id, 0)
-            if size <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES):
-                fitting.append(trace_id)
-                room -= size
-        return fitting
-
     def ids_that_begin(self, beginning: str, limit: int, workspace: str | None = None) -> list[str]:
         """Return ids of traces that begin so, in order; with a workspace, of those with spans of it."""
         of = (trace_info if workspace is None else spans).c

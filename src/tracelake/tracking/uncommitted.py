@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_
 
 from tracelake import limits
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TrackingStore
+
+ListedPart: TypeAlias = tuple[str, int, int]
+"""Trace, outbox row, and bytes of the spans: what never changes while they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +70,53 @@ class Uncommitted:
             for some in at_once(sorted(sequences)):
                 query = (
                     select(trace_parts.c.sequence, func.sum(trace_parts.c.size_bytes))
-                    # `+ 0`: as in `TrackingStore.uncommitted`.
+                    # `+ 0`: as in `listed`.
                     .where(trace_parts.c.lake + 0 == self._lake, trace_parts.c.sequence.in_(some))
                     .group_by(trace_parts.c.sequence)
                 )
                 sizes.update((sequence, int(size)) for sequence, size in connection.execute(query))
         return sizes
+
+    def listed(self) -> list[ListedPart]:
+        """Return what waits of the newest traces, as far as lists take it, those of the newest first.
+
+        Of a trace of which very much waits, and of more than fits together, nothing is taken.
+        """
+        of = trace_parts.c
+        waiting = of.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self._lake))
+        newest = (
+            select(of.trace_id, func.sum(of.size_bytes))
+            # `+ 0`: by the numbers that wait, and not by the primary key through all parts of the lake.
+            .where(of.lake + 0 == self._lake, waiting)
+            .group_by(of.trace_id)
+            .order_by(func.max(of.sequence).desc())
+            .limit(limits.UNCOMMITTED_TRACES_MAX)
+        )
+        parts: dict[str, list[ListedPart]] = {}
+        with self._database.reading() as connection:
+            room = limits.UNCOMMITTED_LIST_MAX_BYTES
+            for trace_id, size in connection.execute(newest):
+                if size <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_BYTES):
+                    parts[trace_id] = []
+                    room -= int(size)
+            columns = select(of.trace_id, of.sequence, of.size_bytes).order_by(of.sequence)
+            for ids in at_once(list(parts)):
+                for row in connection.execute(
+                    columns.where(of.lake == self._lake, of.trace_id.in_(ids), waiting)
+                ):
+                    parts[row.trace_id].append((row.trace_id, row.sequence, row.size_bytes))
+        return [part for trace_id in parts for part in parts[trace_id]]
+
+    def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:
+        """Return the spans of some traces of some rows, of those that are still here."""
+        columns = (trace_parts.c[name] for name in ("trace_id", "sequence", "size_bytes", "payload"))
+        query = select(*columns).where(trace_parts.c.lake == self._lake)
+        key = tuple_(trace_parts.c.trace_id, trace_parts.c.sequence)
+        parts: list[StoredPart] = []
+        with self._database.reading() as connection:
+            for some in at_once([part[:2] for part in wanted]):
+                parts.extend(StoredPart(*row) for row in connection.execute(query.where(key.in_(some))))
+        return parts
 
     def parts(self, sequences: Collection[int]) -> list[StoredPart]:
         """Return the spans of rows, in order of their numbers."""

@@ -1,0 +1,165 @@
+"""What lists show beside a commit: the traces of which spans wait in the outbox.
+
+What an outbox row brought never changes, so the rows that are made of it are kept until it has left: a list costs what
+came since the list before it. One thread at a time makes a list. Who asks meanwhile gets, with all others who do, the
+one that is begun next: so what lists have in memory does not grow with those who ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from threading import Lock
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracelake import limits
+from tracelake._errors import BackPressureError
+from tracelake.lake.claimed import standing
+from tracelake.lake.opened import OpenLake
+from tracelake.otlp.by_trace import add_rows
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
+from tracelake.tables.built_in import TABLE_TRACES
+from tracelake.tables.commit_view import CommitView
+from tracelake.tables.scan import connection
+from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql
+from tracelake.tracking.store import unpacked
+from tracelake.tracking.uncommitted import ListedPart, Uncommitted
+from tracelake.versions.branches import MAIN
+
+_PART: Final = pa.field("_part", pa.int64())
+
+
+class HotLists:
+    """The uncommitted traces of one tracking store, as lists show them. Threads may share it."""
+
+    def __init__(self, opened: OpenLake, uncommitted: Uncommitted) -> None:
+        self._opened = opened
+        self._uncommitted = uncommitted
+        self._making = Lock()
+        self._begun = 0
+        self._made = 0
+        """The number of the list that was made last."""
+        self._list: Mapping[str, pa.Table] = {}
+        self._waiting = WaitingRows(uncommitted)
+
+    def newest(self) -> Mapping[str, pa.Table]:
+        """Return the rows of tables `spans` and `traces`, of a list that was begun after this call.
+
+        Raises BackPressureError.
+        """
+        begun = self._begun
+        if not self._making.acquire(timeout=limits.UNCOMMITTED_LIST_WAIT_S):
+            raise BackPressureError(
+                "what no commit holds yet takes too long to be listed; list it again later"
+            )
+        try:
+            if self._made <= begun:
+                self._begun = number = self._begun + 1
+                self._list = self._make()
+                self._made = number
+            return self._list
+        finally:
+            self._making.release()
+
+    def _make(self) -> Mapping[str, pa.Table]:
+        # Before the commit is chosen: what has left the outbox is in that commit.
+        ids, waiting = self._waiting.newest()
+
+        def read(view: CommitView) -> pa.Table | None:
+            shown = _shown(view, ids)
+            if not shown:
+                return None
+            # Most often all are.
+            of_shown = pc.is_in(waiting["trace_id"], pa.array(shown, pa.string()))
+            hot = waiting if len(shown) == len(ids) else waiting.filter(of_shown)
+            return standing([hot, view.spans_of(shown)])
+
+        rows = self._opened.read(MAIN, read) if ids else None
+        if rows is None:
+            return {}
+        nothing = pa.nulls(len(rows), pa.int64())
+        return {
+            "spans": rows.append_column(TRANSACTION_FIELD.with_nullable(True), nothing),
+            "traces": summaries(rows),
+        }
+
+
+class WaitingRows:
+    """The rows of what waits in an outbox, as far as lists take it. One thread at a time may ask for them."""
+
+    def __init__(self, uncommitted: Uncommitted) -> None:
+        self._uncommitted = uncommitted
+        self._rows = SPANS.append(_PART).empty_table()
+        self._numbers: dict[ListedPart, int] = {}
+        """The parts that have been read, as column `_part` has them."""
+        self._next = count()
+
+    def newest(self) -> tuple[list[str], pa.Table]:
+        """Return the traces of which spans wait, the newest first, and the rows of these spans.
+
+        Raises DamageError, InputError.
+        """
+        wanted = self._uncommitted.listed()
+        kept = {part: self._numbers[part] for part in wanted if part in self._numbers}
+        rows = self._rows
+        if len(kept) < len(self._numbers):
+            rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(kept.values(), _PART.type)))
+        for step in _steps([part for part in wanted if part not in kept]):
+            numbers, new = self._read(step)
+            kept |= numbers
+            rows = pa.concat_tables([rows, new])
+        self._rows, self._numbers = rows.combine_chunks(), kept
+        return list(dict.fromkeys(trace_id for trace_id, _, _ in wanted)), self._rows
+
+    def _read(self, step: Sequence[ListedPart]) -> tuple[dict[ListedPart, int], pa.Table]:
+        """Return numbers and rows of parts, of those that are still there."""
+        columns, of_rows = SpanColumns(), list[int]()
+        numbers: dict[ListedPart, int] = {}
+        for part in self._uncommitted.of_traces(step):
+            number = numbers[part.trace_id, part.sequence, part.size_bytes] = next(self._next)
+            add_rows(unpacked(part.trace_id, part.payload, part.size_bytes), columns)
+            of_rows += [number] * (columns.rows - len(of_rows))
+        return numbers, pa.Table.from_batches([columns.take()]).append_column(
+            _PART, pa.array(of_rows, _PART.type)
+        )
+
+
+def _steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
+    """Cut parts into steps by their bytes: what spans are decoded to takes many times that."""
+    step: list[ListedPart] = []
+    room = limits.UNCOMMITTED_SEARCH_STEP_BYTES
+    for part in parts:
+        size_bytes = part[2]
+        if step and size_bytes > room:
+            yield step
+            step, room = [], limits.UNCOMMITTED_SEARCH_STEP_BYTES
+        step.append(part)
+        room -= size_bytes
+    if step:
+        yield step
+
+
+def _shown(view: CommitView, trace_ids: Sequence[str]) -> list[str]:
+    """Return the traces that are shown with what waits: not those of which a commit has many spans, nor beyond many."""
+    committed: dict[str, int] = {}
+    for row in view.table(TABLE_TRACES.name).lookup(trace_ids, ["trace_id", "span_count"]).to_pylist():
+        committed[row["trace_id"]] = committed.get(row["trace_id"], 0) + row["span_count"]
+    shown, room = [], limits.UNCOMMITTED_LIST_MAX_SPANS
+    for trace_id in trace_ids:
+        spans = committed.get(trace_id, 0)
+        if spans <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS):
+            shown.append(trace_id)
+            room -= spans
+    return shown
+
+
+def summaries(rows: pa.Table) -> pa.Table:
+    """Return the rows of table `traces` that these spans make."""
+    with connection() as db:
+        db.register("whole_traces", rows.select(list(SPAN_COLUMNS)))
+        of_traces: pa.Table = db.sql(aggregate_sql("whole_traces", 0)).to_arrow_table()
+    return of_traces
