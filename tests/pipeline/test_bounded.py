@@ -20,7 +20,8 @@ from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline import decode as reading
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.publish import shape_tasks
+from tracelake.pipeline.pieces import Piece
+from tracelake.pipeline.publish import by_range, shape_tasks
 from tracelake.pipeline.sources.files import find_files
 from tracelake.shards import footers
 from tracelake.shards.model import Part
@@ -125,6 +126,15 @@ def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str,
 def test_a_transaction_has_tasks_for_what_it_holds(spans: int, arrow_bytes: int, tasks: int) -> None:
     """A small one has one task, a large one a few, and a huge one more by its spans or bytes: nothing caps them."""
     assert shape_tasks(spans, arrow_bytes) == tasks
+
+
+def test_each_piece_is_looked_at_once() -> None:
+    """Each goes to the range of its bucket, in the order that they have: what is asked once cannot be asked again."""
+    pieces = [Piece("a.arrow", at, 1, bucket, 1, 1, at) for at, bucket in enumerate((5, 0, 7, 3, 2, 0, 4))]
+    ranges = [(0, 3), (3, 4), (4, 8)]
+    assert by_range(iter(pieces), ranges) == [
+        [piece for piece in pieces if low <= piece.bucket < high] for low, high in ranges
+    ]
 
 
 def test_what_a_transaction_reads_does_not_grow_with_the_table(

@@ -6,7 +6,7 @@ stay on the last commit until the new one names everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from typing import Final
@@ -183,6 +183,7 @@ class Outputs:
         settings = self._index.settings()
         groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
+        ranges = [(low, high) for low, high in pairwise(bounds) if low < high]
         return [
             ShapeTask(
                 objects_url=self._objects.url,
@@ -193,16 +194,24 @@ class Outputs:
                 buckets=self._buckets,
                 low=low,
                 high=high,
-                pieces=[piece for piece in pieces if low <= piece.bucket < high],
+                pieces=of_range,
                 tables={
                     name: TableBefore(live[name].for_buckets(set(range(low, high))), state.epoch)
                     for name, state in states.items()
                 },
                 vectors=settings.vectors,
             )
-            for low, high in pairwise(bounds)
-            if low < high
+            for (low, high), of_range in zip(ranges, by_range(pieces, ranges), strict=True)
         ]
+
+
+def by_range(pieces: Iterable[Piece], ranges: Sequence[tuple[int, int]]) -> list[list[Piece]]:
+    """Return the pieces of each range of buckets: of as many as tasks times buckets, so each is looked at once."""
+    range_of = {bucket: number for number, (low, high) in enumerate(ranges) for bucket in range(low, high)}
+    of_ranges: list[list[Piece]] = [[] for _ in ranges]
+    for piece in pieces:
+        of_ranges[range_of[piece.bucket]].append(piece)
+    return of_ranges
 
 
 def _change_of(table: str, receipts: Sequence[ShapeReceipt]) -> TableChange:
