@@ -94,8 +94,14 @@ class Sent:
     """No request has a higher number."""
 
 
-def bodies(spans: int, format: str, pool_bytes: int = POOL_BYTES, text_words: int = 600_000) -> list[bytes]:
-    """Return requests of spans of 4 KB text, each with placeholders for the id of its trace and its token.
+def bodies(
+    spans: int,
+    format: str,
+    pool_bytes: int = POOL_BYTES,
+    text_words: int = 600_000,
+    text_chars: int = TEXT_CHARS,
+) -> list[bytes]:
+    """Return requests of spans with so much text in and out, each with placeholders for trace id and token.
 
     Texts are cut from one of so many words, by chance: two of them may share some.
     """
@@ -105,12 +111,12 @@ def bodies(spans: int, format: str, pool_bytes: int = POOL_BYTES, text_words: in
     made: list[bytes] = []
     size_bytes = 0
     while size_bytes < pool_bytes and len(made) < POOL_REQUESTS:
-        made.append(_body(rng, text, spans, format))
+        made.append(_body(rng, text, spans, format, text_chars))
         size_bytes += len(made[-1])
     return made
 
 
-def _body(rng: random.Random, text: str, spans: int, format: str) -> bytes:
+def _body(rng: random.Random, text: str, spans: int, format: str, text_chars: int) -> bytes:
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = "shop"
@@ -122,8 +128,8 @@ def _body(rng: random.Random, text: str, spans: int, format: str) -> bytes:
         span.start_time_unix_nano = 1_790_000_000_000_000_000 + number * 1_000_000
         span.end_time_unix_nano = span.start_time_unix_nano + 7_000_000
         for key in ("input.value", "output.value"):
-            begin = rng.randrange(len(text) - TEXT_CHARS)
-            value = text[begin : begin + TEXT_CHARS]
+            begin = rng.randrange(len(text) - text_chars)
+            value = text[begin : begin + text_chars]
             span.attributes.add(key=key).value.string_value = f"{TOKEN} {value}" if number == 1 else value
         span.attributes.add(key="llm.model_name").value.string_value = "small"
         span.attributes.add(key="llm.token_count.prompt").value.int_value = rng.randrange(4_000)
