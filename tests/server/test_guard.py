@@ -25,7 +25,7 @@ from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake._errors import DamageError, ForbiddenError, StorageError
 from tracelake.access.model import Role
-from tracelake.server import guard, key_ring, routes
+from tracelake.server import cookies, guard, key_ring, routes
 from tracelake.server.app import create_app
 from tracelake.server.auditing import Auditing
 from tracelake.server.guard import Allowed
@@ -339,7 +339,7 @@ def test_allowed_names_and_sites(store: FaultyStore) -> None:
             "Origin",
         )
         assert guarded.client(guarded.tokens["read"], **headers).get("/api/v1/traces").status_code == 403
-        cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
+        cookie = {"Cookie": f"{cookies.COOKIE}={guarded.tokens['admin']}"}
         assert guarded.client(**headers, **cookie).post("/v1/traces", content=BODY).status_code == 401
         assert guarded.client(Host="127.0.0.1").get("/healthz").status_code == 400
 
@@ -361,7 +361,7 @@ def test_signing_in(guarded: Guarded) -> None:
     signed_in = guarded.client(Cookie=cookie.partition(";")[0])
     assert signed_in.get("/api/v1/traces").status_code == 200
     out = guarded.client().post("/sign-out")
-    assert f'{guard.COOKIE}=""' in out.headers["set-cookie"]
+    assert f'{cookies.COOKIE}=""' in out.headers["set-cookie"]
 
 
 def test_forms_that_sign_nobody_in(guarded: Guarded, store: FaultyStore) -> None:
@@ -384,7 +384,7 @@ def test_signing_in_leads_nowhere_else(guarded: Guarded, after: str) -> None:
 
 def test_a_cookie_is_of_no_use_to_other_sites(guarded: Guarded) -> None:
     """What changes something counts by cookie only with the Origin that browsers send from our own pages."""
-    cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
+    cookie = {"Cookie": f"{cookies.COOKIE}={guarded.tokens['admin']}"}
     new = {"name": "b"}
     assert guarded.client(**cookie).post("/api/v1/branches", json=new).status_code == 403
     assert (
@@ -407,8 +407,8 @@ def test_cookies_of_others_neither_hide_ours_nor_cost_time(
 
     monkeypatch.setattr("http.cookies._unquote", unquote)
     others = 'a="' + "\\" * 100 + '"; [no cookie]; {"b": 1}'
-    ours = f"{guard.COOKIE}={guarded.tokens['admin']}"
-    quoted = guard.COOKIE + '="' + "\\" * 100 + '"'
+    ours = f"{cookies.COOKIE}={guarded.tokens['admin']}"
+    quoted = cookies.COOKIE + '="' + "\\" * 100 + '"'
     for cookie in (f"{others}; {ours}", f"{ours}; {others}"):
         assert guarded.client(Cookie=cookie).get("/api/v1/traces").status_code == 200
         assert "Sign out" in guarded.client(Cookie=cookie).get("/sign-in").text
@@ -421,7 +421,7 @@ def test_a_page_without_a_name_is_not_ours(store: FaultyStore) -> None:
     """Who names no host has no page here, also where any name will do."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         guarded = make(store, inbox, allowed=Allowed(["*"]))
-        cookie = f"{guard.COOKIE}={guarded.tokens['admin']}"
+        cookie = f"{cookies.COOKIE}={guarded.tokens['admin']}"
         for host in ({}, {"Host": ""}):
             headers = {"Origin": "null", "Cookie": cookie} | host
             assert _raw_status(guarded.app, "/api/v1/branches", headers) == 403

@@ -18,7 +18,7 @@ from tracelake._errors import BackPressureError, NoKeyError, StorageError
 from tracelake.access.sessions import Sessions
 from tracelake.server import sign_in
 from tracelake.server.app import create_app
-from tracelake.server.guard import COOKIE
+from tracelake.server.cookies import COOKIE
 from tracelake.server.key_ring import KeyRing
 from tracelake.tracking.inbox import Inbox
 

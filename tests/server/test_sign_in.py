@@ -26,10 +26,11 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tests.server.openid import Person
 from tracelake import limits
+from tracelake.access import begun as access_begun
 from tracelake.access import openid as access_openid
 from tracelake.access.openid import OpenId, SignInSecret
 from tracelake.access.sessions import PARTITION, Sessions
-from tracelake.server import guard, key_ring, provider, provider_pages
+from tracelake.server import cookies, key_ring, provider, provider_pages
 from tracelake.server.app import create_app
 from tracelake.tracking.inbox import Inbox
 
@@ -107,7 +108,7 @@ def test_people_sign_in(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     answer = ada.get(ada.at_provider(begun.headers["location"]))
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     assert '<meta http-equiv="refresh" content="1;url=/traces/1?a=b">' in answer.text
-    gone, cookie = sorted(answer.headers.get_list("set-cookie"), key=lambda line: guard.COOKIE in line)
+    gone, cookie = sorted(answer.headers.get_list("set-cookie"), key=lambda line: cookies.COOKIE in line)
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/;", "Max-Age=43200"))
     assert "Secure" not in cookie
     assert "Max-Age=0" in gone
@@ -168,7 +169,7 @@ def check_the_end(site: Site) -> None:
     assert ben.get("/sign-out", "POST", Origin="https://evil.example").status_code == 403
     assert other.get("/api/v1/traces").status_code == 200
     assert ben.get("/sign-out", "POST", **OURS).status_code == 303
-    assert guard.COOKIE not in ben.cookies
+    assert cookies.COOKIE not in ben.cookies
     ben.cookies = kept
     assert ben.get("/api/v1/traces").status_code == 401
     site.later()
@@ -180,7 +181,7 @@ def test_a_session_ends(site: Site) -> None:
     check_the_end(site)
     begun = site.lake.sessions.begin("ben, ben", "read", "*")
     ben = site.person("ben")
-    ben.cookies = {guard.COOKIE: begun.token}
+    ben.cookies = {cookies.COOKIE: begun.token}
     site.later()
     assert ben.get("/api/v1/traces").status_code == 200
     admin = {"Authorization": f"Bearer {site.lake.keys.create('ada', 'admin').token}"}
@@ -201,6 +202,11 @@ def test_nobody_is_let_in_by_default(site: Site) -> None:
 def check_states(site: Site) -> None:
     """What comes back counts once, and in the browser that began."""
     ada, ben = site.person("ada"), site.person("ben")
+    begun_elsewhere = site.person("ada")
+    begun_elsewhere.client = site.servers[1]
+    back = begun_elsewhere.go()
+    begun_elsewhere.client = site.servers[0]
+    assert begun_elsewhere.get(back).status_code == 200  # another server of the lake signed it
     back = ada.go()
     held = dict(ada.cookies)
     ben.begin("/")
@@ -222,7 +228,7 @@ def check_states(site: Site) -> None:
 
 def _begin(person: Person) -> str:
     person.begin("/")
-    return person.cookies[guard.BEGUN_COOKIE].partition(".")[0]
+    return person.cookies[cookies.BEGUN_COOKIE].partition(".")[0]
 
 
 def test_states(site: Site) -> None:
@@ -266,16 +272,19 @@ def test_the_way_leads_nowhere_else(site: Site, after: str) -> None:
 
 def test_cookies_that_nobody_set(site: Site) -> None:
     """Whatever a browser holds for what it began is answered."""
+    own, signature = "a" * 43, "b" * 43
     for held in (
         "x",
         "." * 60,
-        f"{'a' * 43}.",
-        f"{'a' * 43}.a",
-        f"{'a' * 43}.{'_' * 2_048}",
-        f"{'a' * 43}.{'a' * 9_000}",
+        f"{own}.",
+        f"{own}.1..",
+        f"{own}.1.a.{signature}",
+        f"{own}.{'9' * 12}.{'_' * 2_048}.{signature}",
+        f"{own}.{'9' * 9_000}..{signature}",
+        f"{own}.1.{'a' * 9_000}.{signature}",
     ):
         answer = site.servers[0].get(
-            "/sign-in/callback?code=1&state=2", headers={"Cookie": f"{guard.BEGUN_COOKIE}={held}"}
+            "/sign-in/callback?code=1&state=2", headers={"Cookie": f"{cookies.BEGUN_COOKIE}={held}"}
         )
         assert answer.status_code == 400, held
 
@@ -386,6 +395,87 @@ def come_back(site: Site) -> Any:
     person = site.person("ada")
     begun = SignInSecret(_begin(person))
     return person.get(f"/sign-in/callback?code={begun.nonce}&state={begun.state}")
+
+
+def check_made_up(told: Site, answers: Answers) -> None:
+    """What no server of the lake has signed, or for another address, asks the provider for nothing."""
+    held, eve = SignInSecret("e" * 43), told.person("eve")
+    eve.begin("/")
+    _, *rest = eve.cookies[cookies.BEGUN_COOKIE].split(".")
+    eve.cookies[cookies.BEGUN_COOKIE] = ".".join((held.secret, *rest))
+    answers.asked = []
+    back = f"/sign-in/callback?code={held.nonce}&state={held.state}"
+    assert (eve.get(back).status_code, answers.asked) == (400, [])
+    ada = told.person("ada")
+    begun = SignInSecret(_begin(ada))
+    back = f"/sign-in/callback?code={begun.nonce}&state={begun.state}"
+    elsewhere = Person(Client(ada.client._app, "http://localhost"), "ada")
+    elsewhere.cookies = dict(ada.cookies)
+    assert elsewhere.get(back).status_code == 400
+    assert ada.get(back).status_code == 200
+
+
+def test_what_is_made_up(told: Site, answers: Answers) -> None:
+    """It is of no use."""
+    check_made_up(told, answers)
+
+
+def check_over_tls(told: Site, _answers: Answers) -> None:
+    """Over TLS cookies have names that no other site can plant, and what is planted under the bare ones is none."""
+    tls = Client(told.servers[0]._app, "https://127.0.0.1")
+    ada, victim = Person(tls, "ada"), Person(tls, "ben")
+    begun = ada.get("/sign-in/provider")
+    secret = SignInSecret(ada.cookies[f"__Host-{cookies.BEGUN_COOKIE}"].partition(".")[0])
+    back = f"/sign-in/callback?code={secret.nonce}&state={secret.state}"
+    victim.cookies = {cookies.BEGUN_COOKIE: ada.cookies[f"__Host-{cookies.BEGUN_COOKIE}"]}
+    assert victim.get(back).status_code == 400
+    answer = ada.get(back)
+    assert answer.status_code == 200
+    host = f"__Host-{cookies.COOKIE}"
+    assert list(ada.cookies) == [host]
+    victim.cookies = {cookies.COOKIE: ada.cookies[host]}
+    assert victim.get("/api/v1/traces").status_code == 401
+    assert "Sign out" not in victim.get("/sign-in").text
+    assert ada.get("/api/v1/traces").status_code == 200
+    assert "Sign out" in ada.get("/sign-in").text
+    out = ada.get("/sign-out", "POST", Origin="https://127.0.0.1")
+    assert (ada.cookies, [each.standing for each in told.lake.sessions.all()]) == ({}, ["revoked"])
+    lines = [line for each in (begun, answer, out) for line in each.headers.get_list("set-cookie")]
+    assert len(lines) == 4
+    for line in lines:  # else a browser takes none of them
+        assert line.startswith("__Host-"), line
+        assert all(f"; {word}" in line for word in ("Secure", "Path=/;", "HttpOnly")), line
+        assert "domain" not in line.lower(), line
+
+
+def test_over_tls(told: Site, answers: Answers) -> None:
+    """They do, from the beginning to signing out."""
+    check_over_tls(told, answers)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("what a browser began is signed", access_begun.begun_of,
+                "not hmac.compare_digest(signature.encode(), _signature(body, by, place).encode())", "False"),
+         check_made_up),
+        (Broken("for this address", access_begun._signature, "{place}", "any"), check_made_up),
+        (Broken("only __Host- over TLS", cookies.our_cookies, 'cookie_name(name, scope["scheme"]): name',
+                "name: name"), check_over_tls),
+        (Broken("also bare ones over TLS", cookies.our_cookies, "bare.get(called)", "bare.get(called, called)"),
+         check_over_tls),
+        (Broken("__Host- is Secure", cookies._set, "secure=secure", "secure=secure and bool(value)"),
+         check_over_tls),
+        (Broken("__Host- has the first path", cookies._set, "is_begun and not secure", "is_begun"),
+         check_over_tls),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_of_cookies_are_caught(
+    told: Site, answers: Answers, broken: Broken, check: Callable[[Site, Answers], None]
+) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(told, answers))
 
 
 def test_keys_that_the_provider_changes(
@@ -535,13 +625,13 @@ def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
             patch.setattr(limits, "PROVIDER_WAIT_S", 0.01)
             answer = person.get(back)
             assert (answer.status_code, "many sign in at once" in answer.text) == (503, True)
-            assert guard.BEGUN_COOKIE in person.cookies
+            assert cookies.BEGUN_COOKIE in person.cookies
             patch.setattr(limits, "PROVIDER_WAIT_S", HANG_S)
 
             async def asked() -> list[int]:
                 statuses: list[int] = []
                 transport = httpx.ASGITransport(person.client._app)
-                cookie = f"{guard.BEGUN_COOKIE}={person.cookies[guard.BEGUN_COOKIE]}"
+                cookie = f"{cookies.BEGUN_COOKIE}={person.cookies[cookies.BEGUN_COOKIE]}"
                 async with (
                     httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
                     anyio.create_task_group() as group,
@@ -602,7 +692,7 @@ def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.Log
     assert come_back(told).status_code == 403
     ben = told.person("ben")
     assert ben.client.post("/sign-in", content=b"key=none", headers=OURS).status_code == 401
-    ben.cookies = {guard.COOKIE: told.lake.sessions.begin("ben", "read", "*").token}
+    ben.cookies = {cookies.COOKIE: told.lake.sessions.begin("ben", "read", "*").token}
     ben.get("/sign-out", "POST", **OURS)
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("tracelake")]
     for beginning in (

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from tracelake import limits
 from tracelake._errors import AccessError, DamageError, LimitError, NotFoundError
+from tracelake.access.begun import LakeSecret
 from tracelake.access.keys import KeyRecords, decoded
 from tracelake.access.model import KeyInfo, KeyRecord, NewKey, Role
 from tracelake.access.protocol import (
@@ -21,6 +23,7 @@ from tracelake.access.protocol import (
     standing_of,
     token_of,
 )
+from tracelake.storage import KeyValueStore
 
 audit = logging.getLogger("tracelake.audit")
 
@@ -32,6 +35,11 @@ class Sessions(KeyRecords):
 
     partition = PARTITION
     list_command = "tracelake session list"
+
+    def __init__(self, records: Callable[[], KeyValueStore]) -> None:
+        super().__init__(records)
+        self.signing = LakeSecret(records)
+        """By which servers know what browsers began."""
 
     def begin(self, name: str, role: Role, workspace: str, person: str | None = None) -> NewKey:
         """Begin a session of a person, whom only the name tells from others if there is nothing better.

@@ -1,15 +1,15 @@
-"""Reading back keys and audit, for `tracelake verify`."""
+"""Reading back keys, audit and secrets, for `tracelake verify`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelake.access import audit, keys, sessions
+from tracelake.access import audit, begun, keys, sessions
 from tracelake.results import Finding
 from tracelake.storage import KeyValueStore
 from tracelake.storage.verify import check_records
 
 
 def check_access(key_value: KeyValueStore) -> Iterator[Finding]:
-    """Yield each key, session and line of the audit whose record is not as it was written."""
-    return check_records(key_value, (keys.PARTITION, sessions.PARTITION, audit.PARTITION))
+    """Yield each key, session, line of the audit and secret whose record is not as it was written."""
+    return check_records(key_value, (keys.PARTITION, sessions.PARTITION, audit.PARTITION, begun.PARTITION))

@@ -10,6 +10,9 @@ SESSIONS_ERASED_MAX: Final = 100
 """Sessions that are over and are removed by one sign-in. Beyond: the next removes more."""
 SIGN_IN_BEGUN_MAX_S: Final = 600
 """How long a browser may be at the provider. Beyond: it begins again."""
+SIGN_IN_SECRET_KEPT_S: Final = 60.0
+"""How old the secret of the lake is at most by which what a browser holds meanwhile is signed. Beyond: it is read
+again."""
 SIGN_IN_NEXT_MAX_BYTES: Final = 1_024
 """The address that signing in leads to. Beyond: it leads to the first page."""
 SIGN_IN_CODE_MAX_CHARS: Final = 4_096

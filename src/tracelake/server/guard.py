@@ -8,7 +8,6 @@ of who signed in, which counts for what a page of this server asks for alone.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,9 +23,10 @@ from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
 from tracelake.access.audit import shown
 from tracelake.access.model import AuditKind, AuditRecord
-from tracelake.access.protocol import Need, called, check_whole, id_of
+from tracelake.access.protocol import Need, called, check_whole
 from tracelake.server.api import json_response
 from tracelake.server.auditing import Auditing, address_of, objects_told, record_of
+from tracelake.server.cookies import COOKIE, leave_out_cookies, our_cookies
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp import METER, failure
@@ -37,12 +37,6 @@ logger = logging.getLogger("tracelake.server")
 audit = logging.getLogger("tracelake.audit")
 
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-COOKIE: Final = "tracelake_key"
-BEGUN_COOKIE: Final = "tracelake_sign_in"
-"""What a browser holds while it is at the provider."""
-_BEGUN: Final = re.compile(
-    rf"[A-Za-z0-9_-]{{43}}\.[A-Za-z0-9_-]{{0,{limits.SIGN_IN_NEXT_MAX_BYTES * 2}}}", re.ASCII
-)
 ErrorPage: TypeAlias = Callable[[Request, int, str], Response | None]
 _ANY: Final = "*"
 _SAFE: Final = ("GET", "HEAD")
@@ -80,7 +74,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        _leave_out_cookies(scope)
+        leave_out_cookies(scope)
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
         try:
@@ -94,7 +88,7 @@ class Guard:
             need = needed(method, path)
             actor = record = None
             if need != "public":
-                scope[ACTOR] = actor = await self._ring.actor(_token(headers, method, origin), need)
+                scope[ACTOR] = actor = await self._ring.actor(_token(scope, headers, origin), need)
                 if not is_divided(method, path):
                     check_whole(actor.key_id, actor.workspace)
                 if need == "ingest":
@@ -142,7 +136,7 @@ class Guard:
     def _count_refused(self, scope: Scope, headers: Headers, error: TracelakeError) -> None:
         """Count a request that was refused, by its key if it is one of the lake, whether or not that counts."""
         try:
-            token = bearer(headers.get("authorization")) or _our_cookies(headers).get(COOKIE)
+            token = bearer(headers.get("authorization")) or our_cookies(scope).get(COOKIE)
         except NoKeyError:
             token = None
         need, method = needed(scope["method"], scope["path"]), scope["method"]
@@ -207,37 +201,20 @@ def bearer(header: str | None) -> str | None:
     return token.strip()
 
 
-def _token(headers: Headers, method: str, foreign_origin: str | None) -> str | None:
+def _token(scope: Scope, headers: Headers, foreign_origin: str | None) -> str | None:
     token = bearer(headers.get("authorization"))
     if token is not None or foreign_origin is not None:
         return token
-    cookie = _our_cookies(headers).get(COOKIE)
+    cookie = our_cookies(scope).get(COOKIE)
     if cookie is None:
         return None
     # The browser sends the cookie by itself, and Origin with whatever may change something: a request without is none
     # of a page of ours.
-    if method not in _SAFE and "origin" not in headers:
+    if scope["method"] not in _SAFE and "origin" not in headers:
         raise ForbiddenError(
             "a browser that is signed in sends Origin with this; without a browser, send Authorization"
         )
     return cookie
-
-
-def _our_cookies(headers: Headers) -> dict[str, str]:
-    """Return what our cookies have, whatever others are beside them, and not what cannot be ours."""
-    ours: dict[str, str] = {}
-    for cookie in headers.get("cookie", "").split(";"):
-        name, _, value = cookie.strip().partition("=")
-        if (name == COOKIE and id_of(value)) or (name == BEGUN_COOKIE and _BEGUN.fullmatch(value)):
-            ours.setdefault(name, value)
-    return ours
-
-
-def _leave_out_cookies(scope: Scope) -> None:
-    """Let a request have our cookies alone: who reads all of them as Python does takes seconds for some."""
-    ours = "; ".join(f"{name}={value}" for name, value in _our_cookies(Headers(scope=scope)).items())
-    others = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
-    scope["headers"] = [*others, (b"cookie", ours.encode())] if ours else others
 
 
 def _with_origin(send: Send, origin: str) -> Send:

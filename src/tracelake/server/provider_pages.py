@@ -1,17 +1,16 @@
 """`/sign-in/provider` and `/sign-in/callback`: a browser goes to the provider, and comes back with a code.
 
-What it holds meanwhile is a cookie of ten minutes, `SameSite=Lax`, since the provider's page leads back here. Who is
-let in gets a session: a key, in the cookie that keys have. That is `SameSite=Strict`, so the answer is a page that
-leads on by itself: a redirect would still be asked for by the provider's page, and come without the cookie. It waits
-until every server of the lake knows the session, or looks for it.
+What it holds meanwhile is a signed cookie of ten minutes, `SameSite=Lax`, since the provider's page leads back here.
+Who is let in gets a session: a key, in the cookie that keys have. That is `SameSite=Strict`, so the answer is a page
+that leads on by itself: a redirect would still be asked for by the provider's page, and come without the cookie. It
+waits until every server of the lake knows the session, or looks for it.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 import secrets
+import time
 from typing import Final
 
 from anyio.to_thread import run_sync
@@ -22,6 +21,7 @@ from fastapi.templating import Jinja2Templates
 from tracelake import limits
 from tracelake._errors import BackPressureError, TracelakeError
 from tracelake.access.audit import audit_record
+from tracelake.access.begun import SignInBegun, begun_of, signed
 from tracelake.access.openid import (
     OpenId,
     SignInSecret,
@@ -34,12 +34,13 @@ from tracelake.access.openid import (
 from tracelake.access.protocol import SECRET_BYTES
 from tracelake.access.sessions import Sessions
 from tracelake.server.auditing import Auditing, address_of, record_of
+from tracelake.server.cookies import BEGUN_COOKIE, our_cookies, with_begun, with_key, without_begun
 from tracelake.server.errors import status_of
-from tracelake.server.guard import BEGUN_COOKIE, audit
+from tracelake.server.guard import audit
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.provider import Provider
 from tracelake.server.routes import BY_PROVIDER, SIGNED_IN
-from tracelake.server.sign_in import here, sign_in_page, with_key
+from tracelake.server.sign_in import here, sign_in_page
 
 logger = logging.getLogger("tracelake.server")
 
@@ -63,32 +64,26 @@ def provider_pages(
         after = here(next)
         try:
             endpoints = await provider.endpoints()
+            by = await run_sync(sessions.signing.secret)
         except TracelakeError as error:
             return _problem(request, after, error)
-        begun = SignInSecret(secrets.token_urlsafe(SECRET_BYTES))
-        url = authorization_url(endpoints.authorization, openid, begun, _redirect_uri(request))
-        response = RedirectResponse(url, status_code=303)
-        response.set_cookie(
-            BEGUN_COOKIE,
-            f"{begun.secret}.{_packed(after)}",
-            max_age=limits.SIGN_IN_BEGUN_MAX_S,
-            path=SIGNED_IN,
-            httponly=True,
-            samesite="lax",
-            secure=request.url.scheme == "https",
-        )
-        return _unkept(response)
+        begun, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
+        url = authorization_url(endpoints.authorization, openid, begun, back)
+        held = signed(SignInBegun(begun.secret, after), by, _place(back), time.time())
+        return _unkept(with_begun(RedirectResponse(url, status_code=303), request, held))
 
     @router.get(SIGNED_IN)
     async def come_back(
         request: Request, code: str = "", state: str = "", error: str = "", iss: str = openid.issuer
     ) -> Response:
-        secret, _, packed = request.cookies.get(BEGUN_COOKIE, "").partition(".")
-        after = here(_unpacked(packed))
+        after, back = "/", _redirect_uri(request)
         try:
-            begun = SignInSecret(secret)
+            held = our_cookies(request.scope).get(BEGUN_COOKIE, "")
+            by = await run_sync(sessions.signing.secret)
+            known = begun_of(held, by, _place(back), time.time()) or SignInBegun("", "/")
+            after, begun = here(known.after), SignInSecret(known.secret)
             check_back(openid, begun, code, state, error, iss)
-            claims = await provider.claims(code, begun, _redirect_uri(request))
+            claims = await provider.claims(code, begun, back)
             admission = admission_of(openid, claims)
             person = person_of(openid.issuer, claims)
             name = name_of(claims)
@@ -126,13 +121,17 @@ def provider_pages(
             "lake_url": "",
         }
         response = templates.TemplateResponse(request, "signed_in.html", context)
-        return _unkept(_without_begun(with_key(response, request, session.token)))
+        return _unkept(without_begun(with_key(response, request, session.token), request))
+
+    def _place(back: str) -> str:
+        """Return for what a browser begins: what it began elsewhere, or with another provider, is of no use here."""
+        return f"{openid.issuer}\0{openid.client_id}\0{back}"
 
     def _problem(request: Request, after: str, error: TracelakeError) -> Response:
         logger.warning("refused: to sign in by the provider: %s", error)
         page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
         # Where many sign in at once what was begun still counts, once the page is asked for again.
-        return _unkept(page if isinstance(error, BackPressureError) else _without_begun(page))
+        return _unkept(page if isinstance(error, BackPressureError) else without_begun(page, request))
 
     return router
 
@@ -142,24 +141,6 @@ def _redirect_uri(request: Request) -> str:
     return f"{request.url.scheme}://{request.url.netloc}{SIGNED_IN}"
 
 
-def _without_begun(response: Response) -> Response:
-    response.delete_cookie(BEGUN_COOKIE, path=SIGNED_IN, httponly=True, samesite="lax")
-    return response
-
-
 def _unkept(response: Response) -> Response:
     response.headers["Cache-Control"] = "no-store"
     return response
-
-
-def _packed(path: str) -> str:
-    data = path.encode()
-    short = data if len(data) <= limits.SIGN_IN_NEXT_MAX_BYTES else b"/"
-    return base64.urlsafe_b64encode(short).decode().rstrip("=")
-
-
-def _unpacked(text: str) -> str:
-    try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-    except (binascii.Error, UnicodeDecodeError):
-        return "/"

@@ -21,7 +21,8 @@ from tracelake.access.protocol import id_of
 from tracelake.access.sessions import Sessions
 from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.body import Budget, read_body
-from tracelake.server.guard import COOKIE, audit
+from tracelake.server.cookies import COOKIE, our_cookies, with_key, without_key
+from tracelake.server.guard import audit
 from tracelake.server.key_ring import KeyRing, holder_of
 from tracelake.server.routes import BY_PROVIDER, SIGN_IN, SIGN_OUT
 
@@ -65,7 +66,7 @@ def sign_in_pages(
 
     @router.post(SIGN_OUT)
     async def sign_out(request: Request) -> Response:
-        token = request.cookies.get(COOKIE, "")
+        token = our_cookies(request.scope).get(COOKIE, "")
         if session := await run_sync(sessions.of, token):
             address = address_of(request.scope)
             record = await auditing.begin(record_of("sign-in", holder_of(session), "sign out", address))
@@ -73,9 +74,7 @@ def sign_in_pages(
                 ring.forget(ended.id)
                 audit.info("session %s %r ended: signed out", ended.id, ended.name)
             auditing.end(record, "303")
-        response = RedirectResponse(SIGN_IN, status_code=303)
-        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
-        return response
+        return without_key(RedirectResponse(SIGN_IN, status_code=303), request)
 
     return router
 
@@ -95,24 +94,11 @@ def sign_in_page(
         "action": SIGN_IN + query,
         "provider": BY_PROVIDER + query if by_provider else None,
         "problem": problem,
-        "signed_in": COOKIE in request.cookies,
+        "signed_in": COOKIE in our_cookies(request.scope),
         "json_url": None,
         "lake_url": "",
     }
     return templates.TemplateResponse(request, "sign_in.html", context, status_code=status)
-
-
-def with_key(response: Response, request: Request, token: str) -> Response:
-    """Let a browser keep a key, or the key of a session."""
-    response.set_cookie(
-        COOKIE,
-        token,
-        max_age=limits.SIGN_IN_MAX_S,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
-    return response
 
 
 def here(path: str) -> str:

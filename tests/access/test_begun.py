@@ -1,0 +1,147 @@
+"""What a browser holds while it is at the provider: who signed it, for where, how long ago; the secret of a lake."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.torn import lake_of_files, tear
+from tracelake import limits
+from tracelake._errors import ContentionError
+from tracelake.access import begun
+from tracelake.access.begun import BEGUN_PATTERN, LakeSecret, SignInBegun, begun_of, signed
+from tracelake.storage import Conflict, KeyValueStore
+
+WHAT = SignInBegun("s" * 43, "/traces/1?a=b")
+PLACE = "https://h/sign-in/callback"
+NOW_S = 1_800_000_000.0
+
+
+def check_signed() -> None:
+    """It counts for ten minutes, on servers of this lake, at this address, as it was signed to the letter."""
+    held = signed(WHAT, "ours", PLACE, NOW_S)
+    assert re.fullmatch(BEGUN_PATTERN, held, re.ASCII)
+    for later_s in (-limits.PROVIDER_SKEW_MAX_S, 0, limits.SIGN_IN_BEGUN_MAX_S):
+        assert begun_of(held, "ours", PLACE, NOW_S + later_s) == WHAT
+    for later_s in (-limits.PROVIDER_SKEW_MAX_S - 1, limits.SIGN_IN_BEGUN_MAX_S + 1):
+        assert begun_of(held, "ours", PLACE, NOW_S + later_s) is None
+    assert begun_of(held, "another", PLACE, NOW_S) is None
+    assert begun_of(held, "ours", "http://h/sign-in/callback", NOW_S) is None
+    parts = held.split(".")
+    for place, other in ((0, "t" * 43), (1, "1800000001"), (2, ""), (3, "A" * 43), (3, "")):
+        changed = [*parts[:place], other, *parts[place + 1 :]]
+        assert begun_of(".".join(changed), "ours", PLACE, NOW_S) is None, place
+    for text in ("", ".", "...", "\u00e9", "a.b"):
+        assert begun_of(text, "ours", PLACE, NOW_S) is None
+
+
+def test_what_is_held_is_bounded() -> None:
+    """Of addresses to go on to that are too long nothing is held."""
+    long = SignInBegun("s" * 43, "/" + "\u8ffd" * limits.SIGN_IN_NEXT_MAX_BYTES)
+    held = signed(long, "ours", PLACE, NOW_S)
+    assert begun_of(held, "ours", PLACE, NOW_S) == SignInBegun(long.secret, "/")
+    longest = SignInBegun("s" * 43, "/" * limits.SIGN_IN_NEXT_MAX_BYTES)
+    held = signed(longest, "ours", PLACE, NOW_S)
+    assert re.fullmatch(BEGUN_PATTERN, held, re.ASCII)
+    assert begun_of(held, "ours", PLACE, NOW_S) == longest
+
+
+def check_secret() -> None:
+    """The first server makes it, also of several at once; all others read it, and again a minute later."""
+    with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
+        records, now_s = lake._opened.key_value, [0.0]
+        first = LakeSecret(lambda: records, lambda: now_s[0])
+        racing = LakeSecret(lambda: _Later(records, first))  # type: ignore[arg-type,return-value]  # get, set_if
+        ours = racing.secret()
+        assert len(ours) == 43
+        assert first.secret() == LakeSecret(lambda: records).secret() == ours
+        records.erase(begun.PARTITION, begun.NAME)
+        new = LakeSecret(lambda: records).secret()
+        assert new != ours
+        now_s[0] = limits.SIGN_IN_SECRET_KEPT_S - 1
+        assert first.secret() == ours
+        now_s[0] += 1
+        assert first.secret() == new
+        records.set(begun.PARTITION, begun.NAME, b"{}")
+        assert LakeSecret(lambda: records).secret() == LakeSecret(lambda: records).secret() != new
+
+
+class _Later:
+    """Records where another server makes the secret between our look and our write."""
+
+    def __init__(self, records: KeyValueStore, other: LakeSecret) -> None:
+        self._records, self._other = records, other
+        self.get = records.get
+
+    def set_if(self, *arguments: Any) -> Any:
+        """Write after the other."""
+        self._other.secret()
+        return self._records.set_if(*arguments)
+
+
+class _Refusing:
+    """Records that others change again and again."""
+
+    def get(self, *_: Any) -> None:
+        """Find nothing."""
+
+    def set_if(self, *_: Any) -> Conflict:
+        """Lose."""
+        return Conflict(None)
+
+
+def test_others_write_again_and_again() -> None:
+    """It is given up after some tries."""
+    with pytest.raises(ContentionError, match="sign in again"):
+        LakeSecret(_Refusing).secret()  # type: ignore[arg-type]  # get, set_if alone
+
+
+def test_a_torn_secret(tmp_path: Path) -> None:
+    """A secret that is damaged is told by verify, and replaced when the next signs in: it keeps nobody out."""
+    with lake_of_files(tmp_path) as lake:
+        old = lake.sessions.signing.secret()
+        tear(tmp_path, old)
+        assert [each.path for each in lake.verify().findings] == ["secrets/sign-in"]
+        new = LakeSecret(lambda: lake._opened.key_value).secret()
+        assert new != old
+        assert LakeSecret(lambda: lake._opened.key_value).secret() == new
+        assert lake.verify().findings == ()
+
+
+def test_signed() -> None:
+    """By a server of this lake, in these minutes."""
+    check_signed()
+
+
+def test_secret() -> None:
+    """One a lake."""
+    check_secret()
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("it ends", begun_of, "<= limits.SIGN_IN_BEGUN_MAX_S", "< 10**9"), check_signed),
+        (Broken("it is not of the future", begun_of, "-limits.PROVIDER_SKEW_MAX_S <=", "-10**9 <"), check_signed),
+        (Broken("it is of this lake", begun._signature, "by.encode()", "b''"), check_signed),
+        (Broken("it is of this address", begun._signature, "{place}", ""), check_signed),
+        (Broken("all of it is signed", begun._signature, "{body}", "{body[:43]}"), check_signed),
+        (Broken("whoever writes first", LakeSecret._made, "set_if(PARTITION, NAME, encode(record), expected)",
+                "set(PARTITION, NAME, encode(record))"), check_secret),
+        (Broken("what is damaged is replaced", LakeSecret._made, "except DamageError", "except ZeroDivisionError"),
+         check_secret),
+        (Broken("it is read again", LakeSecret.secret, "now_s - kept[0] >= limits.SIGN_IN_SECRET_KEPT_S", "False"),
+         check_secret),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, check)
