@@ -35,6 +35,19 @@ def runs(sizes: Sequence[int], fan_out: int) -> list[range]:
     return alike_runs
 
 
+def due_at_rest(sizes: Sequence[int], share: int) -> range:
+    """Return the most of the newest of which none is more than `share` times as large as the others together.
+
+    So each that is left is larger than so many times all newer ones, and a large one is written again only where
+    new ones pay for it.
+    """
+    for start in range(len(sizes) - 1):
+        run = sizes[start:]
+        if max(run) <= share * (sum(run) - max(run)):
+            return range(start, len(sizes))
+    return range(0)
+
+
 def due(sizes: Sequence[int], fan_out: int) -> range:
     """Return the oldest run of at least `fan_out`, no more than its square of it; empty where there is none."""
     for run in runs(sizes, fan_out):

@@ -23,7 +23,7 @@ def passing_by(folder: Path) -> None:
     """Damage rows of some transactions: their parts stay as they are, and others are merged as ever."""
     with tracelake.init(folder / "lake", buckets=2) as lake:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(IndexMerger, "maintain", lambda *_: None)
+            patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
             patch.setattr(Maintainer, "maintain", lambda *_: None)
             for number in range(3 * FAN_OUT):
                 ingest(lake, folder, number, a_span(number, 0, note=f"only{number}"))

@@ -69,7 +69,7 @@ BROKEN = [
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_rule_is_caught(broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each half is needed: what tasks make, and what the manifest says."""
-    monkeypatch.setattr(IndexMerger, "maintain", lambda *_: None)
+    monkeypatch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
     assert_caught(broken, lambda: check_first_spans(tmp_path))
 
 

@@ -108,7 +108,7 @@ def test_a_run_without_new_input_merges_what_a_killed_one_left(
 ) -> None:
     """Who is killed between the last commit and the merge leaves parts: the same files once more merge them."""
     with monkeypatch.context() as patch:
-        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
     assert counts(lake) == (2 * FAN_OUT, FAN_OUT)
     fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -163,7 +163,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
 ) -> None:
     """Whatever another merger, a pipeline or a rebuild does at each step: one complete index, all of it merged."""
     with monkeypatch.context() as patch:
-        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
 
     def act() -> None:
@@ -174,7 +174,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
                 peer.maintenance.rebuild_index(runner=InProcess())
             else:
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(IndexMerger, "maintain", lambda *_: None)
+                    patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
                     fill(peer, tmp_path, 1, FAN_OUT)
 
     with monkeypatch.context() as patch:
@@ -225,7 +225,7 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
 ) -> None:
     """It is committed with the parts that it knew; the next goes back to the merged ones, and so does a merger."""
     with monkeypatch.context() as patch:
-        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
 
     maintain = IndexMerger.maintain
@@ -238,7 +238,7 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
         return made
 
     with monkeypatch.context() as patch:
-        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         patch.setattr("tracelake.pipeline.outputs.index.finalize", merge_late)
         fill(lake, tmp_path, 1, FAN_OUT)
     assert counts(lake)[1] == FAN_OUT + 1
@@ -296,7 +296,7 @@ def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
 def damaged(lake: Lake, folder: Path) -> None:
     """Have a byte of a part altered, and merge: what comes of it is whole, and the log says how."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, folder, FAN_OUT)
     part = sorted((folder / "lake").glob("**/search/spans/parts/*/*.pack"))[0]
     data = bytearray(part.read_bytes())

@@ -118,7 +118,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_its_text(
 
     with monkeypatch.context() as patch:
         patch.setattr(FINALIZE, before_a_rebuild)
-        patch.setattr("tracelake.pipeline.index_merge.IndexMerger.maintain", lambda *_: None)
+        patch.setattr("tracelake.pipeline.index_merge.IndexMerger.maintain", lambda *_, **__: None)
         ingest(lake, tmp_path, 1, a_span(1, 0, note="refunds"))
     assert text_of(lake) == "english"
     assert found(lake, "refund") == {"1", "2"}

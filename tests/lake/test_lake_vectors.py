@@ -285,7 +285,7 @@ def test_parts_that_were_built_before_the_vectors_are_merged_with_them(
     rebuild(lake)
     with monkeypatch.context() as patch:
         patch.setattr(IndexOutput, "settings", lambda _: PLAIN)
-        patch.setattr(IndexMerger, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         ingest(lake, tmp_path, 1, said(1, 0, "refund again"))
     info = lake.index()
     assert info is not None

@@ -12,7 +12,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import good, names
-from tracelake import InboxPipeline, Lake
+from tracelake import InboxPipeline, Lake, limits
 from tracelake.limits import COMPACTION_FAN_OUT, MAINTENANCE_BEHIND_MAX
 from tracelake.pipeline.maintaining import Maintaining
 from tracelake.pipeline.tries import Tries
@@ -84,7 +84,7 @@ class Later:
     """Does what is to be done beside once it is waited for, and counts passes of maintenance and who waits."""
 
     def __init__(self) -> None:
-        self.passes = self.waits = 0
+        self.passes = self.waits = self.rests = 0
         self.error: Exception | None = None
         self.maintaining = Maintaining(None, self._begin)  # type: ignore[arg-type]  # what it has is replaced
 
@@ -93,6 +93,7 @@ class Later:
         if self.error is not None:
             raise self.error
         self.passes += 1
+        self.rests += self.maintaining._rests
 
     def commit(self, *, goes_on: bool = True) -> None:
         """Tell of a commit."""
@@ -101,6 +102,11 @@ class Later:
     def look(self) -> None:
         """Tell of a run without one."""
         self.maintaining.after_commit(lambda _: None, goes_on=True, committed=False)
+
+    def rest(self) -> None:
+        """Tell of a look that saw nothing, and wait for what that began."""
+        self.maintaining.rest()
+        self.maintaining.end()
 
     def _begin(self, work: Callable[[], None]) -> Callable[[], None]:
         def wait() -> None:
@@ -159,6 +165,62 @@ def check_looks(later: Later) -> None:
 def test_runs_without_a_commit_wait_for_nothing(later: Later) -> None:
     """As long as a client's transaction is open there are many."""
     check_looks(later)
+
+
+def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that one pass comes once nothing has come for long, and another after the next commit."""
+    later = Later()
+    monkeypatch.setattr(Maintaining, "_maintain", lambda _self, _progress: later.maintain())
+    monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 1e9)
+    later.commit()
+    later.maintaining.end()
+    later.rest()
+    assert (later.passes, later.rests) == (1, 0), "not yet"
+    monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 0.0)
+    later.rest()
+    later.rest()
+    assert (later.passes, later.rests) == (2, 1), "once"
+    later.commit()
+    later.rest()
+    assert (later.passes, later.rests) == (3, 1), "what is under way is maintenance beside transactions"
+    later.rest()
+    assert (later.passes, later.rests) == (4, 2)
+
+
+def test_where_nothing_comes_the_index_is_merged_further_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before its time, not again until something has come, and not beside another pass."""
+    check_rest(monkeypatch)
+
+
+def test_a_pipeline_that_goes_on_and_rests_leaves_one_part_of_the_index(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its looks see nothing; then nothing more is due, and what comes later is found beside it."""
+    pipeline = lake.pipeline(runner=InProcess())
+    try:
+        commit(lake, pipeline, 0, 3)
+        pipeline.run_once(goes_on=True)
+        assert index_parts(lake) == 3, "not yet"
+        monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 0.0)
+        for _ in range(2):
+            pipeline.run_once(goes_on=True)
+            pipeline._pipeline._maintaining.end()
+            assert index_parts(lake) == 1
+        commits = len(lake.log())
+        pipeline.run_once()
+        assert len(lake.log()) == commits
+        commit(lake, pipeline, 3, 4)
+        assert names(lake) == set(range(4))
+    finally:
+        pipeline.close()
+    assert lake.verify().findings == ()
+
+
+def index_parts(lake: Lake) -> int:
+    """Return how many parts the index has."""
+    info = lake.index()
+    assert info is not None
+    return info.parts
 
 
 def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,11 +309,18 @@ NO_BOUND = Broken(
 )
 COUNTED = Broken("no run without a commit waits", Maintaining.after_commit, "and not committed", "and False")
 ALL_PEERS = Broken("our own notes are no peers'", Tries._read, "in self._ours", "== self._process")
+RESTS = (
+    Broken("what comes is waited for", Maintaining.rest, "time.monotonic() < self._came_s + late_s", "False"),
+    Broken("once", Maintaining.rest, "or self._rests\n", "\n"),
+    Broken("one pass", Maintaining.rest, "or self._is_under_way\n", "\n"),
+)
 
 
-def test_rules_of_maintenance_are_held(lake: Lake, later: Later) -> None:
+def test_rules_of_maintenance_are_held(lake: Lake, later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each broken once: a test above fails."""
     assert_caught(IN_TURN, lambda: check_beside(later))
     assert_caught(NO_BOUND, lambda: check_bound(later))
     assert_caught(COUNTED, lambda: check_looks(later))
     assert_caught(ALL_PEERS, lambda: check_own_note(lake))
+    for broken in RESTS:
+        assert_caught(broken, lambda: check_rest(monkeypatch))

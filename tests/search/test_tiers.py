@@ -6,13 +6,22 @@ import math
 
 import pytest
 
+from tests.broken import Broken, assert_caught
+from tracelake import tiers
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.limits import INDEX_REBUILT_PART_ROWS, INDEX_REPLACED_MIN
+from tracelake.limits import (
+    INDEX_MERGED_MAX_BYTES,
+    INDEX_REBUILT_PART_ROWS,
+    INDEX_REPLACED_MIN,
+    INDEX_REST_SHARE,
+)
+from tracelake.search import tiers as search_tiers
 from tracelake.search.model import PartRef
 from tracelake.search.tiers import (
     Generation,
     counts_replaced,
     due,
+    due_at_rest,
     generations,
     to_rewrite,
     until_due,
@@ -20,13 +29,15 @@ from tracelake.search.tiers import (
 )
 
 
-def part(lower: int, upper: int, *, documents: int = 1, lo: int = 0, hi: int = 4) -> PartRef:
+def part(
+    lower: int, upper: int, *, documents: int = 1, lo: int = 0, hi: int = 4, size_bytes: int = 1
+) -> PartRef:
     """Return a part of the transactions [lower, upper)."""
     sha256 = f"{lower:032x}{upper:016x}{lo:016x}"
     return PartRef(
         path=f"search/spans/parts/b/{sha256}.pack",
         documents=documents,
-        size_bytes=1,
+        size_bytes=size_bytes,
         sha256=sha256,
         build="b",
         lo=lo,
@@ -75,6 +86,63 @@ def test_nothing_is_due_before_it_is_told() -> None:
         if not due(generations(parts)):
             not_before = number + until_due(generations(parts))
             assert not_before > number
+
+
+def check_rest(every: int) -> None:
+    """Check how few parts are left where every so many transactions nothing comes for a while, and what that costs."""
+    parts: list[PartRef] = []
+    written = 0
+    for number in range(1_000):
+        parts.append(part(number, number + 1))
+        rests = number % every == every - 1
+        while run := list(due(generations(parts)) or (due_at_rest(generations(parts)) if rests else ())):
+            old = [each for gen in run for each in gen.parts]
+            parts = list(with_merged(parts, old, [merged(run)]) or ())
+            written += sum(each.documents for each in old)
+        if rests:
+            sizes = [each.documents for each in parts]
+            assert all(size > INDEX_REST_SHARE * sum(sizes[at + 1 :]) for at, size in enumerate(sizes))
+            assert len(sizes) <= 1 + math.log(number + 1, INDEX_REST_SHARE + 1)
+    assert written <= 1_000 * math.log(1_000, FAN_OUT) * (INDEX_REST_SHARE if every < FAN_OUT else 2)
+
+
+def check_rest_is_of_one_part() -> None:
+    """Check that what becomes more than one part is left as it is, by documents and by bytes."""
+    third, half = INDEX_REBUILT_PART_ROWS // 3, INDEX_MERGED_MAX_BYTES // 2
+    rows = generations([part(t, t + 1, documents=third) for t in range(5)])
+    assert due_at_rest(rows) == rows[2:]
+    sizes = generations([part(t, t + 1, documents=2, size_bytes=half) for t in range(5)])
+    assert due_at_rest(sizes) == sizes[3:]
+    full = part(1, 2, documents=INDEX_REBUILT_PART_ROWS)
+    beside = generations([part(0, 1), full, part(2, 3)])
+    assert due_at_rest(beside) == (), "of both sides of a large one"
+    before = generations([part(0, 1), part(1, 2), part(2, 3, documents=INDEX_REBUILT_PART_ROWS)])
+    assert due_at_rest(before) == before[:2]
+
+
+@pytest.mark.parametrize("every", [1, 7, 500])
+def test_at_rest_few_parts_are_left(every: int) -> None:
+    """Each is larger than some times all newer ones, and what is large is not written for every small one."""
+    check_rest(every)
+
+
+def test_at_rest_parts_become_no_larger_than_else() -> None:
+    """What would be more than one part is asked as often as before, and would have to be built of its rows."""
+    check_rest_is_of_one_part()
+
+
+def test_rules_of_rest_are_held() -> None:
+    """Each broken once: a test above fails."""
+    share = "share * (sum(run) - max(run))"
+    assert_caught(
+        Broken("few are left", tiers.due_at_rest, share, "sum(run) - max(run)"), lambda: check_rest(1)
+    )
+    assert_caught(
+        Broken("a large one is paid for", tiers.due_at_rest, share, "len(run) * sum(run)"),
+        lambda: check_rest(1),
+    )
+    for bound in ("rows <= INDEX_REBUILT_PART_ROWS", "size <= INDEX_MERGED_MAX_BYTES"):
+        assert_caught(Broken("one part", search_tiers._of_one_part, bound, "True"), check_rest_is_of_one_part)
 
 
 def test_parts_that_are_large_are_left_alone() -> None:

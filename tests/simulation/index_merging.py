@@ -189,8 +189,8 @@ class IndexMergeScenario(Scenario):
     def _merge(self, process: Process) -> None:
         merger = Merger(self._builder(process))
         merger.gone = process.notes["gone"]
-        for _ in range(self._transactions + 1):
-            merger.maintain()
+        for number in range(self._transactions + 1):
+            merger.maintain(at_rest=number % 2 == 1)
             process.sleep(1)
 
     def _rebuild(self, process: Process) -> None:

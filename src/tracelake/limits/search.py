@@ -82,6 +82,11 @@ the rows, in several parts."""
 INDEX_FAN_OUT: Final = 8
 """Adjacent parts of the index that count as equally large, by the logarithm of their documents. Beyond: they become
 one."""
+INDEX_REST_AFTER_S: Final = 60.0
+"""How long nothing has come when a pipeline merges parts of the index further, one to two times that. Beyond: they
+wait for what comes."""
+INDEX_REST_SHARE: Final = 4
+"""How many times larger than all that are merged with it the largest part is that is merged then. Beyond: it stays."""
 INDEX_REWRITTEN_SHARE: Final = 0.2
 """The share of documents whose rows were replaced. Beyond: parts of the index are written again without them."""
 INDEX_REPLACED_MIN: Final = 1_000

@@ -152,6 +152,8 @@ class InboxPipeline:
             offered = any(suspect.state == "offered" for suspect in suspects)
             if not inputs and not offered and not heard.is_ending and not self._pipeline.unfinished():
                 _raise_failures(unseen, failing)
+                if goes_on:
+                    self._pipeline.rest()
                 return None
             self._account.begin("preparing")
             self._get_ready(inputs)

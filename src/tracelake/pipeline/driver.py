@@ -95,6 +95,7 @@ class Pipeline:
         self._heard: Hearing | None = None
         self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, first, added)
         self._maintaining = Maintaining(self._rooms, beside)
+        self.rest = self._maintaining.rest  # for who goes on, where nothing waits
 
     def run(
         self,

@@ -28,6 +28,7 @@ from tracelake.search.tiers import (
     Generation,
     counts_replaced,
     due,
+    due_at_rest,
     generations,
     to_rewrite,
     until_due,
@@ -82,16 +83,17 @@ class IndexMerger:
         self._not_before = 0
         """The transaction before which nothing can be due, or after a failure is not tried again."""
 
-    def maintain(self, progress: OnProgress = silent) -> None:
-        """Merge what is due, and rewrite parts where too many of their rows were replaced.
+    def maintain(self, progress: OnProgress = silent, *, at_rest: bool = False) -> None:
+        """Merge what is due, more of it where nothing comes, and rewrite parts with too many rows that were replaced.
 
         A failure is logged, and left to a later call: nothing but time and scores depend on this. What is damaged keeps
         itself from being merged, and those that are merged with it, and no others.
         """
         standing: StandingIndex | None = None
-        behind = _Behind(self.fan_out)
+        behind = _Behind(self.fan_out, at_rest=at_rest)
+        not_before = 0 if at_rest else self._not_before
         try:
-            while (standing := standing_of(self._repository, self._objects, self._not_before)) is not None:
+            while (standing := standing_of(self._repository, self._objects, not_before)) is not None:
                 if not self._step(standing, behind, progress):
                     break
         except TracelakeError as error:
@@ -192,14 +194,15 @@ class _Behind:
     transactions. So a long run is tried again in short ones, and only a short one is passed by.
     """
 
-    def __init__(self, fan_out: int) -> None:
-        self._fan_out = fan_out
+    def __init__(self, fan_out: int, *, at_rest: bool) -> None:
+        self._fan_out, self._at_rest = fan_out, at_rest
         self._lower = 0
         self.has_passed = False
 
     def due(self, all_generations: Sequence[Generation]) -> Sequence[Generation]:
-        """Return what is due, the oldest first."""
-        run = due([each for each in all_generations if each.lower >= self._lower], self._fan_out)
+        """Return what is due, the oldest first, and else what is due at rest."""
+        behind = [each for each in all_generations if each.lower >= self._lower]
+        run = due(behind, self._fan_out) or (due_at_rest(behind) if self._at_rest else ())
         return run[: self._fan_out] if self.has_passed else run
 
     def pass_by(self, run: Sequence[Generation]) -> None:

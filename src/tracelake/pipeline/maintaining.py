@@ -3,11 +3,16 @@
 Nothing but time depends on it, and it may take long: until Spark has started, or for one large merge. So a pipeline
 that goes on has it done beside, one piece after the other, and makes transactions meanwhile, as its peers do. It waits
 only where it has come too far ahead: readers would have too many small parts to open. Who runs once has it in turn.
+
+Where nothing has come for some time, parts of the index are merged further than is due beside new ones: a search asks
+each. Replicas do so one to two times as late as the limit says, each at its own moment, so that one does it for all.
 """
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable
 
 from tracelake import limits
@@ -27,6 +32,10 @@ class Maintaining:
         self._asked = 0
         """Commits since the pass that is under way began."""
         self._is_under_way = False
+        self._rests = False
+        """Whether nothing has come for so long that the index is merged further, or was."""
+        self._came_s = time.monotonic()
+        self._lateness = random.uniform(1.0, 2.0)  # noqa: S311  no secret
         self._wait: Callable[[], None] | None = None
         self._failure: BaseException | None = None
         self._awaited_by: OnProgress | None = None
@@ -37,6 +46,8 @@ class Maintaining:
         Where nothing was `committed`, as while a client's transaction is open, it waits for nothing. Raises what
         failed, or had failed beside: nothing that can be expected, for that is logged.
         """
+        if committed:
+            self._came_s, self._rests = time.monotonic(), False
         if self._beside is None or not goes_on:
             self.end()
             self._maintain(progress)
@@ -57,6 +68,23 @@ class Maintaining:
             is_under_way, self._is_under_way = self._is_under_way, True
         if not is_under_way:
             self._begin(self._beside)
+
+    def rest(self) -> None:
+        """Tell that nothing waits: once nothing has come for long, the index is merged further, beside, and once.
+
+        Waits for nothing. Raises what had failed beside.
+        """
+        late_s = limits.INDEX_REST_AFTER_S * self._lateness
+        with self._lock:
+            if (
+                self._beside is None
+                or self._is_under_way
+                or self._rests
+                or time.monotonic() < self._came_s + late_s
+            ):
+                return
+            self._asked, self._is_under_way, self._rests = 1, True, True
+        self._begin(self._beside)
 
     def stop(self) -> None:
         """Finish the pass that is under way, and begin no other: it may take long. Raises what failed."""
@@ -104,5 +132,5 @@ class Maintaining:
         rooms = self._rooms
         for output in rooms.outputs.tables.values():
             rooms.maintainer.maintain(output.shard, output.table.sorted_by, progress)
-        rooms.merger.maintain(progress)
+        rooms.merger.maintain(progress, at_rest=self._rests)
         rooms.maintenance_tries.maintenance_over()

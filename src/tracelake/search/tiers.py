@@ -2,20 +2,22 @@
 
 Parts of the same transactions are a *generation*: they cover all buckets together. Adjacent generations become one as
 batches of a table do, by the number of their documents. A generation whose parts are as large as parts become gains
-nothing by it, and is left alone.
+nothing by it, and is left alone. Where nothing comes for some time, what is left of that becomes fewer still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from tracelake import tiers
 from tracelake.limits import (
     INDEX_FAN_OUT,
+    INDEX_MERGED_MAX_BYTES,
     INDEX_REBUILT_PART_ROWS,
     INDEX_REPLACED_MIN,
+    INDEX_REST_SHARE,
     INDEX_REWRITTEN_SHARE,
 )
 from tracelake.search.model import PartRef
@@ -49,6 +51,11 @@ class Generation:
         return sum(part.documents for part in self.parts)
 
     @property
+    def size_bytes(self) -> int:
+        """How large its parts are together."""
+        return sum(part.size_bytes for part in self.parts)
+
+    @property
     def is_full(self) -> bool:
         """Whether its parts are as large as parts become."""
         return self.documents >= INDEX_REBUILT_PART_ROWS
@@ -66,6 +73,27 @@ def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequ
         if run:
             return stretch[run.start : run.stop]
     return ()
+
+
+def due_at_rest(generations: Sequence[Generation]) -> Sequence[Generation]:
+    """Return adjacent generations to merge into one part where nothing comes, the newest; none where few are left."""
+    for stretch in reversed(_not_full(generations)):
+        newest = _of_one_part(stretch[-(INDEX_FAN_OUT**2) :])
+        run = tiers.due_at_rest([each.documents for each in newest], INDEX_REST_SHARE)
+        if run:
+            return newest[run.start :]
+    return ()
+
+
+def _of_one_part(stretch: Sequence[Generation]) -> Sequence[Generation]:
+    """Return the newest that are no larger together than parts become."""
+    documents = list(accumulate(each.documents for each in reversed(stretch)))
+    sizes = accumulate(each.size_bytes for each in reversed(stretch))
+    fit = sum(
+        rows <= INDEX_REBUILT_PART_ROWS and size <= INDEX_MERGED_MAX_BYTES
+        for rows, size in zip(documents, sizes, strict=True)
+    )
+    return stretch[len(stretch) - fit :]
 
 
 def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
