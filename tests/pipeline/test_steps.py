@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -174,8 +175,7 @@ class FirstOnly(InboxWatch):
 
 def test_looks_that_give_the_first_only_fill_a_transaction_that_waits(tmp_path: Path) -> None:
     """What it has already hides nothing that comes behind: ranges of Kafka and rows of the outbox are looked at so."""
-    with tracelake.init(tmp_path / "lake") as lake:
-        pipeline = lake.pipeline(runner=InProcess())
+    with tracelake.init(tmp_path / "lake") as lake, closing(lake.pipeline(runner=InProcess())) as pipeline:
         pipeline._pipeline._mode = MANY
         pipeline._looks._fixed[0].watch = FirstOnly(lake.objects)
         for number in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -13,9 +14,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle, sqlite
+from tracelake.storage.calls import Calls
 
 
 class Faulty(SqliteKeyValueStore):
@@ -272,6 +275,63 @@ def test_closed_store_says_so(store: Faulty) -> None:
     store.close()
     with pytest.raises(UsageError, match="closed"):
         store.get("p", "k")
+
+
+def closed_in_the_middle(store: Faulty) -> None:
+    """Close a store while another thread reads: its connection is left to it, and closed at the latest in the end."""
+    reads, goes_on = threading.Event(), threading.Event()
+    said: list[object] = []
+
+    def read() -> None:
+        with store._failures("read"):
+            reads.set()
+            goes_on.wait()
+            with contextlib.suppress(UsageError):
+                said.append(store.get("p", "k"))
+
+    threads = [threading.Thread(target=each) for each in (read, store.close)]
+    threads[0].start()
+    reads.wait()
+    threads[1].start()
+    try:
+        while not store._calls._over:
+            time.sleep(0.001)
+        with pytest.raises(UsageError, match="closed"):
+            store.get("p", "k")
+    finally:
+        goes_on.set()
+        for thread in threads:
+            thread.join()
+    assert (said, store._connections) == ([None], {})
+
+
+def test_who_closes_waits_for_calls_under_way(tmp_path: Path) -> None:
+    """SQLite ends the process where a connection is closed that somebody reads by."""
+    closed_in_the_middle(Faulty(tmp_path / "records.db"))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("close waits", Calls.end, "wait_for(lambda: not self._threads, timeout_s)", "notify_all()"),
+        Broken("none begins then", Calls.one, "self._over and", "False and"),
+        Broken("those that have begun go on", Calls.one, "and thread not in self._threads", ""),
+    ],
+    ids=str,
+)
+def test_broken_rules_of_closing_are_caught(tmp_path: Path, broken: Broken) -> None:
+    """Each rule, broken once, is noticed."""
+    assert_caught(broken, lambda: closed_in_the_middle(Faulty(tmp_path / "records.db")))
+
+
+def test_a_call_that_does_not_end_keeps_its_connection(store: Faulty) -> None:
+    """Who closes waits no longer than for a lock, and leaves what is in use to whoever uses it."""
+    store._connection()
+    with store._calls.one():
+        other = threading.Thread(target=store.close)
+        other.start()
+        other.join(30)
+        assert store._connection().execute("SELECT 1").fetchone() == (1,)
 
 
 def test_file_that_is_no_database(tmp_path: Path) -> None:

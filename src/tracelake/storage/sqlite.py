@@ -22,6 +22,7 @@ from pathlib import Path
 
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
+from tracelake.storage.calls import Calls
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.names import (
@@ -70,7 +71,7 @@ class SqliteKeyValueStore:
         self._queue = threading.Lock()
         self._connections: dict[threading.Thread, sqlite3.Connection] = {}
         self._connections_lock = threading.Lock()
-        self._closed = False
+        self._calls = Calls(str(self._path))
         self._doubtful: set[tuple[bytes, bytes]] = set()
         try:
             make_directory(self._path.parent)
@@ -175,12 +176,12 @@ class SqliteKeyValueStore:
             connection.execute(_ERASE, where)
 
     def close(self) -> None:
-        """Close all connections; no other call may be under way. Calling it twice is allowed."""
+        """Close all connections once the calls that are under way have ended. Calling it twice is allowed."""
+        # To close one that is in use ends the process.
+        busy = self._calls.end(self._busy_timeout_s)
         with self._connections_lock:
-            self._closed = True
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
+            for thread in [each for each in self._connections if each not in busy]:
+                self._connections.pop(thread).close()
 
     def _write(self, partition: str, key: str, value: bytes | None, expected: Expected | None) -> Outcome:
         """Put the value, or delete where it is None, iff the record is at `expected` or that is None."""
@@ -265,8 +266,6 @@ class SqliteKeyValueStore:
         """Return the connection of this thread, opening it if need be and closing those of ended threads."""
         thread = threading.current_thread()
         with self._connections_lock:
-            if self._closed:
-                raise UsageError(f"the store {self._path} is closed; open it again")
             connection = self._connections.get(thread)
             if connection is None:
                 for ended in [other for other in self._connections if not other.is_alive()]:
@@ -366,7 +365,8 @@ class SqliteKeyValueStore:
     @contextmanager
     def _failures(self, doing: str) -> Iterator[None]:
         try:
-            yield
+            with self._calls.one():
+                yield
         except sqlite3.Error as error:
             if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise DamageError(
