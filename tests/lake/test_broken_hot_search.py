@@ -13,11 +13,13 @@ from tests.broken import Broken, assert_caught
 from tests.lake import test_hot_lists as shared_tests
 from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
+from tests.lake import test_hot_traces as trace_tests
 from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
 from tracelake.lake import hot_lists, hot_parts, hot_search
 from tracelake.lake.hot_lists import HotLists, WaitingRows
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
+from tracelake.lake.hot_traces import HotTraces
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.uncommitted import Uncommitted
 
@@ -61,6 +63,26 @@ def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
 def check_kept(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         shared_tests.test_a_list_costs_what_came_since(lake.hot.set_up(), patch)
+
+
+def check_large(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_tests.test_a_large_trace_costs_what_came_since(lake.hot.set_up(), trace_tests.notes(patch))
+
+
+def check_gone(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_tests.test_what_is_gone_is_not_shown(lake.hot.set_up(), trace_tests.notes(patch))
+
+
+def check_room(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_tests.test_what_is_kept_is_bounded(lake.hot.set_up(), trace_tests.notes(patch), patch)
+
+
+def check_turns(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_tests.test_large_traces_are_read_in_turn(lake, lake.hot.set_up(), patch)
 
 
 def check_together(lake: tracelake.Lake, _folder: Path) -> None:
@@ -192,6 +214,59 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "what has left is not kept", WaitingRows.newest, "if len(kept) < len(self._numbers)", "if False"
         ),
         check_kept,
+    ),
+    (
+        Broken("a large trace is read once", HotTraces._of_large, "if part not in kept.parts]", "]"),
+        check_large,
+    ),
+    (
+        Broken(
+            "what is kept of a large trace grows",
+            HotTraces._of_large,
+            "kept.parts | read",
+            "read",
+        ),
+        check_large,
+    ),
+    (
+        Broken(
+            "what is gone of a large trace is not shown",
+            HotTraces._of_large,
+            "not kept.parts <= set(parts)",
+            "False",
+        ),
+        check_gone,
+    ),
+    (
+        Broken(
+            "large traces that are kept are bounded",
+            HotTraces._of_large,
+            "self._kept.popitem(last=False)",
+            "break",
+        ),
+        check_room,
+    ),
+    (
+        Broken(
+            "one that is too large is not kept",
+            HotTraces._of_large,
+            "kept.rows.nbytes <= limits.HOT_TRACES_KEPT_BYTES",
+            "True",
+        ),
+        check_room,
+    ),
+    (
+        Broken(
+            "large traces are read in turn",
+            HotTraces.rows,
+            "not self._reading.acquire(timeout=limits.HOT_TRACE_WAIT_S)",
+            "self._reading.locked() and self._reading.release()",
+        ),
+        check_turns,
+    ),
+    (
+        Broken("small traces need no turn", HotTraces.rows, "len(parts) <= limits.HOT_TRACE_PARTS", "False"),
+        check_turns,
     ),
     (
         Broken("nobody gets a list of before", HotLists.newest, "self._made <= begun", "self._made < begun"),

@@ -19,8 +19,8 @@ from tracelake._errors import UsageError
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import HotLists, summaries
 from tracelake.lake.hot_search import HotSearch, Search
+from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
-from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
@@ -31,7 +31,7 @@ from tracelake.tables.workspaces import within
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
 from tracelake.tracking.started import StartedTraces
-from tracelake.tracking.store import HotTrace, TrackingStore
+from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.trace_search import FoundTraces, TraceSearch
 from tracelake.tracking.uncommitted import Uncommitted
 from tracelake.versions.branches import MAIN
@@ -48,7 +48,7 @@ class HotTier:
         self._lock = Lock()
         self._store: TrackingStore | None = None
         self._next_look_s = 0.0
-        self._lists: tuple[TrackingStore, HotLists] | None = None
+        self._reads: tuple[TrackingStore, tuple[HotLists, HotTraces]] | None = None
         self._search = HotSearch(opened, lambda: self.store)
 
     def set_up(self, url: str | None = None) -> TrackingStore:
@@ -161,11 +161,7 @@ class HotTier:
         store = self.store
         if store is None:
             return {}
-        with self._lock:
-            if self._lists is None or self._lists[0] is not store:
-                self._lists = store, HotLists(self._opened, Uncommitted(store))
-            lists = self._lists[1]
-        return lists.newest()
+        return self._reads_of(store)[0].newest()
 
     def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[tuple[str, str]]]:
         """Return the rows of a trace, and workspace and id of spans of which the tracking store has a claim."""
@@ -191,11 +187,16 @@ class HotTier:
         if store is None or not trace_id.isalnum():
             return []
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
-        return [within(_claims(trace), workspace) for trace in store.traces(ids).values() if trace.parts]
+        traces = self._reads_of(store)[1]
+        return [within(traces.rows(each), workspace) for each in ids]
 
-
-def _claims(trace: HotTrace) -> pa.Table:
-    return pa.Table.from_batches([rows_of(trace.data).take()])
+    def _reads_of(self, store: TrackingStore) -> tuple[HotLists, HotTraces]:
+        """Return what reads lists and traces of this store, and keeps what it has read."""
+        with self._lock:
+            if self._reads is None or self._reads[0] is not store:
+                lists = HotLists(self._opened, Uncommitted(store))
+                self._reads = store, (lists, HotTraces(Uncommitted(store)))
+            return self._reads[1]
 
 
 def _summary(rows: pa.Table) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class WaitingRows:
         rows = self._rows
         if len(kept) < len(self._numbers):
             rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(kept.values(), _PART.type)))
-        for step in _steps([part for part in wanted if part not in kept]):
+        for step in steps([part for part in wanted if part not in kept]):
             numbers, new = self._read(step)
             kept |= numbers
             rows = pa.concat_tables([rows, new])
@@ -128,7 +128,7 @@ class WaitingRows:
         )
 
 
-def _steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
+def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
     """Cut parts into steps by their bytes: what spans are decoded to takes many times that."""
     step: list[ListedPart] = []
     room = limits.UNCOMMITTED_SEARCH_STEP_BYTES

@@ -107,6 +107,14 @@ class Uncommitted:
                     parts[row.trace_id].append((row.trace_id, row.sequence, row.size_bytes))
         return [part for trace_id in parts for part in parts[trace_id]]
 
+    def of_trace(self, trace_id: str) -> list[ListedPart]:
+        """Return what is here of a trace, whether or not it waits, in order of the rows."""
+        of = trace_parts.c
+        query = select(of.trace_id, of.sequence, of.size_bytes).order_by(of.sequence)
+        with self._database.reading() as connection:
+            rows = connection.execute(query.where(of.lake == self._lake, of.trace_id == trace_id))
+            return [(row.trace_id, row.sequence, row.size_bytes) for row in rows]
+
     def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:
         """Return the spans of some traces of some rows, of those that are still here."""
         columns = (trace_parts.c[name] for name in ("trace_id", "sequence", "size_bytes", "payload"))
