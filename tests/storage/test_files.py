@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tracelake._errors import IndeterminateError, StorageError
 from tracelake.storage import FileObjectStore, files
+from tracelake.storage.directories import sync_directory
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: p
 
     def check(root: Path) -> None:
         store = FileObjectStore(root)
-        FileObjectStore(root).put("a/other/c", b"")
+        (root / "a" / "other").mkdir(parents=True)
         monkeypatch.setattr(files, "sync_directory", synced.append)
         for path, expected in (
             ("a/b/c", ["a", "", "a/b"]),
@@ -112,6 +115,40 @@ def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: p
     )):  # fmt: skip
         assert_caught(broken, partial(check, tmp_path / str(number)))
         monkeypatch.undo()
+
+
+def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task opens a store of its own, beside that of the process; what comes after the last of them knows nothing."""
+    real, synced = sync_directory, list[str]()
+
+    def sync(directory: str) -> None:
+        synced.append(directory)
+        real(directory)
+
+    monkeypatch.setattr(files, "sync_directory", sync)
+
+    def check(root: Path) -> None:
+        lasting = FileObjectStore(root)
+        FileObjectStore(root).put("a/b/c", b"")
+        synced.clear()
+        FileObjectStore(root).put("a/b/d", b"")
+        assert synced == [str(root / "a/b")]
+        lasting.put("a/e/f", b"")
+        assert synced[1:] == [str(root / "a"), str(root / "a/e")]
+        del lasting
+        gc.collect()
+        shutil.rmtree(root)
+        synced.clear()
+        FileObjectStore(root).put("a/b/c", b"")
+        assert synced == [str(root / each) for each in ("a", "", "a/b")], "all was made anew"
+
+    check(tmp_path / "lake")
+    opened = FileObjectStore.__init__
+    alone = Broken("a store knows alone", opened, "_SYNCED.setdefault(self._root, set())", "set()")
+    assert_caught(alone, partial(check, tmp_path / "alone"))
+    monkeypatch.setattr(files, "_SYNCED", {})
+    with pytest.raises(AssertionError, match="made anew"):
+        check(tmp_path / "never forgotten")
 
 
 def test_many_deletions_sync_each_directory_once(

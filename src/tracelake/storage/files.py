@@ -20,7 +20,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
+from weakref import WeakValueDictionary
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError
@@ -30,6 +31,9 @@ from tracelake.storage.ports import ObjectInfo
 
 # What the system answers for a path where no file is: nothing, below a file, or a directory.
 _NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# Directories whose names are durable, by root: known to all stores there that are open at the same time, as each task
+# opens its own; forgotten with the last of them, since what is deleted then and made anew is not durable.
+_SYNCED: Final[WeakValueDictionary[str, set[str]]] = WeakValueDictionary()
 
 
 class FileObjectStore:
@@ -42,7 +46,7 @@ class FileObjectStore:
         """Open the directory `root`, making it if it is absent."""
         self._root = str(Path(root).absolute())
         self._temporaries = f"{self._root}/{RESERVED_DIRECTORY}"
-        self._synced: set[str] = set()
+        self._synced = _SYNCED.setdefault(self._root, set())
         with _failures("open", self._root):
             make_directory(Path(self._temporaries))
 
@@ -231,7 +235,7 @@ class FileObjectStore:
         sync_directory(directory)
 
     def _make_durable_directory(self, directory: str) -> None:
-        """Make a directory and sync the names of it and all above it, once for each directory.
+        """Make a directory and sync the names of it and all above it, once for each directory and process.
 
         Not only of those made here: another process may have made one and not synced it yet.
         """
