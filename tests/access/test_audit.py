@@ -27,7 +27,7 @@ def record(
 ) -> AuditRecord:
     """Return a record of a time."""
     made = audit_record(kind, key_id, action, workspace=workspace)
-    return msgspec.structs.replace(made, at_ns=at_ns, id=f"{audit._beginning(kind, at_ns)}-{made.id[-8:]}")
+    return msgspec.structs.replace(made, at_ns=at_ns, id=audit.id_at(kind, workspace, at_ns))
 
 
 def lake_with(*records: AuditRecord) -> tracelake.Lake:
@@ -53,6 +53,11 @@ def check_lists() -> None:
         lake.audit.write([with_outcome(records[-1], "201", "branch b")])
         (newest,) = lake.audit.newest(1)
         assert (newest.id, newest.outcome, newest.object) == (records[-1].id, "201", "branch b")
+        of_b = msgspec.structs.replace(
+            record(5, workspace="a"), workspace="b"
+        )  # of a name with the same hash
+        lake.audit.write([of_b])
+        assert {each.workspace for each in lake.within("a").audit.newest()} == {"a"}
 
 
 def check_trims() -> None:
@@ -63,11 +68,11 @@ def check_trims() -> None:
     with lake_with(*records, *counts) as lake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "AUDIT_RECORDS_MAX", 3)
         patch.setattr(limits, "AUDIT_PAGE_RECORDS", 2)
-        assert lake.audit.trim(old + 5) == 4
+        patch.setattr(limits, "AUDIT_TRIMMED_MAX", 3)
+        assert [lake.audit.trim(old + 5) for _ in range(3)] == [3, 1, 0]
         left = [(each.kind, each.at_ns - old) for each in lake.audit.newest()]
         assert sorted(left) == [("change", 2), ("change", 3), ("change", 4), ("counted", 0), ("counted", 1)]
-        assert lake.audit.trim(2 * old + 3) == 4
-        assert lake.audit.trim(2 * old + 3) == 0
+        assert [lake.audit.trim(2 * old + 3) for _ in range(3)] == [3, 1, 0]
         lake.maintenance.gc(dry_run=True)
         assert len(lake.audit.newest()) == 1
         lake.maintenance.gc()  # of this day
@@ -78,25 +83,63 @@ def check_counts() -> None:
     """A thousand like things of a minute are one record, written ten times; of another minute, or another, another."""
     counted = Counting()
     written: list[AuditRecord] = []
+
+    def count(now_ns: int, **more: str) -> list[AuditRecord]:
+        # The clock on the wall, which records are of, may be set.
+        due = counted.count(record(10**18 - now_ns, "refused: read", kind="counted", **more), now_ns)
+        counted.wrote(due)
+        return due
+
     for n in range(1_000):
-        written += counted.count(record(MINUTE_NS + n, "refused: read", kind="counted"))
+        written += count(MINUTE_NS + n)
     assert len({each.id for each in written}) == 1
     assert [each.times for each in written] == [2**n for n in range(10)]
     assert [each.times for each in counted.unwritten()] == [1_000]
-    written = counted.count(record(2 * MINUTE_NS, "refused: read", kind="counted"))
+    written = count(2 * MINUTE_NS)
     assert [each.times for each in written] == [1_000, 1]
     assert counted.unwritten() == []
     for n in range(1_000):
-        written += counted.count(record(2 * MINUTE_NS, "refused: read", kind="counted", key_id=f"k{n}"))
+        written += count(2 * MINUTE_NS, key_id=f"k{n}", workspace="a")
     assert len({each.id for each in written}) <= limits.AUDIT_COUNTED_MAX + 2
     (others,) = counted.unwritten()
     assert (others.action, others.key_id, others.workspace) == (OTHERS, "", "*")
     assert others.times == 1_001 - limits.AUDIT_COUNTED_MAX
-    written = counted.count(record(MINUTE_NS, "refused: read", kind="counted"))  # the clock went back
-    assert [each.times for each in written] == [2]
+    assert others.id.startswith("*/counted/")
 
 
-@pytest.mark.parametrize("check", [check_lists, check_trims, check_counts])
+def check_made_up_for() -> None:
+    """A number that could not be written is told again until it is, also once its minute is over; so many of them."""
+    counted = Counting()
+    for _ in range(4):
+        due = counted.count(record(1, kind="counted"), 0)
+    assert [each.times for each in counted.unwritten()] == [4]
+    (again,) = counted.count(record(2, kind="counted"), MINUTE_NS)[:-1]
+    assert again == due[0]
+    assert [each.times for each in counted.unwritten()] == [4, 1]
+    counted.wrote([again])
+    assert [each.times for each in counted.unwritten()] == [1]
+    for minute in range(2, 2 * limits.AUDIT_COUNTED_MAX):
+        counted.count(record(1, kind="counted"), minute * MINUTE_NS)
+    left = counted.unwritten()
+    assert len(left) <= limits.AUDIT_COUNTED_MAX + 2
+
+
+def check_pushes_out() -> None:
+    """However much is done with keys of a workspace, what was done with others stays, whatever the names are."""
+    kept = [record(1, workspace=each) for each in ("*", "b", "a/b", "a0", "ä" * 80)]
+    flood = [record(n, workspace="a") for n in range(2, 12)]
+    with lake_with(*kept, *flood) as lake, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "AUDIT_RECORDS_MAX", 3)
+        patch.setattr(limits, "AUDIT_PAGE_RECORDS", 2)
+        assert lake.audit.trim(20) == 7
+        assert [each.at_ns for each in lake.audit.newest()] == [11, 10, 9, 1, 1, 1, 1, 1]
+        assert {each.id for each in lake.audit.newest()} > {each.id for each in kept}
+        assert [each.id for each in lake.within("a/b").audit.newest()] == [kept[2].id]
+
+
+@pytest.mark.parametrize(
+    "check", [check_lists, check_trims, check_counts, check_made_up_for, check_pushes_out]
+)
 def test_rules(check: Callable[[], None]) -> None:
     """Each holds."""
     check()
@@ -109,10 +152,28 @@ def test_rules(check: Callable[[], None]) -> None:
                 "True"), check_lists),
         (Broken("pages follow one another", audit.Audit._entries, 'start = f"{page[-1].key}\\0"', "return"),
          check_lists),
-        (Broken("the newest come first", audit._beginning, "_TIME_STOP - max(0, at_ns)", "max(0, at_ns)"),
+        (Broken("workspaces have bounds of their own", audit._short, "workspace == ALL_WORKSPACES", "True"),
+         check_pushes_out),
+        (Broken("a workspace's name makes no place", audit._short,
+                'hashlib.sha256(workspace.encode(errors="replace")).hexdigest()[:16]', "workspace"),
+         check_pushes_out),
+        (Broken("what is removed at once is bounded", audit.Audit.trim, "limits.AUDIT_TRIMMED_MAX", "10**9"),
+         check_trims),
+        (Broken("what was not written is made up for", Counting.unwritten,
+                "each.times > self._written.get(each.id, 0)", "not _is_written_at(each.times)"),
+         check_made_up_for),
+        (Broken("also once its minute is over", Counting._begin_minute, "for each in newest", "for each in ()"),
+         check_made_up_for),
+        (Broken("what is kept of minutes is bounded", Counting._begin_minute, "limits.AUDIT_COUNTED_MAX + 1", "None"),
+         check_made_up_for),
+        (Broken("minutes are of a clock that is never set", Counting.count,
+                "now_ns - self._began_ns >= limits.AUDIT_COUNTED_NS",
+                "record.at_ns // limits.AUDIT_COUNTED_NS > self._began_ns // limits.AUDIT_COUNTED_NS"),
+         check_counts),
+        (Broken("the newest come first", audit._key, "_TIME_STOP - max(0, at_ns)", "max(0, at_ns)"),
          check_lists),
-        (Broken("what is old goes", audit.Audit.trim, "entry.key > stop", "False"), check_trims),
-        (Broken("what is too much goes", audit.Audit.trim, "number >= limits.AUDIT_RECORDS_MAX", "False"),
+        (Broken("what is old goes", audit.Audit._too_much, "entry.key > stop", "False"), check_trims),
+        (Broken("what is too much goes", audit.Audit._too_much, "number >= limits.AUDIT_RECORDS_MAX", "False"),
          check_trims),
         (Broken("a number is written where it doubled", counting._is_written_at, "times & (times - 1) == 0", "True"),
          check_counts),
@@ -137,7 +198,7 @@ def test_whatever_stands_in_texts(tmp_path: Path) -> None:
         tear(tmp_path, "POST /whole")
         assert [each.key_id for each in lake.audit.newest()] == ["1"]
         report = lake.verify()
-        assert [each.path.startswith("audit/change/") for each in report.findings] == [True]
+        assert [each.path.startswith("audit/*/change/") for each in report.findings] == [True]
     with pytest.raises(UsageError, match="1 to 10,000"):
         lake.audit.newest(0)
     assert since_ns("1h", 3_600 * 10**9 + 5) == 5

@@ -181,7 +181,21 @@ def check_who_reads(guarded: Guarded) -> None:
         assert every.get(f"/api/v1/audit?{wrong}").status_code == 400
 
 
+def check_no_route(guarded: Guarded) -> None:
+    """What no route takes changes nothing, and is counted."""
+    token = guarded.lake.keys.create("a", "admin", "a").token
+    client = guarded.client(token)
+    for _ in range(3):
+        assert client.post("/api/2.0/mlflow/experiments/nothing", json={}).status_code == 404
+    assert client.delete("/api/2.0/mlflow/experiments/get").status_code == 405
+    records = sorted(newest(guarded), key=lambda each: str(each.outcome))
+    told = [(each.kind, each.workspace, each.action, each.outcome) for each in records]
+    assert set(told) == {("counted", "a", "no route", "404"), ("counted", "a", "no route", "405")}
+    assert sum(each.times for each in records) == 4
+
+
 CHECKS: tuple[Callable[[Guarded], None], ...] = (
+    check_no_route,
     check_before,
     check_every_route,
     check_refused,
@@ -199,10 +213,12 @@ def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
     ("broken", "check"),
     [
         (Broken("a change is in the audit before it is made", Auditing.begin,
-                "await asyncio.shield(asyncio.wrap_future(self._join([record])))", "self._write_soon([record])"),
+                "asyncio.wait_for(written,", "asyncio.wait_for(asyncio.sleep(0),"),
          check_before),
         (Broken("it is known what came of it", Auditing.end, "self._write_soon", "str"), check_some_routes),
         (Broken("annotations too", guard.Guard.__call__, 'need != "read"', 'need == "admin"'), check_some_routes),
+        (Broken("what no route takes is no change", guard.Guard.__call__, "self._is_taken(scope)", "True"),
+         check_no_route),
         (Broken("refused ones are counted", guard.Guard._count_refused, "self._auditing.count(record)", "pass"),
          check_refused),
         (Broken("only its token is of a key", key_ring.KeyRing.holder, "or not is_token_of(record, token)", ""),

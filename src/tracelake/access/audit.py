@@ -6,13 +6,14 @@ a record that does not say what came of it may be of a change that was made, or 
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Final, get_args
 
 import msgspec
@@ -49,44 +50,69 @@ class Audit:
         """Return the newest records, the newest first, of one key or of all. Raises UsageError for too many."""
         if not 1 <= limit <= limits.AUDIT_SHOWN_MAX:
             raise UsageError(f"ask for 1 to {limits.AUDIT_SHOWN_MAX:,} records, not {limit}")
-        kinds = (self._of_kind(kind, since_ns) for kind in get_args(AuditKind))
-        newest_first = heapq.merge(*kinds, key=lambda each: -each.at_ns)
+        each = (self._of_place(place, since_ns, limit) for place in self._places())
+        newest_first = heapq.merge(*each, key=lambda record: -record.at_ns)
         return list(islice((each for each in newest_first if self._is_shown(each, key_id)), limit))
 
     def trim(self, now_ns: int) -> int:
-        """Remove what is too old, or of which there is too much, of each kind; return how many records that were."""
+        """Remove what is too old, or of which there is too much, of each kind of a workspace; return how many of them.
+
+        Those are AUDIT_TRIMMED_MAX at most; the next call removes more.
+        """
+        too_much = chain.from_iterable(self._too_much(place, now_ns) for place in self._places())
         removed = 0
-        for kind in get_args(AuditKind):
-            stop = _beginning(kind, now_ns - limits.AUDIT_KEPT_NS)
-            for number, entry in enumerate(self._entries(kind, None)):
-                if number >= limits.AUDIT_RECORDS_MAX or entry.key > stop:
-                    self._records().erase(PARTITION, entry.key)
-                    removed += 1
+        for key in islice(too_much, limits.AUDIT_TRIMMED_MAX):
+            self._records().erase(PARTITION, key)
+            removed += 1
         return removed
+
+    def _too_much(self, place: str, now_ns: int) -> Iterator[str]:
+        stop = _key(place, now_ns - limits.AUDIT_KEPT_NS)
+        for number, entry in enumerate(self._entries(place, None)):
+            if number >= limits.AUDIT_RECORDS_MAX or entry.key > stop:
+                yield entry.key
+
+    def _places(self) -> Iterator[str]:
+        """Yield where records may be: for each workspace there is something of, each kind."""
+        for workspace in self._workspaces():
+            yield from (f"{workspace}/{kind}/" for kind in get_args(AuditKind))
+
+    def _workspaces(self) -> Iterator[str]:
+        if self._workspace is not None:
+            yield _short(self._workspace)
+            return
+        start = ""
+        while first := whole_of(partial(self._records().scan, start=start, limit=1), PARTITION):
+            workspace = first[0].key.partition("/")[0]
+            yield workspace
+            start = f"{workspace}0"  # 0 follows /
 
     def _is_shown(self, record: AuditRecord, key_id: str | None) -> bool:
         return self._workspace in (None, record.workspace) and key_id in (None, record.key_id)
 
-    def _of_kind(self, kind: AuditKind, since_ns: int) -> Iterator[AuditRecord]:
+    def _of_place(self, place: str, since_ns: int, limit: int) -> Iterator[AuditRecord]:
         # Times fall as keys climb; what has the time itself is in.
-        for entry in self._entries(kind, _beginning(kind, since_ns - 1)):
+        for entry in self._entries(place, _key(place, since_ns - 1), limit):
             try:
                 yield decode(AuditRecord, entry.value, f"record {entry.key} of the audit", AUDIT_VERSION)
             except DamageError as error:
                 logger.warning("%s It is left out.", error)
 
-    def _entries(self, kind: AuditKind, stop: str | None) -> Iterator[Entry]:
-        """Yield what is kept of a kind, page by page, the newest first."""
-        start, stop = f"{kind}/", stop or f"{kind}0"  # 0 follows /
+    def _entries(
+        self, place: str, stop: str | None, at_once: int = limits.AUDIT_PAGE_RECORDS
+    ) -> Iterator[Entry]:
+        """Yield what is kept at a place, page by page, the newest first."""
+        start, stop = place, stop or f"{place[:-1]}0"  # 0 follows /
+        page_records = min(at_once, limits.AUDIT_PAGE_RECORDS)
         while True:
-            scan = partial(self._records().scan, start=start, stop=stop, limit=limits.AUDIT_PAGE_RECORDS)
+            scan = partial(self._records().scan, start=start, stop=stop, limit=page_records)
             page = whole_of(
                 scan,
                 PARTITION,
                 lambda _, problem: logger.warning("%s It is left out of the audit.", problem),
             )
             yield from page
-            if len(page) < limits.AUDIT_PAGE_RECORDS:
+            if len(page) < page_records:
                 return
             start = f"{page[-1].key}\0"
 
@@ -105,13 +131,14 @@ def audit_record(
 ) -> AuditRecord:
     """Return a record of now, whatever stands in texts; with a workspace of None, of all."""
     now_ns = time.time_ns()
+    workspace = ALL_WORKSPACES if workspace is None else workspace
     return AuditRecord(
-        id=f"{_beginning(kind, now_ns)}-{secrets.token_hex(4)}",
+        id=id_at(kind, workspace, now_ns),
         at_ns=now_ns,
         kind=kind,
         key_id=shown(key_id),
         name=shown(name),
-        workspace=ALL_WORKSPACES if workspace is None else workspace,
+        workspace=workspace,
         action=shown(action),
         object=shown(object),
         outcome=outcome,
@@ -125,9 +152,17 @@ def since_ns(duration: str | None, now_ns: int) -> int:
     return 0 if duration is None else now_ns - duration_ns(duration)
 
 
-def with_outcome(record: AuditRecord, outcome: str, object: str = "") -> AuditRecord:
-    """Return a record that says what came of it, and perhaps of what it was."""
-    return msgspec.structs.replace(record, outcome=shown(outcome), object=shown(object) or record.object)
+def with_outcome(record: AuditRecord, outcome: str | None, object: str = "") -> AuditRecord:
+    """Return a record that says what came of it, None where that is not known, and perhaps of what it was."""
+    told = None if outcome is None else shown(outcome)
+    return msgspec.structs.replace(record, outcome=told, object=shown(object) or record.object)
+
+
+def in_workspace(record: AuditRecord, workspace: str) -> AuditRecord:
+    """Return a record as one of another workspace, which is another record."""
+    return msgspec.structs.replace(
+        record, id=id_at(record.kind, workspace, record.at_ns), workspace=workspace
+    )
 
 
 def shown(text: str) -> str:
@@ -135,5 +170,17 @@ def shown(text: str) -> str:
     return ascii(text[: limits.AUDIT_TEXT_MAX_CHARS])[1:-1]
 
 
-def _beginning(kind: AuditKind, at_ns: int) -> str:
-    return f"{kind}/{_TIME_STOP - max(0, at_ns):020d}"
+def id_at(kind: AuditKind, workspace: str, at_ns: int) -> str:
+    """Return a new id of a record: workspace and kind come first, for each has bounds of its own."""
+    return f"{_key(f'{_short(workspace)}/{kind}/', at_ns)}-{secrets.token_hex(4)}"
+
+
+def _key(place: str, at_ns: int) -> str:
+    return f"{place}{_TIME_STOP - max(0, at_ns):020d}"
+
+
+def _short(workspace: str) -> str:
+    """Return what stands for a workspace in keys: short and without a slash, whatever its name is."""
+    if workspace == ALL_WORKSPACES:
+        return workspace
+    return hashlib.sha256(workspace.encode(errors="replace")).hexdigest()[:16]

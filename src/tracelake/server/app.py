@@ -13,6 +13,7 @@ from fastapi.telemetry import TelemetryConfig
 from fastapi.templating import Jinja2Templates
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
@@ -96,7 +97,12 @@ def create_app(
     error_page = _error_page(templates)
     auditing = app.state.auditing = Auditing(lake.audit)
     app.add_middleware(
-        Guard, ring=ring, auditing=auditing, allowed=allowed or Allowed(), error_page=error_page
+        Guard,
+        ring=ring,
+        auditing=auditing,
+        allowed=allowed or Allowed(),
+        is_taken=lambda scope: any(each.matches(scope)[0] is Match.FULL for each in app.router.routes),
+        error_page=error_page,
     )
     requests = add_metrics(app, lake, beside, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)

@@ -1,7 +1,8 @@
 """Writes the audit of a server: a request that changes something waits for its record, with others that come meanwhile.
 
 What came of it is written afterwards, and nobody waits for that. One thread writes, one group after the other: so what
-came of something never stands before it, and the busier the server, the fewer the writes.
+came of something never stands before it, and the busier the server, the fewer the writes. What is too old is removed by
+another thread.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Final
 
 from starlette.types import Scope
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, TracelakeError
+from tracelake._errors import BackPressureError, StorageError, TracelakeError
 from tracelake.access.audit import Audit, audit_record, with_outcome
 from tracelake.access.counting import Counting
 from tracelake.access.model import AuditKind, AuditRecord
@@ -28,6 +29,7 @@ from tracelake.server.key_ring import KeyHolder
 logger = logging.getLogger("tracelake.server")
 
 _OBJECTS: Final[ContextVar[list[str] | None]] = ContextVar("tracelake_objects", default=None)
+_TOO_SLOW: Final = "what was done is noted too slowly, so nothing more is; send it again later"
 NAMING: Final = (
     *("name", "branch", "into", "source", "ref", "at", "id", "role", "workspace", "experiment_id"),
     *("experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
@@ -45,39 +47,54 @@ class Auditing:
         self._waiting: dict[str, AuditRecord] = {}
         self._group: Future[None] | None = None
         self._writer = ThreadPoolExecutor(1, "audit")
+        self._writer.submit(int)  # begins its thread, without which no change could be made
+        self._trimmer = ThreadPoolExecutor(1, "audit-trim")
         self._counting = Counting()
         self._untrimmed = limits.AUDIT_TRIM_EACH
 
     async def begin(self, record: AuditRecord) -> AuditRecord:
         """Return once the record of what is about to be done is kept. Raises StorageError: then it must not be done."""
         # One that goes away takes nobody's group with it.
-        await asyncio.shield(asyncio.wrap_future(self._join([record])))
+        written = asyncio.shield(asyncio.wrap_future(self._join([record])))
+        try:
+            await asyncio.wait_for(written, limits.AUDIT_WAIT_MAX_S)
+        except TimeoutError as error:
+            with self._lock:
+                self._waiting.pop(record.id, None)
+            raise BackPressureError(_TOO_SLOW) from error
         return record
 
-    def end(self, record: AuditRecord, outcome: str, object: str = "") -> None:
-        """Let the record say what came of it, soon."""
+    def end(self, record: AuditRecord, outcome: str | None, object: str = "") -> None:
+        """Let the record say what came of it, soon; None: nobody knows."""
         self._write_soon([with_outcome(record, outcome, object)])
 
     def count(self, record: AuditRecord) -> None:
         """Count what repeats, and changes nothing, with its like."""
         with self._lock:
-            due = self._counting.count(record)
+            due = self._counting.count(record, time.monotonic_ns())
         if due:
             self._write_soon(due)
 
-    def settle(self) -> None:
-        """Return once all is written that was told so far, numbers too."""
+    def settle(self, max_s: float = limits.AUDIT_SETTLE_MAX_S) -> bool:
+        """Return whether all is written that was told so far, numbers too, once it is, or cannot be in time."""
         with self._lock:
             due = self._counting.unwritten()
         self._write_soon(due)
-        self._writer.submit(int).result()
+        try:
+            self._writer.submit(int).result(max_s)
+        except (TimeoutError, CancelledError, RuntimeError):  # it is slow, or closed
+            return False
+        return True
 
     def close(self) -> None:
-        """Write what is left."""
-        with self._lock:
-            due = self._counting.unwritten()
-        self._write_soon(due)
-        self._writer.shutdown()
+        """Write what is left, if that can be done in time; what comes later is not written."""
+        is_written = self.settle(limits.AUDIT_CLOSE_MAX_S)
+        if not is_written:
+            logger.error(
+                "the audit cannot be written in time: what came of the last changes may not be in it"
+            )
+        self._writer.shutdown(wait=is_written)
+        self._trimmer.shutdown(wait=False, cancel_futures=True)
 
     def _write_soon(self, records: list[AuditRecord]) -> None:
         if records:
@@ -90,37 +107,47 @@ class Auditing:
         """Return what is done once these are written. Raises BackPressureError where too many wait."""
         with self._lock:
             if len(self._waiting) + len(records) > limits.AUDIT_WAITING_MAX:
-                raise BackPressureError(
-                    "what was done is noted too slowly, so nothing more is; send it again later"
-                )
-            self._waiting.update((each.id, each) for each in records)
+                raise BackPressureError(_TOO_SLOW)
             if self._group is None:
+                try:
+                    self._writer.submit(self._write)
+                except RuntimeError as error:
+                    raise StorageError(f"what is done cannot be noted: {error}; try again later") from error
                 self._group = Future()
-                self._writer.submit(self._write)
+            self._waiting.update((each.id, each) for each in records)
             return self._group
 
     def _write(self) -> None:
         with self._lock:
-            records, group = self._waiting, self._group
+            # What is begun comes first: somebody waits for that, and a store may write one after the other.
+            records = sorted(self._waiting.values(), key=_is_waited_for, reverse=True)
+            group = self._group
             self._waiting, self._group = {}, None
         assert group is not None, "a group is written once"
         try:
-            self._audit.write(records.values())
+            self._audit.write(records)
         except Exception as error:  # noqa: BLE001  whoever waits is told
             logger.error("the audit cannot be written, of %d records: %s", len(records), error)
             group.set_exception(error)
             return
         group.set_result(None)
-        self._trim(len(records))
-
-    def _trim(self, written: int) -> None:
-        self._untrimmed += written
+        with self._lock:
+            self._counting.wrote(each for each in records if each.kind == "counted")
+        self._untrimmed += len(records)
         if self._untrimmed >= limits.AUDIT_TRIM_EACH:
             self._untrimmed = 0
-            try:
-                self._audit.trim(time.time_ns())
-            except Exception as error:  # noqa: BLE001  the next time will do
-                logger.warning("of the audit what is old could not be removed: %s", error)
+            with suppress(RuntimeError):  # it stops
+                self._trimmer.submit(self._trim)
+
+    def _trim(self) -> None:
+        try:
+            self._audit.trim(time.time_ns())
+        except Exception as error:  # noqa: BLE001  the next time will do
+            logger.warning("of the audit what is old could not be removed: %s", error)
+
+
+def _is_waited_for(record: AuditRecord) -> bool:
+    return record.kind != "counted" and record.outcome is None
 
 
 def record_of(

@@ -8,8 +8,7 @@ of who signed in, which counts for what a page of this server asks for alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import quote
@@ -23,18 +22,18 @@ from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
 from tracelake.access.audit import shown
 from tracelake.access.model import AuditKind, AuditRecord
-from tracelake.access.protocol import Need, called, check_whole
+from tracelake.access.protocol import Need, check_whole
 from tracelake.server.api import json_response
-from tracelake.server.auditing import Auditing, address_of, objects_told, record_of
+from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.cookies import COOKIE, leave_out_cookies, our_cookies
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
+from tracelake.server.noting import counted, outcome_of
 from tracelake.server.otlp import METER, failure
 from tracelake.server.routes import OTLP, SIGN_IN, is_divided, needed
 from tracelake.server.scope import asked_within
 
 logger = logging.getLogger("tracelake.server")
-audit = logging.getLogger("tracelake.audit")
 
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 ErrorPage: TypeAlias = Callable[[Request, int, str], Response | None]
@@ -60,12 +59,14 @@ class Guard:
         auditing: Auditing,
         allowed: Allowed,
         error_page: ErrorPage = lambda *_: None,
+        is_taken: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
-        """With `error_page` people get what is refused as a page."""
+        """`is_taken`: whether a route takes a request. With `error_page` people get what is refused as a page."""
         self._app = app
         self._error_page = error_page
         self._ring = ring
         self._auditing = auditing
+        self._is_taken = is_taken
         self._hosts = {host.lower() for host in allowed.hosts}
         self._origins = {origin.lower().rstrip("/") for origin in allowed.origins}
 
@@ -94,7 +95,10 @@ class Guard:
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
                 elif method not in _SAFE and need != "read":
-                    record = await self._auditing.begin(self._record(scope, actor, need))
+                    if self._is_taken(scope):
+                        record = await self._auditing.begin(self._record(scope, actor, need))
+                    else:
+                        send = counted(self._auditing, actor, scope, send)
         except TracelakeError as error:
             if isinstance(error, (NoKeyError, ForbiddenError)):
                 logger.warning("refused: %s %s: %s", method, shown(path), error)
@@ -104,34 +108,12 @@ class Guard:
         if actor is None:
             await self._app(scope, receive, send)
             return
-        with asked_within(actor.workspace), self._outcome_of(record, send) as told:
+        with asked_within(actor.workspace), outcome_of(self._auditing, record, send) as told:
             await self._app(scope, receive, told)
 
     def _record(self, scope: Scope, actor: KeyHolder, need: Need) -> AuditRecord:
         kind: AuditKind = "annotation" if need == "annotate" else "change"
         return record_of(kind, actor, f"{scope['method']} {scope['path']}", address_of(scope))
-
-    @contextmanager
-    def _outcome_of(self, record: AuditRecord | None, send: Send) -> Iterator[Send]:
-        """Let a record, where there is one, say what came of a request, once that is known."""
-        if record is None:
-            yield send
-            return
-        status = 500  # what a request gets that raises
-
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                actor = called(record.key_id)
-                audit.info("%s %r: %s: %d", actor, record.name, record.action, status)
-            await send(message)
-
-        with objects_told() as objects:
-            try:
-                yield answer
-            finally:
-                self._auditing.end(record, str(status), ", ".join(objects))
 
     def _count_refused(self, scope: Scope, headers: Headers, error: TracelakeError) -> None:
         """Count a request that was refused, by its key if it is one of the lake, whether or not that counts."""

@@ -13,9 +13,9 @@ from tracelake.access.model import ALL_WORKSPACES, Role
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
 from tracelake.server.auditing import tell_object
-from tracelake.server.guard import audit
 from tracelake.server.json_body import body_in_openapi, json_body
 from tracelake.server.key_ring import KeyRing
+from tracelake.server.noting import audit
 from tracelake.server.routes import KEYS
 
 

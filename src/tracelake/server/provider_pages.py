@@ -36,8 +36,8 @@ from tracelake.access.sessions import Sessions
 from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.cookies import BEGUN_COOKIE, our_cookies, with_begun, with_key, without_begun
 from tracelake.server.errors import status_of
-from tracelake.server.guard import audit
 from tracelake.server.key_ring import KeyRing
+from tracelake.server.noting import audit
 from tracelake.server.provider import Provider
 from tracelake.server.routes import BY_PROVIDER, SIGNED_IN
 from tracelake.server.sign_in import here, sign_in_page

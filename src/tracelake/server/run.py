@@ -83,12 +83,14 @@ def serve(
         archiving = Archiving(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(IndexingAhead(lake.hot.index_ahead))
+        # Left once all that was taken is drained: a database that is locked does not hold that.
+        after_drain = stack.enter_context(ExitStack())
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
         queue = stack.enter_context(closing(_queue(lake, hot_tier, segment_max_bytes)))
         archiving.start()
         allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
         app = create_app(lake, queue, beside, segment_wait_s, archiving, allowed, demanded, exposure.openid)
-        stack.callback(app.state.auditing.close)
+        after_drain.callback(app.state.auditing.close)
         grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)
         server = _Server(
             _config(app, exposure.tls),

@@ -22,8 +22,8 @@ from tracelake.access.sessions import Sessions
 from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.body import Budget, read_body
 from tracelake.server.cookies import COOKIE, our_cookies, with_key, without_key
-from tracelake.server.guard import audit
 from tracelake.server.key_ring import KeyRing, holder_of
+from tracelake.server.noting import audit
 from tracelake.server.routes import BY_PROVIDER, SIGN_IN, SIGN_OUT
 
 logger = logging.getLogger("tracelake.server")
