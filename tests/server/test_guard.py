@@ -476,10 +476,10 @@ def test_who_did_what_is_told(guarded: Guarded, caplog: pytest.LogCaptureFixture
     """What changes something is in the log with the key that did it; whatever is in a path, a line stays a line."""
     caplog.set_level(logging.INFO, "tracelake.audit")
     guarded.client(guarded.tokens["admin"]).post("/api/3.0/mlflow/traces/search", json={})  # changes nothing
-    guarded.client(guarded.tokens["admin"]).delete("/api/v1/branches/a%0A%1B%5B2Jb")
+    guarded.client(guarded.tokens["admin"]).delete("/api/v1/branches/a%0D%1B%5B2Jb")
     lines = [record.getMessage() for record in caplog.records if record.name == "tracelake.audit"]
     key_id = guarded.tokens["admin"].split("_")[1]
-    assert lines == [f"key {key_id} 'admin': DELETE /api/v1/branches/a\\n\\x1b[2Jb: 404"]
+    assert lines == [f"key {key_id} 'admin': DELETE /api/v1/branches/a\\r\\x1b[2Jb: 404"]
 
 
 def test_every_answer_has_the_headers(guarded: Guarded) -> None:
