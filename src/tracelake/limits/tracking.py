@@ -130,6 +130,12 @@ PARAMETER_MAX_CHARS: Final = 1_000
 """One text in a URL, such as a service to filter by. Beyond: the answer is 400."""
 PARAMETER_MAX_MS: Final = 1e12
 """The least duration to filter by: about thirty years. Beyond: the answer is 400."""
+MEMORY_LOOK_S: Final = 5.0
+"""How often a server looks how much memory it has. Beyond: it looks again."""
+MEMORY_GROWN_BYTES: Final = 32 * MIB
+"""By how much it has grown since it last gave back what is free. Beyond: it does so again."""
+MEMORY_LOOKS_MAX: Final = 12
+"""Looks after which it gives back in any case. Beyond: as above."""
 SHUTDOWN_MAX_S: Final = 30
 """What requests under way have to finish when the server stops: longer than an acknowledgement takes. Beyond: they
 are cut off."""

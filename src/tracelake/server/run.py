@@ -26,7 +26,7 @@ from tracelake.server.guard import Allowed
 from tracelake.server.handshakes import Handshakes
 from tracelake.server.indexing import IndexingAhead
 from tracelake.server.log_rate import once_per_second
-from tracelake.server.malloc import give_memory_back
+from tracelake.server.malloc import Trimming
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.server.tls import Tls
 from tracelake.tracking.door import TrackingDoor
@@ -71,9 +71,9 @@ def serve(
     if watch and not pipeline:
         raise UsageError("without a pipeline nothing is watched; leave out --no-pipeline, or --watch")
     listener = listen(host, port)
-    give_memory_back()
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
+        stack.enter_context(Trimming())
         stack.callback(listener.close)
         beside: Beside | None = None
         if pipeline:
