@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import httpx
@@ -18,8 +20,9 @@ from tests.patience import HANG_S, wait_until
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake.lake.lake import Lake
+from tracelake.results import ReplicaInfo
 from tracelake.server.pipeline_child import Told, told_of
-from tracelake.server.pipeline_process import PipelineProcess, _environment
+from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
 
 ENDS = """
 import json, os, sys
@@ -38,6 +41,14 @@ print("junk", flush=True)
 print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "deaf"}}', flush=True)
 sys.stdin.read()
 """
+TELLS = """
+import sys
+sys.stdin.readline()
+print('{"problem": "slow", "replica": %s}', flush=True)
+print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "told"}}', flush=True)
+sys.stdin.read()
+"""
+REPLICA = {field.name: None for field in fields(ReplicaInfo)} | {"name": "this"}
 
 
 @pytest.fixture
@@ -78,7 +89,7 @@ def test_one_that_ends_is_begun_again(
     for broken in (
         Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
         Broken("pauses grow", PipelineProcess._run, "2 * pause_s", "pause_s"),
-        Broken("one that ended tells nothing", PipelineProcess._run, "self._told = None", "pass"),
+        Broken("one that ended tells nothing", PipelineProcess._run, "self._heard = None", "pass"),
         Broken("what it logs is logged", PipelineProcess._listen, ".handle(told)", ".isEnabledFor(0)"),
     ):
         assert_caught(broken, lambda: begun_again(lake, caplog))
@@ -87,7 +98,11 @@ def test_one_that_ends_is_begun_again(
 def test_one_that_cannot_be_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a problem of the pipeline alone, and what ends before it is asked is none of this thread."""
     monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
-    for command, said in ((("/no/such/program",), "could not be started"), (("true",), "exit code 0")):
+    for command, said in (
+        (("/no/such/program",), "could not be run: [Errno 2]"),
+        (("no\0program",), "could not be run: embedded null byte"),
+        (("true",), "exit code 0"),
+    ):
         process = PipelineProcess(lake, None, 0.1, command)
         process.start()
         wait_until(lambda: process.restarts() >= 2)  # noqa: B023  asked at once
@@ -106,6 +121,98 @@ def test_one_that_does_not_end(
     process.stop()
     assert "was not done in" in caplog.text
     assert process.restarts() == 0
+
+
+def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Run one that tells how it is once and no more, and check that this does not count for ever."""
+    caplog.clear()
+    process = running(lake, TELLS % json.dumps(REPLICA))
+    process.start()
+    try:
+        wait_until(lambda: "told" in caplog.messages)
+        replica = process.replica()
+        assert (replica and replica.name, process.problem()) == ("this", "slow")
+        with monkeypatch.context() as late:
+            late.setattr(limits, "REPLICA_GONE_S", -1.0)
+            assert process.replica() is None
+            assert "has told nothing for 0 s" in str(process.problem())
+    finally:
+        process.stop()
+
+
+def test_one_that_tells_nothing_more(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is not taken for well by what it told before it was paused; nor is one that never told, for which more time
+    is given."""
+    told_long_ago(lake, monkeypatch, caplog)
+    process = running(lake, STAYS)
+    process.start()
+    try:
+        wait_until(lambda: "deaf" in caplog.text)
+        with monkeypatch.context() as late:
+            late.setattr(limits, "REPLICA_GONE_S", -1.0)
+            assert process.problem() is None
+            late.setattr(limits, "PIPELINE_FIRST_TOLD_S", -1.0)
+            assert "has told nothing" in str(process.problem())
+    finally:
+        monkeypatch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.01)
+        process.stop()
+    for broken in (
+        Broken(
+            "an old word does not count", PipelineProcess.replica, "heard.silence_s() is not None", "False"
+        ),
+        Broken("what is silent is told of", PipelineProcess.problem, "if heard is not None", "if not heard"),
+    ):
+        assert_caught(broken, lambda: told_long_ago(lake, monkeypatch, caplog))
+
+
+class Raises(logging.Handler):
+    """A log handler of who embeds the server, which is closed by now."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Raise."""
+        raise ValueError(record.getMessage())
+
+
+def listened_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run one whose logs are refused, and check that it is listened to, and begun again, for all that."""
+    process = running(lake, ENDS)
+    process.start()
+    wait_until(lambda: process.restarts() >= 2 or not process.is_alive())
+    alive = process.is_alive()
+    process.stop()
+    assert alive
+    assert "was ended by SIGKILL" in str(process.problem())
+    assert "ValueError" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the broken ones
+def test_log_handlers_that_raise(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They end nothing; and were the thread to end all the same, it is told."""
+    monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+    logger, handler = logging.getLogger("tracelake.pipeline"), Raises()
+    logger.addHandler(handler)
+    try:
+        listened_on(lake, capsys)
+        for broken in (
+            Broken(
+                "what they raise ends nothing", _whatever_handlers_raise, "except Exception", "except OSError"
+            ),
+            Broken(
+                "nor when an end is told", PipelineProcess._run, "with _whatever_handlers_raise()", "if True"
+            ),
+        ):
+            assert_caught(broken, lambda: listened_on(lake, capsys))
+        process = PipelineProcess(lake, None, 0.1, ("no\0program",))
+        with Broken("begun again", PipelineProcess._run, "except Exception", "except OSError").applied():
+            process.start()
+            wait_until(lambda: not process.is_alive())
+        assert "has ended; start the server again" in str(process.problem())
+    finally:
+        logger.removeHandler(handler)
 
 
 def test_lines() -> None:
@@ -131,6 +238,7 @@ def test_lines() -> None:
 def test_it_ends_with_its_server_and_has_no_secret_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of its input ends it; its environment is the server's, but for what the server alone needs."""
     monkeypatch.setenv("TRACELAKE_OIDC_CLIENT_SECRET", "hush")
+    monkeypatch.setenv("Tracelake_oidc_client_Secret", "hush")
     monkeypatch.setenv("TRACELAKE_METADATA", "there")
 
     def check() -> None:

@@ -145,6 +145,11 @@ PIPELINE_STOP_MAX_S: Final = 60.0
 and what it had not committed is taken again."""
 PIPELINE_TOLD_EACH_S: Final = 1.0
 """How often that process tells its server how it is. Beyond: it tells again."""
+PIPELINE_FIRST_TOLD_S: Final = 60.0
+"""What it may take until it tells so for the first time; from then on REPLICA_GONE_S. Beyond: the server says that it
+has told nothing."""
+PIPELINE_KILLED_MAX_S: Final = 10.0
+"""How long a server waits for that process to be gone once it has killed it. Beyond: the server ends without it."""
 PIPELINE_LINE_MAX_BYTES: Final = 16 * MIB
 """One line that the two tell each other. Beyond: it is not understood, and left out."""
 PIPELINE_LOG_MAX_CHARS: Final = 20_000

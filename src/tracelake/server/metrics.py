@@ -185,7 +185,7 @@ def _with_own(infos: list[ReplicaInfo], own: ReplicaInfo | None) -> list[Replica
 def _of_beside(beside: Beside, own: ReplicaInfo | None) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "tracelake_pipeline_up",
-        "Whether the pipeline of this server runs: 0 until it has begun, and where its process ended.",
+        "Whether the pipeline of this server runs: 0 until it has begun, where its process ended, or is silent.",
         value=int(own is not None),
     )
     yield CounterMetricFamily(

@@ -12,7 +12,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 from typing import Final
 
@@ -27,6 +30,22 @@ _log: Final = logging.getLogger("tracelake.pipeline")
 _COMMAND: Final = (sys.executable, "-P", "-m", pipeline_child.__name__)
 _SERVERS_OWN: Final = ("TRACELAKE_OIDC_CLIENT_SECRET", "TRACELAKE_OIDC_CLIENT_SECRET_FILE")
 """What the server alone needs to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What was last heard of a process: when it was begun, or told how it is."""
+
+    pid: int
+    at_s: float
+    """By this process's monotonic clock."""
+    told: Told | None = None
+
+    def silence_s(self) -> float | None:
+        """Return how long it has told nothing, where that is longer than one does that goes on."""
+        silent_s = time.monotonic() - self.at_s
+        bound_s = limits.PIPELINE_FIRST_TOLD_S if self.told is None else limits.REPLICA_GONE_S
+        return silent_s if silent_s > bound_s else None
 
 
 class PipelineProcess:
@@ -47,7 +66,7 @@ class PipelineProcess:
         self._stopping = Event()
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._told: Told | None = None
+        self._heard: _Heard | None = None
         self._ended: str | None = None
         self._restarts = 0
         self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
@@ -65,23 +84,35 @@ class PipelineProcess:
             process.terminate()
         self._thread.join(limits.PIPELINE_STOP_MAX_S)
         if process is not None and self._thread.is_alive():
-            _log.warning(
-                "the pipeline's process was not done in %.0f s and is ended; what it had not committed is taken again "
-                "by the next",
-                limits.PIPELINE_STOP_MAX_S,
-            )
             process.kill()
-            self._thread.join()
+            with _whatever_handlers_raise():
+                _log.warning(
+                    "the pipeline's process was not done in %.0f s and is ended; what it had not committed is taken "
+                    "again by the next",
+                    limits.PIPELINE_STOP_MAX_S,
+                )
+            self._thread.join(limits.PIPELINE_KILLED_MAX_S)
 
     def problem(self) -> str | None:
         """Say what hinders it, None where nothing does: that it ended, or what failed in its last run."""
-        told = self._told
-        return self._ended if told is None else told.problem
+        if self._thread.ident is not None and not self.is_alive() and not self._stopping.is_set():
+            return "the thread that runs the pipeline's process has ended; start the server again"
+        heard = self._heard
+        if heard is not None and (silence_s := heard.silence_s()) is not None:
+            return (
+                f"the pipeline's process has told nothing for {silence_s:.0f} s: it is paused, or hangs; where it does "
+                f"not come back, end it (`kill -9 {heard.pid}`), and the server begins another"
+            )
+        return self._ended if heard is None or heard.told is None else heard.told.problem
 
     def replica(self) -> ReplicaInfo | None:
-        """Return what it told of itself last; None where it does not run, or has not told yet."""
-        told = self._told
-        return None if told is None else told.replica
+        """Return what it told of itself last; None where it does not run, has not told, or not for long."""
+        heard = self._heard
+        return (
+            None
+            if heard is None or heard.told is None or heard.silence_s() is not None
+            else heard.told.replica
+        )
 
     def restarts(self) -> int:
         """Return how often it ended by itself and was to be started again."""
@@ -97,8 +128,8 @@ class PipelineProcess:
             begun_s = time.monotonic()
             try:
                 how = self._one()
-            except OSError as error:
-                how = f"could not be started: {error}"
+            except Exception as error:  # noqa: BLE001  whatever it is, this thread is all that begins another
+                how = f"could not be run: {error}"
             if self._stopping.is_set():
                 return
             lived = time.monotonic() - begun_s > limits.PIPELINE_LIVED_S
@@ -109,8 +140,9 @@ class PipelineProcess:
                 f"the pipeline's process {how}; it is started again in {pause_s:g} s at most, and what servers take "
                 "waits for it. The log of the server says more"
             )
-            self._told = None
-            _log.error("the pipeline's process %s; it is started again in %g s", how, pause_s)
+            self._heard = None
+            with _whatever_handlers_raise():
+                _log.error("the pipeline's process %s; it is started again in %g s", how, pause_s)
             self._stopping.wait(pause_s)
 
     def _one(self) -> str:
@@ -126,6 +158,7 @@ class PipelineProcess:
                 # Ctrl-C reaches the server alone, which ends both in order.
                 process_group=0,
             )
+        self._heard = _Heard(process.pid, time.monotonic())
         # The end of the block would wait for the process, who stops it as well: so it is ended where this fails.
         with process:
             try:
@@ -147,15 +180,28 @@ class PipelineProcess:
         while line := process.stdout.readline(limits.PIPELINE_LINE_MAX_BYTES):
             told = told_of(line)
             if isinstance(told, Told):
-                self._told = told
+                self._heard = _Heard(process.pid, time.monotonic(), told)
             elif told is not None and logging.getLogger(told.name).isEnabledFor(told.levelno):
-                logging.getLogger(told.name).handle(told)
+                with _whatever_handlers_raise():
+                    logging.getLogger(told.name).handle(told)
+
+
+@contextmanager
+def _whatever_handlers_raise() -> Iterator[None]:
+    """Go on though a log handler of who embeds the server raises; that is printed, as logging does with its own."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  it is of others
+        traceback.print_exc()
 
 
 def _environment() -> dict[str, str]:
     """Return what the process gets of this one's: it imports from where this one does."""
-    kept = {name: value for name, value in os.environ.items() if name not in _SERVERS_OWN}
-    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # Settings are read whatever the case of their names is.
+    kept = {name: value for name, value in os.environ.items() if name.upper() not in _SERVERS_OWN}
+    # What is no text there is nothing that Python imports from.
+    places = [place for place in sys.path if isinstance(place, str) and place]
+    return kept | {"PYTHONPATH": os.pathsep.join(places)}
 
 
 def _signal_name(number: int) -> str:
