@@ -2,10 +2,10 @@
 
     python -m tests.faults.fuzz_server --requests 1000000 --seconds 3600 --seed 7
 
-A real server with its pipeline. Requests are valid ones, altered by their structure or in their bytes; some connections
-are at an edge of HTTP or HTTP/2. No answer is a fault of the server, none is left out, nothing in its log is an error
-that nobody expected, its memory has a bound, and each span of the neighbour that was acknowledged is there at the end.
-Admins do not begin explicit transactions, which may hold others up by right.
+A real server with its pipeline, as a process of its own. Requests are valid ones, altered by their structure or in
+their bytes; some connections are at an edge of HTTP or HTTP/2. No answer is a fault of the server, none is left out,
+nothing in its log is an error that nobody expected, its memory has a bound, and each span of the neighbour that was
+acknowledged is there at the end. Admins do not begin explicit transactions, which may hold others up by right.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+import psutil
 from fastapi import FastAPI
 
 import tracelake
@@ -61,7 +62,9 @@ BY_RIGHT: Final = {("POST", "/api/v1/transactions")}
 OTLP_TOKENS: Final = ("ingest",) * 6 + ("team ingest",) * 3 + ("admin",)
 SETUP: Final = """
 import os
+from functools import partial
 from tracelake import limits
+serve = partial(serve, apart=True)
 limits.REQUESTS_MEMORY_MAX_BYTES = {mib} * limits.MIB
 os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
 """
@@ -304,7 +307,11 @@ class Tokens(dict[str, str]):
 
 
 def peak_mib(pid: int) -> float:
-    """Return the most memory that a process ever had."""
+    """Return the most memory that a server, or its pipeline, ever had as a process."""
+    return max(map(_peak_mib, [pid, *(child.pid for child in psutil.Process(pid).children())]))
+
+
+def _peak_mib(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
