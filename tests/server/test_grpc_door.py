@@ -181,15 +181,12 @@ def check_names(store: FaultyStore) -> None:
     with_door(store, use)
 
 
-def test_names_that_are_no_text_end_nothing(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever calls what nobody has, by whatever name, is refused alone; gRPC's own server would end itself."""
+def test_names_that_are_no_text_end_nothing(store: FaultyStore) -> None:
+    """Whoever calls what nobody has, by whatever name, is refused alone; gRPC's own server would end itself.
+
+    That is not shown here: with it the library now and then ends the whole process, too.
+    """
     check_names(store)
-    monkeypatch.setattr(
-        "tracelake.server.grpc_door.grpc_server", lambda options: grpc.aio.server(options=options)
-    )
-    monkeypatch.setattr(f"{__name__}.HANG_S", 2.0)  # so long it waits for a server that has ended itself
-    with pytest.raises((AssertionError, OSError, grpc.aio.AioRpcError)):
-        check_names(store)
 
 
 def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:
