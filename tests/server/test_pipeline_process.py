@@ -20,8 +20,10 @@ from tests.patience import HANG_S, wait_until
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake.lake.lake import Lake
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import ReplicaInfo
-from tracelake.server.pipeline_child import Told, told_of
+from tracelake.server import pipeline_child
+from tracelake.server.pipeline_child import Job, Told, told_of
 from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
 
 ENDS = """
@@ -47,6 +49,12 @@ sys.stdin.readline()
 print('{"problem": "slow", "replica": %s}', flush=True)
 print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "told"}}', flush=True)
 sys.stdin.read()
+"""
+LEAVES_A_THREAD = """
+import threading
+threading.Thread(target=threading.Event().wait).start()
+from tracelake.server import pipeline_child
+pipeline_child.main()
 """
 REPLICA = {field.name: None for field in fields(ReplicaInfo)} | {"name": "this"}
 
@@ -89,7 +97,6 @@ def test_one_that_ends_is_begun_again(
     for broken in (
         Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
         Broken("pauses grow", PipelineProcess._run, "2 * pause_s", "pause_s"),
-        Broken("one that ended tells nothing", PipelineProcess._run, "self._heard = None", "pass"),
         Broken("what it logs is logged", PipelineProcess._listen, ".handle(told)", ".isEnabledFor(0)"),
     ):
         assert_caught(broken, lambda: begun_again(lake, caplog))
@@ -138,6 +145,7 @@ def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
             assert "has told nothing for 0 s" in str(process.problem())
     finally:
         process.stop()
+    assert process.replica() is None
 
 
 def test_one_that_tells_nothing_more(
@@ -162,6 +170,7 @@ def test_one_that_tells_nothing_more(
         Broken(
             "an old word does not count", PipelineProcess.replica, "heard.silence_s() is not None", "False"
         ),
+        Broken("one that ended tells nothing", PipelineProcess._run, "self._heard = None", "pass"),
         Broken("what is silent is told of", PipelineProcess.problem, "if heard is not None", "if not heard"),
     ):
         assert_caught(broken, lambda: told_long_ago(lake, monkeypatch, caplog))
@@ -235,8 +244,8 @@ def test_lines() -> None:
     assert_caught(Broken("half a line is left out", told_of, "(ValueError, ", "("), check)
 
 
-def test_it_ends_with_its_server_and_has_no_secret_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The end of its input ends it; its environment is the server's, but for what the server alone needs."""
+def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment is the server's, but for what the server alone needs."""
     monkeypatch.setenv("TRACELAKE_OIDC_CLIENT_SECRET", "hush")
     monkeypatch.setenv("Tracelake_oidc_client_Secret", "hush")
     monkeypatch.setenv("TRACELAKE_METADATA", "there")
@@ -244,20 +253,82 @@ def test_it_ends_with_its_server_and_has_no_secret_of_it(monkeypatch: pytest.Mon
     def check() -> None:
         assert "hush" not in _environment().values()
         assert _environment()["TRACELAKE_METADATA"] == "there"
-        program = "from tracelake.server import pipeline_child as it; it._end_with_the_server(it.Event())"
-        done = subprocess.run(
-            [sys.executable, "-c", program], stdin=subprocess.DEVNULL, check=False, timeout=HANG_S
-        )
-        assert done.returncode == os.EX_UNAVAILABLE
 
     check()
     assert_caught(Broken("no secret goes along", _environment, "not in _SERVERS_OWN", "not in ()"), check)
 
 
 def test_what_cannot_be_watched_is_refused_at_once(lake: Lake) -> None:
-    """Before anything runs: whoever starts a server is told."""
+    """Before anything runs: whoever starts a server is told. So is who has a lake that no other process can open."""
     with pytest.raises(tracelake.UsageError):
         PipelineProcess(lake, ["kafka://"], 0.1)
+    with (
+        tracelake.init("memory://apart") as other,
+        pytest.raises(tracelake.UsageError, match="memory of this"),
+    ):
+        PipelineProcess(other, None, 0.1)
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise."""
+
+
+class Looks(list[int]):
+    """Tells to stop after some looks."""
+
+    def __bool__(self) -> bool:
+        """Count."""
+        self.append(1)
+        return len(self) > 1_000
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it is begun again, in place of telling that all is well while nobody makes transactions."""
+
+    def panics(*_: object, **__: object) -> None:
+        raise Panic
+
+    monkeypatch.setattr(limits, "PROGRESS_POLL_S", 0.001)
+    monkeypatch.setattr(InboxPipeline, "run_once", panics)
+    monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
+    job = Job(lake.url, "this", None, 0.1, logging.INFO)
+    with Path(os.devnull).open("wb") as file:
+
+        def check() -> None:
+            assert pipeline_child._work(job, pipeline_child._Channel(file.fileno()), Looks()) == 1
+
+        check()
+        assert_caught(Broken("it looks", pipeline_child._run, "not pipeline.is_alive()", "False"), check)
+
+
+def test_its_end_waits_for_no_thread() -> None:
+    """What a library left must not keep a process whose work is done: it would never be begun again."""
+    job = Job("/no/such/lake", "this", None, 0.1, logging.INFO)
+    command = [sys.executable, "-c", LEAVES_A_THREAD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdin is not None
+            child.stdin.write(job.line())
+            child.stdin.flush()
+            assert child.wait(HANG_S) == 1
+            assert child.stdout is not None
+            assert b"cannot go on" in child.stdout.readline()
+        finally:
+            child.kill()
+
+
+def test_what_cannot_be_logged_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    """Least of all who logs it."""
+
+    class Mute:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    with Path(os.devnull).open("wb") as file:
+        record = logging.LogRecord("tracelake", logging.ERROR, __file__, 1, "%s", (Mute(),), None)
+        pipeline_child._Channel(file.fileno()).emit(record)
+    assert "no text" in capsys.readouterr().err
 
 
 def test_a_real_one(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ class PipelineLoop:
         """Say what failed in the last run, None where it went well."""
         return self._problem
 
+    def is_alive(self) -> bool:
+        """Return whether it goes on."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
         failures = 0
         while not self._stopping.is_set():

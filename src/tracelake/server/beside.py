@@ -66,6 +66,10 @@ class PipelineThread:
         """Return what it tells of itself."""
         return self._pipeline.replica()
 
+    def is_alive(self) -> bool:
+        """Return whether it goes on: an error that is no `Exception`, as the panic of a library, ends it."""
+        return self._loop.is_alive()
+
     def restarts(self) -> int:
         """Return 0: a thread goes on whatever fails."""
         return 0

@@ -7,18 +7,18 @@ What it logs, and how it is, goes to the server as lines of JSON.
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from threading import Event, Lock, Thread
-from typing import Any, Final
+from threading import Lock, Thread
+from typing import Any, Final, NoReturn
 
 from tracelake import limits
 from tracelake._errors import TracelakeError
@@ -84,13 +84,20 @@ class _Channel(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send what was logged to the server, which logs it."""
-        message = record.getMessage()[: limits.PIPELINE_LOG_MAX_CHARS]
-        told: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "msg": message}
-        told["levelname"] = record.levelname
-        if record.exc_info:
-            text = logging.Formatter().formatException(record.exc_info)
-            told["exc_text"] = text[-limits.PIPELINE_LOG_MAX_CHARS :]
-        self.tell({"log": told})
+        try:
+            self.tell({"log": _document_of(record)})
+        except Exception:  # noqa: BLE001  who logs goes on, as with handlers of logging itself
+            self.handleError(record)
+
+
+def _document_of(record: logging.LogRecord) -> dict[str, Any]:
+    message = record.getMessage()[: limits.PIPELINE_LOG_MAX_CHARS]
+    told: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "msg": message}
+    told["levelname"] = record.levelname
+    if record.exc_info:
+        text = logging.Formatter().formatException(record.exc_info)
+        told["exc_text"] = text[-limits.PIPELINE_LOG_MAX_CHARS :]
+    return told
 
 
 def main() -> None:
@@ -99,25 +106,27 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     channel = _own_channel()
     job = Job(**json.loads(sys.stdin.buffer.readline(limits.PIPELINE_LINE_MAX_BYTES)))
-    over = Event()
-    watching = Thread(target=_end_with_the_server, args=(over,), name="tracelake-server", daemon=True)
-    watching.start()
+    Thread(target=_end_with_the_server, name="tracelake-server", daemon=True).start()
     logger = logging.getLogger(_LOGGER)
     logger.addHandler(channel)
     logger.setLevel(job.log_level)
     logger.propagate = False
     give_memory_back()
+    _end(_work(job, channel, stopped))
+
+
+def _work(job: Job, channel: _Channel, stopped: Sequence[int]) -> int:
+    """Do it, and return the exit code."""
     try:
         with closing(open_lake(job.lake)) as lake:
             _run(lake, job, channel, stopped)
-    except Exception as error:  # noqa: BLE001  whatever it is, the server tells it, and begins another process
+    except BaseException as error:  # noqa: BLE001  whatever it is, the server tells it, and begins another process
         own = None if isinstance(error, TracelakeError) else error
-        logger.getChild("pipeline").error("the pipeline cannot go on: %s", error, exc_info=own)
-        sys.exit(1)
-    finally:
-        # A thread that is left when the interpreter ends keeps modules, of which DuckDB then complains.
-        over.set()
-        watching.join()
+        logging.getLogger(_LOGGER).getChild("pipeline").error(
+            "the pipeline cannot go on: %s", error, exc_info=own
+        )
+        return 1
+    return 0
 
 
 def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> None:
@@ -125,11 +134,24 @@ def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> Non
     pipeline.start()
     told_s = -limits.PIPELINE_TOLD_EACH_S
     while not stopped:
+        if not pipeline.is_alive():
+            raise RuntimeError("the thread that makes transactions has ended; standard error says more")
         if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
             told_s = time.monotonic()
             channel.tell(asdict(Told(pipeline.problem(), pipeline.replica())))
         time.sleep(limits.PROGRESS_POLL_S)
     pipeline.stop()
+
+
+def _end(code: int) -> NoReturn:
+    """End, whatever threads are left: the interpreter would wait for them, and complain of those it does not wait for.
+
+    Until then the server is watched.
+    """
+    for finish in (atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
+        with suppress(Exception):
+            finish()
+    os._exit(code)
 
 
 def _own_channel() -> _Channel:
@@ -139,13 +161,11 @@ def _own_channel() -> _Channel:
     return _Channel(file)
 
 
-def _end_with_the_server(over: Event) -> None:
+def _end_with_the_server() -> NoReturn:
     """End at once when the server has: what no commit holds is taken again, as after a kill."""
-    while not over.is_set():
-        if select.select([sys.stdin], [], [], limits.PROGRESS_POLL_S)[0] and not os.read(
-            sys.stdin.fileno(), 1
-        ):
-            os._exit(os.EX_UNAVAILABLE)
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(os.EX_UNAVAILABLE)
 
 
 if __name__ == "__main__":

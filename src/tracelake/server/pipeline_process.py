@@ -20,7 +20,9 @@ from threading import Event, Lock, Thread
 from typing import Final
 
 from tracelake import limits
+from tracelake._errors import UsageError
 from tracelake.lake.lake import Lake
+from tracelake.lake.location import in_memory
 from tracelake.replicas.account import default_name
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
@@ -59,6 +61,10 @@ class PipelineProcess:
         command: Sequence[str] = _COMMAND,
     ) -> None:
         """Take what comes to a lake, and to what is watched. Raises UsageError for what cannot be."""
+        if in_memory(lake.url):
+            raise UsageError(
+                f"{lake.url} is in the memory of this process, which no other process can open; leave out `apart`"
+            )
         lake.pipeline(watch=watch).close()  # says now what the process would say too late
         level = logging.getLogger("tracelake").getEffectiveLevel()
         self._job = Job(lake.url, default_name(), watch, interval_s, level)
@@ -130,17 +136,21 @@ class PipelineProcess:
                 how = self._one()
             except Exception as error:  # noqa: BLE001  whatever it is, this thread is all that begins another
                 how = f"could not be run: {error}"
-            if self._stopping.is_set():
-                return
-            lived = time.monotonic() - begun_s > limits.PIPELINE_LIVED_S
-            pause_s = limits.PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
-            self._restarts += 1
-            # This first: whoever finds nothing told, finds why.
-            self._ended = (
-                f"the pipeline's process {how}; it is started again in {pause_s:g} s at most, and what servers take "
-                "waits for it. The log of the server says more"
-            )
+            stopping = self._stopping.is_set()
+            if not stopping:
+                lived = time.monotonic() - begun_s > limits.PIPELINE_LIVED_S
+                pause_s = (
+                    limits.PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
+                )
+                self._restarts += 1
+                # Before what it told is gone: whoever finds nothing told, finds why.
+                self._ended = (
+                    f"the pipeline's process {how}; it is started again in {pause_s:g} s at most, and what servers "
+                    "take waits for it. The log of the server says more"
+                )
             self._heard = None
+            if stopping:
+                return
             with _whatever_handlers_raise():
                 _log.error("the pipeline's process %s; it is started again in %g s", how, pause_s)
             self._stopping.wait(pause_s)
