@@ -317,7 +317,7 @@ def test_who_closes_waits_for_calls_under_way(tmp_path: Path) -> None:
         Broken("none begins then", Calls.one, "self._over and", "False and"),
         Broken("those that have begun go on", Calls.one, "and thread not in self._threads", ""),
     ],
-    ids=str,
+    ids=lambda broken: str(broken.rule),
 )
 def test_broken_rules_of_closing_are_caught(tmp_path: Path, broken: Broken) -> None:
     """Each rule, broken once, is noticed."""
