@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+import subprocess
+import sys
 from contextlib import suppress
 
 import grpc
@@ -182,11 +184,46 @@ def check_names(store: FaultyStore) -> None:
 
 
 def test_names_that_are_no_text_end_nothing(store: FaultyStore) -> None:
-    """Whoever calls what nobody has, by whatever name, is refused alone; gRPC's own server would end itself.
-
-    That is not shown here: with it the library now and then ends the whole process, too.
-    """
+    """Whoever calls what nobody has, by whatever name, is refused alone."""
     check_names(store)
+
+
+ENDED_BY_A_NAME = """
+import asyncio, os, sys
+import grpc.aio
+from tracelake.server.grpc_server import grpc_server
+async def answer(request, context):
+    return request
+async def run():
+    server = {"ours": grpc_server, "its own": lambda options: grpc.aio.server(options=options)}[sys.argv[1]]([])
+    server.add_registered_method_handlers("Good", {"Call": grpc.unary_unary_rpc_method_handler(answer)})
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.unary_unary("/Good/Call")
+        print((await call(b"before")).decode(), flush=True)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bytes.fromhex(sys.argv[2]))
+        said, refused, goes_away = b"", b"Method not found!", bytes([7, 0, 0, 0, 0, 0])
+        while refused not in said and goes_away not in said and (piece := await reader.read(65_536)):
+            said += piece
+        print((await call(b"after")).decode(), flush=True)
+    os._exit(0)
+asyncio.run(run())
+"""
+
+
+def test_without_our_server_a_name_ends_all() -> None:
+    """gRPC's own server is ended by a name that is no text, and now and then its process: so we have one."""
+    head = PREFACE + frame(SETTINGS, 0, 0, b"") + call_head("", b"/\xff")
+
+    def answered(server: str) -> list[str]:
+        command = [sys.executable, "-c", ENDED_BY_A_NAME, server, head.hex()]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+        return ended.stdout.split()
+
+    assert answered("ours") == ["before", "after"]
+    assert answered("its own") == ["before"]
 
 
 def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import fields
@@ -20,9 +22,11 @@ from tests.patience import HANG_S, wait_until
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake.lake.lake import Lake
+from tracelake.pipeline.background import PipelineLoop
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
+from tracelake.server.beside import PipelineThread
 from tracelake.server.pipeline_child import Job, Told, told_of
 from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
 
@@ -37,7 +41,7 @@ os.kill(os.getpid(), 9)
 """
 STAYS = """
 import signal, sys
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 sys.stdin.readline()
 print("junk", flush=True)
 print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "deaf"}}', flush=True)
@@ -49,6 +53,27 @@ sys.stdin.readline()
 print('{"problem": "slow", "replica": %s}', flush=True)
 print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "told"}}', flush=True)
 sys.stdin.read()
+"""
+IS_SENT_WHAT_ALL_ARE = """
+from __future__ import annotations
+import os, signal, sys, time
+STOP, OF_THE_SERVER, stopped = signal.SIGUSR1, (signal.SIGTERM, signal.SIGINT), []
+def tell(text):
+    log = '{"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "%s"}' % text
+    print('{"log": %s}' % log, flush=True)
+def send():
+    for number in OF_THE_SERVER:
+        os.kill(os.getpid(), number)
+sys.stdin.readline()
+send()
+HEAR
+_hear(stopped)
+send()
+ignored = [number for number in OF_THE_SERVER if signal.getsignal(number) is signal.SIG_IGN]
+tell("goes on" if not ignored and not signal.pthread_sigmask(signal.SIG_BLOCK, []) else "leaves that to others")
+while not stopped:
+    time.sleep(0.01)
+tell("ends in order")
 """
 LEAVES_A_THREAD = """
 import threading
@@ -128,6 +153,49 @@ def test_one_that_does_not_end(
     process.stop()
     assert "was not done in" in caplog.text
     assert process.restarts() == 0
+
+
+def ended_by_its_server_alone(
+    lake: Lake, caplog: pytest.LogCaptureFixture, hear: str, stop_max_s: float = HANG_S
+) -> None:
+    """Run one that is sent what all processes of a service are, before and after it knows what it hears."""
+    caplog.clear()
+    process = running(lake, IS_SENT_WHAT_ALL_ARE.replace("HEAR", hear))
+    process.start()
+    try:
+        told = {"goes on", "leaves that to others"}
+        wait_until(lambda: told.intersection(caplog.messages) or process.restarts())
+    finally:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "PIPELINE_STOP_MAX_S", stop_max_s)
+            process.stop()
+    assert process.restarts() == 0
+    assert "goes on" in caplog.messages
+    assert "ends in order" in caplog.messages
+
+
+def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    """A service or container that is stopped ends the server, which ends the pipeline; what that starts is ended."""
+    hear = inspect.getsource(pipeline_child._hear)
+    assert (pipeline_child.STOP, *pipeline_child.OF_THE_SERVER) == (
+        signal.SIGUSR1,
+        signal.SIGTERM,
+        signal.SIGINT,
+    )
+    ended_by_its_server_alone(lake, caplog, hear)
+    for old, new in (
+        ("lambda *_: None", "signal.SIG_DFL"),  # they would end it
+        ("lambda *_: None", "signal.SIG_IGN"),  # what it starts would ignore them
+        ("SIG_UNBLOCK", "SIG_BLOCK"),  # nor would that get them
+    ):
+        assert hear.count(old) == 1
+        with pytest.raises(AssertionError):
+            ended_by_its_server_alone(lake, caplog, hear.replace(old, new))
+    for broken in (
+        Broken("nor while it starts", PipelineProcess._run, "signal.SIG_BLOCK", "signal.SIG_UNBLOCK"),
+        Broken("the server ends it", PipelineProcess.stop, "pipeline_child.STOP", "signal.SIGTERM"),
+    ):
+        assert_caught(broken, lambda: ended_by_its_server_alone(lake, caplog, hear, 0.05))
 
 
 def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,6 +341,11 @@ class Panic(BaseException):
     """As libraries in Rust raise."""
 
 
+def panics(*_: object, **__: object) -> None:
+    """Run as a library does that fails so."""
+    raise Panic
+
+
 class Looks(list[int]):
     """Tells to stop after some looks."""
 
@@ -285,10 +358,6 @@ class Looks(list[int]):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """So it is begun again, in place of telling that all is well while nobody makes transactions."""
-
-    def panics(*_: object, **__: object) -> None:
-        raise Panic
-
     monkeypatch.setattr(limits, "PROGRESS_POLL_S", 0.001)
     monkeypatch.setattr(InboxPipeline, "run_once", panics)
     monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
@@ -299,7 +368,40 @@ def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch
             assert pipeline_child._work(job, pipeline_child._Channel(file.fileno()), Looks()) == 1
 
         check()
-        assert_caught(Broken("it looks", pipeline_child._run, "not pipeline.is_alive()", "False"), check)
+        assert_caught(Broken("it looks", pipeline_child._run, "pipeline.has_died()", "False"), check)
+
+
+def told_of_its_thread(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check what is told of a thread before it begins, while it goes on, once it is stopped, and where it has died."""
+    monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
+    with monkeypatch.context() as well:
+        well.setattr(InboxPipeline, "run_once", lambda *_, **__: None)
+        thread = PipelineThread(lake, None, 0.1)
+        before = thread.problem()
+        thread.start()
+        during = thread.problem()
+        thread.stop()
+    assert (before, during, thread.problem()) == (None, None, None)
+    with monkeypatch.context() as ill:
+        ill.setattr(InboxPipeline, "run_once", panics)
+        thread = PipelineThread(lake, None, 0.1)
+        thread.start()
+        thread._loop._thread.join(HANG_S)
+        told = thread.problem()
+        thread.stop()
+    assert "start the server again" in str(told)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_ended_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a server that runs the pipeline in a thread of its own process, which nothing begins again."""
+    told_of_its_thread(lake, monkeypatch)
+    for broken in (
+        Broken("its end is told", PipelineThread.problem, "self.has_died()", "False"),
+        Broken("one not begun has not", PipelineLoop.has_died, "self._thread.ident is not None", "True"),
+        Broken("nor one that was stopped", PipelineLoop.has_died, "not self._stopping.is_set()", "True"),
+    ):
+        assert_caught(broken, lambda: told_of_its_thread(lake, monkeypatch))
 
 
 def test_its_end_waits_for_no_thread() -> None:

@@ -56,9 +56,10 @@ class PipelineLoop:
         """Say what failed in the last run, None where it went well."""
         return self._problem
 
-    def is_alive(self) -> bool:
-        """Return whether it goes on."""
-        return self._thread.is_alive()
+    def has_died(self) -> bool:
+        """Return whether it ended though nobody stopped it."""
+        # In this order: one that is stopped now was told so before it ended.
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
 
     def _run(self) -> None:
         failures = 0

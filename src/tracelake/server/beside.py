@@ -59,16 +59,18 @@ class PipelineThread:
             self._pipeline.close()
 
     def problem(self) -> str | None:
-        """Say what failed in the last run, None where it went well."""
+        """Say what failed in the last run, None where it went well; or that there will be no other."""
+        if self.has_died():
+            return "the thread that makes transactions has ended; start the server again. Standard error says more"
         return self._loop.problem()
 
     def replica(self) -> ReplicaInfo | None:
         """Return what it tells of itself."""
         return self._pipeline.replica()
 
-    def is_alive(self) -> bool:
-        """Return whether it goes on: an error that is no `Exception`, as the panic of a library, ends it."""
-        return self._loop.is_alive()
+    def has_died(self) -> bool:
+        """Return whether it ended by itself: an error that is no `Exception`, as the panic of a library, ends it."""
+        return self._loop.has_died()
 
     def restarts(self) -> int:
         """Return 0: a thread goes on whatever fails."""

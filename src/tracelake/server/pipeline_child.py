@@ -3,6 +3,9 @@
 It is told what to do by a line on its standard input, and nothing by its command line, which others can read. It never
 writes there again: the end of that input is the end of the server, however that came, and ends this process at once.
 What it logs, and how it is, goes to the server as lines of JSON.
+
+Of signals, SIGUSR1 alone ends it in order. SIGTERM and SIGINT reach all processes of a service at once: the server
+hears them, for both.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ from tracelake.server.beside import PipelineThread
 from tracelake.server.malloc import give_memory_back
 
 _LOGGER: Final = "tracelake"
+STOP: Final = signal.SIGUSR1
+"""Lets the transaction under way finish, and ends the process."""
+OF_THE_SERVER: Final = (signal.SIGTERM, signal.SIGINT)
+"""What the server alone hears; it begins this process with them blocked, until that is so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +108,9 @@ def _document_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the pipeline until SIGTERM, which lets the transaction under way finish, or until the server has ended."""
+    """Run the pipeline until `STOP`, which lets the transaction under way finish, or until the server has ended."""
     stopped: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
+    _hear(stopped)
     channel = _own_channel()
     job = Job(**json.loads(sys.stdin.buffer.readline(limits.PIPELINE_LINE_MAX_BYTES)))
     Thread(target=_end_with_the_server, name="tracelake-server", daemon=True).start()
@@ -113,6 +120,15 @@ def main() -> None:
     logger.propagate = False
     give_memory_back()
     _end(_work(job, channel, stopped))
+
+
+def _hear(stopped: list[int]) -> None:
+    """Note in `stopped` that the process is to stop; go on whatever else the server is sent, too."""
+    signal.signal(STOP, lambda number, _frame: stopped.append(number))
+    for number in OF_THE_SERVER:
+        # Not SIG_IGN, which the programs that this one starts would have from it; nor may they have it blocked.
+        signal.signal(number, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_SERVER)
 
 
 def _work(job: Job, channel: _Channel, stopped: Sequence[int]) -> int:
@@ -134,7 +150,7 @@ def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> Non
     pipeline.start()
     told_s = -limits.PIPELINE_TOLD_EACH_S
     while not stopped:
-        if not pipeline.is_alive():
+        if pipeline.has_died():
             raise RuntimeError("the thread that makes transactions has ended; standard error says more")
         if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
             told_s = time.monotonic()

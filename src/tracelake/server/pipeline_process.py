@@ -87,7 +87,7 @@ class PipelineProcess:
             self._stopping.set()
             process = self._process
         if process is not None:
-            process.terminate()
+            process.send_signal(pipeline_child.STOP)
         self._thread.join(limits.PIPELINE_STOP_MAX_S)
         if process is not None and self._thread.is_alive():
             process.kill()
@@ -129,6 +129,8 @@ class PipelineProcess:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        # Of this thread alone. Processes get it from it, so that none is ended before it knows what it hears.
+        signal.pthread_sigmask(signal.SIG_BLOCK, pipeline_child.OF_THE_SERVER)
         pause_s = limits.PIPELINE_RESTART_S / 2
         while not self._stopping.is_set():
             begun_s = time.monotonic()
