@@ -46,7 +46,7 @@ from tracelake.search.finalize import (
 from tracelake.search.model import Manifest, PartRef, manifest_path, rebuild_name
 from tracelake.search.protocol import parts_of_build
 from tracelake.search.query import Searcher
-from tracelake.search.tiers import due, generations, with_merged, without_vectors
+from tracelake.search.tiers import due, due_at_rest, generations, with_merged, without_vectors
 from tracelake.search.vectors import VectorSettings, has_vectors
 from tracelake.search.verify import verify_parts
 from tracelake.storage.files import FileObjectStore
@@ -66,6 +66,8 @@ NEAR: Final = 2e-3
 """How far off a score may be, as a share of the longest: half precision."""
 DIES: Final = 0.35
 """How likely a process is killed."""
+RESTS: Final = 0.3
+"""How likely nothing comes after a build for so long that its index is merged further."""
 TRIES_MAX: Final = 200
 """Times that a build is tried again. Beyond: it is stuck, and that is a fault."""
 
@@ -290,10 +292,17 @@ class Campaign:
         raise AssertionError(f"build {name} of seed {self.seed} is stuck")
 
     def merge(self) -> None:
-        """Merge what is due, each try under a name of its own, and build again what lacks its vectors."""
+        """Merge what is due, each try under a name of its own, and build again what lacks its vectors.
+
+        Sometimes nothing comes for long: then merge what is due at rest.
+        """
+        rests = self.chance.random() < RESTS
         while self.manifest is not None:
             every = generations(read_parts(self.objects, self.manifest))
             run = due(every, FAN_OUT) or without_vectors(every, self.manifest.vectors)[:1]
+            if not run and rests:
+                run = due_at_rest(every)
+                self.ends["merges at rest"] += bool(run)
             if not run:
                 return
             parts = [part for each in run for part in each.parts]
