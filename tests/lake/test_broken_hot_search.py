@@ -75,6 +75,11 @@ def check_gone(lake: tracelake.Lake, _folder: Path) -> None:
         trace_tests.test_what_is_gone_is_not_shown(lake.hot.set_up(), trace_tests.notes(patch))
 
 
+def check_restored(lake: tracelake.Lake, _folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        trace_tests.test_what_was_restored_is_not_kept(lake.hot.set_up(), trace_tests.notes(patch))
+
+
 def check_room(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         trace_tests.test_what_is_kept_is_bounded(lake.hot.set_up(), trace_tests.notes(patch), patch)
@@ -216,7 +221,12 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_kept,
     ),
     (
-        Broken("a large trace is read once", HotTraces._of_large, "if part not in kept.parts]", "]"),
+        Broken(
+            "a large trace is read once",
+            HotTraces._of_large,
+            "part not in kept.parts and part not in restored",
+            "part not in restored",
+        ),
         check_large,
     ),
     (
@@ -236,6 +246,15 @@ MUTANTS: list[tuple[Broken, Check]] = [
             "False",
         ),
         check_gone,
+    ),
+    (
+        Broken(
+            "what was restored is read anew",
+            HotTraces._of_large,
+            "part[1] == RESTORED_SEQUENCE",
+            "False",
+        ),
+        check_restored,
     ),
     (
         Broken(

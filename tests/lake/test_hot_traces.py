@@ -67,6 +67,32 @@ def test_what_is_gone_is_not_shown(store: TrackingStore, read: list[tuple[str, i
     assert len(read) == 4 + 3
 
 
+def test_what_was_restored_is_not_kept(store: TrackingStore, read: list[tuple[str, int]]) -> None:
+    """All restored parts have one number: another may stand there when the trace is read again."""
+    traces = HotTraces(Uncommitted(store))
+    for span in (1, 2, 3, 4):
+        store.write([request((1, span))])
+
+    def restore(sequence: int) -> None:
+        with store.database.writing() as connection:
+            connection.exec_driver_sql("DELETE FROM tracelake_trace_parts WHERE sequence = 0")
+            update = f"UPDATE tracelake_trace_parts SET sequence = 0 WHERE sequence = {sequence}"
+            connection.exec_driver_sql(update)
+
+    restore(1)
+    assert span_ids(traces, 1) == [1, 2, 3, 4]
+    restore(2)
+    assert span_ids(traces, 1) == [2, 3, 4]
+    assert span_ids(traces, 1) == [2, 3, 4]
+    with store.database.writing() as connection:
+        connection.exec_driver_sql(
+            "UPDATE tracelake_trace_parts SET payload = (SELECT payload FROM tracelake_trace_parts"
+            " WHERE sequence = 4) WHERE sequence = 0"
+        )
+    assert span_ids(traces, 1) == [3, 4]
+    assert read.count((trace_id(1), 0)) == 4
+
+
 def test_what_is_kept_is_bounded(
     store: TrackingStore, read: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

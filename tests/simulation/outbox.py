@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
+import pyarrow as pa
 from sqlalchemy import Connection, insert
 
 from tests.simulation.archiving import (
@@ -49,12 +50,13 @@ from tracelake.archive.restoring import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import traces_data
 from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_traces import HotTraces
 from tracelake.storage import KeyValueStore
 from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.calls import Call, Touch
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import metadata, outbox
-from tracelake.tracking.store import HotTrace
+from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 Group = Sequence[tuple[int, int]]
 """Requests that are stored by one transaction, each of one span: the numbers of its trace, and of itself."""
@@ -105,15 +107,42 @@ class SimulatedHotTier(HotTier):
         )
         self._opened: Any = SimpleNamespace(read=lambda _branch, read: read(view))
 
+        self._traces = _LargeTraces(_SimulatedParts(process))
+
     @property
     def store(self) -> Any:
         """The tracking store, of which traces are read."""
         return self
 
-    def traces(self, trace_ids: Sequence[str]) -> dict[str, HotTrace]:
-        """See `TrackingStore`."""
-        effect = lambda: Answer(tracking().traces(trace_ids), content())  # noqa: E731
-        return self._process.call(Call("sql traces", _READS, effect)).value  # type: ignore[no-any-return]
+    def _reads_of(self, _store: Any) -> Any:
+        return None, self._traces
+
+
+class _SimulatedParts(Uncommitted):
+    """The parts of traces, of which each read passes the scheduler."""
+
+    def __init__(self, process: Process) -> None:
+        super().__init__(tracking())
+        self._process = process
+
+    def of_trace(self, trace_id: str) -> list[ListedPart]:
+        effect = partial(super().of_trace, trace_id)
+        return self._read("parts of a trace", effect)  # type: ignore[no-any-return]
+
+    def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:
+        if not wanted:
+            return []
+        return self._read("spans of parts", partial(super().of_traces, wanted))  # type: ignore[no-any-return]
+
+    def _read(self, what: str, effect: Callable[[], Any]) -> Any:
+        return self._process.call(Call(f"sql {what}", _READS, lambda: Answer(effect(), content()))).value
+
+
+class _LargeTraces(HotTraces):
+    """Every trace is a large one, so that what is kept of it from one read to the next is in question."""
+
+    def rows(self, trace_id: str) -> pa.Table:
+        return self._of_large(trace_id)
 
 
 class OutboxScenario(Scenario):
@@ -218,12 +247,12 @@ class OutboxScenario(Scenario):
 
     def _read(self, process: Process) -> None:
         """Read trace 0: what was acknowledged before is there, in whichever tier (O2)."""
-        notes = process.notes
+        notes, hot = process.notes, SimulatedHotTier(process)
         for _ in range(self._reads):
             known: Callable[[], Group] = partial(tuple, notes["acknowledged"])
             acknowledged = set(process.call(Call("what is acknowledged", _READS, known)))
             try:
-                seen = pairs_in(traces_data(SimulatedHotTier(process).spans_of(trace_id(0))))
+                seen = pairs_in(traces_data(hot.spans_of(trace_id(0))))
             except NotFoundError:
                 seen = set()
             lost = {span for span in acknowledged - notes["deleted"] if span[0] == 0} - seen

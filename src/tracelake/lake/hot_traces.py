@@ -1,9 +1,9 @@
 """The rows of single traces in the tracking store, of which a large one is not decoded anew with every read.
 
-A trace may come in very many parts, as where a session of an agent sends each span by itself, and most of its parts may
-be claims about spans that it has already. What a part brought never changes. So of a large trace the claims that stand
-are kept, and a read decodes the parts that came since the one before. One thread at a time reads large traces: what
-they take in memory does not grow with those who ask.
+A trace may come in very many parts, as where a session of an agent sends each span by itself, and most of its parts
+may be claims about spans that it has already. What a part brought never changes, but for one that was restored. So of
+a large trace the claims that stand are kept, and a read decodes the parts that came since the one before. One thread
+at a time reads large traces: what they take in memory does not grow with those who ask.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tracelake.lake.hot_lists import steps
 from tracelake.otlp.by_trace import add_rows
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS
+from tracelake.tracking.schema import RESTORED_SEQUENCE
 from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted
 
@@ -60,17 +61,19 @@ class HotTraces:
     def _of_large(self, trace_id: str) -> pa.Table:
         # Asked again: others may have read it meanwhile, and what they keep may have gone since.
         parts = self._uncommitted.of_trace(trace_id)
+        # Its number is that of every restored part: nothing tells this one from one of before.
+        restored = [part for part in parts if part[1] == RESTORED_SEQUENCE]
         kept = self._kept.pop(trace_id, None)
         if kept is None or not kept.parts <= set(parts):
             kept = _Kept(frozenset(), SPANS.empty_table())
-        for step in steps([part for part in parts if part not in kept.parts]):
+        for step in steps([part for part in parts if part not in kept.parts and part not in restored]):
             read, rows = self._read(step)
             kept = _Kept(kept.parts | read, standing([kept.rows, rows]))
         if kept.rows.nbytes <= limits.HOT_TRACES_KEPT_BYTES:
             self._kept[trace_id] = kept
         while sum(each.rows.nbytes for each in self._kept.values()) > limits.HOT_TRACES_KEPT_BYTES:
             self._kept.popitem(last=False)
-        return kept.rows
+        return standing([kept.rows, self._read(restored)[1]]) if restored else kept.rows
 
     def _read(self, parts: Sequence[ListedPart]) -> tuple[frozenset[ListedPart], pa.Table]:
         """Return those of some parts that are still there, and their rows."""
