@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError
 from tracelake.storage import (
@@ -13,6 +15,7 @@ from tracelake.storage import (
     Conflict,
     Done,
     Entry,
+    FileObjectStore,
     Indeterminate,
     MemoryObjectStore,
     ObjectInfo,
@@ -143,3 +146,56 @@ def test_cut_record_is_damage(objects: Interrupted, store: VersionedKeyValueStor
     objects.put(path, objects.get(path)[:-1])
     with pytest.raises(DamageError, match="its value is another"):
         store.get("p", "k")
+
+
+class Slow(FileObjectStore):
+    """Files of which a listing looks at one, and at the others once many have written meanwhile."""
+
+    writes_of_others = 0
+    """Before the next create, and while what follows is listed."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Let the others write first, so that the path is free again."""
+        self._write()
+        return super().create(path, data)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List; the others write once the first file was looked at."""
+        for info in super().list(prefix):
+            yield info
+            self.writes_of_others, self._again = self._again, 0
+            self._write()
+
+    _again = 0
+
+    def _write(self) -> None:
+        writes, self.writes_of_others = self.writes_of_others, 0
+        others = VersionedKeyValueStore(FileObjectStore(self._root))
+        for number in range(writes):
+            others.set("p", "k", b"others %d" % number)
+        self._again = writes
+
+
+def check_slow_listing(folder: Path) -> None:
+    """A sleeper whose listing misses what was removed while it went on knows that its write may be none."""
+    objects = Slow(folder)
+    store = VersionedKeyValueStore(objects)
+    version = store.set("p", "k", b"mine")
+    objects.writes_of_others = 2 * limits.RECORD_VERSIONS_KEPT
+    assert isinstance(store.set_if("p", "k", b"late", version), Indeterminate)
+
+
+def test_a_slow_listing_does_not_take_a_removed_number_for_ones_own(tmp_path: Path) -> None:
+    """See `check_slow_listing`."""
+    check_slow_listing(tmp_path)
+
+
+def test_without_one_look_at_all_names_it_does(tmp_path: Path) -> None:
+    """The rule, broken once, is noticed."""
+    broken = Broken(
+        "one look",
+        VersionedKeyValueStore._numbers,
+        'self._paths(f"{directory}/")',
+        '(info.path for info in self._objects.list(f"{directory}/"))',
+    )
+    assert_caught(broken, lambda: check_slow_listing(tmp_path))

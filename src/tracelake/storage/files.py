@@ -117,6 +117,17 @@ class FileObjectStore:
         check_prefix(prefix)
         return self._walk(prefix.rpartition("/")[0], prefix)
 
+    def paths(self, prefix: str) -> tuple[str, ...]:
+        """Return the paths of one directory that begin so, as one look at it had them.
+
+        `list` looks at each by itself, later: what it gives may have stood there at no time together.
+        """
+        check_prefix(prefix)
+        directory = prefix.rpartition("/")[0]
+        base = f"{directory}/" if directory else ""
+        paths = (base + name for name in self._names(directory) if not name.endswith("/"))
+        return tuple(path for path in paths if path.startswith(prefix))
+
     def copy(self, source: str, target: str) -> None:
         """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
         # A copy of the bytes and no hard link, which would share the time of the source: collectors

@@ -7,13 +7,17 @@ is the record.
 **Old versions** go when RECORD_VERSIONS_KEPT newer ones are there, lowest first. A writer that slept
 since it saw 6 could then create a 7 that was there before and is gone. So a writer lists again after its
 create: while the highest number is less than RECORD_VERSIONS_KEPT above its own, its number cannot have been removed,
-and its write is a true one. Else nobody knows, and the outcome says so.
+and its write is a true one. Else nobody knows, and the outcome says so. That holds of numbers which stood there
+together: where each file is looked at by itself, the highest may go in between, and a sleeper's number be left alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from tracelake import limits
 from tracelake._errors import ContentionError, IndeterminateError, NotFoundError, StorageError
+from tracelake.storage.files import FileObjectStore
 from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import new_version, settle
 from tracelake.storage.ports import (
@@ -44,6 +48,11 @@ class VersionedKeyValueStore(RecordsInObjects):
     def __init__(self, objects: ObjectStore) -> None:
         """Keep records in `objects`, which should hold nothing else."""
         super().__init__(objects)
+        self._paths: Callable[[str], Iterable[str]] = (
+            objects.paths
+            if isinstance(objects, FileObjectStore)
+            else lambda prefix: (info.path for info in objects.list(prefix))
+        )
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
@@ -128,7 +137,7 @@ class VersionedKeyValueStore(RecordsInObjects):
         raise ContentionError(f"{directory} in {self._objects.url} changes faster than it can be read")
 
     def _numbers(self, directory: str) -> list[int]:
-        return [_number(info.path) for info in self._objects.list(f"{directory}/")]
+        return [_number(path) for path in self._paths(f"{directory}/")]
 
 
 def _version_path(directory: str, number: int) -> str:
