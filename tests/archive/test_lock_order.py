@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import TextClause, text
 
 from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
@@ -17,7 +18,7 @@ from tracelake.archive.rows import ArchiveRows
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import migrate
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, keep
 from tracelake.tracking.store import TrackingStore
 
 IDS = [trace_id(number) for number in (1, 2, 3)]
@@ -34,12 +35,16 @@ def store(postgres: PostgresServer) -> Iterator[TrackingStore]:
         yield TrackingStore(database, "lake-a")
 
 
-def at_once(store: TrackingStore, *works: Callable[[], object]) -> None:
-    """Let them work while the middle one of three traces is locked, until each waits; then let it go."""
+MIDDLE_TRACE = text("SELECT 1 FROM tracelake_trace_info WHERE trace_id = :of FOR UPDATE").bindparams(
+    of=IDS[1]
+)
+
+
+def at_once(store: TrackingStore, middle: TextClause, *works: Callable[[], object]) -> None:
+    """Let them work while the middle one of three is locked, until each waits; then let it go."""
     with ThreadPoolExecutor(len(works)) as pool:
         with store.database.writing() as connection:
-            middle = text("SELECT 1 FROM tracelake_trace_info WHERE trace_id = :of FOR UPDATE")
-            connection.execute(middle, {"of": IDS[1]})
+            connection.execute(middle)
             begun = []
             for count, work in enumerate(works, 1):
                 begun.append(pool.submit(work))
@@ -60,7 +65,7 @@ def test_archivers_and_who_trims_lock_traces_in_one_order(store: TrackingStore) 
     def check() -> None:
         store.write([request(*((number, 1) for number in (1, 2, 3)))])
         sequence = outbox.waiting()[-1].sequence
-        at_once(store, lambda: outbox.give_up([sequence]), lambda: archive.unmark(IDS))
+        at_once(store, MIDDLE_TRACE, lambda: outbox.give_up([sequence]), lambda: archive.unmark(IDS))
         assert sequence not in outbox.there([sequence])
 
     assert_caught(
@@ -82,3 +87,44 @@ def test_archivers_and_who_trims_lock_traces_in_one_order(store: TrackingStore) 
         check,
     )
     check()
+
+
+def test_who_trims_and_who_deletes_lock_rows_of_the_outbox_in_one_order(store: TrackingStore) -> None:
+    """By number, and before traces: else each has what the other waits for."""
+    archive, outbox = ArchiveStore(store), Outbox(store)
+
+    def check(done: Callable[[list[int]], None]) -> None:
+        archive.delete(dict.fromkeys(IDS, (None, "")))
+        outbox.trim([row.sequence for row in outbox.waiting()])
+        for number in (1, 2, 3):
+            store.write([request((number, 1))])
+        first, middle, last = (row.sequence for row in outbox.waiting())
+        row = text("SELECT 1 FROM tracelake_outbox WHERE sequence = :of FOR UPDATE").bindparams(of=middle)
+        gone: list[str] = []
+        at_once(
+            store,
+            row,
+            lambda: gone.extend(archive.delete(dict.fromkeys(IDS, (None, "")))),
+            lambda: done([last, middle, first]),
+        )
+        assert sorted(gone) == IDS
+        assert outbox.waiting() == []
+
+    in_order, in_reverse = ".order_by(outbox.c.sequence)", ".order_by(outbox.c.sequence.desc())"
+    for_update = "self._locked_rows(connection, some)"
+    for broken, done in (
+        (Broken("who trims locks rows by number", Outbox._locked_rows, in_order, in_reverse), outbox.trim),
+        (
+            Broken(
+                "who deletes locks rows by number",
+                keep,
+                "order_by(of.sequence)",
+                "order_by(of.sequence.desc())",
+            ),
+            outbox.trim,
+        ),
+        (Broken("who gives up locks rows before traces", Outbox.give_up, for_update, "some"), outbox.give_up),
+    ):
+        assert_caught(broken, partial(check, done))
+    check(outbox.trim)
+    check(outbox.give_up)

@@ -69,6 +69,16 @@ class Memory(RuleBasedStateMachine):
         """Write whatever is there."""
         self.wrote(partition, key, value, self.store.set(partition, key, value))
 
+    @rule(partition=PARTITIONS, records=st.dictionaries(KEYS, VALUES, max_size=4))
+    def set_all(self, partition: str, records: dict[str, bytes]) -> None:
+        """Write many, whatever is there."""
+        self.store.set_all(partition, records)
+        for key, value in records.items():
+            entry = self.store.get(partition, key)
+            assert entry is not None
+            assert entry.value == value
+            self.wrote(partition, key, value, entry.version)
+
     @rule(partition=PARTITIONS, key=KEYS, value=VALUES, stale=st.none() | st.integers(0, 50))
     def set_if(self, partition: str, key: str, value: bytes, stale: int | None) -> None:
         """Write at the present version or at a stale one."""

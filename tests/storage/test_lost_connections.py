@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from obstore.exceptions import GenericError
 
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.storage.conftest import BUCKET_BACKENDS, BucketServer
 from tests.storage.servers.cutting import Cut, CuttingProxy
@@ -25,6 +26,7 @@ from tracelake.storage import (
     Indeterminate,
     settle,
 )
+from tracelake.storage import postgres as postgres_records
 from tracelake.storage.postgres import PostgresKeyValueStore
 from tracelake.storage.record_objects import record_path
 from tracelake.storage.retries import tries
@@ -111,6 +113,62 @@ def test_postgres_plain_write_reads_back(
         found = table.get("p", "k")
         assert found is not None
         assert found.version == version
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_postgres_many_records_are_written_by_one_statement(
+    table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
+) -> None:
+    """Many records whose reply is lost are all there, which reading one of them tells, or none is, which is said."""
+    many = {f"{number:03}": b"new" for number in range(400)}
+
+    def check() -> None:
+        before = {"000": table.set("p", "000", b"old")}
+        postgres_proxy.cut(cut, b"unnest")
+        if cut == "request":
+            with pytest.raises(IndeterminateError, match="'p' / '000' and of 399 others may or may not"):
+                table.set_all("p", many)
+            assert {entry.key: entry.version for entry in table.scan("p")} == before
+        else:
+            table.set_all("p", many)
+            assert {entry.key: entry.value for entry in table.scan("p")} == many
+
+    assert_caught(
+        Broken(
+            "a lost reply is found out",
+            PostgresKeyValueStore._make_sure,
+            "entry is None or entry.version != written.version",
+            "False" if cut == "request" else "True",
+        ),
+        check,
+    )
+    table.forget("p", many)
+    check()
+
+
+def test_postgres_many_records_are_all_there_or_none(
+    table: PostgresKeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that the server refuses keeps those of its statement out; of more than one takes, a statement each."""
+    monkeypatch.setattr(limits, "STORE_TRIES_MAX", 1)
+    with table._pool.connection() as connection:
+        connection.execute("ALTER TABLE tracelake_records ADD CHECK (value <> 'no')")
+    many = {"c": b"3", "b": b"no", "a": b"1"}
+    with pytest.raises(StorageError, match="check constraint") as raised:
+        table.set_all("p", many)
+    assert not isinstance(raised.value, IndeterminateError)
+    assert table.scan("p") == []
+    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_BYTES", 2)
+
+    def check() -> None:
+        with pytest.raises(StorageError, match="check constraint"):
+            table.set_all("p", many)
+        assert [entry.key for entry in table.scan("p")] == ["a"]
+
+    assert_caught(
+        Broken("a statement is bounded", postgres_records._pieces, "size_bytes > limits", "0 > limits"), check
+    )
+    check()
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -40,6 +40,8 @@ POSTGRES_CONNECTIONS_MAX: Final = 8
 """Connections of one process to PostgreSQL. Beyond: threads wait for one."""
 POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
 """How long PostgreSQL may work on one statement. Beyond: PostgreSQL gives it up."""
+POSTGRES_STATEMENT_BYTES: Final = 16 * MIB
+"""Records that one statement writes, or a single one that is larger. Beyond: one more statement."""
 POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
 """How long a statement may wait for a lock. Beyond: PostgreSQL gives it up."""
 POSTGRES_IDLE_S: Final = 1.0

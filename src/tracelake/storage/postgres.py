@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -21,7 +21,6 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
-from tracelake.storage.each_alone import EachAlone
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import (
     check_scan_limit,
@@ -51,10 +50,17 @@ _SET_UP = (
 _FORMAT = "SELECT obj_description(to_regclass('tracelake_records'), 'pg_class')"
 _COLUMNS = "SELECT key, value, version FROM tracelake_records WHERE partition = %s"
 _GET = f"{_COLUMNS} AND key = %s"
-_INSERT = "INSERT INTO tracelake_records (partition, key, value, version) VALUES (%s, %s, %s, %s)"
-_PUT = (
-    f"{_INSERT} ON CONFLICT (partition, key)"
+_INTO = "INSERT INTO tracelake_records (partition, key, value, version)"
+_INSERT = f"{_INTO} VALUES (%s, %s, %s, %s)"
+_OR_REPLACE = (
+    " ON CONFLICT (partition, key)"
     " DO UPDATE SET value = excluded.value, version = excluded.version RETURNING version"
+)
+_PUT = f"{_INSERT}{_OR_REPLACE}"
+# Its reply is one row: a long one begins to arrive before the commit.
+_PUT_ALL = (
+    f"WITH written AS ({_INTO} SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], %s::text[]){_OR_REPLACE})"
+    " SELECT count(*) FROM written"
 )
 _CREATE = f"{_INSERT} ON CONFLICT DO NOTHING RETURNING version"
 _REPLACE = (
@@ -118,7 +124,7 @@ class _PostgresConnection(psycopg.Connection[Row]):
             return value
 
 
-class PostgresKeyValueStore(EachAlone):
+class PostgresKeyValueStore:
     """A `KeyValueStore` in the table `tracelake_records` of a database; safe for threads and processes.
 
     Every method raises StorageError where the database cannot be reached or refuses; nothing was written
@@ -186,14 +192,24 @@ class PostgresKeyValueStore(EachAlone):
         where = (encode_key("partition", partition), encode_key("key", key))
         version = new_version()
         written = self._write(version, _PUT, (*where, value, version))
-        if isinstance(written, Indeterminate):
-            entry = self.get(partition, key)
-            if entry is None or entry.version != version:
-                raise IndeterminateError(
-                    f"the write of {partition!r} / {key!r} may or may not have happened: {written.reason}; "
-                    "read the record, and write it again if need be"
-                )
+        self._make_sure(written, partition, key)
         return version
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """Write records by key, those of POSTGRES_STATEMENT_BYTES by one statement: all of them, or none.
+
+        Raises IndeterminateError where the reply was lost.
+        """
+        inside = encode_key("partition", partition)
+        for key, value in records.items():
+            check_value(key, value)
+            encode_key("key", key)
+        # By key, for two that lock the same rows in different orders wait for each other.
+        for keys in _pieces(records, sorted(records, key=str.encode)):
+            versions = [new_version() for _ in keys]
+            values = [records[key] for key in keys]
+            row = (inside, [key.encode() for key in keys], values, versions)
+            self._make_sure(self._write(versions[0], _PUT_ALL, row), partition, *keys)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""
@@ -245,6 +261,17 @@ class PostgresKeyValueStore(EachAlone):
     def close(self) -> None:
         """Close all connections. Calling it twice is allowed."""
         self._pool.close()
+
+    def _make_sure(self, written: bool | Indeterminate, partition: str, key: str, *others: str) -> None:
+        """Raise IndeterminateError where a statement had no answer, and the first of its records is another."""
+        if isinstance(written, Indeterminate):
+            entry = self.get(partition, key)
+            if entry is None or entry.version != written.version:
+                more = f" and of {len(others):,} others" if others else ""
+                raise IndeterminateError(
+                    f"the write of {partition!r} / {key!r}{more} may or may not have happened: {written.reason}; "
+                    "read it, and write again if need be"
+                )
 
     def _write(self, version: Version, query: str, values: tuple[object, ...]) -> bool | Indeterminate:
         """Run one writing statement, again while it was certainly not done; tell whether it changed a row."""
@@ -344,6 +371,20 @@ def _configure(connection: _PostgresConnection) -> None:
             str(int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)),
         ),
     )
+
+
+def _pieces(records: Mapping[str, bytes], keys: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the keys in order, in lists whose records one statement takes."""
+    piece: list[str] = []
+    size_bytes = 0
+    for key in keys:
+        size_bytes += len(records[key])
+        if piece and size_bytes > limits.POSTGRES_STATEMENT_BYTES:
+            yield piece
+            piece, size_bytes = [], len(records[key])
+        piece.append(key)
+    if piece:
+        yield piece
 
 
 def _entry(row: Row) -> Entry:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from tracelake._errors import DamageError
-from tracelake.storage.each_alone import EachAlone
-from tracelake.storage.many import delete_all
+from tracelake.storage.many import delete_all, for_each
 from tracelake.storage.names import check_value, encode_beginning
 from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.ports import Entry, Expected, Outcome, Version
@@ -22,8 +21,12 @@ from tracelake.storage.record_objects import (
 )
 
 
-class RecordsInObjects(NoteObjects, EachAlone):
+class RecordsInObjects(NoteObjects, ABC):
     """The part of a `KeyValueStore` that looks for records in objects, each at a place that its key names."""
+
+    @abstractmethod
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """See KeyValueStore."""
 
     @abstractmethod
     def _place(self, path: str) -> str:
@@ -47,6 +50,10 @@ class RecordsInObjects(NoteObjects, EachAlone):
     ) -> list[Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
         return scan_records(self._records, partition, start, stop, limit)
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """Write records by key, in a bucket OBJECTS_AT_ONCE of them at the same time; some of them where it raises."""
+        for_each(self._objects, lambda key: self.set(partition, key, records[key]), records)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         """Write the record iff it is at `expected`."""

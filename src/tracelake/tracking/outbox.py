@@ -54,12 +54,13 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
 
 def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
     """Give rows that are told by parts of these traces their payload: the parts may be deleted then."""
-    of = outbox.c
+    parts, of = trace_parts.c, outbox.c
+    numbers: set[int] = set()
     for ids in at_once(trace_ids):
-        theirs = select(trace_parts.c.sequence).where(
-            trace_parts.c.lake == lake, trace_parts.c.trace_id.in_(ids)
-        )
-        rows = select(of.sequence).where(of.lake == lake, of.sequence.in_(theirs), of.payload == b"")
+        theirs = select(parts.sequence).where(parts.lake == lake, parts.trace_id.in_(ids))
+        numbers.update(connection.execute(theirs.distinct()).scalars())
+    for some in at_once(numbers):
+        rows = select(of.sequence).where(of.lake == lake, of.sequence.in_(some), of.payload == b"")
         locked = connection.execute(rows.order_by(of.sequence).with_for_update()).scalars().all()
         for sequence in locked:
             payload = segments(connection, lake, [sequence])[sequence]
@@ -131,6 +132,7 @@ class Outbox:
         """
         for some in at_once(sequences):
             with self._database.writing() as connection:
+                self._locked_rows(connection, some)
                 self._trim(connection, some)
 
     def give_up(self, sequences: Collection[int]) -> None:
@@ -140,11 +142,9 @@ class Outbox:
         may be all that there is.
         """
         for some in at_once(sequences):
-            # Only of rows that are there: whoever took the mark away has decided, and this is done again and again.
-            waiting = select(outbox.c.sequence).where(
-                outbox.c.lake == self._lake, outbox.c.sequence.in_(some)
-            )
             with self._database.writing() as connection:
+                # Only of rows that are there: whoever took the mark away has decided, and this is done again and again.
+                waiting = self._locked_rows(connection, some)
                 for ids in at_once(self._locked(connection, waiting)):
                     connection.execute(
                         update(trace_info)
@@ -158,9 +158,7 @@ class Outbox:
                 self._trim(connection, some)
 
     def _trim(self, connection: Connection, sequences: Collection[int]) -> None:
-        connection.execute(
-            delete(outbox).where(outbox.c.lake == self._lake, outbox.c.sequence.in_(sequences))
-        )
+        connection.execute(delete(outbox).where(*self._of(sequences)))
         # Who restores one of them meanwhile counts on its late spans: there, or gone and in the tables.
         for ids in at_once(self._locked(connection, sequences, trace_info.c.spans_location == ARCHIVE_REPO)):
             connection.execute(
@@ -171,7 +169,12 @@ class Outbox:
                 )
             )
 
-    def _locked(self, connection: Connection, sequences: Any, *conditions: Any) -> list[str]:
+    def _locked_rows(self, connection: Connection, sequences: Collection[int]) -> list[int]:
+        """Return the numbers of rows that are there, locked as `keep` does: by number, and before traces."""
+        query = select(outbox.c.sequence).where(*self._of(sequences))
+        return list(connection.execute(query.order_by(outbox.c.sequence).with_for_update()).scalars())
+
+    def _locked(self, connection: Connection, sequences: Collection[int], *conditions: Any) -> list[str]:
         """Return the traces that came with some rows, locked in the order in which everybody locks them."""
         parts, info = trace_parts.c, trace_info.c
         # `+ 0` as in `Uncommitted.listed`.
