@@ -284,7 +284,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_turns,
     ),
     (
-        Broken("small traces need no turn", HotTraces.rows, "len(parts) <= limits.HOT_TRACE_PARTS", "False"),
+        Broken("small traces need no turn", HotTraces.rows, "count <= limits.HOT_TRACE_PARTS", "False"),
         check_turns,
     ),
     (

@@ -9,7 +9,7 @@ at a time reads large traces: what they take in memory does not grow with those 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple
 
@@ -48,9 +48,10 @@ class HotTraces:
 
         Raises DamageError, and BackPressureError where others read large traces for too long.
         """
-        parts = self._uncommitted.of_trace(trace_id)
-        if len(parts) <= limits.HOT_TRACE_PARTS and _bytes_of(parts) <= limits.HOT_TRACE_BYTES:
-            return self._read(parts)[1]
+        count, size_bytes = self._uncommitted.size_of(trace_id)
+        # Of a large one the numbers of its parts alone are more than all readers at once may have.
+        if count <= limits.HOT_TRACE_PARTS and size_bytes <= limits.HOT_TRACE_BYTES:
+            return self._read(self._uncommitted.of_trace(trace_id))[1]
         if not self._reading.acquire(timeout=limits.HOT_TRACE_WAIT_S):
             raise BackPressureError("other large traces take too long to be read; read this one again later")
         try:
@@ -59,7 +60,6 @@ class HotTraces:
             self._reading.release()
 
     def _of_large(self, trace_id: str) -> pa.Table:
-        # Asked again: others may have read it meanwhile, and what they keep may have gone since.
         parts = self._uncommitted.of_trace(trace_id)
         # Its number is that of every restored part: nothing tells this one from one of before.
         restored = [part for part in parts if part[1] == RESTORED_SEQUENCE]
@@ -82,7 +82,3 @@ class HotTraces:
             read.append((part.trace_id, part.sequence, part.size_bytes))
             add_rows(unpacked(part.trace_id, part.payload, part.size_bytes), columns)
         return frozenset(read), pa.Table.from_batches([columns.take()])
-
-
-def _bytes_of(parts: Collection[ListedPart]) -> int:
-    return sum(size_bytes for _, _, size_bytes in parts)

@@ -107,6 +107,16 @@ class Uncommitted:
                     parts[row.trace_id].append((row.trace_id, row.sequence, row.size_bytes))
         return [part for trace_id in parts for part in parts[trace_id]]
 
+    def size_of(self, trace_id: str) -> tuple[int, int]:
+        """Return how many parts of a trace are here, and their bytes as OTLP."""
+        of = trace_parts.c
+        query = select(func.count(), func.coalesce(func.sum(of.size_bytes), 0))
+        with self._database.reading() as connection:
+            count, size_bytes = connection.execute(
+                query.where(of.lake == self._lake, of.trace_id == trace_id)
+            ).one()
+        return int(count), int(size_bytes)
+
     def of_trace(self, trace_id: str) -> list[ListedPart]:
         """Return what is here of a trace, whether or not it waits, in order of the rows."""
         of = trace_parts.c
