@@ -62,7 +62,7 @@ OUTBOX_MUTANTS: Final = [
     _mutant(
         "O3: all below the last is trimmed",
         _out_of_order,
-        (Outbox._trim, "outbox.c.sequence.in_(sequences)", "(outbox.c.sequence <= max(sequences))"),
+        (Outbox._trim, "*self._of(sequences)", "outbox.c.sequence <= max(sequences)"),
     ),
     _mutant(
         "A18: hot payload goes with the outbox", _passes, (Outbox._trim, "== ARCHIVE_REPO", "!= ARCHIVE_REPO")

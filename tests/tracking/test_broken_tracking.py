@@ -116,8 +116,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "a lake trims its own rows",
             Outbox._trim,
-            "delete(outbox).where(outbox.c.lake == self._lake, ",
-            "delete(outbox).where(",
+            "*self._of(sequences)",
+            "outbox.c.sequence.in_(sequences)",
         ),
         check_lakes,
     ),
@@ -182,8 +182,8 @@ ON_POSTGRES: list[tuple[Broken, Check]] = [
         Broken(
             "rows are trimmed one by one",
             Outbox._trim,
-            "outbox.c.sequence.in_(sequences)",
-            "outbox.c.sequence <= max(sequences)",
+            "*self._of(sequences)",
+            "outbox.c.lake == self._lake, outbox.c.sequence <= max(sequences)",
         ),
         check_numbers,
     ),
