@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 
 import pytest
-from sqlalchemy import TextClause, text
+from sqlalchemy import Connection, TextClause, text
 
 from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
@@ -40,20 +40,27 @@ MIDDLE_TRACE = text("SELECT 1 FROM tracelake_trace_info WHERE trace_id = :of FOR
 )
 
 
+def waiting(store: TrackingStore) -> int:
+    """Return how many connections wait for a lock."""
+    with store.database.engine.connect() as other:
+        return int(other.execute(text(WAITING)).scalar_one())
+
+
+def all_wait_or_any_ended(store: TrackingStore, begun: Sequence[Future[object]]) -> bool:
+    """Whether as many connections wait as works were begun, or one of these has ended."""
+    return waiting(store) >= len(begun) or any(each.done() for each in begun)
+
+
 def at_once(store: TrackingStore, middle: TextClause, *works: Callable[[], object]) -> None:
     """Let them work while the middle one of three is locked, until each waits; then let it go."""
     with ThreadPoolExecutor(len(works)) as pool:
         with store.database.writing() as connection:
             connection.execute(middle)
-            begun = []
-            for count, work in enumerate(works, 1):
+            begun: list[Future[object]] = []
+            for work in works:
                 begun.append(pool.submit(work))
 
-                def all_wait(count: int = count) -> bool:
-                    with store.database.engine.connect() as other:
-                        return bool(other.execute(text(WAITING)).scalar_one() >= count)
-
-                wait_until(lambda: all_wait() or any(each.done() for each in begun))
+                wait_until(partial(all_wait_or_any_ended, store, begun))
         for each in begun:
             each.result()
 
@@ -89,42 +96,100 @@ def test_archivers_and_who_trims_lock_traces_in_one_order(store: TrackingStore) 
     check()
 
 
-def test_who_trims_and_who_deletes_lock_rows_of_the_outbox_in_one_order(store: TrackingStore) -> None:
-    """By number, and before traces: else each has what the other waits for."""
+MIDDLE_ROW = text("SELECT 1 FROM tracelake_outbox WHERE sequence = :of FOR UPDATE")
+LOCATION = "lake:a#1"
+ARCHIVED = text(
+    "UPDATE tracelake_trace_info SET spans_location = 'ARCHIVE_REPO', archive_location = :location"
+).bindparams(location=LOCATION)
+TRACES_OF_SOME = "self._locked(connection, some)"
+
+
+def test_who_trims_and_who_deletes_lock_traces_first_and_then_rows_by_number(store: TrackingStore) -> None:
+    """Whoever of them is first: else each has what the other waits for."""
     archive, outbox = ArchiveStore(store), Outbox(store)
 
-    def check(done: Callable[[list[int]], None]) -> None:
-        archive.delete(dict.fromkeys(IDS, (None, "")))
+    def delete(location: str | None) -> list[str]:
+        return archive.delete(dict.fromkeys(IDS, (location, "")))
+
+    def check(done: Callable[[list[int]], None], location: str | None, is_first: bool) -> None:
+        delete(None)
+        delete(LOCATION)
         outbox.trim([row.sequence for row in outbox.waiting()])
+        if location:
+            store.write([request(*((number, 1) for number in (1, 2, 3)))])
+            outbox.trim([row.sequence for row in outbox.waiting()])
+            with store.database.writing() as connection:
+                connection.execute(ARCHIVED)
         for number in (1, 2, 3):
-            store.write([request((number, 1))])
+            store.write([request((number, 2))])
         first, middle, last = (row.sequence for row in outbox.waiting())
-        row = text("SELECT 1 FROM tracelake_outbox WHERE sequence = :of FOR UPDATE").bindparams(of=middle)
         gone: list[str] = []
-        at_once(
-            store,
-            row,
-            lambda: gone.extend(archive.delete(dict.fromkeys(IDS, (None, "")))),
-            lambda: done([last, middle, first]),
-        )
+        works = [partial(done, [last, middle, first]), lambda: gone.extend(delete(location))]
+        at_once(store, MIDDLE_ROW.bindparams(of=middle), *(works if is_first else reversed(works)))
         assert sorted(gone) == IDS
         assert outbox.waiting() == []
 
     in_order, in_reverse = ".order_by(outbox.c.sequence)", ".order_by(outbox.c.sequence.desc())"
-    for_update = "self._locked_rows(connection, some)"
-    for broken, done in (
-        (Broken("who trims locks rows by number", Outbox._locked_rows, in_order, in_reverse), outbox.trim),
+    deletes_first = (
+        (Broken("who trims locks rows by number", Outbox._locked_rows, in_order, in_reverse), None),
         (
             Broken(
-                "who deletes locks rows by number",
-                keep,
-                "order_by(of.sequence)",
-                "order_by(of.sequence.desc())",
+                "who deletes locks rows by number", keep, "(of.sequence).with", "(of.sequence.desc()).with"
             ),
-            outbox.trim,
+            None,
         ),
-        (Broken("who gives up locks rows before traces", Outbox.give_up, for_update, "some"), outbox.give_up),
-    ):
-        assert_caught(broken, partial(check, done))
-    check(outbox.trim)
-    check(outbox.give_up)
+        (
+            Broken(
+                "who deletes locks traces before rows",
+                ArchiveStore.delete,
+                "infos = ",
+                "keep(connection, self.lake, places); infos = ",
+            ),
+            LOCATION,
+        ),
+    )
+    for broken, location in deletes_first:
+        assert_caught(broken, partial(check, outbox.trim, location, is_first=False))
+    rows = "self._locked_rows(connection, some)"
+    gives_up = Broken("who gives up locks traces before rows", Outbox.give_up, TRACES_OF_SOME, rows)
+    assert_caught(gives_up, partial(check, outbox.give_up, None, is_first=True))
+    rows = "self._locked_rows(connection, sequences); archived = "
+    trims = Broken("who trims locks traces before rows", Outbox._trim, "archived = ", rows)
+    assert_caught(trims, partial(check, outbox.trim, LOCATION, is_first=True))
+    for is_first in (True, False):
+        check(outbox.give_up, None, is_first)
+        check(outbox.trim, None, is_first)
+        check(outbox.trim, LOCATION, is_first)
+
+
+def test_what_comes_while_a_deletion_waits_is_read_by_the_pipeline(
+    store: TrackingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that is told by the parts of a trace gets its payload, also where it came until the trace was locked."""
+    archive, outbox = ArchiveStore(store), Outbox(store)
+    insert_spans = store._insert_spans
+
+    def check() -> None:
+        store.write([request((1, 1))])
+        outbox.trim([row.sequence for row in outbox.waiting()])
+        with ThreadPoolExecutor(1) as pool:
+            deletions = []
+
+            def then_delete(connection: Connection, rows: Sequence[tuple[object, ...]]) -> None:
+                insert_spans(connection, rows)
+                deletion = pool.submit(archive.delete, {IDS[0]: (None, "")})
+                deletions.append(deletion)
+                wait_until(lambda: waiting(store) or deletion.done())
+
+            with monkeypatch.context() as patched:
+                patched.setattr(store, "_insert_spans", then_delete)
+                store.write([request((1, 2))])
+            assert deletions[0].result() == IDS[:1]
+        brought = outbox.read_all([row.sequence for row in outbox.waiting()])
+        assert len(brought) == 1
+        assert all(brought.values())
+
+    kept = "keep(connection, self.lake, gone)"
+    assert_caught(Broken("rows lose the parts that tell them", ArchiveStore.delete, kept, "pass"), check)
+    outbox.trim([row.sequence for row in outbox.waiting()])
+    check()

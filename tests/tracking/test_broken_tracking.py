@@ -134,8 +134,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "they say so once",
             Outbox.give_up,
-            "self._locked(connection, waiting)",
-            "self._locked(connection, some)",
+            "self._traces(waiting)",
+            "self._traces(some)",
         ),
         check_given_up,
     ),

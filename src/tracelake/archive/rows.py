@@ -26,7 +26,7 @@ _LIFE: Final = (
 
 
 class ArchiveRows:
-    """The rows of one lake. Objects are locked before traces, and traces in the order of their ids, everywhere."""
+    """The rows of one lake. Objects are locked before traces, traces by id, and rows of the outbox last, everywhere."""
 
     def __init__(self, tracking: TrackingStore) -> None:
         self.tracking = tracking

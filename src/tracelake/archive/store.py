@@ -2,7 +2,7 @@
 
 Nothing but SQL is done in one that writes, and a batch takes as many statements as a trace does: writers wait for it.
 On SQLite a transaction that writes has the write lock from its beginning; on PostgreSQL rows are locked as they are
-read. Objects are locked before traces, and traces in the order of their ids, everywhere.
+read. Objects are locked before traces, traces in the order of their ids, and rows of the outbox last, everywhere.
 """
 
 from __future__ import annotations
@@ -309,20 +309,14 @@ class ArchiveStore(ArchiveRows):
         """
 
         def remove(connection: Connection) -> list[str]:
-            keep(connection, self.lake, places)  # rows before traces, as who trims them locks them
             objects = self._objects(connection, sorted({path for _, path in places.values()} - {""}))
-            gone, freed = [], dict[str, int]()
             infos = self._infos(connection, places)
-            keep(connection, self.lake, places)  # what came until they were locked
-            for trace_id, info in infos.items():
-                location, path = places[trace_id]
-                if not protocol.may_delete(standing(info), location):
-                    continue
+            gone = [each for each in infos if protocol.may_delete(standing(infos[each]), places[each][0])]
+            keep(connection, self.lake, gone)
+            for trace_id in gone:
                 for table in _OF_TRACES:
                     connection.execute(delete(table).where(*self._of(table, trace_id)))
-                if path:
-                    freed[path] = freed.get(path, 0) + 1
-                gone.append(trace_id)
+            freed = Counter(path for trace_id in gone if (path := places[trace_id][1]))
             self._release(connection, objects, freed)
             return gone
 

@@ -53,7 +53,10 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
 
 
 def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
-    """Give rows that are told by parts of these traces their payload: the parts may be deleted then."""
+    """Give rows that are told by parts of these traces their payload: the parts may be deleted then.
+
+    Who asks has locked the traces, so that nothing comes to them any more.
+    """
     parts, of = trace_parts.c, outbox.c
     numbers: set[int] = set()
     for ids in at_once(trace_ids):
@@ -132,7 +135,6 @@ class Outbox:
         """
         for some in at_once(sequences):
             with self._database.writing() as connection:
-                self._locked_rows(connection, some)
                 self._trim(connection, some)
 
     def give_up(self, sequences: Collection[int]) -> None:
@@ -143,24 +145,26 @@ class Outbox:
         """
         for some in at_once(sequences):
             with self._database.writing() as connection:
+                self._locked(connection, some)
                 # Only of rows that are there: whoever took the mark away has decided, and this is done again and again.
                 waiting = self._locked_rows(connection, some)
-                for ids in at_once(self._locked(connection, waiting)):
-                    connection.execute(
-                        update(trace_info)
-                        .where(
-                            trace_info.c.lake == self._lake,
-                            trace_info.c.trace_id.in_(ids),
-                            trace_info.c.archival_failure.is_(None),
-                        )
-                        .values(archival_failure=INCOMPLETE)
+                connection.execute(
+                    update(trace_info)
+                    .where(
+                        trace_info.c.lake == self._lake,
+                        trace_info.c.trace_id.in_(self._traces(waiting)),
+                        trace_info.c.archival_failure.is_(None),
                     )
+                    .values(archival_failure=INCOMPLETE)
+                )
                 self._trim(connection, some)
 
     def _trim(self, connection: Connection, sequences: Collection[int]) -> None:
-        connection.execute(delete(outbox).where(*self._of(sequences)))
         # Who restores one of them meanwhile counts on its late spans: there, or gone and in the tables.
-        for ids in at_once(self._locked(connection, sequences, trace_info.c.spans_location == ARCHIVE_REPO)):
+        archived = self._locked(connection, sequences, trace_info.c.spans_location == ARCHIVE_REPO)
+        self._locked_rows(connection, sequences)
+        connection.execute(delete(outbox).where(*self._of(sequences)))
+        for ids in at_once(archived):
             connection.execute(
                 delete(trace_parts).where(
                     trace_parts.c.lake == self._lake,
@@ -170,19 +174,23 @@ class Outbox:
             )
 
     def _locked_rows(self, connection: Connection, sequences: Collection[int]) -> list[int]:
-        """Return the numbers of rows that are there, locked as `keep` does: by number, and before traces."""
+        """Return the numbers of rows that are there, locked as `keep` does: by number, and after traces."""
         query = select(outbox.c.sequence).where(*self._of(sequences))
         return list(connection.execute(query.order_by(outbox.c.sequence).with_for_update()).scalars())
 
     def _locked(self, connection: Connection, sequences: Collection[int], *conditions: Any) -> list[str]:
         """Return the traces that came with some rows, locked in the order in which everybody locks them."""
-        parts, info = trace_parts.c, trace_info.c
-        # `+ 0` as in `Uncommitted.listed`.
-        theirs = select(parts.trace_id).where(parts.lake + 0 == self._lake, parts.sequence.in_(sequences))
+        info = trace_info.c
         query = (
             select(info.trace_id)
-            .where(info.lake == self._lake, info.trace_id.in_(theirs), *conditions)
+            .where(info.lake == self._lake, info.trace_id.in_(self._traces(sequences)), *conditions)
             .order_by(info.trace_id)
             .with_for_update()
         )
         return list(connection.execute(query).scalars())
+
+    def _traces(self, sequences: Collection[int]) -> Any:
+        """Return what asks for the traces that came with some rows."""
+        parts = trace_parts.c
+        # `+ 0` as in `Uncommitted.listed`.
+        return select(parts.trace_id).where(parts.lake + 0 == self._lake, parts.sequence.in_(sequences))
