@@ -53,6 +53,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     },
     {"demo": "a small workload, and what Tracelake shows of it"},
     {"cli": "the command line"},
+    {"__main__": "`python -m tracelake`: the command line"},
 )
 """Each room with what it holds, the lowest floor first."""
 

@@ -15,7 +15,7 @@ import tracelake
 from tests.cli.conftest import AGENTS, RunCli
 from tests.patience import HANG_S, wait_until
 
-COMMAND = [sys.executable, "-m", "tracelake.cli"]
+COMMAND = [sys.executable, "-m", "tracelake"]
 HEAVY = ("duckdb", "fastapi", "polars", "pyarrow", "pydantic", "pyspark", "tantivy")
 
 

@@ -7,10 +7,7 @@ Heavy packages are imported inside the commands, so that `tracelake --help` is q
 
 from __future__ import annotations
 
-import io
-import os
 import sys
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -38,6 +35,7 @@ from tracelake.cli import (
 )
 from tracelake.cli.exits import DONE, FAILED, INTERRUPTED, exit_code
 from tracelake.cli.output import print_error
+from tracelake.cli.streams import let_go, make_ready
 
 app = typer.Typer(
     help="Keep every trace: captured once, kept for good, found in milliseconds, versioned like code.",
@@ -71,9 +69,11 @@ def main() -> None:
 
 
 @cache
-def _command() -> Callable[..., object]:
+def _command() -> typer.core.TyperGroup:
     """Build the commands, once for all that a process runs."""
-    return typer.main.get_command(app)
+    command = typer.main.get_command(app)
+    assert isinstance(command, typer.core.TyperGroup), "it has commands below it"
+    return command
 
 
 def run(args: list[str]) -> int:
@@ -81,27 +81,33 @@ def run(args: list[str]) -> int:
 
     A command that runs others, as the demo does, finds this function in its context.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character must not end us
+    make_ready()
     as_json = "--json" in args
     try:
-        code = _command()(args or ["--help"], prog_name="tracelake", standalone_mode=False, obj=run)
+        code = _outcome(args, as_json)
         sys.stdout.flush()
+    except OSError as error:
+        if let_go(sys.stdout, sys.stderr):
+            return FAILED  # nobody reads any more, as behind `| head`
+        print_error(str(error), kind=type(error).__name__, as_json=as_json)
+        return exit_code(type(error))
+    return code
+
+
+def _outcome(args: list[str], as_json: bool) -> int:
+    try:
+        # Not by its own `main`, which ends the process itself where a pipe is broken, whoever it is from.
+        with _command().make_context("tracelake", args or ["--help"], obj=run) as context:
+            code = context.command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
     except typer.TyperException as error:
-        context = getattr(error, "ctx", None)
-        hint = f"\nTry `{context.command_path} --help`." if context else ""
+        where = getattr(error, "ctx", None)
+        hint = f"\nTry `{where.command_path} --help`." if where else ""
         print_error(error.format_message() + hint, kind="UsageError", as_json=as_json)
         return error.exit_code
     except TracelakeError as error:
         print_error(str(error), kind=type(error).__name__, as_json=as_json, **_told_by(error))
-        return exit_code(type(error))
-    except BrokenPipeError:
-        # Nobody reads any more. Without this, the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-    except OSError as error:
-        print_error(str(error), kind=type(error).__name__, as_json=as_json)
         return exit_code(type(error))
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -10,13 +10,15 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 from rich.text import Text
+
+from tracelake.cli.streams import let_go
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,6 +35,12 @@ class _SafeConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(several_lines(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Go on where nobody hears how the work goes; where nobody reads what comes of it, raise BrokenPipeError."""
+        if not self.stderr:
+            raise  # noqa: PLE0704  it is called while that is handled
+        let_go(sys.stderr)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -135,7 +143,9 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
     """Write an error to standard error: one message, or `{"error": {"kind": …, "message": …}}` with what is more."""
     if as_json:
-        print(json.dumps({"error": {"kind": kind, "message": message, **more}}), file=sys.stderr)
+        with suppress(BrokenPipeError):
+            print(json.dumps({"error": {"kind": kind, "message": message, **more}}), file=sys.stderr)
+        let_go(sys.stderr)
         return
     line = Text("error: ", style="bold red").append(Text(several_lines(message), style="default"))
     console(stderr=True).print(line, soft_wrap=True)

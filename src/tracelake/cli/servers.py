@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final
@@ -32,13 +33,17 @@ from tracelake.cli.serve_options import (
     TlsCertOption,
     TlsKeyOption,
 )
+from tracelake.cli.streams import let_go
 from tracelake.limits import PIPELINE_POLL_S
 
 if TYPE_CHECKING:
     from tracelake._settings import Settings
+    from tracelake.lake.lake import Lake
     from tracelake.server.exposure import Exposure
+    from tracelake.server.run import Served
 
 app = typer.Typer()
+logger = logging.getLogger("tracelake.server")
 
 PROGRAM: Final = (sys.executable, "-m", str(__package__))
 """What starts the command line in a process of its own, where the script is not on the path either."""
@@ -80,7 +85,6 @@ def serve(
     Takes traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline beside it in a process of its own, until Ctrl-C."""
     from tracelake._settings import load_settings
     from tracelake.cli.openid import openid_of
-    from tracelake.server.run import Served
     from tracelake.server.run import serve as serve_lake
 
     settings = load_settings()
@@ -90,14 +94,11 @@ def serve(
     with opened(lake) as open_lake, log_lines():
 
         def say(served: Served) -> None:
-            if as_json:
-                print_json({"url": served.url, "grpc_url": served.grpc_url, "lake": open_lake.url})
-            else:
-                ways = f"{served.url}/v1/traces" + (
-                    f", or by gRPC to {served.grpc_url}" if served.grpc_url else ""
-                )
-                print(f"Serving {open_lake.place} at {served.url}; send traces to {ways}. Ctrl-C ends it.")
-            sys.stdout.flush()
+            try:
+                _say(served, open_lake, as_json=as_json)
+            except OSError as error:  # whoever sends traces is served all the same
+                let_go(sys.stdout)
+                logger.warning("where it serves, %s, reaches nobody: %s", served.url, error)
 
         serve_lake(
             open_lake,
@@ -122,6 +123,15 @@ def serve(
                 openid=openid_of(settings, oidc_issuer, oidc_client_id),
             ),
         )
+
+
+def _say(served: Served, lake: Lake, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": served.url, "grpc_url": served.grpc_url, "lake": lake.url})
+    else:
+        ways = f"{served.url}/v1/traces" + (f", or by gRPC to {served.grpc_url}" if served.grpc_url else "")
+        print(f"Serving {lake.place} at {served.url}; send traces to {ways}. Ctrl-C ends it.")
+    sys.stdout.flush()
 
 
 def _exposure(

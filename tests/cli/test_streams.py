@@ -1,0 +1,135 @@
+"""Output that nobody reads, has no room, or is closed: no command shows a traceback for it, nor does more than end."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.cli.conftest import RunCli
+from tracelake.cli import servers, streams
+from tracelake.cli.output import _SafeConsole
+from tracelake.cli.streams import let_go
+from tracelake.server.run import Served
+
+COMMANDS = (
+    *("--help", "version", "tables", "log", "status", "diff main main", "search tool", "trace show 520a1cf8"),
+    *("branch list", "tag list", "dataset list", "key list", "session list", "source list", "output list"),
+    *("pipeline status", "sql 'select span_id from spans'"),
+)
+
+
+@contextmanager
+def unread() -> Iterator[io.TextIOWrapper]:
+    """Yield a pipe that nobody reads any more, as behind `| head`."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with open(write_end, "w") as stream:  # noqa: PTH123  it has no path
+        yield stream
+        let_go(stream)
+
+
+def outcome_of(cli: RunCli, args: list[str], name: str = "stdout") -> tuple[int, str]:
+    """Run a command with an unread stream; return its exit code, and what it said on both that are read."""
+    with unread() as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, name, stream)
+        done = cli(*args)
+        stream.flush()  # nothing is left that the interpreter would complain of
+    return done.code, done.out + done.err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nobody_reads(cli: RunCli, agents_lake: Path, command: str) -> None:
+    """Whatever the command: it ends, and says nothing of that; with `--json` too."""
+    words = shlex.split(command)
+    lake = [] if command in {"--help", "version"} else ["--lake", str(agents_lake)]
+    for more in ([], ["--json"]) if lake else ([],):
+        code, said = outcome_of(cli, [*words, *lake, *more])
+        assert code == 1, said
+        assert "roken" not in said
+        assert "Traceback" not in said
+
+
+def check_error_of_another(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
+    """A pipe that is broken elsewhere, as to a database, is told, also in JSON."""
+
+    def fails(*_: Any) -> None:
+        raise BrokenPipeError(errno.EPIPE, "the other end is gone")
+
+    patch.setattr("tracelake.cli.lakes.print", fails, raising=False)
+    with open("file", "w") as stream:  # noqa: PTH123  it is in a directory of its own
+        patch.setattr(sys, "stdout", stream)
+        assert cli("version")[::2] == (1, "error: [Errno 32] the other end is gone\n")
+
+
+def check_nobody_hears(cli: RunCli, _: pytest.MonkeyPatch) -> None:
+    """An error that nobody hears leaves the exit code as it is, and what standard output has is whole."""
+    for more in ([], ["--json"]):
+        assert outcome_of(cli, ["tables", "--lake", "nowhere", *more], "stderr") == (2, "")
+    with unread() as stream, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        _SafeConsole(stderr=True).print("progress")  # the work goes on
+
+
+def check_serves_all_the_same(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
+    """A server whose address nobody reads serves, and its log has it."""
+    served: list[str] = []
+
+    def serve(*_: Any, on_listening: Callable[[Served], None], **__: Any) -> None:
+        on_listening(Served("http://127.0.0.1:1", None))
+        served.append("on")
+
+    patch.setattr("tracelake.server.run.serve", serve)
+    tracelake.init("lake").close()
+    code, said = outcome_of(cli, ["serve", "--lake", "lake", "--json"])
+    assert (code, served) == (0, ["on"])
+    assert "where it serves, http://127.0.0.1:1, reaches nobody" in said
+
+
+CHECKS = (check_error_of_another, check_nobody_hears, check_serves_all_the_same)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rules(cli: RunCli, check: Callable[..., None]) -> None:
+    """Each holds."""
+    with pytest.MonkeyPatch.context() as patch:
+        check(cli, patch)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("a pipe of another is told", streams._let_go, "not any(", "not ("), check_error_of_another),
+        (Broken("what nobody hears goes nowhere", _SafeConsole.on_broken_pipe, "let_go(sys.stderr)", "raise"),
+         check_nobody_hears),
+        (Broken("it serves all the same", servers.serve, "except OSError as error:", "except KeyError as error:"),
+         check_serves_all_the_same),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(cli: RunCli, broken: Broken, check: Callable[..., None]) -> None:
+    """Each is noticed when it is gone."""
+    with pytest.MonkeyPatch.context() as patch:
+        assert_caught(broken, lambda: check(cli, patch))
+
+
+def test_closed_streams(tmp_path: Path) -> None:
+    """No file that the command opens comes to the descriptor of a standard stream that was closed."""
+    program = (
+        "import os; from tracelake.cli import run; code = run(['version']); file = open('file', 'w'); "
+        "print(code, file.fileno() > 2, os.readlink('/proc/self/fd/1'), file=file)"
+    )
+    command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert (tmp_path / "file").read_text() == "0 True /dev/null\n"
