@@ -67,22 +67,20 @@ def check_kept(lake: tracelake.Lake, _folder: Path) -> None:
 
 def check_large(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        trace_tests.test_a_large_trace_costs_what_came_since(lake.hot.set_up(), trace_tests.notes(patch))
+        trace_tests.test_of_a_large_trace_what_waits_is_read(lake.hot.set_up(), trace_tests.notes(patch))
 
 
-def check_gone(lake: tracelake.Lake, _folder: Path) -> None:
+def check_given_up(lake: tracelake.Lake, _folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        trace_tests.test_what_is_gone_is_not_shown(lake.hot.set_up(), trace_tests.notes(patch))
+        trace_tests.notes(patch)
+        trace_tests.test_what_was_given_up_is_read(lake.hot.set_up(), patch)
 
 
-def check_restored(lake: tracelake.Lake, _folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        trace_tests.test_what_was_restored_is_not_kept(lake.hot.set_up(), trace_tests.notes(patch))
-
-
-def check_room(lake: tracelake.Lake, _folder: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        trace_tests.test_what_is_kept_is_bounded(lake.hot.set_up(), trace_tests.notes(patch), patch)
+def check_sizes(lake: tracelake.Lake, _folder: Path) -> None:
+    store = lake.hot.set_up()
+    for parts, size_bytes in trace_tests.LARGE:
+        with pytest.MonkeyPatch.context() as patch:
+            trace_tests.test_a_trace_is_large_by_parts_and_by_bytes(store, patch, parts, size_bytes)
 
 
 def check_turns(lake: tracelake.Lake, _folder: Path) -> None:
@@ -221,58 +219,45 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_kept,
     ),
     (
-        Broken(
-            "a large trace is read once",
-            HotTraces._of_large,
-            "part not in kept.parts and part not in restored",
-            "part not in restored",
-        ),
+        Broken("of a large trace what waits is read", HotTraces._of_large, "waiting=True", "waiting=False"),
         check_large,
     ),
     (
         Broken(
-            "what is kept of a large trace grows",
+            "what was given up is read",
             HotTraces._of_large,
-            "kept.parts | read",
-            "read",
-        ),
-        check_large,
-    ),
-    (
-        Broken(
-            "what is gone of a large trace is not shown",
-            HotTraces._of_large,
-            "not kept.parts <= set(parts)",
+            "self._uncommitted.is_given_up(trace_id)",
             "False",
         ),
-        check_gone,
+        check_given_up,
     ),
     (
         Broken(
-            "what was restored is read anew",
+            "whether some was given up is asked last",
             HotTraces._of_large,
-            "part[1] == RESTORED_SEQUENCE",
+            "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
+            "    # Asked after that: who gives rows up marks their traces by the same transaction.\n"
+            "    if self._uncommitted.is_given_up(trace_id):",
+            "    given_up = self._uncommitted.is_given_up(trace_id)\n"
+            "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
+            "    if given_up:",
+        ),
+        check_given_up,
+    ),
+    (
+        Broken(
+            "a trace is large by its parts", Uncommitted.is_large, "count > limits.HOT_TRACE_PARTS", "False"
+        ),
+        check_sizes,
+    ),
+    (
+        Broken(
+            "a trace is large by its bytes",
+            Uncommitted.is_large,
+            "size_bytes > limits.HOT_TRACE_BYTES",
             "False",
         ),
-        check_restored,
-    ),
-    (
-        Broken(
-            "large traces that are kept are bounded",
-            HotTraces._of_large,
-            "self._kept.popitem(last=False)",
-            "break",
-        ),
-        check_room,
-    ),
-    (
-        Broken(
-            "one that is too large is not kept",
-            HotTraces._of_large,
-            "kept.rows.nbytes <= limits.HOT_TRACES_KEPT_BYTES",
-            "True",
-        ),
-        check_room,
+        check_sizes,
     ),
     (
         Broken(
@@ -284,7 +269,9 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_turns,
     ),
     (
-        Broken("small traces need no turn", HotTraces.rows, "count <= limits.HOT_TRACE_PARTS", "False"),
+        Broken(
+            "small traces need no turn", HotTraces.rows, "not self._uncommitted.is_large(trace_id)", "False"
+        ),
         check_turns,
     ),
     (

@@ -1,4 +1,4 @@
-"""A large trace of the tracking store is read at the cost of what came since it was read before."""
+"""Of a large trace of the tracking store a read takes what waits, for the tables have the rest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.lake.hot_traces import HotTraces
+from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
+
+LARGE = [(2, 10**6), (64, 1)]
+"""Parts and bytes beyond which a trace of three small parts is a large one by either."""
 
 
 @pytest.fixture(name="read")
@@ -40,76 +44,54 @@ def span_ids(traces: HotTraces, trace: int) -> list[int]:
     return sorted(int(str(each), 16) for each in traces.rows(trace_id(trace))["span_id"].to_pylist())
 
 
-def test_a_large_trace_costs_what_came_since(store: TrackingStore, read: list[tuple[str, int]]) -> None:
-    """Each part is read once, and claims that do not stand are not kept; a small trace is read each time."""
+def test_of_a_large_trace_what_waits_is_read(store: TrackingStore, read: list[tuple[str, int]]) -> None:
+    """Of what has left the outbox the tables have the rows; a small trace is read whole."""
     traces = HotTraces(Uncommitted(store))
     assert span_ids(traces, 1) == []
     for spans in (((1, 1), (1, 2)), ((1, 2),), ((1, 3), (2, 1))):
         store.write([request(*spans)])
-    assert [span_ids(traces, 1), span_ids(traces, 1)] == [[1, 2, 3]] * 2
-    assert [len(read), len({part for part in read if part[0] == trace_id(1)})] == [3, 3]
-    store.write([request((1, 4))])
-    assert span_ids(traces, 1) == [1, 2, 3, 4]
-    assert len(read) == 4
-    assert [span_ids(traces, 2), span_ids(traces, 2)] == [[1]] * 2
-    assert len(read) == 6
-
-
-def test_what_is_gone_is_not_shown(store: TrackingStore, read: list[tuple[str, int]]) -> None:
-    """A trace of which a part has left is read anew: what is kept of it may be that part's."""
-    traces = HotTraces(Uncommitted(store))
-    for span in (1, 2, 3, 4):
-        store.write([request((1, span))])
-    assert span_ids(traces, 1) == [1, 2, 3, 4]
-    with store.database.writing() as connection:
-        connection.exec_driver_sql("DELETE FROM tracelake_trace_parts WHERE sequence = 2")
-    assert span_ids(traces, 1) == [1, 3, 4]
-    assert len(read) == 4 + 3
-
-
-def test_what_was_restored_is_not_kept(store: TrackingStore, read: list[tuple[str, int]]) -> None:
-    """All restored parts have one number: another may stand there when the trace is read again."""
-    traces = HotTraces(Uncommitted(store))
-    for span in (1, 2, 3, 4):
-        store.write([request((1, span))])
-
-    def restore(sequence: int) -> None:
-        with store.database.writing() as connection:
-            connection.exec_driver_sql("DELETE FROM tracelake_trace_parts WHERE sequence = 0")
-            update = f"UPDATE tracelake_trace_parts SET sequence = 0 WHERE sequence = {sequence}"
-            connection.exec_driver_sql(update)
-
-    restore(1)
-    assert span_ids(traces, 1) == [1, 2, 3, 4]
-    restore(2)
-    assert span_ids(traces, 1) == [2, 3, 4]
-    assert span_ids(traces, 1) == [2, 3, 4]
-    with store.database.writing() as connection:
-        connection.exec_driver_sql(
-            "UPDATE tracelake_trace_parts SET payload = (SELECT payload FROM tracelake_trace_parts"
-            " WHERE sequence = 4) WHERE sequence = 0"
-        )
-    assert span_ids(traces, 1) == [3, 4]
-    assert read.count((trace_id(1), 0)) == 4
-
-
-def test_what_is_kept_is_bounded(
-    store: TrackingStore, read: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The traces that were read last are kept, as far as there is room; one that is larger is not."""
-    traces = HotTraces(Uncommitted(store))
-    for span in (1, 2, 3):
-        store.write([request((1, span), (2, span))])
-    monkeypatch.setattr(limits, "HOT_TRACES_KEPT_BYTES", traces.rows(trace_id(1)).nbytes)
-    assert len(read) == 3
-    assert span_ids(traces, 2) == span_ids(traces, 2) == [1, 2, 3]
-    assert len(read) == 6
     assert span_ids(traces, 1) == [1, 2, 3]
-    assert (len(read), list(traces._kept)) == (9, [trace_id(1)])
+    assert len(read) == 3
+    waiting = Outbox(store)
+    waiting.trim([row.sequence for row in waiting.waiting()])
+    store.write([request((1, 4))])
+    assert span_ids(traces, 1) == [4]
+    assert len(read) == 4
+    assert span_ids(traces, 2) == [1]
+
+
+@pytest.mark.usefixtures("read")
+def test_what_was_given_up_is_read(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that is done while the trace is read: no table has these spans."""
+    traces, waiting = HotTraces(Uncommitted(store)), Outbox(store)
     for span in (1, 2, 3):
-        store.write([request((3, span), (3, 10 + span), (3, 20 + span))])
-    assert len(span_ids(traces, 3)) == 9
-    assert list(traces._kept) == [trace_id(1)]
+        store.write([request((1, span))])
+    first, second, _ = (row.sequence for row in waiting.waiting())
+    waiting.trim([first])
+    assert span_ids(traces, 1) == [2, 3]
+    of_trace = Uncommitted.of_trace
+
+    def given_up(self: Uncommitted, trace_id: str, *, waiting: bool = False) -> list[ListedPart]:
+        Outbox(store).give_up([second])
+        return of_trace(self, trace_id, waiting=waiting)
+
+    monkeypatch.setattr(Uncommitted, "of_trace", given_up)
+    assert span_ids(traces, 1) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("parts", "size_bytes"), LARGE)
+def test_a_trace_is_large_by_parts_and_by_bytes(
+    store: TrackingStore, monkeypatch: pytest.MonkeyPatch, parts: int, size_bytes: int
+) -> None:
+    """Either is enough."""
+    for span in (1, 2, 3):
+        store.write([request((1, span))])
+    uncommitted = Uncommitted(store)
+    assert not uncommitted.is_large(trace_id(1))
+    monkeypatch.setattr(limits, "HOT_TRACE_PARTS", parts)
+    monkeypatch.setattr(limits, "HOT_TRACE_BYTES", size_bytes)
+    assert uncommitted.is_large(trace_id(1))
+    assert not uncommitted.is_large(trace_id(2))
 
 
 def test_large_traces_are_read_in_turn(
@@ -124,7 +106,7 @@ def test_large_traces_are_read_in_turn(
     monkeypatch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
     with traces._reading, monkeypatch.context() as patch:
         assert span_ids(traces, 2) == [1]
-        patch.setattr(Uncommitted, "of_trace", None)  # nor do they have its parts in memory meanwhile
+        patch.setattr(Uncommitted, "of_trace", None)  # nor has who waits its parts in memory meanwhile
         with pytest.raises(BackPressureError, match="read this one again later"):
             traces.rows(trace_id(1))
     assert span_ids(traces, 1) == [1, 2, 3]

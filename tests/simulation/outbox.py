@@ -125,8 +125,8 @@ class _SimulatedParts(Uncommitted):
         super().__init__(tracking())
         self._process = process
 
-    def of_trace(self, trace_id: str) -> list[ListedPart]:
-        effect = partial(super().of_trace, trace_id)
+    def of_trace(self, trace_id: str, *, waiting: bool = False) -> list[ListedPart]:
+        effect = partial(super().of_trace, trace_id, waiting=waiting)
         return self._read("parts of a trace", effect)  # type: ignore[no-any-return]
 
     def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:
@@ -139,7 +139,7 @@ class _SimulatedParts(Uncommitted):
 
 
 class _LargeTraces(HotTraces):
-    """Every trace is a large one, so that what is kept of it from one read to the next is in question."""
+    """Every trace is a large one, of which only what waits is read beside the tables."""
 
     def rows(self, trace_id: str) -> pa.Table:
         return self._of_large(trace_id)

@@ -62,13 +62,10 @@ UNCOMMITTED_LIST_MAX_SPANS: Final = 100_000
 UNCOMMITTED_LIST_WAIT_S: Final = 30.0
 """How long who lists them waits for the lists of others. Beyond: 503."""
 HOT_TRACE_PARTS: Final = 64
-"""Parts in which a hot trace came that every read decodes. Beyond: what they come to is kept, and one thread at a time
-reads such traces."""
+"""Parts in which a hot trace came that every read decodes. Beyond: those that wait, and one thread at a time; the rest
+is read of the tables."""
 HOT_TRACE_BYTES: Final = MIB
 """The same in bytes, as OTLP. Beyond: as above."""
-HOT_TRACES_KEPT_BYTES: Final = 64 * MIB
-"""Rows of such traces that are kept. Beyond: those that were not read for longest are decoded anew, and one that has
-more with every read."""
 HOT_TRACE_WAIT_S: Final = 30.0
 """How long a read of such a trace waits for others. Beyond: 503."""
 UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_
 
 from tracelake import limits
 from tracelake.tracking.database import at_once
-from tracelake.tracking.schema import outbox, trace_parts
+from tracelake.tracking.schema import outbox, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
 ListedPart: TypeAlias = tuple[str, int, int]
@@ -83,7 +83,7 @@ class Uncommitted:
         Of a trace of which very much waits, and of more than fits together, nothing is taken.
         """
         of = trace_parts.c
-        waiting = of.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self._lake))
+        waiting = self._waiting()
         newest = (
             select(of.trace_id, func.sum(of.size_bytes))
             # `+ 0`: by the numbers that wait, and not by the primary key through all parts of the lake.
@@ -107,22 +107,38 @@ class Uncommitted:
                     parts[row.trace_id].append((row.trace_id, row.sequence, row.size_bytes))
         return [part for trace_id in parts for part in parts[trace_id]]
 
-    def size_of(self, trace_id: str) -> tuple[int, int]:
-        """Return how many parts of a trace are here, and their bytes as OTLP."""
-        of = trace_parts.c
-        query = select(func.count(), func.coalesce(func.sum(of.size_bytes), 0))
-        with self._database.reading() as connection:
-            count, size_bytes = connection.execute(
-                query.where(of.lake == self._lake, of.trace_id == trace_id)
-            ).one()
-        return int(count), int(size_bytes)
+    def _waiting(self) -> ColumnElement[bool]:
+        return trace_parts.c.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self._lake))
 
-    def of_trace(self, trace_id: str) -> list[ListedPart]:
-        """Return what is here of a trace, whether or not it waits, in order of the rows."""
+    def is_large(self, trace_id: str) -> bool:
+        """Whether a trace came in so many parts, or bytes, that not every read takes all that is here of it."""
+        of = trace_parts.c
+        # Not one more is looked at than it takes to tell.
+        some = (
+            select(of.size_bytes)
+            .where(of.lake == self._lake, of.trace_id == trace_id)
+            .limit(limits.HOT_TRACE_PARTS + 1)
+            .subquery()
+        )
+        query = select(func.count(), func.coalesce(func.sum(some.c.size_bytes), 0))
+        with self._database.reading() as connection:
+            count, size_bytes = connection.execute(query).one()
+        return bool(count > limits.HOT_TRACE_PARTS or size_bytes > limits.HOT_TRACE_BYTES)
+
+    def is_given_up(self, trace_id: str) -> bool:
+        """Whether the tables may lack what has left the outbox of a trace, as its mark says."""
+        info = trace_info.c
+        query = select(info.archival_failure).where(info.lake == self._lake, info.trace_id == trace_id)
+        with self._database.reading() as connection:
+            return connection.execute(query).scalar() is not None
+
+    def of_trace(self, trace_id: str, *, waiting: bool = False) -> list[ListedPart]:
+        """Return what is here of a trace, in order of the rows; where asked, what waits of it alone."""
         of = trace_parts.c
         query = select(of.trace_id, of.sequence, of.size_bytes).order_by(of.sequence)
+        query = query.where(of.lake == self._lake, of.trace_id == trace_id)
         with self._database.reading() as connection:
-            rows = connection.execute(query.where(of.lake == self._lake, of.trace_id == trace_id))
+            rows = connection.execute(query.where(self._waiting()) if waiting else query)
             return [(row.trace_id, row.sequence, row.size_bytes) for row in rows]
 
     def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:
