@@ -108,7 +108,9 @@ class Uncommitted:
         return [part for trace_id in parts for part in parts[trace_id]]
 
     def _waiting(self) -> ColumnElement[bool]:
-        return trace_parts.c.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self._lake))
+        rows = select(outbox.c.sequence).where(outbox.c.lake == self._lake)
+        waits: ColumnElement[bool] = trace_parts.c.sequence.in_(rows)
+        return waits
 
     def is_large(self, trace_id: str) -> bool:
         """Whether a trace came in so many parts, or bytes, that not every read takes all that is here of it."""
