@@ -12,7 +12,7 @@ FOOTERS_REMEMBERED_MAX_BYTES: Final = 128 * MIB
 """Footers of parts, as they are in memory, that a process keeps, so that who looks for keys reads each once. Beyond:
 they are read again."""
 COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
-"""Arrow bytes of columns that a process keeps of the row groups in which it looked up traces last. Beyond: they are
+"""Bytes in memory of columns that a process keeps of the row groups in which it looked up traces last. Beyond: they are
 read again."""
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query. Beyond: by one, which takes several processors."""

@@ -13,7 +13,7 @@ import io
 from base64 import b64decode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +37,22 @@ Columns: TypeAlias = Kept[tuple[str, str, int, str], pa.Table]
 """Columns of row groups by part, checksum of its footer (in which are those of the columns), group and name."""
 
 
+_TABLE_BYTES: Final = 2_048
+"""What a table of one column takes in memory beside its buffers, which are less where it has a few rows."""
+
+
 def kept_columns() -> Columns:
     """Return what keeps columns that were read for who asks about the same row groups again and again."""
-    return Kept(pa.Table.get_total_buffer_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
+    return Kept(_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
+
+
+def _kept(column: pa.Table) -> pa.Table:
+    """Return a column without what its part says of itself, which has a summary of all keys."""
+    return column.replace_schema_metadata(None)
+
+
+def _size(column: pa.Table) -> int:
+    return int(column.get_total_buffer_size()) + _TABLE_BYTES
 
 
 class Lookup:
@@ -186,7 +199,7 @@ class _PartReader:
         if missing := [name for name in columns if name not in single]:
             rows = self._read(number, missing)
             for name in missing:
-                single[name] = rows.select([name])
+                single[name] = _kept(rows.select([name]))
                 self._kept.put(keys[name], single[name])
         fields = pa.schema([single[name].schema.field(0) for name in columns])
         return pa.Table.from_arrays([single[name].column(0) for name in columns], schema=fields)
