@@ -8,7 +8,7 @@ ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress. Beyond: the next group."""
 ROW_GROUP_MAX_BYTES: Final = 32 * MIB
 """Arrow bytes of one row group, which who reads it holds. Beyond: the next group, unless it is a single row."""
-FOOTERS_REMEMBERED_MAX_BYTES: Final = 128 * MIB
+FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
 """Footers of parts, as they are in memory, that a process keeps, so that who looks for keys reads each once. Beyond:
 they are read again."""
 COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
