@@ -10,7 +10,8 @@ is a process of its own. With `--keep` corpus, indexes and figures stay in a fol
 there is not had again, so a run that was cut, or had only some `--peers`, `--kinds` or `--transactions`, goes on where
 it was. Where root runs this, PostgreSQL is another user, who must be able to enter the folder.
 
-- *build*: one after the other; processor time of all threads, and bytes of the index, without rows that lie apart.
+- *build*: one after the other; processor time of all threads, and bytes of the index, without rows that lie apart. One
+  that takes more than `--build-minutes` of processor time is stopped, and its line says how far it had come.
 - *cold*: five processes that have not asked before, and whose files have left the page cache (`posix_fadvise`; programs
   and libraries stay in it), are asked one query of each kind, each beginning with another kind. *open* is before that.
 - *warm*: all are open, and each query goes to one after the other, so that what else the machine does falls on all;
@@ -129,6 +130,9 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--minutes", type=float, default=120.0, help="after which nothing is begun")
     parser.add_argument(
+        "--build-minutes", type=float, default=12.0, help="of processor time, after which a build is stopped"
+    )
+    parser.add_argument(
         "--seconds", type=float, default=6.0, help="of a contestant for a kind of warm queries"
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="for corpus, indexes and figures")
@@ -150,7 +154,14 @@ def main() -> None:
             for transactions in options.transactions:
                 here = (corpus, place)
                 round_ = Round(
-                    options.peers, options.kinds, here, transactions, deadline, figures.tell, figures.has
+                    options.peers,
+                    options.kinds,
+                    here,
+                    transactions,
+                    deadline,
+                    60 * options.build_minutes,
+                    figures.tell,
+                    figures.has,
                 )
                 round_.run(options.seconds)
         show(figures.lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ class DuckDb:
         [extension] = Path(package.origin).parent.rglob("fts.duckdb_extension")
         self._db.execute(f"load '{extension}'")
 
-    def build(self, transactions: int) -> None:
+    def build(self, transactions: int) -> Iterator[int]:
         """Insert all at once, then index: transactions would make no difference to its index."""
         del transactions
         rows = read(self._corpus / "flat.arrow")
@@ -43,6 +44,7 @@ class DuckDb:
             "pragma create_fts_index('spans', 'number', 'words', stemmer = 'english', stopwords = 'none')"
         )
         self._db.execute("checkpoint")
+        yield 1
 
     def size_bytes(self) -> int:
         """Return how large the database is, texts included."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,12 @@ class Lance:
         joined = ["\n".join([*name, *text]) for name, text in zip(names, texts, strict=True)]
         return rows.select(["number", "start", "service"]).append_column("text", pa.array(joined))
 
-    def build(self, transactions: int) -> None:
+    def build(self, transactions: int) -> Iterator[int]:
         """Append in so many transactions, then index."""
         rows = self._rows()
-        for first, last in slices(rows.num_rows, transactions):
+        for number, (first, last) in enumerate(slices(rows.num_rows, transactions), 1):
             self._lance.write_dataset(rows.slice(first, last - first), self._uri, mode="append")
+            yield number
         self.open()
         self._data.create_scalar_index(
             "text",

@@ -1,6 +1,6 @@
 """A contestant of benchmarks/search.py, a process of its own: it builds, or opens and then answers what it is asked.
 
-    python -m benchmarks.search_measure tantivy corpus folder --build 100
+    python -m benchmarks.search_measure tantivy corpus folder --build 100 --cpu-s 720
     python -m benchmarks.search_measure tantivy corpus folder
 
 It reads numbers of queries, one in a line, and answers each with a line of JSON: seconds by the clock, of processor
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +38,8 @@ CONTESTANTS: Final = {
 }
 ADDED_ROWS: Final = 20
 """Documents of each transaction while ingest goes on."""
+LOOKED_EVERY: Final = 100
+"""Transactions of a build between two looks at its processor time."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,8 @@ class Contestant(Protocol):
     def __init__(self, corpus: Path, folder: Path) -> None:
         """Take the corpus; the index is to lie in the folder, or lies there."""
 
-    def build(self, transactions: int) -> None:
-        """Index the corpus in so many transactions."""
+    def build(self, transactions: int) -> Iterator[int]:
+        """Index the corpus in so many transactions, and yield how many are there after each."""
 
     def size_bytes(self) -> int:
         """Return how large the index is."""
@@ -103,12 +106,17 @@ def tell(**figures: Any) -> None:
     sys.stdout.flush()
 
 
-def build(contestant: Contestant, corpus: Path, transactions: int) -> None:
-    """Build, and tell what that took: processor time of all threads, and of a server."""
+def build(contestant: Contestant, corpus: Path, transactions: int, most_s: float) -> None:
+    """Build, and tell what that took: processor time of all threads, and of a server; or how far it came in so much."""
     cpu_s: Callable[[], float] = getattr(contestant, "build_cpu_s", time.process_time)
     documents = read(corpus / "flat.arrow").num_rows
     begun, cpu_begun = time.perf_counter(), cpu_s()
-    contestant.build(transactions)
+    for done in contestant.build(transactions):
+        if done % LOOKED_EVERY == 0 and (took_s := cpu_s() - cpu_begun) > most_s:
+            tell(
+                figure="stopped", error=f"{done:,} of {transactions:,} transactions took {took_s:,.0f} CPU s"
+            )
+            return
     took_s = cpu_s() - cpu_begun
     tell(
         figure="build",
@@ -166,12 +174,13 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--build", type=int, metavar="TRANSACTIONS")
+    parser.add_argument("--cpu-s", type=float, default=math.inf, help="after which a build is stopped")
     options = parser.parse_args()
     module, _, kind = CONTESTANTS[options.contestant].partition(":")
     contestant: Contestant = getattr(importlib.import_module(module), kind)(options.corpus, options.folder)
     with closing(contestant):
         if options.build:
-            build(contestant, options.corpus, options.build)
+            build(contestant, options.corpus, options.build, options.cpu_s)
         else:
             answer(contestant, options.corpus)
 

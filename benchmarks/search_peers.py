@@ -48,7 +48,7 @@ class Sqlite:
         db.execute("pragma journal_mode = wal")
         return db
 
-    def build(self, transactions: int) -> None:
+    def build(self, transactions: int) -> Iterator[int]:
         """Insert with a commit for each transaction."""
         rows = read(self._corpus / FLAT)
         self._db.execute(
@@ -56,8 +56,9 @@ class Sqlite:
         )
         self._db.execute("create table spans (number integer primary key, start integer, service text)")
         self._db.execute("create index by_service on spans (service)")
-        for first, last in slices(rows.num_rows, transactions):
+        for number, (first, last) in enumerate(slices(rows.num_rows, transactions), 1):
             self._insert(self._db, list(_rows(rows.slice(first, last - first))))
+            yield number
 
     @staticmethod
     def _insert(db: sqlite3.Connection, rows: list[Row]) -> None:
@@ -152,14 +153,15 @@ class Postgres:
         times = [process.cpu_times() for process in (server, *server.children(recursive=True))]
         return time.process_time() + sum(one.user + one.system for one in times)
 
-    def build(self, transactions: int) -> None:
+    def build(self, transactions: int) -> Iterator[int]:
         """Insert with a commit for each transaction; the index is made last where there is one."""
         rows = read(self._corpus / FLAT)
         self._db.execute("create table spans (number bigint, start bigint, service text, words tsvector)")
         if transactions > 1:
             self._db.execute("create index on spans using gin (words)")
-        for first, last in slices(rows.num_rows, transactions):
+        for number, (first, last) in enumerate(slices(rows.num_rows, transactions), 1):
             self._insert(self._db, _rows(rows.slice(first, last - first)))
+            yield number
         if transactions == 1:
             self._db.execute("create index on spans using gin (words)")
         self._db.execute("create index on spans (service)")

@@ -98,15 +98,24 @@ class Process:
             os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def built(name: str, corpus: Path, folder: Path, transactions: int, seconds: float) -> Line | None:
-    """Build an index, unless it is there as a whole; return what that took. Raises FailedError."""
+def built(
+    name: str, corpus: Path, folder: Path, transactions: int, seconds: float, cpu_s: float
+) -> Line | None:
+    """Build an index, unless it is there as a whole; return what that took.
+
+    Raises FailedError, also where it takes longer, by the clock or of processors.
+    """
     marker = folder.with_suffix(".json")
     if marker.exists():
         return None
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    with closing(Process(name, corpus, folder, "--build", str(transactions))) as process:
+    with closing(
+        Process(name, corpus, folder, "--build", str(transactions), "--cpu-s", str(cpu_s))
+    ) as process:
         line = process.reply(seconds)
+    if line["figure"] == "stopped":
+        raise FailedError(line["error"])
     marker.write_text(json.dumps(line))
     return line
 

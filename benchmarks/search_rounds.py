@@ -36,6 +36,7 @@ class Round:
         place: tuple[Path, Path],
         transactions: int,
         deadline: float,
+        build_cpu_s: float,
         tell: Callable[[Line], None],
         is_told: Callable[[Line], bool],
     ) -> None:
@@ -43,6 +44,7 @@ class Round:
         self._corpus, self._kept = place
         self._kinds, self._transactions = kinds, transactions
         self._tell, self._is_told, self._deadline = tell, is_told, deadline
+        self._build_cpu_s = build_cpu_s
         asked = json.loads((self._corpus / search_corpus.QUERIES).read_text())
         self._numbers = {kind: [at for at, one in enumerate(asked) if one["kind"] == kind] for kind in kinds}
         self._names = list(names)
@@ -62,7 +64,8 @@ class Round:
         try:
             if left_s <= 0:
                 raise FailedError("no time was left to build it")
-            line = built(name, self._corpus, self._folder(name), self._transactions, left_s)
+            folder = self._folder(name)
+            line = built(name, self._corpus, folder, self._transactions, left_s, self._build_cpu_s)
         except FailedError as error:
             self._failed(name, error)
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -40,11 +41,12 @@ class Tracelake:
         self._manifest: Manifest | None = None
         self._searcher: Searcher | None = None
 
-    def build(self, transactions: int) -> None:
-        """Build the parts of the generations that there are after so many transactions."""
+    def build(self, transactions: int) -> Iterator[int]:
+        """Build the parts of the generations that there are after so many transactions, all at once."""
         rows = read(self._corpus / SPANS)
         for generation in _after(rows.num_rows, transactions):
             self._add(generation.upper, rows.slice(generation.lower, generation.documents))
+        yield transactions
 
     def _add(self, upper: int, rows: pa.Table) -> None:
         build = f"{INDEX}-{upper:010d}"
@@ -155,13 +157,14 @@ class Tantivy:
         self._writer: tantivy.IndexWriter | None = None
         self._searcher = self._index.searcher()
 
-    def build(self, transactions: int) -> None:
+    def build(self, transactions: int) -> Iterator[int]:
         """Add all documents with a commit for each transaction."""
         rows = read(self._corpus / FLAT)
         writer = self._index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
-        for first, last in slices(rows.num_rows, transactions):
+        for number, (first, last) in enumerate(slices(rows.num_rows, transactions), 1):
             self._write(writer, rows.slice(first, last - first))
             writer.commit()
+            yield number
         writer.wait_merging_threads()
 
     @staticmethod
