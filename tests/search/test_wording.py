@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import span, table
+from tests.search.worded import check_large, check_words, few_at_a_time
 from tracelake.search import build, cutting, wording
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer
 from tracelake.search.documents import texts_of
@@ -38,35 +39,7 @@ texts = st.lists(
 ).map(lambda pieces: "".join(piece + joint for piece, joint in pieces))
 
 
-def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
-    """Each text has the words of queries for it, as far from each other, and before them those of its parts."""
-    array = pa.array(given_texts, pa.string())
-    whole = analyzer.wording.texts_of_rows(array, np.arange(len(given_texts) + 1))
-    for text, written in zip(given_texts, whole, strict=True):
-        tokens = analyzer.tokenizer().pre_tokenize(written).tokens
-        expected = [(word.stem, word.position) for word in analyzer.words_of(text)]
-        parts = [
-            word.stem
-            for part in sorted(analyzer.parts([text]).get(0, ()))
-            for word in analyzer.words_of(part)
-        ]
-        assert [token.text for token in tokens] == [*parts, *(stem for stem, _ in expected)]
-        own = tokens[len(parts) :]
-        if own:
-            assert [token.position - own[0].position for token in own] == [
-                at - expected[0][1] for _, at in expected
-            ]
-        if parts and own:
-            assert own[0].position > tokens[len(parts) - 1].position + 1, "a phrase goes over a border"
-
-
-def few_at_a_time(patch: pytest.MonkeyPatch, at_once: int) -> None:
-    """Have so few bytes cut into words at a time."""
-    for module in (cutting, wording):
-        patch.setattr(module, "INDEX_WORDED_AT_ONCE_BYTES", at_once)
-
-
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(st.sampled_from(list(ANALYZERS.values())), st.lists(texts, max_size=5), st.integers(1, 40))
 def test_texts_at_once_have_the_words_of_queries(
     analyzer: Analyzer, given_texts: list[str], at_once: int
@@ -76,6 +49,7 @@ def test_texts_at_once_have_the_words_of_queries(
     with pytest.MonkeyPatch.context() as patch:
         few_at_a_time(patch, at_once)
         check_words(dataclasses.replace(analyzer), given_texts)  # which remembers nothing
+        check_large(analyzer, given_texts)
 
 
 AT_ONCE: Final = 300
@@ -95,16 +69,14 @@ LARGE: Final = (
 def check_pieces(text: str) -> None:
     """The words of large texts are those of queries, and few of them are there at a time."""
     analyzer = dataclasses.replace(ANALYZERS[text])
-    stems_of = analyzer.wording._stems_of
     given_at_once: list[int] = []
 
     def counting(words: str) -> list[str]:
         given_at_once.append(len(words))
         return stems_of(words)
 
-    vars(analyzer)["wording"] = Wording(
-        analyzer.separators, analyzer._words_of_chunks, analyzer._words_of_long, counting, analyzer.parts
-    )
+    stems_of = analyzer.wording._stems_of
+    analyzer.wording._stems_of = counting
     check_words(analyzer, list(LARGE))
     assert " ".join(cutting.pairs(LARGE[0])).split() == [a + b for a, b in pairwise(HAN)] + HAN[-1:]
     assert len(given_at_once) > len(LARGE)
@@ -122,9 +94,7 @@ def check_remembered() -> None:
     """More words than are kept, words longer than any that is, and identifiers are made words each time."""
     analyzer = dataclasses.replace(ENGLISH)
     for first in (0, 20, 40, 40):
-        check_words(
-            analyzer, [" ".join(f"words{n} {'long' * 10}{n} a{n}Bc" for n in range(first, first + 20))]
-        )
+        check_words(analyzer, [f"words{n} {'long' * 10}{n} a{n}Bc" for n in range(first, first + 20)])
         assert len(analyzer.wording._known) <= 8
     assert not [word for word in analyzer.wording._known if len(word) > 32 or "B" in word]
 
@@ -196,8 +166,12 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
     ),
     (Broken("short ones are remembered", Wording._remember, "len(chunk[0]) <=", "0 <="), check_remembered),
     (Broken("few are remembered", Wording._remember, "self._known.clear()", "pass"), check_remembered),
-    (Broken("all chunks have their turn", Wording._different, "first + number", "number"), check_remembered),
-    (Broken("parts are made anew", Wording._chunks, "if at not in parts_of_texts", ""), check_remembered),
+    (Broken("all chunks have their turn", Wording._different, "first + own", "own"), check_remembered),
+    (Broken("parts are made anew", Wording._chunks, "if at not in have", ""), check_remembered),
+    (
+        Broken("parts of a row are there once", wording._together, "np.unique(", "np.sort("),
+        lambda: check_words(dataclasses.replace(ENGLISH), ["aB x aB"]),
+    ),
     (
         Broken("pairs go on in the next piece", cutting._paired, "at_once + 1]", "at_once]"),
         lambda: check_pieces("cjk"),
@@ -232,8 +206,8 @@ def test_a_broken_rule_is_caught(
     broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each rule of texts at once."""
+    few_at_a_time(monkeypatch, AT_ONCE)
     monkeypatch.setattr(wording, "INDEX_CHUNKS_KEPT", 8)
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
-    few_at_a_time(monkeypatch, AT_ONCE)
     check()
     assert_caught(broken, check)

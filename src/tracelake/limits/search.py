@@ -47,7 +47,7 @@ INDEX_BATCH_ROWS: Final = 8_192
 """Spans that are made documents at a time. Beyond: the next so many."""
 INDEX_BATCH_MAX_BYTES: Final = 16 * MIB
 """Columns of spans that are made documents at a time; cut into words they take several times as much. Beyond: half as
-many spans at a time, at least one."""
+many spans at a time; one alone is made words in pieces."""
 INDEX_CHUNKS_KEPT: Final = 65_536
 """Different words that a process remembers for each kind of text. Beyond: all are forgotten, and made anew."""
 INDEX_CHUNK_KEPT_MAX_CHARS: Final = 32

@@ -57,6 +57,8 @@ class Analyzer:
     """Yields words; None where tantivy cuts by itself."""
     parts: Parts = field(default=identifiers, repr=False)
     """Returns the parts of the identifiers of texts, by their numbers."""
+    parts_of_long: Callable[[str], Iterator[Sequence[str]]] = field(default=cutting.parts_of_run, repr=False)
+    """Yields those of a long text without separators, some at a time."""
     parts_of_name: Callable[[str], tuple[str, ...]] = field(default=parts_of_name, repr=False)
     """Returns those of one, and remembers them: many spans have the same name."""
     letter: str = r"[^\W_]"
@@ -79,7 +81,14 @@ class Analyzer:
     def wording(self) -> Wording:
         """Makes words of the texts of many rows."""
         stems_of = _STEMS.analyze if self.stemmed else str.split
-        return Wording(self.separators, self._words_of_chunks, self._words_of_long, stems_of, self.parts)
+        return Wording(
+            self.separators,
+            self._words_of_chunks,
+            self._words_of_long,
+            stems_of,
+            self.parts,
+            self.parts_of_long,
+        )
 
     def _words_of_chunks(self, text: str) -> list[str]:
         """Return the words of a text in lower case, however long they are; it has no separators but spaces."""
@@ -152,6 +161,7 @@ WHITESPACE: Final = Analyzer(
     stemmed=False,
     cut=cutting.between_spaces,
     parts=cutting.parts_of_words,
+    parts_of_long=cutting.parts_of_long,
     parts_of_name=cutting.parts_of_name,
     separators=string.whitespace,
 )

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from operator import add
 from typing import Final
 
 from tracelake.limits import (
+    IDENTIFIER_MAX_BYTES,
+    INDEX_CHUNKS_KEPT,
     INDEX_IDENTIFIERS_KEPT,
     INDEX_VALUE_MAX_CHARS,
     INDEX_WORD_MAX_BYTES,
@@ -111,6 +114,36 @@ def pieces(text: str, has_words: Callable[[str], object]) -> Iterator[str]:
         yield text[first:end]
         first = end
     yield text[first:]
+
+
+def at_spaces(text: bytes) -> Iterator[bytes]:
+    """Yield a text in pieces between spaces: what has not many bytes together, or has no space in it."""
+    first = 0
+    while len(text) - first > INDEX_WORDED_AT_ONCE_BYTES:
+        most = first + INDEX_WORDED_AT_ONCE_BYTES
+        end = text.rfind(b" ", first, most)
+        if end < 0:
+            end = text.find(b" ", most)
+        if end < 0:
+            break
+        yield text[first:end]
+        first = end + 1
+    yield text[first:]
+
+
+def parts_of_run(text: str) -> Iterator[Sequence[str]]:
+    """Yield the parts of a text without ASCII between its words, which is one identifier: a long one has none."""
+    if len(text) <= IDENTIFIER_MAX_BYTES:
+        yield identifiers([text]).get(0, ())
+
+
+def parts_of_long(text: str) -> Iterator[Sequence[str]]:
+    """Yield what `parts_of_words` returns of a text, some at a time."""
+    for piece in pieces(text, lambda letter: not letter.isascii()):
+        yield identifiers([piece]).get(0, ())
+    several = filter(None, (_runs_of(word) for word in between_spaces(text) if not word.isalnum()))
+    while some := list(islice(several, INDEX_CHUNKS_KEPT)):
+        yield some
 
 
 def parts_of_words(texts: Sequence[str]) -> dict[int, tuple[str, ...]]:

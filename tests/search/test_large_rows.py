@@ -1,0 +1,118 @@
+"""Rows that are large by themselves: made words in pieces, of which little is there at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.search.worded import check_large, check_words, few_at_a_time
+from tracelake.search import analyzers, cutting, wording
+from tracelake.search.analyzers import ANALYZERS
+from tracelake.search.wording import Wording
+
+AT_ONCE: Final = 100
+NAMES: Final = [f"a{n}Bc" for n in range(120)]
+WITH_PARTS: Final = (
+    " ".join(NAMES),
+    ",".join(NAMES),
+    "/".join(NAMES),
+    ",".join(f"{name}.x" for name in NAMES),
+    " ".join(["word"] * 10 + ["x" * 400] + [f"c{n}Dd" for n in range(50)]),
+    *(f"one t{n}wO three" for n in range(20)),
+)
+
+
+def check_large_row(name: str) -> None:
+    """A large row is as a small one, and little of it is in Arrow at a time, and few of its parts are in Python."""
+    held_at_once: list[int] = []
+
+    class Counting(Wording):
+        def _at_once(self, texts: Any, firsts: wording.Numbers) -> Any:
+            held_at_once.append(sum(map(len, texts.to_pylist())))
+            return super()._at_once(texts, firsts)
+
+        def _parts(self, texts: list[str]) -> Any:
+            for owners, parts in super()._parts(texts):
+                held_at_once.append(len(parts))
+                yield owners, parts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(analyzers, "Wording", Counting)
+        patch.setattr(wording, "INDEX_BATCH_MAX_BYTES", 1_000)
+        array = pa.array(WITH_PARTS)
+        dataclasses.replace(ANALYZERS[name]).wording.texts_of_rows(array, np.array([0, len(array)]))
+    check_large(ANALYZERS[name], [*WITH_PARTS])
+    assert len(held_at_once) > len(WITH_PARTS)
+    assert max(held_at_once) <= AT_ONCE
+
+
+@pytest.mark.parametrize("name", ANALYZERS)
+def test_little_of_a_large_row_is_there_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many parts or none, words between spaces or none, and nothing of it is lost."""
+    few_at_a_time(monkeypatch, AT_ONCE)
+    check_large_row(name)
+
+
+BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
+    (
+        Broken(
+            "a large row is made words in pieces",
+            Wording.texts_of_rows,
+            "texts.nbytes > INDEX_BATCH_MAX_BYTES",
+            "texts.nbytes < 0",
+        ),
+        lambda: check_large_row("english"),
+    ),
+    (
+        Broken("pieces are no larger", cutting.at_spaces, 'rfind(b" ", first, most)', 'find(b" ", most)'),
+        lambda: check_large_row("english"),
+    ),
+    (
+        Broken("a large chunk is by itself", cutting.at_spaces, 'text.find(b" ", most)', "len(text)"),
+        lambda: check_large_row("english"),
+    ),
+    (
+        Broken(
+            "small texts of a large row are few at a time",
+            Wording._large,
+            "_some_at_a_time(_sizes(texts))",
+            "[(0, len(texts))]",
+        ),
+        lambda: check_large_row("english"),
+    ),
+    (
+        Broken("texts of a large row are no phrase", Wording._large, "if first:", "if False:"),
+        lambda: check_large_row("english"),
+    ),
+    (
+        Broken("parts of a large row are there once", wording._ordered, "pc.unique(", "("),
+        lambda: check_large_row("cjk"),
+    ),
+    (
+        Broken("few parts at a time", cutting.parts_of_long, "INDEX_CHUNKS_KEPT", "10**9"),
+        lambda: check_large_row("whitespace"),
+    ),
+    (
+        Broken("few identifiers at a time", cutting.parts_of_long, "not letter.isascii()", "True"),
+        lambda: check_large_row("whitespace"),
+    ),
+    (
+        Broken("identifiers have any letters", cutting.parts_of_long, "not letter.isascii()", "False"),
+        lambda: check_words(dataclasses.replace(ANALYZERS["whitespace"]), [f"{'x' * AT_ONCE}—cD"]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), BROKEN, ids=[broken.rule for broken, _ in BROKEN])
+def test_a_broken_rule_is_caught(
+    broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each rule of large rows."""
+    few_at_a_time(monkeypatch, AT_ONCE)
+    assert_caught(broken, check)

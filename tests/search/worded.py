@@ -1,0 +1,55 @@
+"""What tests of words made of texts at once share: that they are those of queries, and of a large row as of a small."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tracelake.search import cutting, wording
+from tracelake.search.analyzers import Analyzer
+
+
+def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
+    """Each text has the words of queries for it, as far from each other, and before them those of its parts."""
+    array = pa.array(given_texts, pa.string())
+    whole = analyzer.wording.texts_of_rows(array, np.arange(len(given_texts) + 1))
+    for text, written in zip(given_texts, whole, strict=True):
+        tokens = analyzer.tokenizer().pre_tokenize(written).tokens
+        expected = [(word.stem, word.position) for word in analyzer.words_of(text)]
+        parts = [
+            word.stem
+            for part in sorted(analyzer.parts([text]).get(0, ()))
+            for word in analyzer.words_of(part)
+        ]
+        assert [token.text for token in tokens] == [*parts, *(stem for stem, _ in expected)]
+        own = tokens[len(parts) :]
+        if own:
+            assert [token.position - own[0].position for token in own] == [
+                at - expected[0][1] for _, at in expected
+            ]
+        if parts and own:
+            assert own[0].position > tokens[len(parts) - 1].position + 1, "a phrase goes over a border"
+
+
+def few_at_a_time(patch: pytest.MonkeyPatch, at_once: int) -> None:
+    """Have so few bytes cut into words at a time, and as few parts."""
+    for module in (cutting, wording):
+        patch.setattr(module, "INDEX_WORDED_AT_ONCE_BYTES", at_once)
+    patch.setattr(cutting, "INDEX_CHUNKS_KEPT", at_once)
+
+
+def check_large(analyzer: Analyzer, given_texts: list[str]) -> None:
+    """A row of several texts that is made words in pieces is as one that is not: the same words at the same places."""
+    array, firsts = pa.array(given_texts, pa.string()), np.array([0, len(given_texts)])
+    told = []
+    for bound in (-1, 10**9):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wording, "INDEX_BATCH_MAX_BYTES", bound)
+            [text] = dataclasses.replace(analyzer).wording.texts_of_rows(array, firsts)
+        tokens = analyzer.tokenizer().pre_tokenize(text).tokens
+        told.append([(token.text, token.position) for token in tokens])
+    in_pieces, whole = told
+    assert in_pieces == whole
