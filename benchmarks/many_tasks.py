@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -42,6 +42,7 @@ from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.publish import by_range
 from tracelake.pipeline.sources.files import FILES
 from tracelake.pipeline.sources.port import Input
+from tracelake.tasks.runners import ReceiptT, TaskT
 
 KINDS: Final = ("local[1]", "connect")
 TASKS: Final = (1, 100, 1_000, 10_000)
@@ -79,6 +80,13 @@ def measure(master: str, tasks: int, buckets: int) -> None:
         figures[f"{name} CPU s"] = time.process_time() - began_cpu_s
         return result
 
+    def job(name: str, function: Callable[[TaskT], ReceiptT], work: Sequence[TaskT]) -> list[ReceiptT]:
+        before_s = cpu_s_below()
+        receipts = step(name, lambda: runner.run(function, work, lambda _: None))
+        for kind, took_s in cpu_s_below().items():
+            figures[f"{name}, {kind}: CPU ms a task"] = (took_s - before_s[kind]) / len(work) * 1e3
+        return receipts
+
     reading = step(
         "cut",
         lambda: [
@@ -91,16 +99,25 @@ def measure(master: str, tasks: int, buckets: int) -> None:
             for number, item in enumerate(inputs)
         ],
     )
-    receipts = step("read", lambda: runner.run(read, reading, lambda _: None))
+    receipts = job("read", read, reading)
     gathered = step("gather", lambda: gather(inputs, receipts))
     ranges = [(bucket, bucket + 1) for bucket in range(buckets)]
     shaping = step("cut again", lambda: shape_tasks(gathered.pieces, ranges, buckets))
-    shaped = step("shape", lambda: runner.run(shape, shaping, lambda _: None))
+    shaped = job("shape", shape, shaping)
     assert sum(receipt.of("spans").counts["rows"] for receipt in shaped) == tasks * buckets * 300
     figures["Python MiB"] = peak_mib(os.getpid())
     figures["JVM MiB"] = max((peak_mib(p.pid) for p in tree(os.getpid()) if p.name() == "java"), default=0)
     print(json.dumps(figures), flush=True)
     runner.stop()
+
+
+def cpu_s_below() -> dict[str, float]:
+    """Return the processor time of the JVM below this process, and of the workers of Python."""
+    took_s = {"JVM": 0.0, "workers": 0.0}
+    for process in tree(os.getpid())[1:]:
+        times = process.cpu_times()
+        took_s["JVM" if process.name() == "java" else "workers"] += times.user + times.system
+    return took_s
 
 
 def shape_tasks(pieces: list[Piece], ranges: list[tuple[int, int]], buckets: int) -> list[ShapeTask]:

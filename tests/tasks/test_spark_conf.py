@@ -12,7 +12,6 @@ from tracelake.cli.options import spark_conf
 from tracelake.tasks import java
 from tracelake.tasks.connect import is_connect
 from tracelake.tasks.failures import task_error
-from tracelake.tasks.on_worker import OnWorker, version_here
 from tracelake.tasks.spark_conf import named_master, python_of, settings_for
 
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "sesame", "AZURE_STORAGE_ACCOUNT_KEY": "open", "HOME": "/home/somebody"}
@@ -107,13 +106,3 @@ def test_what_no_input_causes_is_told_apart(said: str, told: str) -> None:
     assert told in str(error)
     assert error.ended
     assert not task_error(Exception("Traceback (most recent call last):\nValueError: no")).ended
-
-
-def test_a_worker_of_another_version_does_nothing() -> None:
-    """It says which versions there are."""
-    done = list[int]()
-    with pytest.raises(RuntimeError, match=r"has tracelake .*, and this process 0\.0\.9"):
-        OnWorker(done.append, "0.0.9")(1)
-    assert done == []
-    OnWorker(done.append, version_here())(1)
-    assert done == [1]

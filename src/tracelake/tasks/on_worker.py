@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +28,21 @@ class OnWorker(Generic[TaskT, ReceiptT]):
             raise RuntimeError(
                 f"a worker has tracelake {here}, and this process {self.version}: install the same version on both"
             )
-        return self.function(task)
+        receipt = self.function(task)
+        _keep_imports(len(sys.modules))
+        return receipt
+
+
+@cache
+def _keep_imports(modules: int) -> None:
+    """Set aside what imports made, once for a number of modules: Spark's worker collects all garbage after each task.
+
+    To look through all that was imported takes longer than a small task. What is set aside is freed as ever once
+    nobody refers to it, but for circles.
+    """
+    del modules
+    gc.collect()
+    gc.freeze()
 
 
 @cache

@@ -1,0 +1,64 @@
+"""What a worker does with a task, and what it keeps of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake.tasks import on_worker
+from tracelake.tasks.on_worker import OnWorker, version_here
+
+pytestmark = pytest.mark.usefixtures("unfrozen")
+
+
+@pytest.fixture(name="unfrozen")
+def fixture_unfrozen() -> Iterator[None]:
+    """Be a new worker; afterwards garbage is looked for everywhere, as in other tests."""
+    on_worker._keep_imports.cache_clear()
+    yield
+    on_worker._keep_imports.cache_clear()
+    gc.unfreeze()
+
+
+def test_a_worker_of_another_version_does_nothing() -> None:
+    """It says which versions there are."""
+    done = list[int]()
+    with pytest.raises(RuntimeError, match=r"has tracelake .*, and this process 0\.0\.9"):
+        OnWorker(done.append, "0.0.9")(1)
+    assert done == []
+    OnWorker(done.append, version_here())(1)
+    assert done == [1]
+
+
+def imports_are_set_aside() -> None:
+    """Run a task in a new worker."""
+    on_worker._keep_imports.cache_clear()
+    gc.unfreeze()
+    sent: OnWorker[int, int] = OnWorker(abs, version_here())
+    assert sent(-1) == 1
+    assert gc.get_freeze_count() > 10_000
+
+
+def test_what_imports_made_is_set_aside_once() -> None:
+    """Spark's worker collects all garbage after each task: it has not to look through what was imported."""
+    imports_are_set_aside()
+    on_worker._keep_imports(1)
+    gc.unfreeze()
+    on_worker._keep_imports(1)
+    assert gc.get_freeze_count() == 0
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("set aside", on_worker._keep_imports, "gc.freeze()", "pass"),
+        Broken("a task ends with it", OnWorker.__call__, "_keep_imports(len(sys.modules))", "pass"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken(broken: Broken) -> None:
+    """Each of them is caught."""
+    assert_caught(broken, imports_are_set_aside)
