@@ -3,7 +3,7 @@ PY := .venv/bin/python
 # Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow sdks collector simulate simulate-all soak clean
+.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn test-kubernetes faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow sdks collector simulate simulate-all soak clean
 
 setup: .venv/.ready
 
@@ -17,7 +17,7 @@ demo: setup
 	.venv/bin/tracelake demo
 
 test: setup browser lint types
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka --ignore tests/cluster --ignore tests/yarn
+	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka --ignore tests/cluster --ignore tests/yarn --ignore tests/kubernetes
 
 # With a broker of Apache Kafka, started by the tests; one after the other, for some of them kill it.
 test-kafka: setup
@@ -32,6 +32,10 @@ test-cluster: setup
 test-yarn: setup
 	scripts/setup-yarn
 	$(PY) -m pytest -p no:xdist tests/yarn
+
+# Spark on a stand-in of the API of Kubernetes, whose pods are processes; what it is told is of the schema of the real one.
+test-kubernetes: setup
+	$(PY) -m pytest -p no:xdist tests/kubernetes
 
 lint: setup
 	.venv/bin/ruff check .

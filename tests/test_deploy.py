@@ -86,6 +86,13 @@ def test_nothing_runs_as_root() -> None:
     assert "DynamicUser=yes" in (DEPLOY / "tracelake.service").read_text(encoding="utf-8")
 
 
+def test_the_image_can_be_an_executor_of_spark() -> None:
+    """Spark on Kubernetes starts it with this one word; see `tests/tasks/test_pod.py`."""
+    assert 'ENTRYPOINT ["tracelake"]' in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    command: Any = get_command(app)
+    assert "executor" in command.commands
+
+
 def test_what_is_installed_is_what_the_tests_ran_with() -> None:
     """The image's lock has the versions of the lock of the tests."""
     tested, installed = (

@@ -19,6 +19,7 @@ from tracelake.cli import (
     branches,
     data,
     datasets,
+    executors,
     history,
     init,
     journal,
@@ -54,6 +55,7 @@ app.add_typer(journal.app)
 app.add_typer(outputs.app)
 app.add_typer(queries.app)
 app.add_typer(servers.app)
+app.add_typer(executors.app)
 app.add_typer(maintenance.app)
 app.add_typer(archive.app)
 app.add_typer(branches.app)

@@ -1,0 +1,66 @@
+"""The executor of Spark that our image becomes in a pod of Kubernetes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake import UsageError
+from tracelake.tasks import pod
+
+POD = {
+    "SPARK_DRIVER_URL": "spark://driver:7078",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_EXECUTOR_MEMORY": "512m",
+    "SPARK_APPLICATION_ID": "spark-1",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.3",
+    "SPARK_EXECUTOR_POD_NAME": "tracelake-exec-3",
+    "SPARK_RESOURCE_PROFILE_ID": "0",
+    "SPARK_CONF_DIR": "/opt/spark/conf",
+    "SPARK_JAVA_OPT_10": "-Dtenth=a b",
+    "SPARK_JAVA_OPT_9": "-Dninth",
+    "SPARK_JAVA_OPT_1": "--add-modules=jdk.incubator.vector",
+    "SPARK_JAVA_OPTIONS": "-Dnone",
+}
+
+
+def it_is_as_described() -> None:
+    """Check the command of one executor, and what is said of an environment that is none."""
+    command = pod.command_of(POD, Path("/java"), Path("/spark"))
+    begin, words = command[:6], command[7:]
+    assert begin == ["/java", "-Dninth", "-Dtenth=a b", "-Xmx512m", "-cp", "/opt/spark/conf:/spark/jars/*"]
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {
+        "--driver-url": "spark://driver:7078",
+        "--executor-id": "3",
+        "--cores": "2",
+        "--app-id": "spark-1",
+        "--hostname": "10.0.0.3",
+        "--resourceProfileId": "0",
+        "--podName": "tracelake-exec-3",
+    }
+    for name in POD:
+        if not name.startswith(("SPARK_JAVA", "SPARK_CONF")):
+            with pytest.raises(UsageError, match=f"^{name} not set: Spark starts this"):
+                pod.command_of(POD | {name: ""}, Path("/java"), Path("/spark"))
+
+
+def test_it_is_as_described() -> None:
+    """Options of Java are in the order of their numbers, and a module that is nowhere needed is not asked for."""
+    it_is_as_described()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("in the order of numbers", pod.command_of, "(int(match[1]), value)", "(match[1], value)"),
+        Broken("a module that may not be there", pod.command_of, "if option != _NOT_THERE", "if option"),
+        Broken("names what is missing", pod.command_of, "if not environment.get(name)", "if False"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken(broken: Broken) -> None:
+    """Each of them is caught."""
+    assert_caught(broken, it_is_as_described)
