@@ -1,4 +1,4 @@
-"""The same work on each kind of Spark: threads of this machine, a standalone cluster, Spark Connect.
+"""The same work on each kind of Spark: threads of this machine, a standalone cluster, Spark Connect, YARN.
 
     python benchmarks/clusters.py                                     # all kinds, 50,000 spans in 20 files
     python benchmarks/clusters.py --spans 1000000 --files 64 --kinds 'local[1]' 'local[2]'
@@ -6,11 +6,12 @@
     python benchmarks/clusters.py --spans 10000000 --text 50 --files 512 --buckets 128 --kinds 'standalone 1'
 
 Each kind has a process of its own, and a lake of its own on an S3 server (`scripts/setup-s3`), of 64 buckets. Workers
-of the standalone cluster have one core and 512 MiB each. Told is: from the start of the process until the first task
-is done, cold; another task once Spark is there, which is what a driver that lives saves; an ingest of all files as one
-transaction, in seconds and processor time of all processes but the S3 server; requests to the server, and bytes there,
-for each span; the tasks of each job; the most memory that a process of each kind had; and, with `--tasks`, how long
-jobs of so many tasks take that do nothing, and what the driver holds by then.
+of the standalone cluster have one core and 512 MiB each, and so has the executor on YARN (by `--kinds yarn`, after
+`scripts/setup-yarn`). Told is: from the start of the process until the first task is done, cold; another task once
+Spark is there, which is what a driver that lives saves; an ingest of all files as one transaction, in seconds and
+processor time of all processes but the S3 server; requests to the server, and bytes there, for each span; the tasks of
+each job; the most memory that a process of each kind had; and, with `--tasks`, how long jobs of so many tasks take that
+do nothing, and what the driver holds by then.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ from benchmarks.door_servers import cpu_s
 from benchmarks.peaks import Peaks
 from tests.cluster.servers import ROOT, Cluster, ConnectServer
 from tests.storage.servers.s3 import GATEWAY, S3Server
+from tests.yarn.node import PYSPARK_JARS, YarnNode
 from tracelake.lake.opened import spark_runner
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 
-KINDS: Final = ("local[1]", "local[2]", "standalone 1", "standalone 2", "connect")
+KINDS: Final = ("local[1]", "local[2]", "standalone 1", "standalone 2", "connect", "yarn")
 BUCKETS: Final = 64
 SPANS_TOGETHER: Final = 100
 """Spans of one request in a file, and of a trace."""
@@ -70,6 +72,7 @@ class Noted:
         name = getattr(function, "__name__", type(function).__name__)
         began_s = time.perf_counter()
         receipts = self._runner.run(function, tasks, on_done)
+        print(f"{name}: {len(tasks)} tasks, {time.perf_counter() - began_s:.1f} s", file=sys.stderr)
         self.jobs[name] += len(tasks)
         self.took_s[name] += time.perf_counter() - began_s
         return receipts
@@ -140,8 +143,24 @@ def kind_of(name: str, folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
             yield server.url, {}
         finally:
             server.kill()
+    elif what == "yarn":
+        with closing(YarnNode(folder)) as node:
+            os.environ |= {"HADOOP_CONF_DIR": str(node.settings), "SPARK_LOCAL_IP": "127.0.0.1"}
+            yield name, conf | yarn_conf(folder)
     else:
         yield name, {}
+
+
+def yarn_conf(folder: Path) -> dict[str, str]:
+    """Return settings for one small executor, which has Spark's jars and this Python without being sent them."""
+    return {
+        "spark.executor.instances": "1",
+        "spark.executor.memory": "512m",
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
+        "spark.yarn.am.memory": "256m",
+        "spark.yarn.jars": f"local:{PYSPARK_JARS}",
+        "spark.yarn.stagingDir": folder.as_uri(),
+    }
 
 
 def run_kind(name: str, folder: Path, pattern: str, tasks: Sequence[int], buckets: int) -> dict[str, Any]:
@@ -149,9 +168,9 @@ def run_kind(name: str, folder: Path, pattern: str, tasks: Sequence[int], bucket
     log = folder / "access.log"
     with ExitStack() as stack:
         s3 = stack.enter_context(closing(S3Server(log)))
-        environment = os.environ | s3.environment() | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
         os.environ.update(s3.environment())  # a server of Spark Connect has it from here
         master, conf = stack.enter_context(kind_of(name, folder))
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": ""}
         given = json.dumps([master, conf, s3.url(), pattern, list(tasks), buckets])
         command = [sys.executable, str(Path(__file__)), "--child", given]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
@@ -197,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS[:-1])
     parser.add_argument("--spans", type=int, default=50_000)
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument(
