@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError
-from tracelake.storage import FileObjectStore, LocalFiles, MemoryObjectStore
+from tracelake.storage import FileObjectStore, LocalFiles, MemoryObjectStore, local_copies
 
 KB = 1_000
 
@@ -129,6 +130,30 @@ def test_the_least_recently_used_go_first(objects: Slow, tmp_path: Path) -> None
     assert len(left) <= 8
     assert {f"parts%2F{number:02}" for number in (0, 7, 8)} <= left
     assert "parts%2F01" not in left
+
+
+def check_nothing_kept(tmp_path: Path) -> None:
+    """Open many contexts over objects that are files themselves."""
+    objects = FileObjectStore(tmp_path)
+    objects.put(name(0), b"data")
+
+    def begun() -> int:
+        gc.collect()
+        return sum(isinstance(each, set) for each in gc.get_objects())
+
+    before = begun()
+    for _ in range(1_000):
+        files = LocalFiles(objects, tmp_path / "copies")
+        with files.in_use():
+            files.file(name(0))
+    assert begun() < before + 500
+
+
+def test_nothing_is_kept_of_files_that_are_no_copies(tmp_path: Path) -> None:
+    """A server over a lake on the disk opens millions of contexts, and never counts one."""
+    check_nothing_kept(tmp_path)
+    broken = Broken("what held nothing is not kept", local_copies._end, "if uses:", "if True:")
+    assert_caught(broken, lambda: check_nothing_kept(tmp_path))
 
 
 def test_what_is_in_use_stays(objects: Slow, tmp_path: Path) -> None:

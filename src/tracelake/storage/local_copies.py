@@ -54,7 +54,7 @@ class LocalFiles:
         self._max_bytes = max_bytes
         self._until_sweep_bytes = 0
         self._held: set[Path] = set()
-        weakref.finalize(self, _ended.append, self._held)
+        weakref.finalize(self, _end, self._held)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -65,7 +65,7 @@ class LocalFiles:
             yield
         finally:
             _uses.reset(token)
-            _ended.append(uses)
+            _end(uses)
 
     def fetch(self, paths: Sequence[str]) -> None:
         """Make copies of remote objects, several at a time; `file` then has them. Raises as `file` does."""
@@ -169,6 +169,12 @@ def _sweep(folder: Path, max_bytes: int) -> int:
             file.unlink()
             total -= size
     return total
+
+
+def _end(uses: set[Path]) -> None:
+    # Of objects that are files themselves there are no copies, and nobody ever counts what has ended.
+    if uses:
+        _ended.append(uses)
 
 
 def _count_ended() -> None:
