@@ -7,10 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from sqlalchemy import event, insert
 
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
+from tracelake.archive import batches, candidates
+from tracelake.archive.batches import BEGINNING, Place, batches_of
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveDue
 from tracelake.archive.retention import ARCHIVE_NOW_TAG, RETENTION_TAG
@@ -153,3 +156,39 @@ def test_what_passes_ask_is_answered_by_indexes(make: Make) -> None:
         assert all("COVERING INDEX" in plan and "spans_location=?" in plan for plan in looks), looks
     finally:
         event.remove(engine, "before_cursor_execute", explain)
+
+
+def test_batches_have_the_oldest_first_by_id(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a batch is compared with lies together, each trace is in one batch, and each batch says where to go on."""
+    lake = make("lake")
+    lake.write(*((number, 8 - number) for number in range(1, 8)))  # the first has begun last
+    (due,) = Candidates(lake.tracking).hot(lake.archive.settings(), time.time_ns())
+
+    def numbers(traces_max: int | None = None, after: Place = BEGINNING) -> list[list[int]]:
+        cut = Candidates(lake.tracking).batches(due, traces_max, after)
+        return [[int(trace_id, 16) for trace_id in batch.trace_ids] for batch in cut]
+
+    def check() -> None:
+        monkeypatch.setattr(candidates, "ARCHIVE_LOOK_TRACES", 4)
+        monkeypatch.setattr(batches, "ARCHIVE_BATCH_TRACES", 3)
+        assert numbers() == [[4, 5, 6], [7], [1, 2, 3]]
+        assert numbers(6) == [[4, 5, 6], [7], [2, 3]]
+        assert numbers(0) == []
+        first, *_, last = Candidates(lake.tracking).batches(due)
+        assert numbers(after=first.end) == [[1, 2, 3]]
+        assert numbers(after=last.end) == []
+        monkeypatch.setattr(batches, "ARCHIVE_BATCH_BYTES", first.size_bytes * 2 // 3)
+        assert numbers() == [[4, 5], [6, 7], [1, 2], [3]]
+        monkeypatch.setattr(batches, "ARCHIVE_BATCH_BYTES", 1)
+        assert numbers() == [[4], [5], [6], [7], [1], [2], [3]]
+        monkeypatch.undo()
+
+    check()
+    for broken in (
+        Broken("batches have traces by id", batches_of, "sorted(sizes_bytes.items())", "sizes_bytes.items()"),
+        Broken("a batch has so many traces", batches_of, "len(batch) == ARCHIVE_BATCH_TRACES or ", ""),
+        Broken("a batch has so many bytes", batches_of, " or size_bytes > room", ""),
+        Broken("the next look is behind the last one", Candidates.batches, "rows[-1]", "rows[0]"),
+    ):
+        assert_caught(broken, check)
+        monkeypatch.undo()

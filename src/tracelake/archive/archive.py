@@ -11,7 +11,8 @@ from typing import Final, TypeAlias
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
-from tracelake.archive.candidates import Candidates, Place, TraceBatch
+from tracelake.archive.batches import Place, TraceBatch
+from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import is_ours
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings

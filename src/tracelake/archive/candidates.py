@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, String, and_, case, column, delete, func, select, values
 
 from tracelake._errors import DamageError, UsageError
+from tracelake.archive.batches import BEGINNING, Place, TraceBatch, batches_of
 from tracelake.archive.model import ArchiveDue, ArchiveSettings
 from tracelake.archive.retention import (
     ARCHIVE_NOW_TAG,
@@ -20,7 +21,7 @@ from tracelake.archive.retention import (
     retention_of_tag,
 )
 from tracelake.archive.scheduling import Marks
-from tracelake.limits import ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES, TRACKING_IDS_AT_ONCE
+from tracelake.limits import ARCHIVE_LOOK_TRACES, TRACKING_IDS_AT_ONCE
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
@@ -34,22 +35,9 @@ from tracelake.tracking.schema import (
 )
 from tracelake.tracking.store import TrackingStore
 
-Place: TypeAlias = tuple[int, str]
-"""In the traces of an experiment, by their age: the start and the id of one."""
-BEGINNING: Final[Place] = (-(2**63), "")
 Said: TypeAlias = tuple[str | None, dict[str, str]]
 """The workspace of an experiment, None where all share it, and the tags that the archive reads."""
 _SILENT: Final[Said] = (None, {})
-
-
-@dataclass(frozen=True, slots=True)
-class TraceBatch:
-    """Traces that are archived together."""
-
-    trace_ids: tuple[str, ...]
-    size_bytes: int
-    """Of their OTLP, uncompressed."""
-    end: Place
 
 
 class Candidates:
@@ -143,24 +131,20 @@ class Candidates:
     def batches(
         self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
     ) -> Iterator[TraceBatch]:
-        """Yield the traces of an experiment that are due behind a place, the oldest first, each once."""
+        """Yield the traces of an experiment that are due behind a place, each once.
+
+        The oldest some thousand come first, of these one batch after the other by id, as tables have them: what a
+        batch is compared with lies together then. A batch ends at the place behind which the next are looked for.
+        """
         left = traces_max
         while due.cutoff_ns is not None and (left is None or left > 0):
-            rows = self._some(
-                due, after, ARCHIVE_BATCH_TRACES if left is None else min(left, ARCHIVE_BATCH_TRACES)
-            )
+            rows = self._some(due, after, min(ARCHIVE_LOOK_TRACES, left or ARCHIVE_LOOK_TRACES))
             if not rows:
                 return
-            batch: list[str] = []
-            room = ARCHIVE_BATCH_BYTES
-            for start_ns, trace_id, size_bytes in rows:
-                if batch and size_bytes > room:
-                    break
-                batch.append(trace_id)
-                room -= size_bytes
-                after = (start_ns, trace_id)
-            left = None if left is None else left - len(batch)
-            yield TraceBatch(tuple(batch), ARCHIVE_BATCH_BYTES - room, after)
+            last = rows[-1]
+            after = (last.start_ns, last.trace_id)
+            left = None if left is None else left - len(rows)
+            yield from batches_of({row.trace_id: row.size_bytes for row in rows}, after)
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""
@@ -308,6 +292,7 @@ class Candidates:
             select(func.coalesce(func.sum(parts.size_bytes), 0))
             .where(parts.lake == info.lake, parts.trace_id == info.trace_id)
             .scalar_subquery()
+            .label("size_bytes")
         )
         is_behind = (info.start_ns > after[0]) | ((info.start_ns == after[0]) & (info.trace_id > after[1]))
         query = (

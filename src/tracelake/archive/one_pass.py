@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from tracelake.archive.candidates import BEGINNING, Candidates, Place, TraceBatch
+from tracelake.archive.batches import BEGINNING, Place, TraceBatch
+from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveDue, ArchiveReport
 from tracelake.archive.retention import TraceFate, is_now_done
 from tracelake.archive.spread import Archived

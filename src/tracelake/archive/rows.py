@@ -23,6 +23,18 @@ _LIFE: Final = (
     .label("life")
 )
 """A number of the outbox that a trace came with: of one that was deleted and came again it is another, for ever."""
+_DECIDING: Final = (
+    trace_info.c.trace_id,
+    trace_info.c.experiment_id,
+    trace_info.c.spans_location,
+    trace_info.c.archive_location,
+    trace_info.c.archive_bytes,
+    trace_info.c.archive_sha256,
+    trace_info.c.archival_failure,
+    trace_info.c.db_payload_generation,
+    _LIFE,
+)
+"""Of a row, without its texts: what archivers go by."""
 
 
 class ArchiveRows:
@@ -40,12 +52,12 @@ class ArchiveRows:
         # No trace has another id, and one that the database has no text for must not fail the others.
         for ids in at_once([each for each in trace_ids if each.isascii() and each.isalnum()]):
             query = (
-                select(trace_info, _LIFE)
+                select(*_DECIDING)
                 .where(trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
                 .order_by(trace_info.c.trace_id)
             )
             locking = query.with_for_update(of=trace_info)
-            rows.update((row.trace_id, row) for row in connection.execute(locking if lock else query))
+            rows.update((row.trace_id, row) for row in connection.execute(locking if lock else query).all())
         return rows
 
     def _objects(
@@ -74,22 +86,27 @@ class ArchiveRows:
             connection.execute(update(archive_objects).where(*of), rows)
 
     def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
-        query = select(trace_parts.c.trace_id).where(
-            trace_parts.c.lake == self.lake,
-            trace_parts.c.trace_id.in_(trace_ids),
-            trace_parts.c.sequence.in_(select(outbox.c.sequence).where(outbox.c.lake == self.lake)),
-        )
-        return set(connection.execute(query).scalars())
+        waiting: set[str] = set()
+        of = trace_parts.c
+        rows = select(outbox.c.sequence).where(outbox.c.lake == self.lake)
+        for ids in at_once(trace_ids):
+            query = select(of.trace_id).where(
+                of.lake == self.lake, of.trace_id.in_(ids), of.sequence.in_(rows)
+            )
+            waiting.update(connection.execute(query).scalars())
+        return waiting
 
     def _parts(self, connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[tuple[bytes, int]]]:
         parts: dict[str, list[tuple[bytes, int]]] = {}
-        query = (
-            select(trace_parts.c.trace_id, trace_parts.c.payload, trace_parts.c.size_bytes)
-            .where(trace_parts.c.lake == self.lake, trace_parts.c.trace_id.in_(trace_ids))
-            .order_by(trace_parts.c.sequence)
-        )
-        for trace_id, payload, size_bytes in connection.execute(query):
-            parts.setdefault(trace_id, []).append((payload, size_bytes))
+        of = trace_parts.c
+        for ids in at_once(trace_ids):
+            query = (
+                select(of.trace_id, of.payload, of.size_bytes)
+                .where(of.lake == self.lake, of.trace_id.in_(ids))
+                .order_by(of.sequence)
+            )
+            for trace_id, payload, size_bytes in connection.execute(query).all():
+                parts.setdefault(trace_id, []).append((payload, size_bytes))
         return parts
 
     def _mark_malformed(self, connection: Connection, trace_id: str) -> None:

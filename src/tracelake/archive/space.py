@@ -102,9 +102,9 @@ def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> Non
     while left > 0 and not stopping():
         with database.writing() as connection:
             raw: Any = connection.connection.driver_connection
-            for _ in range(min(left, ARCHIVE_CUT_PAGES)):
-                # Frees one page: each step of the statement does, and for one without columns Python makes one step.
-                raw.execute("PRAGMA incremental_vacuum(1)")
+            # Each step of the statement frees a page. Python makes all steps of a script, which ends the transaction
+            # that is under way, and one of a statement without columns.
+            raw.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({ARCHIVE_CUT_PAGES}); COMMIT")
         left -= ARCHIVE_CUT_PAGES
     with database.engine.connect() as connection:
         raw = connection.connection.driver_connection

@@ -7,10 +7,12 @@ or by a greater one: both are compared by what the upsert rule compares, a check
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Literal, Protocol
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake._errors import InputError
 from tracelake.archive.model import HotSnapshot, Stored
@@ -22,6 +24,10 @@ from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.claims import COLUMNS, KEY, ORDER, without_repeats
 from tracelake.tracking.schema import LAKE_LOCATION
 
+_BY_IDS: Final[Sequence[tuple[str, Literal["ascending"]]]] = (
+    ("trace_id", "ascending"),
+    ("span_id", "ascending"),
+)
 _MEASURES = ", ".join(part.split()[0] for part in ORDER.split(", "))
 _MISSING = f"""
 with wanted as (select {KEY}, {COLUMNS} from snapshot),
@@ -85,13 +91,24 @@ class TablesRepository:
     def _differences(self, snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
         """Return the traces that tables do not hold, with how many spans are missing, or stand by a lesser claim."""
         held = held.select(SPANS.names).cast(SPANS)
+        if _are_same(snapshot, held):  # as a rule
+            return []
         both = without_repeats(pa.concat_tables([held, snapshot]))
         if both is not None and not (both >= len(held)).any():
-            return []  # as a rule: each span that the snapshot has stands there in the same words
+            return []  # each span that the snapshot has stands there in the same words
         with duckdb.connect() as db:
             db.register("snapshot", snapshot)
             db.register("stored", held)
             return db.execute(_MISSING).fetchall()
+
+
+def _are_same(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables have the same rows, in whatever order."""
+    if len(one) != len(other):
+        return False
+    places = np.empty(len(one), np.int64)
+    places[pc.sort_indices(other, _BY_IDS)] = pc.sort_indices(one, _BY_IDS)
+    return bool(one.take(places).equals(other))
 
 
 def traces_data(rows: pa.Table) -> bytes:

@@ -4,10 +4,12 @@ from typing import Final
 
 from tracelake.limits.units import MIB
 
-ARCHIVE_BATCH_TRACES: Final = 256
+ARCHIVE_BATCH_TRACES: Final = 1_024
 """Traces of one batch of a pass, and of one pack. Beyond: the next batch."""
-ARCHIVE_BATCH_BYTES: Final = 64 * MIB
+ARCHIVE_BATCH_BYTES: Final = 32 * MIB
 """Their OTLP, uncompressed; a larger trace is a batch of its own. Beyond: the next batch."""
+ARCHIVE_LOOK_TRACES: Final = 4_096
+"""Traces that a pass looks for at once, the oldest, and makes batches of. Beyond: it looks again behind them."""
 TASK_LAKES_OPEN_MAX: Final = 8
 """Lakes that a process keeps open for tasks of archive passes. Beyond: the oldest is opened anew."""
 ARCHIVE_TASKS_AT_ONCE: Final = 64
