@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.access import audit, counting
+from tracelake.access.aging import outlived
 from tracelake.access.audit import audit_record, since_ns, with_outcome
 from tracelake.access.counting import OTHERS, Counting
 from tracelake.access.model import AuditKind, AuditRecord
@@ -28,6 +30,14 @@ def record(
     """Return a record of a time."""
     made = audit_record(kind, key_id, action, workspace=workspace)
     return msgspec.structs.replace(made, at_ns=at_ns, id=audit.id_at(kind, workspace, at_ns))
+
+
+@contextmanager
+def patched(target: object, name: str, value: object) -> Iterator[None]:
+    """Set an attribute until the end of the block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, value)
+        yield
 
 
 def lake_with(*records: AuditRecord) -> tracelake.Lake:
@@ -67,7 +77,7 @@ def check_trims() -> None:
     counts = [record(old + each, kind="counted") for each in range(2)]
     with lake_with(*records, *counts) as lake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "AUDIT_RECORDS_MAX", 3)
-        patch.setattr(limits, "AUDIT_PAGE_RECORDS", 2)
+        patch.setattr(limits, "AUDIT_GAP_MAX_NS", old)
         patch.setattr(limits, "AUDIT_TRIMMED_MAX", 3)
         assert [lake.audit.trim(old + 5) for _ in range(3)] == [3, 1, 0]
         left = [(each.kind, each.at_ns - old) for each in lake.audit.newest()]
@@ -77,6 +87,36 @@ def check_trims() -> None:
         assert len(lake.audit.newest()) == 1
         lake.maintenance.gc()  # of this day
         assert lake.audit.newest() == []
+
+
+def check_jumps() -> None:
+    """A clock that jumps ahead, and back, makes nothing old but what was nearly, and pushes out nothing of its time."""
+    day, year = 86_400 * 10**9, 365 * 86_400 * 10**9
+    now = 50 * year
+    times = [now - 10 * day * n for n in range(45)]
+    assert list(outlived(times, now)) == [40, 41, 42, 43, 44]
+    assert list(outlived(times, now + 2 * year)) == [37, 38, 39, 40, 41, 42, 43, 44]
+    ahead = [now + 2 * year - n for n in range(5)]
+    jumped = [*ahead, *times]
+    assert list(outlived(jumped, now + 2 * year)) == [42, 43, 44, 45, 46, 47, 48, 49]
+    assert list(outlived(jumped, now)) == [45, 46, 47, 48, 49]
+    assert list(outlived(jumped, 0)) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "AUDIT_RECORDS_MAX", 4)
+        assert list(outlived([*ahead, *times[:5]], now)) == [4, 9]
+
+
+def check_reads_names() -> None:
+    """What is removed is chosen by names alone, and what has no such name stays."""
+    with (
+        lake_with(*[record(n, workspace="ab"[n % 2]) for n in range(6)]) as lake,
+        patched(limits, "AUDIT_RECORDS_MAX", 1),
+    ):
+        store = lake._opened.key_value
+        store.set("audit", "*/change/other", b"of another release")
+        with patched(store, "scan", None), patched(store, "get", None):
+            assert lake.audit.trim(6) == 4
+        assert len(store.keys("audit")) == 3
 
 
 def check_counts() -> None:
@@ -130,7 +170,6 @@ def check_pushes_out() -> None:
     flood = [record(n, workspace="a") for n in range(2, 12)]
     with lake_with(*kept, *flood) as lake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "AUDIT_RECORDS_MAX", 3)
-        patch.setattr(limits, "AUDIT_PAGE_RECORDS", 2)
         assert lake.audit.trim(20) == 7
         assert [each.at_ns for each in lake.audit.newest()] == [11, 10, 9, 1, 1, 1, 1, 1]
         assert {each.id for each in lake.audit.newest()} > {each.id for each in kept}
@@ -138,7 +177,11 @@ def check_pushes_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "check", [check_lists, check_trims, check_counts, check_made_up_for, check_pushes_out]
+    "check",
+    [
+        *(check_lists, check_trims, check_jumps, check_reads_names),
+        *(check_counts, check_made_up_for, check_pushes_out),
+    ],
 )
 def test_rules(check: Callable[[], None]) -> None:
     """Each holds."""
@@ -172,9 +215,17 @@ def test_rules(check: Callable[[], None]) -> None:
          check_counts),
         (Broken("the newest come first", audit._key, "_TIME_STOP - max(0, at_ns)", "max(0, at_ns)"),
          check_lists),
-        (Broken("what is old goes", audit.Audit._too_much, "entry.key > stop", "False"), check_trims),
-        (Broken("what is too much goes", audit.Audit._too_much, "number >= limits.AUDIT_RECORDS_MAX", "False"),
-         check_trims),
+        (Broken("what is old goes", outlived, "age_ns >= limits.AUDIT_KEPT_NS", "False"), check_trims),
+        (Broken("what is too much goes", outlived, "others > limits.AUDIT_RECORDS_MAX", "False"), check_trims),
+        (Broken("a jump is not believed", outlived, "limits.AUDIT_GAP_MAX_NS", "10**30"), check_jumps),
+        (Broken("what is ahead is counted apart", outlived, "            continue", "            pass"), check_jumps),
+        (Broken("what is ahead is bounded", outlived, "ahead > limits.AUDIT_RECORDS_MAX", "False"), check_jumps),
+        (Broken("names are enough", audit.Audit._too_much,
+                "self._records().keys(PARTITION, place, _end_of(place), most)",
+                "[each.key for each in self._records().scan(PARTITION, place, _end_of(place), most)]"),
+         check_reads_names),
+        (Broken("what has another name stays", audit._time_in, "digits.isdecimal() and digits.isascii()", "digits"),
+         check_reads_names),
         (Broken("a number is written where it doubled", counting._is_written_at, "times & (times - 1) == 0", "True"),
          check_counts),
         (Broken("different things are bounded", Counting.count, "len(self._counted) >= limits.AUDIT_COUNTED_MAX",

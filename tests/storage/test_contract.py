@@ -111,9 +111,10 @@ def test_scan_bounds(records: KeyValueStore) -> None:
             for key in present
             if key.encode() >= start.encode() and (stop is None or key.encode() < stop.encode())
         ]
-        assert keys(records.scan("p", start, stop)) == expected
+        assert keys(records.scan("p", start, stop)) == records.keys("p", start, stop) == expected
         if len(expected) >= 2:  # else a limit of two says nothing new
             assert keys(records.scan("p", start, stop, limit=2)) == expected[:2]
+            assert records.keys("p", start, stop, limit=2) == expected[:2]
 
 
 def test_scan_of_long_keys(records: KeyValueStore) -> None:
@@ -126,6 +127,8 @@ def test_scan_of_long_keys(records: KeyValueStore) -> None:
     assert keys(records.scan("p", limit=5)) == stored[:5]
     assert keys(records.scan("p", f"{beginning}1", f"{beginning}4")) == stored[4:7]
     assert keys(records.scan("p", beginning, "y", limit=2)) == stored[1:3]
+    assert records.keys("p", beginning[:3]) == stored
+    assert records.keys("p", f"{beginning}1", f"{beginning}4", limit=2) == stored[4:6]
 
 
 def test_scan_limits(records: KeyValueStore) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -239,6 +241,38 @@ def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch:
     assert len(pauses) == 1
     table.close()
     other.close()
+
+
+def test_postgres_many_records_are_locked_in_the_order_of_their_keys(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever order they come in: two that write the same records so never wait for each other."""
+    monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", HANG_S)
+    url = postgres.url(postgres.new_schema())
+
+    def check() -> None:
+        for key in "amz":
+            store.set("p", key, b"old")
+        with ThreadPoolExecutor(1) as pool, store._pool.connection() as holder:
+            with holder.transaction():
+                holder.execute("SELECT 1 FROM tracelake_records WHERE key = 'm' FOR UPDATE")
+                writing = pool.submit(store.set_all, "p", dict.fromkeys("zma", b"new"))
+                waiting = b"SELECT 1 FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()"
+                with store._pool.connection() as looker:
+                    wait_until(lambda: looker.execute(waiting).fetchall() or writing.done())
+                    free = b"SELECT key FROM tracelake_records FOR UPDATE SKIP LOCKED"
+                    assert looker.execute(free).fetchall() == [(b"z",)]
+            writing.result()
+        assert {entry.key: entry.value for entry in store.scan("p")} == dict.fromkeys("amz", b"new")
+
+    with closing(PostgresKeyValueStore(url)) as store:
+        check()
+        assert_caught(
+            Broken(
+                "by key", PostgresKeyValueStore.set_all, "sorted(records, key=str.encode)", "list(records)"
+            ),
+            check,
+        )
 
 
 def test_postgres_connections_that_are_all_taken(

@@ -22,6 +22,7 @@ from tracelake.storage import (
     VersionedKeyValueStore,
 )
 from tracelake.storage.record_objects import record_path
+from tracelake.storage.records_in_objects import RecordsInObjects
 
 DIRECTORY = record_path("p", "k")
 
@@ -199,3 +200,27 @@ def test_without_one_look_at_all_names_it_does(tmp_path: Path) -> None:
         '(info.path for info in self._objects.list(f"{directory}/"))',
     )
     assert_caught(broken, lambda: check_slow_listing(tmp_path))
+
+
+def test_keys_are_names(objects: Interrupted) -> None:
+    """Keys come from the names of objects, and of the objects only those of long keys are read."""
+    store = VersionedKeyValueStore(objects)
+    beginning = "x" * limits.RECORD_NAME_KEY_BYTES
+    for key in ("a", "é\0", f"{beginning}2", f"{beginning}1"):
+        store.set("p", key, b"")
+
+    def check() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            read: list[str] = []
+
+            def get(path: str) -> bytes:
+                read.append(path)
+                return MemoryObjectStore.get(objects, path)
+
+            patch.setattr(objects, "get", get)
+            assert store.keys("p") == ["a", f"{beginning}1", f"{beginning}2", "é\0"]
+            assert all("~" in path for path in read)
+
+    check()
+    assert_caught(Broken("names are enough", RecordsInObjects._names, "spells_out(place)", "False"), check)
+    assert_caught(Broken("long ones are read", RecordsInObjects._names, "spells_out(place)", "True"), check)

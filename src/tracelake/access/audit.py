@@ -20,6 +20,7 @@ import msgspec
 
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
+from tracelake.access.aging import outlived
 from tracelake.access.model import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
 from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
@@ -67,10 +68,12 @@ class Audit:
         return removed
 
     def _too_much(self, place: str, now_ns: int) -> Iterator[str]:
-        stop = _key(place, now_ns - limits.AUDIT_KEPT_NS)
-        for number, entry in enumerate(self._entries(place, None)):
-            if number >= limits.AUDIT_RECORDS_MAX or entry.key > stop:
-                yield entry.key
+        # As many as are kept, and as are removed at once: so many lie before all that are beyond.
+        most = 2 * limits.AUDIT_RECORDS_MAX + limits.AUDIT_TRIMMED_MAX
+        keys = self._records().keys(PARTITION, place, _end_of(place), most)
+        times = {key: at_ns for key in keys if (at_ns := _time_in(place, key)) is not None}
+        keys = list(times)
+        yield from (keys[at] for at in outlived(list(times.values()), now_ns))
 
     def _places(self) -> Iterator[str]:
         """Yield where records may be: for each workspace there is something of, each kind."""
@@ -82,8 +85,8 @@ class Audit:
             yield _short(self._workspace)
             return
         start = ""
-        while first := whole_of(partial(self._records().scan, start=start, limit=1), PARTITION):
-            workspace = first[0].key.partition("/")[0]
+        while first := self._records().keys(PARTITION, start, limit=1):
+            workspace = first[0].partition("/")[0]
             yield workspace
             start = f"{workspace}0"  # 0 follows /
 
@@ -98,11 +101,9 @@ class Audit:
             except DamageError as error:
                 logger.warning("%s It is left out.", error)
 
-    def _entries(
-        self, place: str, stop: str | None, at_once: int = limits.AUDIT_PAGE_RECORDS
-    ) -> Iterator[Entry]:
-        """Yield what is kept at a place, page by page, the newest first."""
-        start, stop = place, stop or f"{place[:-1]}0"  # 0 follows /
+    def _entries(self, place: str, stop: str, at_once: int) -> Iterator[Entry]:
+        """Yield what is kept at a place up to a key, page by page, the newest first."""
+        start = place
         page_records = min(at_once, limits.AUDIT_PAGE_RECORDS)
         while True:
             scan = partial(self._records().scan, start=start, stop=stop, limit=page_records)
@@ -177,6 +178,16 @@ def id_at(kind: AuditKind, workspace: str, at_ns: int) -> str:
 
 def _key(place: str, at_ns: int) -> str:
     return f"{place}{_TIME_STOP - max(0, at_ns):020d}"
+
+
+def _time_in(place: str, key: str) -> int | None:
+    """Return the time that stands in the key of a record; None where it is no such key."""
+    digits = key[len(place) :].partition("-")[0]
+    return _TIME_STOP - int(digits) if digits.isdecimal() and digits.isascii() else None
+
+
+def _end_of(place: str) -> str:
+    return f"{place[:-1]}0"  # 0 follows /
 
 
 def _short(workspace: str) -> str:

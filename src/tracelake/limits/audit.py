@@ -4,6 +4,9 @@ from typing import Final
 
 AUDIT_KEPT_NS: Final = 400 * 86_400 * 10**9
 """How long a record of who did what is kept. Beyond: it is removed."""
+AUDIT_GAP_MAX_NS: Final = 30 * 86_400 * 10**9
+"""What the time between two records counts for in their age, at most: else a clock that jumps ahead makes all of them
+old. Beyond: it counts for this."""
 AUDIT_RECORDS_MAX: Final = 20_000
 """Records of a kind (changes, annotations, sign-ins, counts) of the keys of one workspace. Beyond: the oldest
 are removed."""

@@ -51,6 +51,12 @@ class MemoryKeyValueStore(EachAlone):
         entries = [entry for entry in entries if start <= entry.key and (stop is None or entry.key < stop)]
         return sorted(entries, key=lambda entry: entry.key)[:limit]
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of these records."""
+        return [entry.key for entry in self.scan(partition, start, stop, limit)]
+
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
         _check_names(partition, key)

@@ -72,6 +72,14 @@ class KeyValueStore(Protocol):
     ) -> list[Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of the records that `scan` returns, and read no record that a store need not read for that.
+
+        So there may be some of records that are damaged, or deleted, as long as objects of them are left.
+        """
+
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
 

@@ -23,16 +23,15 @@ from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import (
-    check_scan_limit,
     check_value,
     encode_beginning,
     encode_key,
-    encode_text,
     end_of,
 )
 from tracelake.storage.outcomes import new_version
 from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.retries import tries
+from tracelake.storage.sql_ranges import in_range
 
 # What a pool says of tries that fail would reach standard error where nobody has set logging up.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
@@ -49,6 +48,7 @@ _SET_UP = (
 )
 _FORMAT = "SELECT obj_description(to_regclass('tracelake_records'), 'pg_class')"
 _COLUMNS = "SELECT key, value, version FROM tracelake_records WHERE partition = %s"
+_KEYS = "SELECT key FROM tracelake_records WHERE partition = %s"
 _GET = f"{_COLUMNS} AND key = %s"
 _INTO = "INSERT INTO tracelake_records (partition, key, value, version)"
 _INSERT = f"{_INTO} VALUES (%s, %s, %s, %s)"
@@ -177,14 +177,14 @@ class PostgresKeyValueStore:
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        check_scan_limit(limit)
-        query = f"{_COLUMNS} AND key >= %s"
-        values: list[bytes | int | None] = [encode_key("partition", partition), encode_text("start", start)]
-        if stop is not None:
-            query += " AND key < %s"
-            values.append(encode_text("stop", stop))
-        values.append(limit)
-        return [_entry(row) for row in self._read(f"{query} ORDER BY key LIMIT %s", values)]
+        return [_entry(row) for row in self._read(*in_range(_COLUMNS, "%s", partition, start, stop, limit))]
+
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of these records."""
+        rows = self._read(*in_range(_KEYS, "%s", partition, start, stop, limit))
+        return [row[0].decode() for row in rows]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there. Raises IndeterminateError where the reply was lost."""

@@ -174,6 +174,11 @@ def key_in(path: str) -> str:
     return bytes.fromhex(_stem(path)).decode(errors="replace")
 
 
+def spells_out(path: str) -> bool:
+    """Tell whether the path of an object spells out the whole key."""
+    return "~" not in path.rpartition("/")[2]
+
+
 def _whole(
     read: Iterable[tuple[str, Entry | DamageError]], problems: list[tuple[str, DamageError]]
 ) -> Iterator[tuple[str, Entry]]:

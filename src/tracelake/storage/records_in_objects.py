@@ -13,11 +13,13 @@ from tracelake.storage.note_objects import NoteObjects
 from tracelake.storage.ports import Entry, Expected, Outcome, Version
 from tracelake.storage.record_objects import (
     ObjectRecord,
+    key_in,
     may_hold,
     partition_path,
     paths_between,
     record_path,
     scan_records,
+    spells_out,
 )
 
 
@@ -51,6 +53,12 @@ class RecordsInObjects(NoteObjects, ABC):
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
         return scan_records(self._records, partition, start, stop, limit)
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of these records as names of objects spell them out; of long ones what the objects say."""
+        return [entry.key for entry in scan_records(self._names, partition, start, stop, limit)]
+
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
         """Write records by key, in a bucket OBJECTS_AT_ONCE of them at the same time; some of them where it raises."""
         for_each(self._objects, lambda key: self.set(partition, key, records[key]), records)
@@ -79,13 +87,30 @@ class RecordsInObjects(NoteObjects, ABC):
         self, partition: str, start: bytes, stop: bytes | None
     ) -> Iterator[tuple[str, Entry | DamageError]]:
         """Yield places and records that may be in the range, or what is wrong with one, in order of the places."""
+        for place in self._places(partition, start, stop):
+            yield from self._read(place)
+
+    def _names(
+        self, partition: str, start: bytes, stop: bytes | None
+    ) -> Iterator[tuple[str, Entry | DamageError]]:
+        """Yield the same, of records whose place spells out their key without what they hold."""
+        for place in self._places(partition, start, stop):
+            if spells_out(place):
+                yield place, Entry(key_in(place), b"", "")
+            else:
+                yield from self._read(place)
+
+    def _places(self, partition: str, start: bytes, stop: bytes | None) -> Iterator[str]:
         listed = self._objects.list(paths_between(partition, start, stop))
         for place, _ in groupby(self._place(info.path) for info in listed):
             if may_hold(place, start, stop):
-                try:
-                    record = self._at(place)
-                except DamageError as error:
-                    yield place, error
-                    continue
-                if record is not None and record.present is not None:
-                    yield place, record.present
+                yield place
+
+    def _read(self, place: str) -> Iterator[tuple[str, Entry | DamageError]]:
+        try:
+            record = self._at(place)
+        except DamageError as error:
+            yield place, error
+            return
+        if record is not None and record.present is not None:
+            yield place, record.present

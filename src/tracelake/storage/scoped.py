@@ -35,6 +35,12 @@ class ScopedKeyValueStore:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
         return self._all(partition, lambda name: self._store.scan(name, start, stop, limit))
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of these records."""
+        return self._store.keys(self._prefix + partition, start, stop, limit)
+
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there."""
         return self._store.set(self._prefix + partition, key, self._value(partition, key, value))

@@ -26,15 +26,14 @@ from tracelake.storage.calls import Calls
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.names import (
-    check_scan_limit,
     check_value,
     encode_beginning,
     encode_key,
-    encode_text,
     end_of,
 )
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
+from tracelake.storage.sql_ranges import in_range
 
 _SCHEMA_VERSION = 1
 _APPLICATION = 0x544C4B56
@@ -45,6 +44,8 @@ _CREATE = (
     " version TEXT NOT NULL, PRIMARY KEY (partition, key))"
 )
 _GET = "SELECT key, value, version FROM records WHERE partition = ? AND key = ?"
+_COLUMNS = "SELECT key, value, version FROM records WHERE partition = ?"
+_KEYS = "SELECT key FROM records WHERE partition = ?"
 _PUT = "INSERT OR REPLACE INTO records (partition, key, value, version) VALUES (?, ?, ?, ?)"
 _DELETE = "DELETE FROM records WHERE partition = ? AND key = ?"
 _ERASE = "DELETE FROM records WHERE partition = ? AND key >= ? AND key < ?"
@@ -99,16 +100,17 @@ class SqliteKeyValueStore:
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[Entry]:
         """Return the records with start <= key < stop in key order, at most `limit` of them."""
-        check_scan_limit(limit)
-        query = "SELECT key, value, version FROM records WHERE partition = ? AND key >= ?"
-        values: list[bytes | int] = [encode_key("partition", partition), encode_text("start", start)]
-        if stop is not None:
-            query += " AND key < ?"
-            values.append(encode_text("stop", stop))
-        values.append(-1 if limit is None else limit)
+        query = in_range(_COLUMNS, "?", partition, start, stop, limit)
         with self._failures("read"):
-            rows = self._connection().execute(f"{query} ORDER BY key LIMIT ?", values).fetchall()
-        return [_entry(row) for row in rows]
+            return [_entry(row) for row in self._connection().execute(*query).fetchall()]
+
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of these records."""
+        query = in_range(_KEYS, "?", partition, start, stop, limit)
+        with self._failures("read"):
+            return [row[0].decode() for row in self._connection().execute(*query).fetchall()]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there. Raises IndeterminateError where the commit itself failed."""

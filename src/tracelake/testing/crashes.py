@@ -109,6 +109,12 @@ class CrashingKeyValueStore(EachAlone):
         """See KeyValueStore."""
         return self._crash.pass_through(lambda: self._store.scan(partition, start, stop, limit))
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """See KeyValueStore."""
+        return self._crash.pass_through(lambda: self._store.keys(partition, start, stop, limit))
+
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """See KeyValueStore."""
         return self._crash.pass_through(lambda: self._store.set(partition, key, value))

@@ -60,6 +60,12 @@ class RecordingKeyValueStore(EachAlone):
         """See KeyValueStore; not recorded, for it is no call on a single key."""
         return self._store.scan(partition, start, stop, limit)
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """See KeyValueStore; not recorded either."""
+        return self._store.keys(partition, start, stop, limit)
+
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """See KeyValueStore."""
         return self._record(

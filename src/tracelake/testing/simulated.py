@@ -51,6 +51,12 @@ class SimulatedKeyValueStore(EachAlone):
         entries: list[Entry] = self._caller.call(Call(text, (touch,), effect))
         return entries
 
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """See KeyValueStore; one step, as a scan."""
+        return [entry.key for entry in self.scan(partition, start, stop, limit)]
+
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """See KeyValueStore."""
         version = self._caller.new_version()
