@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.server.fake_lake import FakeLake, span_row
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'>"
-ORDINARY, BAD, LONG, HUGE = (f"{number:032x}" for number in (1, 2, 3, 4))
+ORDINARY, BAD, LONG, HUGE, SHARED = (f"{number:032x}" for number in (1, 2, 3, 4, 5))
 HUGE_TEXT = "word " * 600_000
 
 
@@ -48,4 +48,7 @@ def lake_to_look_at() -> FakeLake:
     )  # fmt: skip
     long = [span_row(3, number, parent=number // 3 or None) for number in range(1, 10_001)]
     huge = span_row(4, 1, name="huge", input=HUGE_TEXT)
-    return FakeLake([*ordinary, bad, *long, huge])
+    shared = [
+        span_row(5, 1, name=f"of {each}", workspace=each, input=each) for each in ("a/b", "default", "ü&c")
+    ]
+    return FakeLake([*ordinary, bad, *long, huge, *shared])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.browser.lake_to_look_at import BAD, HOSTILE, HUGE, HUGE_TEXT, LONG, ORDINARY
+from tests.browser.lake_to_look_at import BAD, HOSTILE, HUGE, HUGE_TEXT, LONG, ORDINARY, SHARED
 
 
 def selected(page: Page) -> str:
@@ -41,6 +41,27 @@ def test_a_shared_address_selects_its_span(page: Page, site: str) -> None:
     expect(page.locator(".details h2")).to_contain_text("answer")
     assert selected(page) == "answer"
     expect(page.locator(".details pre").first).to_have_text('{\n  "question": [\n    1,\n    2\n  ]\n}')
+
+
+def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
+    """Of spans of several workspaces with one id each row has its own details, and its own address."""
+    heading, span = page.locator(".details h2"), f"{1:016x}"
+    open_trace(page, site, SHARED)
+    for name, named in (("ü&c", "%C3%BC%26c"), ("a/b", "a%2Fb")):
+        page.click(f'.row:has-text("of {name}")')
+        expect(heading).to_contain_text(f"of {name}")
+        address = f"#span={span}&workspace={named}"
+        assert page.url.endswith(address)
+        assert str(page.locator(".details h2 a").get_attribute("href")).endswith(f"?workspace={named}")
+        page.goto(site)
+        open_trace(page, site, SHARED, address)
+        expect(heading).to_contain_text(f"of {name}")
+        assert selected(page) == f"of {name}"
+    page.goto(site)
+    open_trace(page, site, SHARED, f"#span={span}")
+    expect(heading).to_contain_text("of default")
+    open_trace(page, site, SHARED, f"#span={span}&workspace=nobody")
+    expect(page.locator(".details")).to_have_text(f"This trace has no span {span} of nobody.")
 
 
 def test_a_click_before_the_script_is_there(page: Page, site: str) -> None:

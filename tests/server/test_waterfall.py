@@ -7,6 +7,7 @@ import time
 from tests.broken import Broken, assert_caught
 from tests.server.fake_lake import span_row
 from tracelake.results import Row, Trace
+from tracelake.server.render import span_url
 from tracelake.server.waterfall import Waterfall, lay_out
 
 
@@ -48,6 +49,31 @@ def test_w11_spans_of_two_workspaces_may_have_one_id() -> None:
     check()
     assert_caught(Broken("its own", Trace.walk, "above = own.get", "above = {}.get"), check)
     assert_caught(Broken("any", Trace.walk, ", any_of.get(parent))", ")"), check)
+
+
+def test_w11_a_row_says_its_workspace_where_others_have_the_id() -> None:
+    """So its address names one row; of the others it names none, and the page that shows it is that of its own."""
+
+    def check() -> None:
+        rows = [span_row(1, at, workspace=each) for at, each in ((0, "a b"), (0, "default"), (1, "a b"))]
+        laid = waterfall(*rows)
+        ids = [row["span_id"] for row in rows]
+        assert [bar.address for bar in laid.bars] == [
+            f"span={ids[0]}&workspace=a%20b",
+            f"span={ids[1]}&workspace=default",
+            f"span={ids[2]}",
+        ]
+        assert [laid.first_of_page(ids[0], 1, each) for each in ("a b", "default", None, "c")] == [0, 1, 1, 0]
+        assert span_url("t", "s", "default") == span_url("t", "s") == "/traces/t?span=s#span=s"
+        assert span_url("t", "s", "a&b") == "/traces/t?span=s&workspace=a%26b#span=s&workspace=a%26b"
+
+    check()
+    for broken in (
+        Broken("only where others have it", lay_out, "> 1", "> 0"),
+        Broken("its own page", Waterfall.first_of_page, "own or rows", "rows"),
+        Broken("nobody notices the default one", span_url, "workspace == WORKSPACE_DEFAULT", "False"),
+    ):
+        assert_caught(broken, check)
 
 
 def test_running_span_reaches_to_the_end() -> None:

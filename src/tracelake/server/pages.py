@@ -57,6 +57,7 @@ def page_templates() -> Jinja2Templates:
         "count": render.count,
         "size": render.size,
         "outcome": render.outcome,
+        "span_url": render.span_url,
         "tokens": render.tokens,
         "reference": render.reference,
         "highlighted": render.highlighted,
@@ -114,12 +115,14 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         return FileResponse(STATIC / "icon.svg")
 
     @router.get("/traces/{trace_id}")
-    def trace_page(request: Request, trace_id: str, first: Offset = 0, span: Text = None) -> Response:
+    def trace_page(
+        request: Request, trace_id: str, first: Offset = 0, span: Text = None, workspace: Text = None
+    ) -> Response:
         trace = lake.trace(trace_id)
         waterfall = lay_out(trace)
         size = limits.TRACE_PAGE_SPANS_MAX
         if span:
-            first = waterfall.first_of_page(span, size)
+            first = waterfall.first_of_page(span, size, workspace)
         return page(
             request,
             "trace.html",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote, urlencode
 
 from fastapi import Request
 from markupsafe import Markup, escape
 
+from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import Row
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -52,6 +54,17 @@ def ago(nanoseconds: int, now_ns: int) -> str:
             count = seconds // size
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "now"
+
+
+def span_url(trace_id: str, span_id: str, workspace: str | None = None) -> str:
+    """Return the page of a trace with a span selected, of the workspace that a span of several is of."""
+    query = span_query(span_id, None if workspace == WORKSPACE_DEFAULT else workspace)
+    return f"/traces/{quote(trace_id, safe='')}?{query}#{query}"
+
+
+def span_query(span_id: str, workspace: str | None = None) -> str:
+    """Return what names a span in an address, and its workspace where that is needed."""
+    return urlencode({"span": span_id} | ({"workspace": workspace} if workspace else {}), quote_via=quote)
 
 
 def count(number: int | None) -> str:

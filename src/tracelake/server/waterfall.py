@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import Row, Trace
-from tracelake.server.render import duration
+from tracelake.server.render import duration, span_query
 
 SCALE = 1_000
 """Bars are placed on an axis from 0 to this."""
@@ -26,11 +28,18 @@ class Bar:
     x: float
     width: float
     colour: int
+    workspace: str | None = None
+    """Of the span, where several workspaces of the trace have one with its id."""
 
     @property
     def indent(self) -> int:
         """Return the steps to indent the row by."""
         return min(self.depth, DEPTH_SHOWN_MAX)
+
+    @property
+    def address(self) -> str:
+        """Return what names the row in the address of its page."""
+        return span_query(self.span["span_id"], self.workspace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +50,11 @@ class Waterfall:
     services: dict[str, int]
     ticks: list[str]
 
-    def first_of_page(self, span_id: str, page_size: int) -> int:
+    def first_of_page(self, span_id: str, page_size: int, workspace: str | None = None) -> int:
         """Return the index of the first row of the page that shows this span; 0 where no row does."""
-        rows = (index for index, bar in enumerate(self.bars) if bar.span["span_id"] == span_id)
-        return next(rows, 0) // page_size * page_size
+        rows = [index for index, bar in enumerate(self.bars) if bar.span["span_id"] == span_id]
+        own = [index for index in rows if self.bars[index].workspace == (workspace or WORKSPACE_DEFAULT)]
+        return next(iter(own or rows), 0) // page_size * page_size
 
 
 def lay_out(trace: Trace) -> Waterfall:
@@ -55,12 +65,14 @@ def lay_out(trace: Trace) -> Waterfall:
     rows = list(trace.walk())
     parents = [below > depth for (depth, _), (below, _) in pairwise(rows)] + [False]
     services: dict[str, int] = {}
+    times = Counter(span["span_id"] for span in trace.spans)
     bars = []
     for (depth, span), parent in zip(rows, parents, strict=False):
         colour = services.setdefault(span["service"] or "", len(services) % COLOURS)
         x = (span["start_ns"] - start_ns) * SCALE / length_ns
         stop_ns = span["end_ns"] or end_ns
         width = (max(stop_ns, span["start_ns"]) - span["start_ns"]) * SCALE / length_ns
-        bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour))
+        workspace = span.get("workspace") if times[span["span_id"]] > 1 else None
+        bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour, workspace))
     ticks = ["0", *(duration(length_ns * tick // TICKS) for tick in range(1, TICKS + 1))]
     return Waterfall(bars, {name: colour for name, colour in services.items() if name}, ticks)

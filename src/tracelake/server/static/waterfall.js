@@ -5,7 +5,6 @@ const TEXT_SHOWN_MAX = 20_000;
 const tree = document.querySelector(".waterfall");
 const details = document.querySelector(".details");
 const rows = [...tree.querySelectorAll(".row")];
-const rowOf = new Map(rows.map((row) => [row.dataset.span, row]));
 const levelOf = (row) => Number(row.getAttribute("aria-level"));
 let chosen = null;
 let asked = 0;
@@ -15,6 +14,18 @@ function element(tag, text, className) {
   if (text !== undefined) made.textContent = text;
   if (className) made.className = className;
   return made;
+}
+
+/** The row of a span; rows say their workspace where several have a span of one id, and the default one is meant first. */
+function rowOf(span, workspace) {
+  const its = rows.filter((row) => row.dataset.span === span);
+  const of = (name) => its.find((row) => [name, undefined].includes(row.dataset.workspace));
+  return workspace ? of(workspace) : (of("default") ?? its[0]);
+}
+
+/** What names a row in an address. */
+function addressOf({ span, workspace }) {
+  return `span=${encodeURIComponent(span)}${workspace ? `&workspace=${encodeURIComponent(workspace)}` : ""}`;
 }
 
 /** Rows below this one in the tree: all that follow it and stand deeper. */
@@ -48,27 +59,34 @@ function select(row) {
   row.setAttribute("aria-selected", "true");
   for (let above = parentOf(row); row.hidden && above; above = parentOf(above)) fold(above, true);
   row.scrollIntoView({ block: "nearest" });
-  showDetails(row.dataset.span);
+  showDetails(row.dataset);
 }
 
 /** Choosing a span changes the address, so that the page can be shared; the address then selects the row. */
 function choose(row) {
-  if (row) history.replaceState(null, "", `#span=${encodeURIComponent(row.dataset.span)}`);
+  if (row) history.replaceState(null, "", `#${addressOf(row.dataset)}`);
   if (row) select(row);
 }
 
 function selectFromAddress() {
-  const span = new URLSearchParams(location.hash.slice(1)).get("span");
-  const query = new URLSearchParams(location.search);
+  const read = (text) => {
+    const named = new URLSearchParams(text);
+    return { span: named.get("span"), workspace: named.get("workspace") };
+  };
+  const { span, workspace } = read(location.hash.slice(1));
+  const query = read(location.search);
   if (!span) return;
-  if (rowOf.has(span)) select(rowOf.get(span));
-  else if (query.get("span") !== span) location.replace(`?span=${encodeURIComponent(span)}${location.hash}`);
-  else details.replaceChildren(element("p", `This trace has no span ${span}.`, "hint"));
+  const row = rowOf(span, workspace);
+  if (row) select(row);
+  else if (query.span !== span || query.workspace !== workspace)
+    location.replace(`?${addressOf({ span, workspace })}${location.hash}`);
+  else details.replaceChildren(element("p", `This trace has no span ${span}${workspace ? ` of ${workspace}` : ""}.`, "hint"));
 }
 
-async function showDetails(span) {
+async function showDetails({ span, workspace }) {
   const ticket = ++asked;
-  const url = `/api/v1/traces/${tree.dataset.trace}/spans/${encodeURIComponent(span)}`;
+  const of = workspace ? `?workspace=${encodeURIComponent(workspace)}` : "";
+  const url = `/api/v1/traces/${tree.dataset.trace}/spans/${encodeURIComponent(span)}${of}`;
   let content;
   try {
     const response = await fetch(url);
