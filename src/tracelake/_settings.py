@@ -88,6 +88,10 @@ class Settings(BaseSettings):
     oidc_admit: tuple[Admit, ...] = ()
     """Who is let in: a claim and its value, and for those who have it a role and a workspace (`*`: all). The first that
     fits counts; in the environment a JSON list."""
+    pipeline_hang_s: float = Field(
+        default=limits.PIPELINE_HANG_S, ge=limits.PIPELINE_HANG_MIN_S, allow_inf_nan=False
+    )
+    """How long the process of a server's pipeline may make no step; then it is killed, and another begun."""
     archive: bool = True
     """Whether a server makes archive passes by itself."""
     archive_interval_s: float = Field(

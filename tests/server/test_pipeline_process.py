@@ -35,7 +35,7 @@ import json, os, sys
 asked = json.loads(sys.stdin.readline())
 record = {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "100%s", "exc_text": "Traceback"}
 print(json.dumps({"log": record | {"msg": asked["lake"] + " 100%s"}}))
-print('{"problem": null, "replica": null}')
+print('{"problem": null, "replica": null, "steps": 1}')
 print('{"problem": null, "repl', end="", flush=True)
 os.kill(os.getpid(), 9)
 """
@@ -50,7 +50,7 @@ sys.stdin.read()
 TELLS = """
 import sys
 sys.stdin.readline()
-print('{"problem": "slow", "replica": %s}', flush=True)
+print('{"problem": "slow", "replica": %s, "steps": 1}', flush=True)
 print('{"log": {"name": "tracelake.pipeline", "levelno": 40, "levelname": "ERROR", "msg": "told"}}', flush=True)
 sys.stdin.read()
 """
@@ -306,7 +306,7 @@ def test_lines() -> None:
             b'{"problem": "", "replica": {}}',
         ):
             assert told_of(line) is None
-        assert told_of(b'{"problem": "x", "replica": null}') == Told("x", None)
+        assert told_of(b'{"problem": "x", "replica": null, "steps": 7}') == Told("x", None, 7)
 
     check()
     assert_caught(Broken("half a line is left out", told_of, "(ValueError, ", "("), check)

@@ -21,14 +21,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.faults import inbox_payloads
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
+from tracelake import limits
 from tracelake.server.exposure import Exposure
 from tracelake.server.grpc_door import TRACES
 from tracelake.server.run import serve
-from tracelake.server.tls import Tls
+from tracelake.server.tls import Renewal, Tls
 from tracelake.storage.files import FileObjectStore
 
 HEADERS = {"Content-Type": "application/x-protobuf"}
@@ -67,6 +69,8 @@ def test_a_name_is_no_address(lake: tracelake.Lake) -> None:
 
 TLS = """
 import tracelake.server.run as run, functools
+from tracelake import limits
+limits.TLS_LOOK_S = 0.0
 from tracelake.server.exposure import Exposure
 from tracelake.server.tls import Tls
 serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert!r}, {key!r})))
@@ -74,9 +78,11 @@ serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert
 
 
 def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, tmp_path: Path) -> None:
-    """On all addresses, both ports speak TLS, and take traces with a key alone, also from the official exporters."""
+    """On all addresses, both ports speak TLS, and take traces with a key alone; a renewed certificate counts."""
     cert, key = certificate(tmp_path)
     token = lake.keys.create("shop", "ingest").token
+    (tmp_path / "other").mkdir()
+    renewed = certificate(tmp_path / "other")
     with serving(lake_path, setup=TLS.format(cert=str(cert), key=str(key))) as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         trusted = ssl.create_default_context(cafile=str(cert))
@@ -95,7 +101,59 @@ def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, 
             with pytest.raises(grpc.RpcError, match="asks for a key"):
                 export(body, timeout=HANG_S)
             assert export(body, metadata=(("authorization", f"Bearer {token}"),), timeout=HANG_S) == b""
+        for now, before in zip(renewed, (cert, key), strict=True):
+            now.replace(before)
+        with httpx.Client(verify=ssl.create_default_context(cafile=str(cert)), timeout=HANG_S) as client:
+            assert client.get(f"{url}/healthz").status_code == 200
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(cert.read_bytes())) as channel:
+            export = channel.unary_unary(f"/{TRACES}/Export")
+            with pytest.raises(grpc.RpcError, match="asks for a key"):
+                export(body, timeout=HANG_S)
     assert len(list(inbox_payloads(FileObjectStore(lake_path)))) == 2
+
+
+def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
+    """It counts once its key is there too, and after a while; until then, and where it is none, the one before does."""
+    cert, key = certificate(tmp_path)
+    (tmp_path / "other").mkdir()
+    new_cert, new_key = certificate(tmp_path / "other")
+    before, after = (cert.read_bytes(), key.read_bytes()), (new_cert.read_bytes(), new_key.read_bytes())
+
+    def check() -> None:
+        cert.write_bytes(before[0])
+        key.write_bytes(before[1])
+        now_s = [0.0]
+        renewal = Renewal(Tls(str(cert), str(key)), lambda: now_s[0])
+        first = renewal.context()
+        cert.write_bytes(after[0])
+        for now in (after[0], b"half", None, after[0]):
+            cert.unlink() if now is None else cert.write_bytes(now)
+            now_s[0] += limits.TLS_LOOK_S
+            assert renewal.context() is first
+        key.write_bytes(after[1])
+        assert renewal.context() is first  # it looked a moment ago
+        now_s[0] += limits.TLS_LOOK_S
+        assert renewal.context() is not first
+        assert renewal.pair() == after[::-1]
+        second = renewal.context()
+        now_s[0] += limits.TLS_LOOK_S
+        assert renewal.context() is second
+
+    check()
+    for broken in (
+        Broken(
+            "what fits not does not count",
+            Renewal._look,
+            "except OSError as error",
+            "except KeyError as error",
+        ),
+        Broken(
+            "a look lasts for a while", Renewal._look, "now_s - self._looked_s < limits.TLS_LOOK_S", "False"
+        ),
+        Broken("the same is none", Renewal._look, "pair == self._pair", "False"),
+        Broken("it is looked at", Renewal._look, "self._pair, self._context = pair, context", "pass"),
+    ):
+        assert_caught(broken, check)
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -45,7 +45,7 @@ def secured(tls: Tls, use: Callable[[tuple[str, int]], Awaitable[None]]) -> None
 
     async def run() -> None:
         config = uvicorn.Config(_answer, log_config=None, lifespan="off")
-        state, handshakes = ServerState(), Handshakes(tls.context())
+        state, handshakes = ServerState(), Handshakes(tls.context)
         loop = asyncio.get_running_loop()
         server: Any = await loop.create_server(
             lambda: handshakes.protocol(config, state, {}, loop), "127.0.0.1", 0

@@ -11,6 +11,7 @@ from tracelake.limits import (
     ARCHIVE_INTERVAL_MIN_S,
     INBOX_ACK_TIMEOUT_S,
     INBOX_QUEUE_MAX_BYTES,
+    PIPELINE_HANG_MIN_S,
     PIPELINE_POLL_MIN_S,
     PORT_MAX,
 )
@@ -95,6 +96,15 @@ OidcClientOption: TypeAlias = Annotated[
 ]
 PipelineOption: TypeAlias = Annotated[
     bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline too, in a process of its own.")
+]
+PipelineHangOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=PIPELINE_HANG_MIN_S,
+        help="Seconds after which a pipeline that makes no step is killed, and another begun; else "
+        "TRACELAKE_PIPELINE_HANG_S, else tracelake.toml, else 3600.",
+        show_default=False,
+    ),
 ]
 HotTierOption: TypeAlias = Annotated[
     bool | None,

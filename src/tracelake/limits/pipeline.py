@@ -145,6 +145,11 @@ PIPELINE_STOP_MAX_S: Final = 60.0
 and what it had not committed is taken again."""
 PIPELINE_TOLD_EACH_S: Final = 1.0
 """How often that process tells its server how it is. Beyond: it tells again."""
+PIPELINE_HANG_S: Final = 3600.0
+"""How long that process may make no step, by default: longer than any wait below it, and than one task of a transaction
+takes. Beyond: it is killed, and the server starts another."""
+PIPELINE_HANG_MIN_S: Final = 60.0
+"""What it may be told. Beyond: less is refused."""
 PIPELINE_FIRST_TOLD_S: Final = 60.0
 """What it may take until it tells so for the first time; from then on REPLICA_GONE_S. Beyond: the server says that it
 has told nothing."""

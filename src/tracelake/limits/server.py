@@ -4,6 +4,8 @@ from typing import Final
 
 from tracelake.limits.units import MIB
 
+TLS_LOOK_S: Final = 10.0
+"""How long a server goes by what its certificate was when somebody connected. Beyond: it reads the files again."""
 INBOX_QUEUE_MAX_REQUESTS: Final = 1_000
 """Requests that wait for the next inbox segment. Beyond: the answer is 503."""
 INBOX_QUEUE_MAX_BYTES: Final = 256 * MIB

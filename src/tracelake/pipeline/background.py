@@ -36,6 +36,7 @@ class PipelineLoop:
         self._on_failure = on_failure or _log
         self._stopping = Event()
         self._problem: str | None = None
+        self._rests = False
         # A daemon: a process that is told twice to stop leaves a long transaction to the next one.
         self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
 
@@ -55,6 +56,10 @@ class PipelineLoop:
     def problem(self) -> str | None:
         """Say what failed in the last run, None where it went well."""
         return self._problem
+
+    def rests(self) -> bool:
+        """Whether it waits for the next run, which may be far away."""
+        return self._rests
 
     def has_died(self) -> bool:
         """Return whether it ended though nobody stopped it."""
@@ -80,7 +85,9 @@ class PipelineLoop:
             else:
                 failures, self._problem = 0, None
                 pause_s = self._interval_s if report is None else 0.0
+            self._rests = True
             self._stopping.wait(pause_s)
+            self._rests = False
 
 
 def _log(error: Exception, _pause_s: float) -> None:

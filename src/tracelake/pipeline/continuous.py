@@ -114,6 +114,10 @@ class InboxPipeline:
         record = self._account.record()
         return describe(record, upper=record.frontier, now_s=time.time())
 
+    def steps(self) -> int:
+        """Return how often it went on to something else; trying again counts, too."""
+        return self._account.steps
+
     def run_once(
         self,
         progress: OnProgress | None = None,

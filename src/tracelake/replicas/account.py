@@ -52,6 +52,7 @@ class ReplicaProgress:
         self._tally = tally
         self._tables = tables
         self._moves = Advance()
+        self._steps = 0
         self._first: int | None = None
         self._frontier = 0
         self._waiting: Sequence[Waiting] = ()
@@ -72,10 +73,15 @@ class ReplicaProgress:
         """The transaction that the replica works on, or waits to begin."""
         return self._frontier
 
+    @property
+    def steps(self) -> int:
+        """How often the replica went on to something else, though it be tried again: of one that hangs it stays."""
+        return self._steps
+
     def begin(self, doing: str) -> None:
         """Note what begins; that alone is no progress."""
         with self._lock:
-            self._doing = doing
+            self._go_on_to(doing)
 
     def look(self, frontier: int, waiting: Sequence[Waiting]) -> None:
         """Note the next transaction and what waits for it, the oldest first."""
@@ -94,7 +100,7 @@ class ReplicaProgress:
     def reach(self, transaction: int | None, stage: int, done: int, doing: str) -> None:
         """Note that a transaction (None: the next one) has come to a stage."""
         with self._lock:
-            self._doing = doing
+            self._go_on_to(doing)
             at = self._frontier if transaction is None else transaction
             self._moves, moved = protocol.on_stage(self._moves, at, stage, done)
             self._note(moved)
@@ -119,7 +125,7 @@ class ReplicaProgress:
                 self._moves = protocol.on_failure(self._moves)
                 self._waits_for = None
             self._last_error, self._last_error_s = text[:ERROR_MAX_CHARS], time.time()
-            self._doing = None
+            self._go_on_to(None)
 
     def leave(self, waiting: Sequence[Waiting]) -> None:
         """Note what a run leaves to the next look, the oldest first."""
@@ -135,7 +141,8 @@ class ReplicaProgress:
             was_failing = self._moves.failing or self._waits_for is not None
             news, self._waiting = bool(self._waiting) or was_failing, self._left
             self._moves, moved = protocol.on_success(self._moves)
-            self._doing = self._waits_for = None
+            self._waits_for = None
+            self._go_on_to(None)
             self._note(moved)
             return news
 
@@ -180,6 +187,11 @@ class ReplicaProgress:
         if self._first is None:
             self._first = frontier
         self._frontier = max(self._frontier, frontier)
+
+    def _go_on_to(self, doing: str | None) -> None:
+        if doing != self._doing:
+            self._doing = doing
+            self._steps += 1
 
     def _note(self, moved: bool) -> None:
         if moved:

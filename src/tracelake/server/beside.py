@@ -68,6 +68,14 @@ class PipelineThread:
         """Return what it tells of itself."""
         return self._pipeline.replica()
 
+    def steps(self) -> int:
+        """Return how many steps it has made."""
+        return self._pipeline.steps()
+
+    def rests(self) -> bool:
+        """Return whether it waits for its next run."""
+        return self._loop.rests()
+
     def has_died(self) -> bool:
         """Return whether it ended by itself: an error that is no `Exception`, as the panic of a library, ends it."""
         return self._loop.has_died()

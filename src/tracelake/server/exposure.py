@@ -12,6 +12,7 @@ from tracelake._errors import UsageError
 from tracelake.access.openid import OpenId
 from tracelake.lake.lake import Lake
 from tracelake.server.guard import LOCAL_HOSTS
+from tracelake.server.names import allowed_host, allowed_origin
 from tracelake.server.tls import Tls
 
 
@@ -59,7 +60,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
-    """Raises UsageError where others can reach it and nobody could show a key; or TLS, or signing in, cannot work."""
+    """Raises UsageError where others reach it and nobody could show a key; or TLS, signing in, a name cannot work."""
+    for name in exposure.hosts:
+        allowed_host(name)
+    for site in exposure.origins:
+        allowed_origin(site)
     if exposure.tls is not None:
         exposure.tls.check()
     if exposure.openid is not None:

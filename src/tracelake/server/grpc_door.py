@@ -43,7 +43,7 @@ from tracelake.server.guard import bearer
 from tracelake.server.key_ring import KeyHolder, KeyRing
 from tracelake.server.otlp import CODES, Meter, TracesEndpoint, experiment_of, success_message
 from tracelake.server.scope import asked_within
-from tracelake.server.tls import Tls
+from tracelake.server.tls import Renewal, Tls
 
 logger = logging.getLogger("tracelake.server")
 
@@ -102,8 +102,7 @@ class GrpcDoor:
             if self._tls is None:
                 port = self._server.add_insecure_port(self._address)
             else:
-                credentials = grpc.ssl_server_credentials([self._tls.read()])
-                port = self._server.add_secure_port(self._address, credentials)
+                port = self._server.add_secure_port(self._address, _credentials(grpc, Renewal(self._tls)))
         except RuntimeError as error:
             await self._server.stop(None)
             raise UsageError(
@@ -234,6 +233,18 @@ def status_message(error: Exception) -> Status:
             logger.error("a gRPC call could not be answered", exc_info=error)
             status = Status(code=code_pb2.INTERNAL, message="internal error; the log of the server says more")
     return status
+
+
+def _credentials(grpc: Any, renewal: Renewal) -> Any:
+    """Return what gRPC asks for the certificate when a connection comes; None is no other than before."""
+    given = renewal.pair()
+
+    def renewed() -> Any:
+        nonlocal given
+        before, given = given, renewal.pair()
+        return None if given == before else grpc.ssl_server_certificate_configuration([given])
+
+    return grpc.dynamic_ssl_server_credentials(grpc.ssl_server_certificate_configuration([given]), renewed)
 
 
 def _grpc() -> Any:

@@ -28,6 +28,7 @@ from tracelake.server.auditing import Auditing, address_of, record_of
 from tracelake.server.cookies import COOKIE, leave_out_cookies, our_cookies
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
+from tracelake.server.names import ANY, allowed_host, allowed_origin, name_of
 from tracelake.server.noting import counted, outcome_of
 from tracelake.server.otlp import METER, failure
 from tracelake.server.routes import OTLP, SIGN_IN, is_divided, needed
@@ -37,7 +38,6 @@ logger = logging.getLogger("tracelake.server")
 
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 ErrorPage: TypeAlias = Callable[[Request, int, str], Response | None]
-_ANY: Final = "*"
 _SAFE: Final = ("GET", "HEAD")
 
 
@@ -67,8 +67,8 @@ class Guard:
         self._ring = ring
         self._auditing = auditing
         self._is_taken = is_taken
-        self._hosts = {host.lower() for host in allowed.hosts}
-        self._origins = {origin.lower().rstrip("/") for origin in allowed.origins}
+        self._hosts = {allowed_host(host) for host in allowed.hosts}
+        self._origins = {allowed_origin(origin) for origin in allowed.origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let the application do it."""
@@ -135,8 +135,8 @@ class Guard:
 
     def _check_host(self, headers: Headers) -> None:
         names = headers.getlist("host")
-        name = _name_of(names[0].lower()) if len(names) == 1 else ""
-        if _ANY not in self._hosts and name not in self._hosts:
+        name = names[0] if len(names) == 1 else ""
+        if ANY not in self._hosts and name_of(name) not in self._hosts:
             raise UsageError(
                 f"this server does not answer to the name {name[: limits.NAME_QUOTED_MAX_CHARS]!r}; "
                 "name it with --allowed-host where the server is started"
@@ -157,20 +157,12 @@ class Guard:
             # A page that came without TLS may be of whoever sits between; a proxy may have ended TLS before us.
             if host and of == host and scheme in (served, "https"):
                 return None
-            if path.startswith(OTLP) and (_ANY in self._origins or origin in self._origins):
+            if path.startswith(OTLP) and (ANY in self._origins or origin in self._origins):
                 return origin
         raise ForbiddenError(
             f"pages of {origin[: limits.QUOTED_MAX_CHARS]!r} may not ask for this; --allowed-origin, where the server "
             "is started, names sites whose pages may send traces"
         )
-
-
-def _name_of(host: str) -> str:
-    """Return a host without its port."""
-    if host.startswith("["):
-        address, bracket, _ = host.partition("]")
-        return address + bracket
-    return host.partition(":")[0]
 
 
 def bearer(header: str | None) -> str | None:
@@ -204,6 +196,7 @@ def _with_origin(send: Send, origin: str) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(raw=message.setdefault("headers", []))
             headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = "Retry-After"
             headers.add_vary_header("Origin")
         await send(message)
 

@@ -15,6 +15,7 @@ from tracelake.server.connections import Connection, connections_max
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     import uvicorn
     from uvicorn.server import ServerState
@@ -30,8 +31,8 @@ def handshakes_max() -> int:
 class Handshakes:
     """Those of one server that are under way. One event loop uses it."""
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        """Begin TLS as `context` says."""
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
+        """Begin TLS as `context` says when a connection comes."""
         self._context = context
         self._under_way: dict[asyncio.Transport, None] = {}
         """The one that began first before the others."""
@@ -64,7 +65,7 @@ class Handshakes:
             secured = await asyncio.get_running_loop().start_tls(
                 transport,
                 handshake,
-                self._context,
+                self._context(),
                 server_side=True,
                 ssl_handshake_timeout=limits.HANDSHAKE_MAX_S,
             )

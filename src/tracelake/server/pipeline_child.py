@@ -60,6 +60,8 @@ class Told:
 
     problem: str | None
     replica: ReplicaInfo | None
+    steps: int = 0
+    """How many it has made, or rested: of one that hangs it stays as it is."""
 
 
 def told_of(line: bytes) -> Told | logging.LogRecord | None:
@@ -69,7 +71,9 @@ def told_of(line: bytes) -> Told | logging.LogRecord | None:
         if "log" in document:
             return logging.makeLogRecord(document["log"])
         replica = document["replica"]
-        return Told(document["problem"], None if replica is None else ReplicaInfo(**replica))
+        return Told(
+            document["problem"], None if replica is None else ReplicaInfo(**replica), document["steps"]
+        )
     except (ValueError, TypeError, KeyError):
         return None
 
@@ -148,13 +152,14 @@ def _work(job: Job, channel: _Channel, stopped: Sequence[int]) -> int:
 def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> None:
     pipeline = PipelineThread(lake, job.watch, job.interval_s, job.replica)
     pipeline.start()
-    told_s = -limits.PIPELINE_TOLD_EACH_S
+    told_s, rested = -limits.PIPELINE_TOLD_EACH_S, 0
     while not stopped:
         if pipeline.has_died():
             raise RuntimeError("the thread that makes transactions has ended; standard error says more")
         if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
             told_s = time.monotonic()
-            channel.tell(asdict(Told(pipeline.problem(), pipeline.replica())))
+            rested += pipeline.rests()
+            channel.tell(asdict(Told(pipeline.problem(), pipeline.replica(), pipeline.steps() + rested)))
         time.sleep(limits.PROGRESS_POLL_S)
     pipeline.stop()
 

@@ -26,6 +26,7 @@ from tracelake.lake.location import in_memory
 from tracelake.replicas.account import default_name
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
+from tracelake.server.hanging import HangWatch
 from tracelake.server.pipeline_child import Job, Told, told_of
 
 _log: Final = logging.getLogger("tracelake.pipeline")
@@ -59,8 +60,12 @@ class PipelineProcess:
         watch: Sequence[str] | None,
         interval_s: float,
         command: Sequence[str] = _COMMAND,
+        hang_s: float = limits.PIPELINE_HANG_S,
     ) -> None:
-        """Take what comes to a lake, and to what is watched. Raises UsageError for what cannot be."""
+        """Take what comes to a lake, and to what is watched; of a process that makes no step for `hang_s`, by another.
+
+        Raises UsageError for what cannot be.
+        """
         if in_memory(lake.url):
             raise UsageError(
                 f"{lake.url} is in the memory of this process, which no other process can open; leave out `apart`"
@@ -69,6 +74,7 @@ class PipelineProcess:
         level = logging.getLogger("tracelake").getEffectiveLevel()
         self._job = Job(lake.url, default_name(), watch, interval_s, level)
         self._command = command
+        self._hang_s = hang_s
         self._stopping = Event()
         self._lock = Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -106,8 +112,9 @@ class PipelineProcess:
         heard = self._heard
         if heard is not None and (silence_s := heard.silence_s()) is not None:
             return (
-                f"the pipeline's process has told nothing for {silence_s:.0f} s: it is paused, or hangs; where it does "
-                f"not come back, end it (`kill -9 {heard.pid}`), and the server begins another"
+                f"the pipeline's process has told nothing for {silence_s:.0f} s: it is paused, or hangs; after "
+                f"{self._hang_s:g} s the server ends it and begins another, and sooner where you do (`kill -9 "
+                f"{heard.pid}`)"
             )
         return self._ended if heard is None or heard.told is None else heard.told.problem
 
@@ -172,14 +179,23 @@ class PipelineProcess:
             )
         self._heard = _Heard(process.pid, time.monotonic())
         # The end of the block would wait for the process, who stops it as well: so it is ended where this fails.
+        watch = HangWatch(process, self._steps, self._stopping.is_set, self._hang_s)
         with process:
             try:
-                self._listen(process)
+                with watch:
+                    self._listen(process)
+                    process.wait()  # for it may have closed its output alone
             except BaseException:
                 process.kill()
                 raise
+        if watch.has_killed:
+            return f"made no step for {self._hang_s:g} s, and was ended"
         code = process.returncode
         return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended by itself (exit code {code})"
+
+    def _steps(self) -> int | None:
+        heard = self._heard
+        return None if heard is None or heard.told is None else heard.told.steps
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None

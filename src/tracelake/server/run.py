@@ -28,7 +28,7 @@ from tracelake.server.indexing import IndexingAhead
 from tracelake.server.log_rate import once_per_second
 from tracelake.server.malloc import Trimming
 from tracelake.server.pipeline_process import PipelineProcess
-from tracelake.server.tls import Tls
+from tracelake.server.tls import Renewal, Tls
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.inbox import Inbox
@@ -52,17 +52,18 @@ def serve(
     grpc_port: int | None = None,
     exposure: Exposure | None = None,
     apart: bool = False,
+    pipeline_hang_s: float = limits.PIPELINE_HANG_S,
 ) -> None:
     """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
 
     `port` 0 takes a free one; `on_listening` is called with the addresses once requests are answered there. With
-    `grpc_port` OTLP/gRPC is taken too, on a port of its own of the same host.
-    With `pipeline`, what comes in is taken into the tables every `interval_s` seconds, and what appears where the
-    patterns of `watch` say; `apart` in a process of its own, which opens the lake by its URL and the settings, else in
-    a thread. Requests that come together share segments of the inbox: for as many bytes, and so long a wait, at most.
-    With `hot_tier` requests go into the tracking store, which is made where the lake has none, and can be read at
-    once; without, into the inbox; None: the former where the lake has a place for it. Archive passes are made so many
-    seconds apart, in a thread of their own; None: only those that requests ask for. `exposure` is what it shows to
+    `grpc_port` OTLP/gRPC is taken too, on a port of its own of the same host. With `pipeline`, what comes in is taken
+    into the tables every `interval_s` seconds, and what appears where `watch` says; `apart` in a process of its own,
+    which opens the lake by its URL and the settings, and is killed and begun again where it makes no step for
+    `pipeline_hang_s`, else in a thread. Requests that come together share segments of the inbox: for as many bytes, and
+    so long a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none,
+    and can be read at once; without, into the inbox; None: the former where the lake has a place for it. Archive passes
+    are made so many seconds apart, in a thread; None: only those that requests ask for. `exposure` is what it shows to
     others than this machine. Call it in the main thread. Raises UsageError for an address that others can reach while
     the lake has no key, or that is taken, and for what cannot be watched.
     """
@@ -75,9 +76,8 @@ def serve(
         stack.enter_context(once_per_second())
         stack.enter_context(Trimming())
         stack.callback(listener.close)
-        beside: Beside | None = None
-        if pipeline:
-            beside = (PipelineProcess if apart else PipelineThread)(lake, watch, interval_s)
+        beside = _beside(lake, watch, interval_s, pipeline_hang_s if apart else None) if pipeline else None
+        if beside is not None:
             beside.start()
             stack.callback(beside.stop)
         archiving = Archiving(lake, archive_interval_s)
@@ -141,6 +141,13 @@ class _Server(uvicorn.Server):
             await asyncio.gather(self._grpc_door.stop(), super().shutdown(sockets))
 
 
+def _beside(lake: Lake, watch: Sequence[str] | None, interval_s: float, hang_s: float | None) -> Beside:
+    """Return what runs the pipeline: a process of its own, which may hang for so long, or, with None, a thread."""
+    if hang_s is None:
+        return PipelineThread(lake, watch, interval_s)
+    return PipelineProcess(lake, watch, interval_s, hang_s=hang_s)
+
+
 def _queue(lake: Lake, hot_tier: bool | None, segment_max_bytes: int) -> RequestGroups:
     """Return where requests go: the tracking store, or the inbox."""
     if lake.hot.has_place() if hot_tier is None else hot_tier:
@@ -154,8 +161,10 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
+        # The app has nothing to begin or to end, and a second Ctrl-C would show how that is cancelled.
+        lifespan="off",
         # uvicorn takes whatever makes a protocol, and says that it is a class.
-        http=Connection if tls is None else Handshakes(tls.context()).protocol,  # type: ignore[arg-type]
+        http=Connection if tls is None else Handshakes(Renewal(tls).context).protocol,  # type: ignore[arg-type]
         ws="none",
         backlog=limits.LISTEN_BACKLOG,
     )

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tracelake.storage.names import check_scan_limit, encode_key, encode_text
-
-_ALL: Final = 2**63 - 1
 
 
 def in_range(
@@ -22,4 +18,8 @@ def in_range(
     if stop is not None:
         query += f" AND key < {mark}"
         values.append(encode_text("stop", stop))
-    return f"{query} ORDER BY key LIMIT {mark}", [*values, _ALL if limit is None else limit]
+    query += " ORDER BY key"
+    if limit is not None:
+        query += f" LIMIT {mark}"
+        values.append(limit)
+    return query, values

@@ -1,0 +1,220 @@
+"""A pipeline beside a server that hangs: told from one that works, rests or tries again, killed, and begun anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S, wait_until
+from tracelake import limits
+from tracelake.pipeline.background import PipelineLoop
+from tracelake.replicas.account import BatchCounts, ReplicaProgress
+from tracelake.server import pipeline_child, run
+from tracelake.server.hanging import HangWatch, Stillness
+from tracelake.server.pipeline_child import Job
+from tracelake.server.pipeline_process import PipelineProcess
+
+HANGS = """
+import sys
+sys.stdin.readline()
+print('{"problem": null, "replica": null, "steps": 7}', flush=True)
+CLOSE
+sys.stdin.read()
+"""
+
+
+def check_looks() -> None:
+    """As many looks at one number as the bound has seconds, whatever clocks say; another number begins anew."""
+    stillness = Stillness(3 * limits.PIPELINE_TOLD_EACH_S)
+    assert [stillness.look(each) for each in (None, None, 1, 1, 1, 2, 2, 2)] == [False] * 8
+    assert [stillness.look(2) for _ in range(2)] == [True, True]
+    assert [stillness.look(1) for _ in range(4)] == [False, False, False, True]
+    never = Stillness(3 * limits.PIPELINE_TOLD_EACH_S)
+    assert [never.look(None) for _ in range(3)] == [False, False, True]
+
+
+def check_steps() -> None:
+    """Whatever a replica goes on to is a step, also a run that fails; to be told of the same again is none."""
+    account = ReplicaProgress("this", BatchCounts(), 2)
+    account.begin("looking")
+    account.reach(1, 0, 1, "reading, 1 of 2")
+    steps = account.steps
+    account.reach(1, 0, 1, "reading, 1 of 2")
+    account.sources(())
+    account.leave(())
+    assert account.steps == steps
+    account.reach(1, 0, 2, "reading, 2 of 2")
+    account.failed(ValueError())
+    account.begin("looking")
+    account.reach(1, 0, 1, "reading, 1 of 2")
+    account.went_well()
+    assert account.steps == steps + 5
+
+
+class Beside:
+    """A pipeline that rests, or does not."""
+
+    def __init__(self, rests: bool) -> None:
+        self._rests = rests
+
+    def __call__(self, *_: object) -> Beside:
+        return self
+
+    def start(self) -> None:
+        """Begin nothing."""
+
+    stop = has_died = problem = replica = start
+
+    def steps(self) -> int:
+        """Return always the same."""
+        return 5
+
+    def rests(self) -> bool:
+        """Say what it was given."""
+        return self._rests
+
+
+class Channel:
+    """Keeps what is told, and is true once there is enough."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def tell(self, document: dict[str, Any]) -> None:
+        """Keep it."""
+        self.steps.append(document["steps"])
+
+    def __bool__(self) -> bool:
+        return len(self.steps) == 3
+
+
+def check_rests() -> None:
+    """To rest between two runs counts as a step, as often as it is told; else steps are those of the pipeline."""
+    for rests, expected in ((True, [6, 7, 8]), (False, [5, 5, 5])):
+        channel: Any = Channel()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "PROGRESS_POLL_S", 0.0)
+            patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.0)
+            patch.setattr(pipeline_child, "PipelineThread", Beside(rests))
+            lake: Any = None
+            pipeline_child._run(lake, Job("", "this", None, 0.1, logging.INFO), channel, channel)
+        assert channel.steps == expected
+
+
+def check_in_run() -> None:
+    """A loop rests while it waits for its next run, and not in a run."""
+    in_run, go_on = threading.Event(), threading.Event()
+
+    def run_once() -> None:
+        in_run.set()
+        assert go_on.wait(HANG_S)
+
+    loop = PipelineLoop(run_once, 3600.0)
+    loop.start()
+    try:
+        assert in_run.wait(HANG_S)
+        assert not loop.rests()
+        go_on.set()
+        wait_until(loop.rests)
+    finally:
+        go_on.set()
+        loop.stop()
+
+
+class Endless:
+    """A process of which is known only whether it was killed."""
+
+    killed = False
+
+    def kill(self) -> None:
+        """Note it."""
+        self.killed = True
+
+
+def check_stopping() -> None:
+    """One that is to stop has the time of that, however still it is."""
+    process: Any = Endless()
+    looks: list[bool] = []
+
+    def is_stopping() -> bool:
+        looks.append(len(looks) < 10)
+        return looks[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.001)
+        with HangWatch(process, lambda: 1, is_stopping, 0.0) as watch:
+            wait_until(lambda: process.killed)
+    assert watch.has_killed
+    assert len(looks) == 11
+
+
+CHECKS = (check_looks, check_steps, check_rests, check_in_run, check_stopping)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rules(check: Callable[[], None]) -> None:
+    """Each holds."""
+    check()
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("looks are counted, not time", Stillness.look, "self._looks * limits.PIPELINE_TOLD_EACH_S",
+                '__import__("time").time()'), check_looks),
+        (Broken("whoever goes on begins anew", Stillness.look, "else 0", "else self._looks"), check_looks),
+        (Broken("what never told anything hangs too", Stillness.look, "steps == self._steps",
+                "None is not steps == self._steps"), check_looks),
+        (Broken("a step is something else", ReplicaProgress._go_on_to, "doing != self._doing", "True"), check_steps),
+        (Broken("a run that fails is a step", ReplicaProgress.failed, "self._go_on_to(None)", "pass"), check_steps),
+        (Broken("tasks are steps", ReplicaProgress.reach, "self._go_on_to(doing)", "pass"), check_steps),
+        (Broken("who rests goes on", pipeline_child._run, "rested += pipeline.rests()", "pass"), check_rests),
+        (Broken("who works rests not", pipeline_child._run, "pipeline.rests()", "1"), check_rests),
+        (Broken("a run is no rest", PipelineLoop.rests, "self._rests", "True"), check_in_run),
+        (Broken("one that stops has its time", HangWatch._run, "not self._is_stopping()", "True"), check_stopping),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, check)
+
+
+@pytest.mark.parametrize("close", ["", "import os; os.close(1); sys.stdout = None"])
+def test_it_is_ended(tmp_path: Path, close: str) -> None:
+    """One that hangs is killed and begun again, whether or not it can still tell anything."""
+    program = HANGS.replace("CLOSE", close)
+    with tracelake.init(tmp_path / "lake") as lake, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.001)
+        patch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+        patch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.0)
+        process = PipelineProcess(lake, None, 0.1, (sys.executable, "-S", "-c", program), 0.004)
+        process.start()
+        try:
+            wait_until(lambda: process.restarts() >= 2)
+            assert "made no step for 0.004 s, and was ended" in str(process.problem())
+        finally:
+            process.stop()
+
+
+def test_a_second_signal_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that is ended at once, as by a second Ctrl-C, has nothing to say of what it cancels."""
+
+    async def end_at_once() -> None:
+        server = uvicorn.Server(run._config(FastAPI(), None))
+        server.config.load()
+        await server.config.lifespan_class(server.config).startup()
+
+    asyncio.run(end_at_once())
+    assert "Traceback" not in caplog.text

@@ -1,0 +1,436 @@
+"""Signing in by a provider that answers what it must not, changes its keys, is down, or slow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+from urllib.parse import parse_qs
+
+import anyio
+import httpx
+import pytest
+
+from tests.access.test_id_token import public, signing_key
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tests.server import openid
+from tests.server.client import Client
+from tests.server.openid import Person
+from tests.server.signing_in import OURS, Site, alone, begin, served
+from tracelake import limits
+from tracelake.access import begun as access_begun
+from tracelake.access.openid import SignInSecret
+from tracelake.server import cookies, provider, provider_pages
+
+
+@dataclass
+class Answers:
+    """A provider of which a test says the answers: by path, status and body. It is served at `url`."""
+
+    url: str = ""
+    keys: list[Any] = field(default_factory=list)
+    changed: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    claims: dict[str, Any] = field(default_factory=dict)
+    signs_with: Any = None
+    access_token: Any = "a"
+    asked: list[str] = field(default_factory=list)
+
+    def answer(self, path: str, nonce: str) -> tuple[int, bytes]:
+        """Return what is answered."""
+        self.asked.append(path)
+        if path in self.changed:
+            return self.changed[path]
+        match path:
+            case "/token":
+                from tests.access.test_id_token import signed  # noqa: PLC0415
+
+                now_s = int(time.time())
+                claims: dict[str, Any] = {
+                    "iss": self.url,
+                    "nonce": nonce,
+                    "iat": now_s,
+                    "exp": now_s + 60,
+                } | self.claims
+                return 200, json.dumps(
+                    {"id_token": signed(self.signs_with, None, **claims), "access_token": self.access_token}
+                ).encode()
+            case "/keys":
+                return 200, json.dumps({"keys": self.keys}).encode()
+            case "/userinfo":
+                return 200, json.dumps({"sub": "ada", "groups": ["keepers"]}).encode()
+        ways = {f"{name}_endpoint": f"{self.url}/{name}" for name in ("authorization", "token", "userinfo")}
+        return 200, json.dumps({"issuer": self.url, "jwks_uri": f"{self.url}/keys"} | ways).encode()
+
+
+@pytest.fixture(scope="module")
+def serving_answers() -> Iterator[Answers]:
+    """Return a provider that answers as it is told."""
+    told = Answers(keys=public(signing_key()))
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            code = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()).get(
+                "code", [""]
+            )
+            status, body = told.answer(self.path, code[0])
+            self.send_response(status)
+            self.send_header("Location", f"{told.url}/elsewhere")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *_arguments: Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        told.url = f"http://127.0.0.1:{server.server_port}"
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield told
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def at_answers(serving_answers: Answers) -> Iterator[Site]:
+    """Return a lake whose people sign in by it; at the second server, where nothing listens."""
+    settings = openid.openid(serving_answers.url)
+    with served(settings, openid.openid("http://127.0.0.1:1")) as site:
+        yield site
+
+
+@pytest.fixture
+def answers(serving_answers: Answers) -> Answers:
+    """Return it as it was at first."""
+    fresh = Answers(serving_answers.url, public(signing_key()))
+    vars(serving_answers).update(vars(fresh))
+    return serving_answers
+
+
+@pytest.fixture
+def told(at_answers: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """Return the lake, where nobody is signed in."""
+    return alone(at_answers, monkeypatch)
+
+
+def come_back(site: Site) -> Any:
+    """Sign in, where the provider asks nobody for anything; its code is the nonce, which it gives back."""
+    person = site.person("ada")
+    begun = SignInSecret(begin(person))
+    return person.get(f"/sign-in/callback?code={begun.nonce}&state={begun.state}")
+
+
+def check_made_up(told: Site, answers: Answers) -> None:
+    """What no server of the lake has signed, or for another address, asks the provider for nothing."""
+    held, eve = SignInSecret("e" * 43), told.person("eve")
+    eve.begin("/")
+    _, *rest = eve.cookies[cookies.BEGUN_COOKIE].split(".")
+    eve.cookies[cookies.BEGUN_COOKIE] = ".".join((held.secret, *rest))
+    answers.asked = []
+    back = f"/sign-in/callback?code={held.nonce}&state={held.state}"
+    assert (eve.get(back).status_code, answers.asked) == (400, [])
+    ada = told.person("ada")
+    begun = SignInSecret(begin(ada))
+    back = f"/sign-in/callback?code={begun.nonce}&state={begun.state}"
+    elsewhere = Person(Client(ada.client._app, "http://localhost"), "ada")
+    elsewhere.cookies = dict(ada.cookies)
+    assert elsewhere.get(back).status_code == 400
+    assert ada.get(back).status_code == 200
+
+
+def test_what_is_made_up(told: Site, answers: Answers) -> None:
+    """It is of no use."""
+    check_made_up(told, answers)
+
+
+def check_over_tls(told: Site, _answers: Answers) -> None:
+    """Over TLS cookies have names that no other site can plant, and what is planted under the bare ones is none."""
+    tls = Client(told.servers[0]._app, "https://127.0.0.1")
+    ada, victim = Person(tls, "ada"), Person(tls, "ben")
+    begun = ada.get("/sign-in/provider")
+    secret = SignInSecret(ada.cookies[f"__Host-{cookies.BEGUN_COOKIE}"].partition(".")[0])
+    back = f"/sign-in/callback?code={secret.nonce}&state={secret.state}"
+    victim.cookies = {cookies.BEGUN_COOKIE: ada.cookies[f"__Host-{cookies.BEGUN_COOKIE}"]}
+    assert victim.get(back).status_code == 400
+    answer = ada.get(back)
+    assert answer.status_code == 200
+    host = f"__Host-{cookies.COOKIE}"
+    assert list(ada.cookies) == [host]
+    victim.cookies = {cookies.COOKIE: ada.cookies[host]}
+    assert victim.get("/api/v1/traces").status_code == 401
+    assert "Sign out" not in victim.get("/sign-in").text
+    assert ada.get("/api/v1/traces").status_code == 200
+    assert "Sign out" in ada.get("/sign-in").text
+    out = ada.get("/sign-out", "POST", Origin="https://127.0.0.1")
+    assert (ada.cookies, [each.standing for each in told.lake.sessions.all()]) == ({}, ["revoked"])
+    lines = [line for each in (begun, answer, out) for line in each.headers.get_list("set-cookie")]
+    assert len(lines) == 4
+    for line in lines:  # else a browser takes none of them
+        assert line.startswith("__Host-"), line
+        assert all(f"; {word}" in line for word in ("Secure", "Path=/;", "HttpOnly")), line
+        assert "domain" not in line.lower(), line
+
+
+def test_over_tls(told: Site, answers: Answers) -> None:
+    """They do, from the beginning to signing out."""
+    check_over_tls(told, answers)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("what a browser began is signed", access_begun.begun_of,
+                "not hmac.compare_digest(signature.encode(), _signature(body, by, place).encode())", "False"),
+         check_made_up),
+        (Broken("for this address", access_begun._signature, "{place}", "any"), check_made_up),
+        (Broken("only __Host- over TLS", cookies.our_cookies, 'cookie_name(name, scope["scheme"]): name',
+                "name: name"), check_over_tls),
+        (Broken("also bare ones over TLS", cookies.our_cookies, "bare.get(called)", "bare.get(called, called)"),
+         check_over_tls),
+        (Broken("__Host- is Secure", cookies._set, "secure=secure", "secure=secure and bool(value)"),
+         check_over_tls),
+        (Broken("__Host- has the first path", cookies._set, "is_begun and not secure", "is_begun"),
+         check_over_tls),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_of_cookies_are_caught(
+    told: Site, answers: Answers, broken: Broken, check: Callable[[Site, Answers], None]
+) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(told, answers))
+
+
+def test_keys_that_the_provider_changes(
+    told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the provider says of itself is kept; where a key is new, keys are read again, once."""
+    assert come_back(told).status_code == 200
+    monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    answers.asked = []
+    assert come_back(told).status_code == 200
+    assert answers.asked == ["/token", "/userinfo"]
+    answers.signs_with = signing_key("other")
+    answers.keys = public(answers.signs_with)
+    assert come_back(told).status_code == 200
+    answers.keys, answers.asked, answers.signs_with = [], [], signing_key("third")
+    answer = come_back(told)
+    assert (answer.status_code, answers.asked) == (401, ["/token", "/keys"])
+    assert "signed by none of its keys" in answer.text
+    answers.keys, answers.asked = [{**public(signing_key())[0], "kid": "third"}], []
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
+    assert (come_back(told).status_code, answers.asked) == (401, ["/token"])
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    assert come_back(told).status_code == 401
+    answers.keys, answers.asked = public(answers.signs_with), []
+    assert (come_back(told).status_code, answers.asked) == (200, ["/token", "/keys", "/userinfo"])
+
+
+def check_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a provider says of itself is kept once it can be used: out of order for a moment is not for an hour."""
+    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    for path in ("/.well-known/openid-configuration", "/keys"):
+        monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
+        answers.changed = {path: (200, b'{"status": "maintenance"}')}
+        assert (
+            told.servers[0].get("/sign-in/provider") if "known" in path else come_back(told)
+        ).status_code == 502
+        monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
+        answers.changed = {}
+        assert come_back(told).status_code == 200
+
+
+def test_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that cannot be used is not."""
+    check_what_is_kept(told, answers, monkeypatch)
+
+
+def check_bad_answers(told: Site, answers: Answers) -> None:
+    """Whatever a provider answers, nobody is signed in, keys go on working, and a page says what is wrong."""
+    huge = b'{"keys": [' + b" " * limits.PROVIDER_ANSWER_MAX_BYTES + b"]}"
+    many = json.dumps({"keys": answers.keys * (limits.PROVIDER_KEYS_MAX + 1)}).encode()
+    deep = b"[" * 100_000
+    cases: list[tuple[str, int, bytes, int, str]] = [
+        ("/keys", 200, huge, 502, "bytes"),
+        ("/keys", 200, many, 502, "list of keys"),
+        ("/keys", 200, b'{"keys": 7}', 502, "list of keys"),
+        ("/keys", 200, deep, 502, "answers 200"),
+        ("/keys", 500, b"{}", 502, "answers 500"),
+        ("/keys", 302, b"", 502, "answers 302"),
+        ("/token", 200, b"[]", 502, "answers 200"),
+        ("/token", 200, b"{}", 502, "without an id token"),
+        ("/token", 200, b'{"id_token": "a.b.c"}', 401, "does not count"),
+        ("/token", 400, b'{"error": "invalid_grant"}', 401, "sign in again"),
+        ("/token", 200, huge, 502, "bytes"),
+        ("/userinfo", 200, b'{"sub": "eve", "groups": ["keepers"]}', 401, "somebody else"),
+        ("/userinfo", 200, b"{}", 401, "somebody else"),
+        ("/userinfo", 200, b'{"sub": "ada", "groups": ["k\xff"]}', 502, "answers 200"),
+    ]
+    for path, status, body, expected, word in cases:
+        answers.changed = {path: (status, body)}
+        answer = come_back(told)
+        assert (answer.status_code, word in answer.text) == (expected, True), (
+            path,
+            body[:60],
+            answer.text[-900:],
+        )
+        assert "API key" in answer.text
+    assert "/elsewhere" not in answers.asked
+    for access_token in ("\xe9", "a\r\nX: y", None):
+        answers.changed, answers.access_token = {}, access_token
+        assert "access token" in come_back(told).text
+    answers.access_token = "a"
+    answers.changed = {}
+    for claims in ({"aud": "other"}, {"nonce": "other"}, {"iss": "http://127.0.0.1"}, {"exp": 1}):
+        answers.claims = claims
+        assert come_back(told).status_code == 401, claims
+    assert told.lake.sessions.all() == []
+
+
+def test_bad_answers(told: Site, answers: Answers) -> None:
+    """Huge, deep, of another shape, of somebody else, a redirect."""
+    check_bad_answers(told, answers)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("answers are bounded", provider._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
+        Broken("keys are bounded", provider._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
+        Broken("what is told is of who signed in", provider.Provider.claims, 'told.get("sub") != claims["sub"]',
+               "False"),
+        Broken("redirects are not followed", provider._fetched, "client.stream(method, url,",
+               "client.stream(method, url, follow_redirects=True,"),
+    ],
+    ids=lambda broken: broken.rule,
+)  # fmt: skip
+def test_bad_answers_are_caught(told: Site, answers: Answers, broken: Broken) -> None:
+    """Each bound of answers is noticed when it is gone."""
+    assert_caught(broken, lambda: check_bad_answers(told, answers))
+
+
+def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page says so, and keys go on working: where nothing listens, nothing is answered in time, or many ask."""
+    key = {"Authorization": f"Bearer {told.lake.keys.create('ada', 'read').token}"}
+    told.later()
+    here, down = told.servers
+    answer = down.get("/sign-in/provider")
+    assert (answer.status_code, "does not answer" in answer.text) == (502, True)
+    assert "sign in by a key" in answer.text
+    assert down.get("/api/v1/traces", headers=key).status_code == 200
+    answers.changed = {
+        "/.well-known/openid-configuration": (200, json.dumps({"issuer": "http://other"}).encode())
+    }
+    assert "set oidc_issuer to the same letters" in here.get("/sign-in/provider").text
+    monkeypatch.setattr(limits, "PROVIDER_WAIT_S", 0.0)
+    assert "does not answer (TimeoutError)" in here.get("/sign-in/provider").text
+
+
+def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all places are taken a sign-in waits for one; if that takes long it still counts when it is tried again."""
+    held: list[Any] = []
+    init = provider.Provider.__init__
+
+    def noted(self: Any, *given: Any) -> None:
+        init(self, *given)
+        held.append(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(provider.Provider, "__init__", noted)
+        with served(*[openid.openid(answers.url)] * 2) as site:
+            person = site.person("ada")
+            begun = SignInSecret(begin(person))
+            back = f"/sign-in/callback?code={begun.nonce}&state={begun.state}"
+            places = held[0]._places
+            for each in range(limits.PROVIDER_REQUESTS_MAX):
+                places.acquire_on_behalf_of_nowait(each)
+            patch.setattr(limits, "PROVIDER_WAIT_S", 0.01)
+            answer = person.get(back)
+            assert (answer.status_code, "many sign in at once" in answer.text) == (503, True)
+            assert cookies.BEGUN_COOKIE in person.cookies
+            patch.setattr(limits, "PROVIDER_WAIT_S", HANG_S)
+
+            async def asked() -> list[int]:
+                statuses: list[int] = []
+                transport = httpx.ASGITransport(person.client._app)
+                cookie = f"{cookies.BEGUN_COOKIE}={person.cookies[cookies.BEGUN_COOKIE]}"
+                async with (
+                    httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+                    anyio.create_task_group() as group,
+                ):
+                    group.start_soon(_free_one, places)
+                    statuses.append((await client.get(back, headers={"Cookie": cookie})).status_code)
+                    group.cancel_scope.cancel()
+                return statuses
+
+            assert anyio.run(asked) == [200]
+
+
+async def _free_one(places: anyio.CapacityLimiter) -> None:
+    while not places.statistics().tasks_waiting:
+        await anyio.sleep(0.001)
+    places.release_on_behalf_of(0)
+
+
+def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Junk takes the places of a provider for moments alone."""
+    check_waiting(told, answers, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("what cannot be used is not kept", provider.Provider._known,
+                'checked(await self._answer("GET", url))',
+                'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
+         check_what_is_kept),
+        (Broken("what was begun still counts", provider_pages.provider_pages, "isinstance(error, BackPressureError)",
+                "False"), check_waiting),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_of_asking_are_caught(
+    told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch, broken: Broken, check: Any
+) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(told, answers, monkeypatch))
+
+
+@pytest.mark.usefixtures("answers")
+def test_no_proxy_on_this_machine(told: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes to this machine without TLS goes through no proxy that the environment names."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    assert come_back(told).status_code == 200
+
+
+def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.LogCaptureFixture) -> None:
+    """Also who shows a key that is none, and who signs out."""
+    caplog.set_level(logging.INFO)
+    assert come_back(told).status_code == 200
+    (session,) = told.lake.sessions.all()
+    answers.claims = {"groups": ["strangers"]}
+    assert come_back(told).status_code == 403
+    ben = told.person("ben")
+    assert ben.client.post("/sign-in", content=b"key=none", headers=OURS).status_code == 401
+    ben.cookies = {cookies.COOKIE: told.lake.sessions.begin("ben", "read", "*").token}
+    ben.get("/sign-out", "POST", **OURS)
+    lines = [each.getMessage() for each in caplog.records if each.name.startswith("tracelake")]
+    for beginning in (
+        f"session {session.id} 'ada' began",
+        "refused: to sign in by the provider: ada is known",
+        "refused: to sign in by a key",
+        "session s",
+    ):
+        assert any(line.startswith(beginning) for line in lines), lines
+    assert any(line.endswith("'ben' ended: signed out") for line in lines), lines
