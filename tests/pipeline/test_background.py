@@ -74,6 +74,17 @@ def test_inputs_that_cannot_be_read_slow_no_other_down() -> None:
     assert loop.problem() is None
 
 
+def test_inputs_that_cannot_be_read_are_told_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Where a source cannot be read is what its owner has to mend; where in the code it was met, helps nobody."""
+    runs = Runs(failures=3, until=4)
+    runs.error = UnreadInputsError
+    loop = PipelineLoop(runs.run_once, 0.001)
+    loop.start()
+    assert runs.reached.wait(HANG_S)
+    loop.stop()
+    assert [(record.message, record.exc_info) for record in caplog.records] == [("no store", None)]
+
+
 def test_stop_lets_a_run_finish() -> None:
     """Stop returns after the run that is under way, and no other begins."""
     runs, release = Runs(failures=0, until=1), Event()

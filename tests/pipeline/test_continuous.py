@@ -150,6 +150,12 @@ def test_files_that_appear_are_taken_once(
     assert (again.spans_new, again.spans_repeated) == (1, 1)
 
 
+@pytest.mark.parametrize("name", ["é" * 200, "a" * 300 + "/*.jsonl", "one/" * 1_024 + "*.jsonl"])
+def test_a_name_that_no_file_can_have_is_one_that_none_has(tmp_path: Path, name: str) -> None:
+    """A pattern whose names are too long for a file system matches nothing, as any that waits for its first file."""
+    assert watching.FileWatch(str(tmp_path / name)).look() == []
+
+
 def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """With more waiting, the one that is begun is finished and no other is begun."""
     monkeypatch.setattr("tracelake.pipeline.continuous.TRANSACTION_INPUT_MAX_BYTES", 1)

@@ -91,4 +91,7 @@ class PipelineLoop:
 
 
 def _log(error: Exception, _pause_s: float) -> None:
-    logger.error("the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error)
+    if isinstance(error, UnreadInputsError):
+        logger.error("%s", error)  # what it says is all there is to know
+    else:
+        logger.error("the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error)

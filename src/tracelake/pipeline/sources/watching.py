@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import time
@@ -76,8 +77,17 @@ class FileWatch:
     def _require_readable(self) -> None:
         """Raise OSError for a folder that is there and cannot be read: `glob` takes it for one that is empty."""
         folder = Path(self._path)
-        while glob.has_magic(str(folder)) or not folder.is_dir():
+        while glob.has_magic(str(folder)) or not _is_folder(folder):
             if folder == folder.parent:
                 return
             folder = folder.parent
         os.scandir(folder).close()
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False  # no file can have the name, which is as good as none that has it
+        raise
