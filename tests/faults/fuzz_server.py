@@ -39,6 +39,7 @@ from tests.server.process import serving
 from tests.server.slow_connections import DATA, HEADERS, PREFACE, SETTINGS, call_head, frame
 from tracelake.server.app import create_app
 from tracelake.server.grpc_door import NOT_KEPT, TRACES
+from tracelake.server.grpc_server import emptied
 from tracelake.tracking.inbox import Inbox
 
 CONNECTIONS: Final = 40
@@ -104,6 +105,8 @@ class Fuzz:
 
     async def run(self) -> None:
         """Send all."""
+        with emptied(asyncio.get_running_loop()):  # which is busy, too
+            grpc.aio.init_grpc_aio()
         fuzzing = [asyncio.ensure_future(self._http(number)) for number in range(CONNECTIONS)]
         fuzzing += [asyncio.ensure_future(self._grpc(number)) for number in range(CALLERS)]
         fuzzing += [asyncio.ensure_future(self._frames())]

@@ -94,4 +94,6 @@ def _log(error: Exception, _pause_s: float) -> None:
     if isinstance(error, UnreadInputsError):
         logger.error("%s", error)  # what it says is all there is to know
     else:
-        logger.error("the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error)
+        logger.error(
+            "the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error
+        )
