@@ -185,9 +185,9 @@ def test_batches_have_the_oldest_first_by_id(make: Make, monkeypatch: pytest.Mon
 
     check()
     for broken in (
-        Broken("batches have traces by id", batches_of, "sorted(sizes_bytes.items())", "sizes_bytes.items()"),
-        Broken("a batch has so many traces", batches_of, "len(batch) == ARCHIVE_BATCH_TRACES or ", ""),
-        Broken("a batch has so many bytes", batches_of, " or size_bytes > room", ""),
+        Broken("batches have traces by id", batches_of, "sorted(sizes_bytes)", "sizes_bytes"),
+        Broken("a batch has so many traces", batches_of, ", ARCHIVE_BATCH_TRACES", ""),
+        Broken("a batch has so many bytes", batches_of, "sizes_bytes.__getitem__, A", "lambda _: 0, A"),
         Broken("the next look is behind the last one", Candidates.batches, "rows[-1]", "rows[0]"),
     ):
         assert_caught(broken, check)

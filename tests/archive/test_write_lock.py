@@ -171,5 +171,8 @@ def test_what_one_transaction_clears_is_bounded() -> None:
         assert pieces == [[0, 1], [2], [3], [4, 5], [6], [7], [8]]
 
     check()
-    for rule, words in (("by traces", "len(piece) == traces_max or "), ("by bytes", " or size_bytes > room")):
-        assert_caught(Broken(rule, passes._pieces, words, ""), check)
+    for rule, words, others in (
+        ("by traces", ", traces_max)", ")"),
+        ("by bytes", "len(of[each.trace_id].data)", "0"),
+    ):
+        assert_caught(Broken(rule, passes._pieces, words, others), check)

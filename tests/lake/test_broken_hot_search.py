@@ -15,7 +15,7 @@ from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
 from tests.lake import test_hot_traces as trace_tests
 from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
-from tracelake.lake import hot_lists, hot_parts, hot_search
+from tracelake.lake import hot_lists, hot_parts, hot_search, hot_traces
 from tracelake.lake.hot_lists import HotLists, WaitingRows
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
@@ -246,15 +246,18 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
-            "a trace is large by its parts", Uncommitted.is_large, "count > limits.HOT_TRACE_PARTS", "False"
+            "a trace is large by its parts",
+            hot_traces.is_large,
+            "len(parts) > limits.HOT_TRACE_PARTS",
+            "False",
         ),
         check_sizes,
     ),
     (
         Broken(
             "a trace is large by its bytes",
-            Uncommitted.is_large,
-            "size_bytes > limits.HOT_TRACE_BYTES",
+            hot_traces.is_large,
+            "sum(part[2] for part in parts) > limits.HOT_TRACE_BYTES",
             "False",
         ),
         check_sizes,
@@ -269,9 +272,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_turns,
     ),
     (
-        Broken(
-            "small traces need no turn", HotTraces.rows, "not self._uncommitted.is_large(trace_id)", "False"
-        ),
+        Broken("small traces need no turn", HotTraces.rows, "not is_large(parts)", "False"),
         check_turns,
     ),
     (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ import tracelake
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
+from tracelake.lake import hot_traces
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
@@ -71,9 +73,10 @@ def test_what_was_given_up_is_read(store: TrackingStore, monkeypatch: pytest.Mon
     assert span_ids(traces, 1) == [2, 3]
     of_trace = Uncommitted.of_trace
 
-    def given_up(self: Uncommitted, trace_id: str, *, waiting: bool = False) -> list[ListedPart]:
-        Outbox(store).give_up([second])
-        return of_trace(self, trace_id, waiting=waiting)
+    def given_up(self: Uncommitted, trace_id: str, **asked: Any) -> list[ListedPart]:
+        if asked.get("waiting"):
+            Outbox(store).give_up([second])
+        return of_trace(self, trace_id, **asked)
 
     monkeypatch.setattr(Uncommitted, "of_trace", given_up)
     assert span_ids(traces, 1) == [1, 2, 3]
@@ -86,12 +89,12 @@ def test_a_trace_is_large_by_parts_and_by_bytes(
     """Either is enough."""
     for span in (1, 2, 3):
         store.write([request((1, span))])
-    uncommitted = Uncommitted(store)
-    assert not uncommitted.is_large(trace_id(1))
+    first, second = (Uncommitted(store).of_trace(trace_id(number)) for number in (1, 2))
+    assert not hot_traces.is_large(first)
     monkeypatch.setattr(limits, "HOT_TRACE_PARTS", parts)
     monkeypatch.setattr(limits, "HOT_TRACE_BYTES", size_bytes)
-    assert uncommitted.is_large(trace_id(1))
-    assert not uncommitted.is_large(trace_id(2))
+    assert hot_traces.is_large(first)
+    assert not hot_traces.is_large(second)
 
 
 def test_large_traces_are_read_in_turn(
@@ -106,7 +109,7 @@ def test_large_traces_are_read_in_turn(
     monkeypatch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
     with traces._reading, monkeypatch.context() as patch:
         assert span_ids(traces, 2) == [1]
-        patch.setattr(Uncommitted, "of_trace", None)  # nor has who waits its parts in memory meanwhile
+        patch.setattr(Uncommitted, "of_traces", None)  # nor has who waits spans in memory meanwhile
         with pytest.raises(BackPressureError, match="read this one again later"):
             traces.rows(trace_id(1))
     assert span_ids(traces, 1) == [1, 2, 3]

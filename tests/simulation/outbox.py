@@ -125,8 +125,10 @@ class _SimulatedParts(Uncommitted):
         super().__init__(tracking())
         self._process = process
 
-    def of_trace(self, trace_id: str, *, waiting: bool = False) -> list[ListedPart]:
-        effect = partial(super().of_trace, trace_id, waiting=waiting)
+    def of_trace(
+        self, trace_id: str, *, at_most: int | None = None, waiting: bool = False
+    ) -> list[ListedPart]:
+        effect = partial(super().of_trace, trace_id, at_most=at_most, waiting=waiting)
         return self._read("parts of a trace", effect)  # type: ignore[no-any-return]
 
     def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:

@@ -28,7 +28,6 @@ from tracelake.storage import (
     Indeterminate,
     settle,
 )
-from tracelake.storage import postgres as postgres_records
 from tracelake.storage.postgres import PostgresKeyValueStore
 from tracelake.storage.record_objects import record_path
 from tracelake.storage.retries import tries
@@ -168,7 +167,7 @@ def test_postgres_many_records_are_all_there_or_none(
         assert [entry.key for entry in table.scan("p")] == ["a"]
 
     assert_caught(
-        Broken("a statement is bounded", postgres_records._pieces, "size_bytes > limits", "0 > limits"), check
+        Broken("a statement is bounded", PostgresKeyValueStore.set_all, "len(records[key])", "0"), check
     )
     check()
 

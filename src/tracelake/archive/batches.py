@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tracelake.batching import batches
 from tracelake.limits import ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES
 
 Place: TypeAlias = tuple[int, str]
@@ -25,13 +26,7 @@ class TraceBatch:
 
 def batches_of(sizes_bytes: Mapping[str, int], end: Place) -> Iterator[TraceBatch]:
     """Cut traces into batches, in the order of their ids: what lies together in the tables is read together."""
-    batch: list[str] = []
-    room = ARCHIVE_BATCH_BYTES
-    for trace_id, size_bytes in sorted(sizes_bytes.items()):
-        if batch and (len(batch) == ARCHIVE_BATCH_TRACES or size_bytes > room):
-            yield TraceBatch(tuple(batch), ARCHIVE_BATCH_BYTES - room, end)
-            batch, room = [], ARCHIVE_BATCH_BYTES
-        batch.append(trace_id)
-        room -= size_bytes
-    if batch:
-        yield TraceBatch(tuple(batch), ARCHIVE_BATCH_BYTES - room, end)
+    for ids in batches(
+        sorted(sizes_bytes), sizes_bytes.__getitem__, ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES
+    ):
+        yield TraceBatch(tuple(ids), sum(map(sizes_bytes.__getitem__, ids)), end)

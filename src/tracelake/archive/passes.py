@@ -18,6 +18,7 @@ from tracelake.archive.layouts import encode, read_back
 from tracelake.archive.model import HotSnapshot, LayoutName, Stored
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
+from tracelake.batching import batches
 from tracelake.limits import ARCHIVE_FINALIZE_BYTES, ARCHIVE_FINALIZE_TRACES, ARCHIVE_UPLOADS_AT_ONCE
 from tracelake.storage import ObjectStore
 
@@ -116,17 +117,7 @@ def _pieces(
     stored: Sequence[Stored], of: Mapping[str, HotSnapshot], traces_max: int
 ) -> Iterator[list[Stored]]:
     """Yield what one transaction finalizes: writers wait as long as it clears payloads."""
-    piece: list[Stored] = []
-    room = ARCHIVE_FINALIZE_BYTES
-    for each in stored:
-        size_bytes = len(of[each.trace_id].data)
-        if piece and (len(piece) == traces_max or size_bytes > room):
-            yield piece
-            piece, room = [], ARCHIVE_FINALIZE_BYTES
-        piece.append(each)
-        room -= size_bytes
-    if piece:
-        yield piece
+    return batches(stored, lambda each: len(of[each.trace_id].data), ARCHIVE_FINALIZE_BYTES, traces_max)
 
 
 _REASONS = {

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from tracelake import limits
 from tracelake._errors import BackPressureError
+from tracelake.batching import batches
 from tracelake.lake.claimed import standing
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.by_trace import add_rows
@@ -130,17 +131,7 @@ class WaitingRows:
 
 def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
     """Cut parts into steps by their bytes: what spans are decoded to takes many times that."""
-    step: list[ListedPart] = []
-    room = limits.UNCOMMITTED_SEARCH_STEP_BYTES
-    for part in parts:
-        size_bytes = part[2]
-        if step and size_bytes > room:
-            yield step
-            step, room = [], limits.UNCOMMITTED_SEARCH_STEP_BYTES
-        step.append(part)
-        room -= size_bytes
-    if step:
-        yield step
+    return batches(parts, lambda part: part[2], limits.UNCOMMITTED_SEARCH_STEP_BYTES)
 
 
 def _shown(view: CommitView, trace_ids: Sequence[str]) -> list[str]:

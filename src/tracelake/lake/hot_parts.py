@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count
 from threading import Lock
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tracelake import limits, tiers
 from tracelake._errors import DamageError, InputError
+from tracelake.batching import batches
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import SPANS
@@ -188,11 +189,12 @@ class HotParts:
         new = {each: size for each, size in sizes.items() if each not in there}
         if at_work and sum(sizes.values()) > limits.UNCOMMITTED_SEARCH_LEFT_BYTES:
             return Covering(_in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True)
-        for number, step in enumerate(_steps(new, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)):
+        steps = batches(new, new.__getitem__, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)
+        for number, step in enumerate(steps):
             if number > 0 and time.monotonic() > until_s:
                 later += len(step)
             else:
-                parts.append(self._part(uncommitted, step, analyzer))
+                parts.append(self._part(uncommitted, {each: new[each] for each in step}, analyzer))
         return Covering(_in_order(parts), len(wanted) - len(sizes) + later, later=later)
 
     def _part(self, uncommitted: Uncommitted, sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
@@ -265,18 +267,6 @@ def _useful(parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyze
         and 2 * sum(each in wanted for each in part.sizes) >= len(part.sizes)
         and part.is_there
     ]
-
-
-def _steps(sizes: Mapping[int, int], step_bytes: int) -> Iterator[dict[int, int]]:
-    """Cut rows into steps by their bytes; one that is larger is a step by itself."""
-    step: dict[int, int] = {}
-    for sequence, size in sizes.items():
-        if step and sum(step.values()) + size > step_bytes:
-            yield step
-            step = {}
-        step[sequence] = size
-    if step:
-        yield step
 
 
 def _decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, int]:

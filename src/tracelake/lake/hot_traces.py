@@ -37,8 +37,10 @@ class HotTraces:
         Of a large one what waits in the outbox alone, unless some of it was given up: a commit that is chosen after
         this call has the rest. Raises DamageError, and BackPressureError where others read large traces for too long.
         """
-        if not self._uncommitted.is_large(trace_id):
-            return self._read(self._uncommitted.of_trace(trace_id))
+        # Not one more is listed than it takes to tell whether it is large.
+        parts = self._uncommitted.of_trace(trace_id, at_most=limits.HOT_TRACE_PARTS + 1)
+        if not is_large(parts):
+            return self._read(parts)
         if not self._reading.acquire(timeout=limits.HOT_TRACE_WAIT_S):
             raise BackPressureError("other large traces take too long to be read; read this one again later")
         try:
@@ -62,3 +64,8 @@ class HotTraces:
         for part in self._uncommitted.of_traces(parts):
             add_rows(unpacked(part.trace_id, part.payload, part.size_bytes), columns)
         return pa.Table.from_batches([columns.take()])
+
+
+def is_large(parts: Sequence[ListedPart]) -> bool:
+    """Whether a trace has so many parts, or bytes, that not every read takes all that is here of it."""
+    return len(parts) > limits.HOT_TRACE_PARTS or sum(part[2] for part in parts) > limits.HOT_TRACE_BYTES

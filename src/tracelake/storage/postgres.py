@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -21,6 +21,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
+from tracelake.batching import batches
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import (
     check_value,
@@ -205,7 +206,8 @@ class PostgresKeyValueStore:
             check_value(key, value)
             encode_key("key", key)
         # By key, for two that lock the same rows in different orders wait for each other.
-        for keys in _pieces(records, sorted(records, key=str.encode)):
+        in_order = sorted(records, key=str.encode)
+        for keys in batches(in_order, lambda key: len(records[key]), limits.POSTGRES_STATEMENT_BYTES):
             versions = [new_version() for _ in keys]
             values = [records[key] for key in keys]
             row = (inside, [key.encode() for key in keys], values, versions)
@@ -371,20 +373,6 @@ def _configure(connection: _PostgresConnection) -> None:
             str(int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)),
         ),
     )
-
-
-def _pieces(records: Mapping[str, bytes], keys: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the keys in order, in lists whose records one statement takes."""
-    piece: list[str] = []
-    size_bytes = 0
-    for key in keys:
-        size_bytes += len(records[key])
-        if piece and size_bytes > limits.POSTGRES_STATEMENT_BYTES:
-            yield piece
-            piece, size_bytes = [], len(records[key])
-        piece.append(key)
-    if piece:
-        yield piece
 
 
 def _entry(row: Row) -> Entry:

@@ -112,21 +112,6 @@ class Uncommitted:
         waits: ColumnElement[bool] = trace_parts.c.sequence.in_(rows)
         return waits
 
-    def is_large(self, trace_id: str) -> bool:
-        """Whether a trace came in so many parts, or bytes, that not every read takes all that is here of it."""
-        of = trace_parts.c
-        # Not one more is looked at than it takes to tell.
-        some = (
-            select(of.size_bytes)
-            .where(of.lake == self._lake, of.trace_id == trace_id)
-            .limit(limits.HOT_TRACE_PARTS + 1)
-            .subquery()
-        )
-        query = select(func.count(), func.coalesce(func.sum(some.c.size_bytes), 0))
-        with self._database.reading() as connection:
-            count, size_bytes = connection.execute(query).one()
-        return bool(count > limits.HOT_TRACE_PARTS or size_bytes > limits.HOT_TRACE_BYTES)
-
     def is_given_up(self, trace_id: str) -> bool:
         """Whether the tables may lack what has left the outbox of a trace, as its mark says."""
         info = trace_info.c
@@ -134,11 +119,13 @@ class Uncommitted:
         with self._database.reading() as connection:
             return connection.execute(query).scalar() is not None
 
-    def of_trace(self, trace_id: str, *, waiting: bool = False) -> list[ListedPart]:
-        """Return what is here of a trace, in order of the rows; where asked, what waits of it alone."""
+    def of_trace(
+        self, trace_id: str, *, at_most: int | None = None, waiting: bool = False
+    ) -> list[ListedPart]:
+        """Return what is here of a trace, in order of the rows: so many at most, or what waits of it alone."""
         of = trace_parts.c
         query = select(of.trace_id, of.sequence, of.size_bytes).order_by(of.sequence)
-        query = query.where(of.lake == self._lake, of.trace_id == trace_id)
+        query = query.where(of.lake == self._lake, of.trace_id == trace_id).limit(at_most)
         with self._database.reading() as connection:
             rows = connection.execute(query.where(self._waiting()) if waiting else query)
             return [(row.trace_id, row.sequence, row.size_bytes) for row in rows]

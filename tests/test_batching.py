@@ -1,0 +1,48 @@
+"""Batches that fit."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.broken import Broken, assert_caught
+from tracelake.batching import batches
+
+
+@given(st.lists(st.integers(0, 12)), st.integers(0, 20), st.none() | st.integers(1, 4))
+def check(sizes: list[int], most_bytes: int, most: int | None) -> None:
+    """All are there, in order; none is too large but one alone; and none could have had the first of the next."""
+    cut = list(batches(sizes, int, most_bytes, most))
+    assert [size for batch in cut for size in batch] == sizes
+    assert all(cut)
+
+    def fits(batch: list[int]) -> bool:
+        return len(batch) == 1 or (sum(batch) <= most_bytes and len(batch) <= (most or len(batch)))
+
+    assert all(map(fits, cut))
+    assert not any(fits([*batch, following[0]]) for batch, following in pairwise(cut))
+
+
+def test_all_are_in_batches_that_fit() -> None:
+    """See `check`."""
+    check()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("by bytes", batches, " or size_bytes > room", ""),
+        Broken("by number", batches, "len(batch) == most or ", ""),
+        Broken("each has all the room", batches, "room = [], most_bytes", "room = [], room"),
+        Broken("one by itself is none too many", batches, "if batch and (", "if ("),
+        Broken("the last is one, too", batches, "    if batch:\n        yield batch", "    pass"),
+        Broken("what is in it takes room", batches, "room -= size_bytes", "pass"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_each_rule_is_needed(broken: Broken) -> None:
+    """Without it, a batch does not fit, or something is left out."""
+    assert_caught(broken, check)
