@@ -15,6 +15,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "limits": "every limit on inputs, queues, retries and waits",
         "results": "what calls return, as plain records",
         "tiers": "which neighbours are put together, by their sizes; pure",
+        "batching": "items cut into batches that fit, by their bytes; pure",
     },
     {
         "formats": "records of the lake as JSON, with their versions",

@@ -50,8 +50,8 @@ def part(
 
 def merged(run: list[Generation]) -> PartRef:
     """Return one part in the place of a run."""
-    documents = sum(each.documents for each in run)
-    return part(run[0].lower, run[-1].upper, documents=documents)
+    documents, size_bytes = sum(each.documents for each in run), sum(each.size_bytes for each in run)
+    return part(run[0].lower, run[-1].upper, documents=documents, size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize("gaps", [1, 3])
@@ -71,6 +71,45 @@ def test_ten_thousand_transactions_leave_few_parts_each_written_few_times(gaps: 
         assert len(parts) <= (FAN_OUT - 1) * levels
     assert sum(each.documents for each in parts) == 10_000
     assert written <= 10_000 * math.log(10_000, FAN_OUT)
+
+
+def check_no_run_is_built_of_rows(size_bytes: int) -> None:
+    """Check that of large spans, too, parts are joined: no run is more than a task joins, and few parts are left."""
+    documents, count = 2_000, 1_500
+    parts: list[PartRef] = []
+    written = 0
+    for number in range(count):
+        parts.append(part(number, number + 1, documents=documents, size_bytes=documents * size_bytes))
+        while run := list(due(generations(parts))):
+            new = merged(run)
+            assert len(run) > 1
+            assert new.size_bytes <= INDEX_MERGED_MAX_BYTES
+            parts = list(with_merged(parts, [each.parts[0] for each in run], [new]) or ())
+            written += new.documents
+    large = 2 * sum(each.size_bytes for each in parts) / INDEX_MERGED_MAX_BYTES
+    large += sum(each.documents for each in parts) / INDEX_REBUILT_PART_ROWS
+    assert len(parts) <= large + (FAN_OUT - 1) * math.log(count, FAN_OUT)
+    assert written <= documents * count * math.log(count, FAN_OUT)
+
+
+@pytest.mark.parametrize("size_bytes", [100, 1_500, 10_000, 140_000])
+def test_no_run_is_built_of_rows(size_bytes: int) -> None:
+    """So many bytes a document: a run that is built of its rows takes minutes, in which a pipeline gets behind."""
+    check_no_run_is_built_of_rows(size_bytes)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("a run is no more than is joined", due, "INDEX_MERGED_MAX_BYTES", "2**62"),
+        Broken("what nothing is joined with is left", Generation.is_full.fget,  # type: ignore[attr-defined]
+               " or 2 * self.size_bytes > INDEX_MERGED_MAX_BYTES", ""),
+    ],
+    ids=lambda broken: broken.rule,
+)  # fmt: skip
+def test_rules_of_large_runs_are_held(broken: Broken) -> None:
+    """Each broken once."""
+    assert_caught(broken, lambda: check_no_run_is_built_of_rows(10_000))
 
 
 def test_nothing_is_due_before_it_is_told() -> None:

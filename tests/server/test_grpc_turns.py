@@ -1,16 +1,18 @@
 """gRPC where turns of the event loop are slow: as many calls as come are begun in few turns, and none waits for others.
 
-Counted are turns, not seconds: a machine that is busy makes both longer.
+Counted are turns, not seconds: a machine that is busy makes both longer. And what is left of calls that have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +21,8 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
+from tracelake._errors import UsageError
+from tracelake.limits import GRPC_ACCEPTED_AT_ONCE
 from tracelake.server import grpc_server as module
 from tracelake.server.grpc_server import emptied, grpc_server
 
@@ -115,30 +119,139 @@ def check_many_are_begun_at_once() -> None:
     assert begun[-1] - begun[0] < AT_ONCE
 
 
+class Reader:
+    """An event loop, as far as it reads a socket of gRPC."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[], None] = lambda: None
+        self.soon: list[Callable[[], None]] = []
+
+    def add_reader(self, _socket: socket.socket, read: Callable[[], None]) -> None:
+        """Note what reads."""
+        self.read = read
+
+    def call_soon(self, read: Callable[[], None]) -> None:
+        """Note what is to be called again."""
+        self.soon.append(read)
+
+
 def check_a_socket_is_emptied() -> None:
-    """The handler of a socket is called once for all bytes that it has."""
+    """The handler of a socket is called once for all bytes, also for none; and again where it raised."""
+    loop, calls = Reader(), []
+    wakes, wake = socket.socketpair()
+
+    def handle(what: str) -> None:
+        calls.append(what)
+        if len(calls) == 3:
+            raise RuntimeError("a loop of before is closed")
+
+    with closing(wakes), closing(wake):
+        wakes.setblocking(False)
+        with emptied(loop):  # type: ignore[arg-type]
+            loop.add_reader(wakes, handle, "called")  # type: ignore[call-arg]
+        assert "add_reader" not in vars(loop), "only while gRPC adds its own"
+        for _ in range(300):
+            wake.send(b"1")
+        loop.read()
+        with pytest.raises(BlockingIOError):
+            wakes.recv(1)
+        loop.read()
+        assert (calls, loop.soon) == (["called"] * 2, [])
+        with pytest.raises(RuntimeError):
+            loop.read()
+        assert loop.soon == [loop.read]
+
+
+class Message(bytes):
+    """The message of a call, which tells whether it is still there."""
+
+
+def check_ended_calls_leave_nothing() -> None:
+    """Of calls that were refused no message stays, and of none anything that is under way; all go on behind an error."""
+    there: weakref.WeakSet[Message] = weakref.WeakSet()
+
+    def read(data: bytes) -> Message:
+        there.add(message := Message(data))
+        return message
+
+    async def refuse(messages: Any, context: Any) -> bytes:
+        assert len(server._server._under_way) == 1
+        await anext(messages)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "refused")
+        raise AssertionError
+
+    def ask(port: int) -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            for number in range(GRPC_ACCEPTED_AT_ONCE):
+                with pytest.raises(grpc.RpcError, match="refused"):
+                    channel.unary_unary("/Good/Call")(b"%d" % number, timeout=HANG_S)
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        calls: list[str] = []
-        wakes, wake = socket.socketpair()
-        with closing(wakes), closing(wake):
-            wakes.setblocking(False)
-            with emptied(loop):
-                loop.add_reader(wakes, calls.append, "called")
-            for times in range(1, 4):
-                for _ in range(100):
-                    wake.send(b"1")
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                assert calls == ["called"] * times
-            loop.remove_reader(wakes)
-        assert "add_reader" not in vars(loop), "only while gRPC adds its own"
+        nonlocal server
+        server = grpc_server([("grpc.so_reuseport", 0)])
+        handler = grpc.stream_unary_rpc_method_handler(refuse, request_deserializer=read)
+        server.add_registered_method_handlers("Good", {"Call": handler})
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        try:
+            await asyncio.to_thread(ask, port)
+            gc.collect()
+            assert len(there) < 4
+            while server._server._under_way:  # an answer is sent before its call has ended
+                await asyncio.sleep(0.01)
+        finally:
+            await server.stop(None)
 
-    asyncio.run(run())
+    server: Any = None
+    asyncio.run(asyncio.wait_for(run(), HANG_S))
 
 
-CHECKS = (check_no_call_waits_for_a_socket, check_many_are_begun_at_once, check_a_socket_is_emptied)
+def check_a_call_that_cannot_be_begun() -> None:
+    """It is told of, and ends no other."""
+    begun = grpc._cython.cygrpc._handle_rpc
+    failures = [MemoryError()]
+
+    def begin(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return begun(*args)
+
+    def ask(port: int) -> None:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with suppress(grpc.RpcError):
+                channel.unary_unary("/Good/Call")(b"x", timeout=0.2)
+            assert channel.unary_unary("/Good/Call")(b"x", timeout=HANG_S) == b"x"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(grpc._cython.cygrpc, "_handle_rpc", begin)
+        assert len(begun_in(ask)) == CALLERS * 2 - 1
+
+
+def check_nothing_waits_once_it_has_stopped() -> None:
+    """A server that is stopped, also at once, leaves no task."""
+
+    async def run(turns: int) -> None:
+        server = grpc_server([("grpc.so_reuseport", 0)])
+        server.add_registered_method_handlers("Good", {"Call": grpc.stream_unary_rpc_method_handler(run)})
+        server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop(None)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    for number in range(60):
+        asyncio.run(asyncio.wait_for(run(number % 3), HANG_S))
+
+
+CHECKS = (
+    check_no_call_waits_for_a_socket,
+    check_many_are_begun_at_once,
+    check_a_socket_is_emptied,
+    check_ended_calls_leave_nothing,
+    check_a_call_that_cannot_be_begun,
+    check_nothing_waits_once_it_has_stopped,
+)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -147,10 +260,21 @@ def test_calls_are_begun(check: Callable[[], None]) -> None:
     check()
 
 
+def test_a_release_of_grpc_that_is_built_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on without what is ours."""
+    monkeypatch.setattr(module, "_BUILT_ON", ("_make_call",))
+    with pytest.raises(UsageError, match=r"grpcio \d.*--no-grpc"):
+        grpc_server([])
+
+
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
         (Broken("a socket is emptied", module.emptied, "wakes.recv(_ALL_BYTES)", "wakes.recv(1)"),
+         check_a_socket_is_emptied),
+        (Broken("also where nothing woke it", module.emptied, "suppress(BlockingIOError)", "suppress()"),
+         check_a_socket_is_emptied),
+        (Broken("what is behind an error is not left", module.emptied, "loop.call_soon(emptied_first)", "pass"),
          check_a_socket_is_emptied),
         (Broken("the loop is its own again", module.emptied, "del loop.add_reader", "pass"),
          check_a_socket_is_emptied),
@@ -158,6 +282,18 @@ def test_calls_are_begun(check: Callable[[], None]) -> None:
          check_no_call_waits_for_a_socket),
         (Broken("many are asked for", module.grpc_server, "range(GRPC_ACCEPTED_AT_ONCE)", "range(1)"),
          check_many_are_begun_at_once),
+        (Broken("a call is under no name", module.grpc_server, "self._begin(answer, await request())",
+                "call = await request(); self._begin(answer, call)"), check_ended_calls_leave_nothing),
+        (Broken("tasks are kept", module.grpc_server, "self._under_way.add(task)", "pass"),
+         check_ended_calls_leave_nothing),
+        (Broken("and no longer than they run", module.grpc_server, "task.add_done_callback(self._under_way.discard)",
+                "assert task"), check_ended_calls_leave_nothing),
+        (Broken("one that cannot be begun ends no other", module.grpc_server,
+                "except Exception:  # whatever it is, it ends this call alone", "except KeyError:"),
+         check_a_call_that_cannot_be_begun),
+        (Broken("all that wait are waited for", module.grpc_server,
+                "await asyncio.gather(*waiting, return_exceptions=True)", "pass"),
+         check_nothing_waits_once_it_has_stopped),
     ],
     ids=lambda case: getattr(case, "rule", ""),
 )  # fmt: skip

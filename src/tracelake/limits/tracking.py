@@ -158,7 +158,7 @@ GRPC_MESSAGE_MAX_BYTES: Final = 16 * MIB
 GRPC_STREAMS_MAX: Final = 100
 """Calls of one gRPC connection at one time. Beyond: they wait at the client."""
 GRPC_ACCEPTED_AT_ONCE: Final = 64
-"""gRPC calls that one or two turns of the event loop begin with. Beyond: they wait for the next."""
+"""gRPC calls of one method that one or two turns of the event loop begin with. Beyond: they wait for the next."""
 GRPC_READING_MAX: Final = 64
 """gRPC calls whose message is not here yet. Beyond: the slowest is ended with RESOURCE_EXHAUSTED, and
 may be made again."""

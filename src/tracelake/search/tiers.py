@@ -3,6 +3,8 @@
 Parts of the same transactions are a *generation*: they cover all buckets together. Adjacent generations become one as
 batches of a table do, by the number of their documents. A generation whose parts are as large as parts become gains
 nothing by it, and is left alone. Where nothing comes for some time, what is left of that becomes fewer still.
+
+A run is no larger than what a task joins: what is larger is built of the rows, which takes ten times as long.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate, groupby
 
 from tracelake import tiers
+from tracelake.batching import batches
 from tracelake.limits import (
     INDEX_FAN_OUT,
     INDEX_MERGED_MAX_BYTES,
@@ -57,8 +60,8 @@ class Generation:
 
     @property
     def is_full(self) -> bool:
-        """Whether its parts are as large as parts become."""
-        return self.documents >= INDEX_REBUILT_PART_ROWS
+        """Whether its parts are as large as parts become. Of others, any two can be joined."""
+        return self.documents >= INDEX_REBUILT_PART_ROWS or 2 * self.size_bytes > INDEX_MERGED_MAX_BYTES
 
 
 def generations(parts: Sequence[PartRef]) -> list[Generation]:
@@ -71,7 +74,9 @@ def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequ
     for stretch in _not_full(generations):
         run = tiers.due([each.documents for each in stretch], fan_out)
         if run:
-            return stretch[run.start : run.stop]
+            return next(
+                batches(stretch[run.start : run.stop], lambda each: each.size_bytes, INDEX_MERGED_MAX_BYTES)
+            )
     return ()
 
 

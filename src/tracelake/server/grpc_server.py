@@ -9,8 +9,11 @@ in a socket that wakes the event loop; that reads one byte a turn, and takes all
 277 the socket is full and the thread waits: on Linux until three quarters are read, one a turn (`sock_alloc_send_pskb`,
 `unix_writable`). Turns of 0.3 s, as on a busy machine, made it a minute. So `emptied` reads all bytes.
 
-*It began with one call in two to four turns*, however many waited. So each method has `GRPC_ACCEPTED_AT_ONCE` tasks
-that each wait for a call.
+*It began with one call in two to four turns*, however many waited. So each of our methods has `GRPC_ACCEPTED_AT_ONCE`
+tasks that each wait for a call.
+
+A server that has started must be stopped before its loop ends: gRPC writes a call that comes to where the task that
+waits for it has its memory, also once that is gone.
 """
 
 # ruff: noqa: PLC0415  gRPC takes a while to import, and not every server has it
@@ -18,21 +21,37 @@ that each wait for a call.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from tracelake._errors import UsageError
 from tracelake.limits import GRPC_ACCEPTED_AT_ONCE
 
+logger = logging.getLogger("tracelake.server")
+
 _ALL_BYTES: Final = 65_536
-"""More than the socket that wakes the event loop ever has."""
+"""As many as the socket that wakes the event loop may have, and more."""
+_BUILT_ON: Final = ("_make_request_call_future", "_request_registered_call", "_request_call")
+"""What gRPC's server has to have: it would not call what it does not know."""
 
 
 def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
-    """Return a server of `grpc.aio`, for the running event loop, that takes calls of its registered methods alone."""
+    """Return a server of `grpc.aio`, for the running event loop, that takes calls of its registered methods alone.
+
+    Raises UsageError for a release of gRPC whose server is built otherwise.
+    """
+    from grpc import __version__
     from grpc._cython import cygrpc
     from grpc.aio import _server as aio
+
+    if not all(hasattr(cygrpc.AioServer, name) for name in _BUILT_ON):
+        raise UsageError(
+            f"OTLP/gRPC does not know the package grpcio {__version__}; install one that Tracelake was tested with, or "
+            "use --no-grpc"
+        )
 
     class Calls(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
         """Begins with many calls at once, and refuses what is not registered."""
@@ -40,43 +59,67 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             self._methods: dict[str, Any] = {}
-            self._answering: set[asyncio.Task[None]] = set()
+            self._under_way: set[asyncio.Task[None]] = set()
 
         def add_registered_method_handlers(self, method_handlers: Mapping[str, Any]) -> None:
             self._methods.update(method_handlers)
             super().add_registered_method_handlers(method_handlers)
 
-        def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[Any]:
-            """Called once for each method, and for all others. What it returns ends when the server does."""
+        def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[None]:
+            """Called once for each method, and for all others; ends with an error of gRPC when the server does."""
             if method is None:
-                return asyncio.ensure_future(self._refuse_others())
-            return asyncio.gather(*(self._accept(method) for _ in range(GRPC_ACCEPTED_AT_ONCE)))
+                return asyncio.ensure_future(self._accept(self._request_call, self._refuse))
+            return asyncio.ensure_future(self._accept_many(method))
 
-        async def _accept(self, method: bytes) -> None:
-            name, resolver = method.decode(), _Resolver(self._methods[method.decode()])
+        async def _accept_many(self, method: bytes) -> None:
+            resolver = cygrpc._MethodResolver([], self._methods)
+
+            def answer(call: Any) -> Coroutine[Any, Any, None]:
+                loop, name = asyncio.get_running_loop(), method.decode()
+                answering = cygrpc._handle_rpc(name, resolver, (), call, loop, False)
+                return cygrpc._schedule_rpc_coro(answering, call, loop, name)  # type: ignore[no-any-return]
+
+            def request() -> Coroutine[Any, Any, Any]:
+                return self._request_registered_call(method)  # type: ignore[no-any-return]
+
+            waiting = [
+                asyncio.create_task(self._accept(request, answer)) for _ in range(GRPC_ACCEPTED_AT_ONCE)
+            ]
+            try:
+                await asyncio.gather(*waiting)
+            finally:
+                await asyncio.gather(*waiting, return_exceptions=True)
+
+        async def _accept(
+            self,
+            request: Callable[[], Coroutine[Any, Any, Any]],
+            answer: Callable[[Any], Coroutine[Any, Any, None]],
+        ) -> None:
             while True:
-                call = await self._next(self._request_registered_call, method)
-                loop = asyncio.get_running_loop()
-                answer = cygrpc._handle_rpc(name, resolver, (), call, loop, False)
-                self._begin(cygrpc._schedule_rpc_coro(answer, call, loop, name))
+                # Under no name here: it would keep a call, and its message, until the next one comes.
+                self._begin(answer, await request())
 
-        async def _refuse_others(self) -> None:
-            while True:
-                self._begin(_refuse(cygrpc, await self._next(self._request_call)))
+        def _begin(self, answer: Callable[[Any], Coroutine[Any, Any, None]], call: Any) -> None:
+            try:
+                task = asyncio.create_task(answer(call))
+            except Exception:  # whatever it is, it ends this call alone
+                logger.exception("a gRPC call could not be begun with")
+            else:
+                self._under_way.add(task)  # the loop itself would forget it
+                task.add_done_callback(self._under_way.discard)
 
-        async def _next(self, request: Callable[..., Coroutine[Any, Any, Any]], *args: bytes) -> Any:
-            """Return a call. Raises cygrpc's `_RequestCallError` where the server stops, as its loop expects."""
-            while True:
-                try:
-                    return await request(*args)
-                except cygrpc._RequestCallError:
-                    if not self.is_running():
-                        raise
-
-        def _begin(self, answering: Coroutine[Any, Any, None]) -> None:
-            task = asyncio.get_running_loop().create_task(answering)
-            self._answering.add(task)  # the loop itself would forget it
-            task.add_done_callback(self._answering.discard)
+        async def _refuse(self, call: Any) -> None:
+            """Answer a call of a method that nobody has."""
+            begin = cygrpc.SendInitialMetadataOperation(None, 0)
+            with suppress(Exception):  # whose client has gone
+                await cygrpc._send_error_status_from_server(
+                    call,
+                    cygrpc.StatusCode.unimplemented,
+                    "Method not found!",
+                    (),
+                    begin,
+                    asyncio.get_running_loop(),
+                )
 
     class Server(aio.Server):  # type: ignore[misc]
         """The public one, over `Calls`."""
@@ -102,7 +145,11 @@ def emptied(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         def emptied_first() -> None:
             with suppress(BlockingIOError):
                 wakes.recv(_ALL_BYTES)
-            handle(*args)
+            try:
+                handle(*args)
+            except BaseException:
+                loop.call_soon(emptied_first)  # for events behind the one that raised
+                raise
 
         add(wakes, emptied_first)
 
@@ -111,23 +158,3 @@ def emptied(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
         yield
     finally:
         del loop.add_reader
-
-
-class _Resolver:
-    """Finds the handler of a call, as gRPC asks for it; which is known here."""
-
-    def __init__(self, handler: Any) -> None:
-        self._handler = handler
-
-    def resolve_handler(self, _details: Any) -> Any:
-        """Return it."""
-        return self._handler
-
-
-async def _refuse(cygrpc: Any, call: Any) -> None:
-    """Answer a call of a method that nobody has."""
-    begin = cygrpc.SendInitialMetadataOperation(None, 0)
-    with suppress(Exception):  # whose client has gone
-        await cygrpc._send_error_status_from_server(
-            call, cygrpc.StatusCode.unimplemented, "Method not found!", (), begin, asyncio.get_running_loop()
-        )

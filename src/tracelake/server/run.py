@@ -131,8 +131,13 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         port = None if self._grpc_door is None else await self._grpc_door.start()
-        await super().startup(sockets)
-        self._on_listening(port)
+        try:
+            await super().startup(sockets)
+            self._on_listening(port)
+        except BaseException:
+            if self._grpc_door is not None:
+                await self._grpc_door.stop()  # else it would listen on, in a loop that has ended
+            raise
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._grpc_door is None:
