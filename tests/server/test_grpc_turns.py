@@ -27,7 +27,7 @@ from tracelake.server import grpc_server as module
 from tracelake.server.grpc_server import emptied, grpc_server
 
 CALLERS = 16
-CALLS = 20
+CALLS = 8
 """Of each; some five events each: several times what the socket has room for."""
 AT_ONCE = 128
 TURN_S = 0.01
@@ -137,7 +137,8 @@ class Reader:
 
 def check_a_socket_is_emptied() -> None:
     """The handler of a socket is called once for all bytes, also for none; and again where it raised."""
-    loop, calls = Reader(), []
+    loop = Reader()
+    calls: list[str] = []
     wakes, wake = socket.socketpair()
 
     def handle(what: str) -> None:
@@ -148,9 +149,9 @@ def check_a_socket_is_emptied() -> None:
     with closing(wakes), closing(wake):
         wakes.setblocking(False)
         with emptied(loop):  # type: ignore[arg-type]
-            loop.add_reader(wakes, handle, "called")  # type: ignore[call-arg]
+            loop.add_reader(wakes, handle, "called")  # type: ignore[call-arg, arg-type]
         assert "add_reader" not in vars(loop), "only while gRPC adds its own"
-        for _ in range(300):
+        for _ in range(100):
             wake.send(b"1")
         loop.read()
         with pytest.raises(BlockingIOError):
@@ -162,16 +163,16 @@ def check_a_socket_is_emptied() -> None:
         assert loop.soon == [loop.read]
 
 
-class Message(bytes):
-    """The message of a call, which tells whether it is still there."""
+class Message:
+    """Stands for the message of a call: bytes do not tell whether they are still there."""
 
 
 def check_ended_calls_leave_nothing() -> None:
-    """Of calls that were refused no message stays, and of none anything that is under way; all go on behind an error."""
+    """Of calls that were refused no message stays, and of none anything that is under way."""
     there: weakref.WeakSet[Message] = weakref.WeakSet()
 
-    def read(data: bytes) -> Message:
-        there.add(message := Message(data))
+    def read(_data: bytes) -> Message:
+        there.add(message := Message())
         return message
 
     async def refuse(messages: Any, context: Any) -> bytes:
@@ -185,6 +186,8 @@ def check_ended_calls_leave_nothing() -> None:
             for number in range(GRPC_ACCEPTED_AT_ONCE):
                 with pytest.raises(grpc.RpcError, match="refused"):
                     channel.unary_unary("/Good/Call")(b"%d" % number, timeout=HANG_S)
+
+    server: Any = None
 
     async def run() -> None:
         nonlocal server
@@ -202,14 +205,13 @@ def check_ended_calls_leave_nothing() -> None:
         finally:
             await server.stop(None)
 
-    server: Any = None
     asyncio.run(asyncio.wait_for(run(), HANG_S))
 
 
 def check_a_call_that_cannot_be_begun() -> None:
-    """It is told of, and ends no other."""
+    """It ends no other: as many as are waited for at once, and the next ones are answered."""
     begun = grpc._cython.cygrpc._handle_rpc
-    failures = [MemoryError()]
+    failures = [MemoryError()] * GRPC_ACCEPTED_AT_ONCE
 
     def begin(*args: Any) -> Any:
         if failures:
@@ -218,19 +220,21 @@ def check_a_call_that_cannot_be_begun() -> None:
 
     def ask(port: int) -> None:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            with suppress(grpc.RpcError):
-                channel.unary_unary("/Good/Call")(b"x", timeout=0.2)
-            assert channel.unary_unary("/Good/Call")(b"x", timeout=HANG_S) == b"x"
+            while failures:
+                with suppress(grpc.RpcError):
+                    channel.unary_unary("/Good/Call")(b"x", timeout=0.2)
+            assert channel.unary_unary("/Good/Call")(b"x", timeout=15) == b"x"
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grpc._cython.cygrpc, "_handle_rpc", begin)
-        assert len(begun_in(ask)) == CALLERS * 2 - 1
+        assert len(begun_in(ask)) >= CALLERS
 
 
 def check_nothing_waits_once_it_has_stopped() -> None:
     """A server that is stopped, also at once, leaves no task."""
 
     async def run(turns: int) -> None:
+        before = asyncio.all_tasks()
         server = grpc_server([("grpc.so_reuseport", 0)])
         server.add_registered_method_handlers("Good", {"Call": grpc.stream_unary_rpc_method_handler(run)})
         server.add_insecure_port("127.0.0.1:0")
@@ -238,7 +242,7 @@ def check_nothing_waits_once_it_has_stopped() -> None:
         for _ in range(turns):
             await asyncio.sleep(0)
         await server.stop(None)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert asyncio.all_tasks() == before
 
     for number in range(60):
         asyncio.run(asyncio.wait_for(run(number % 3), HANG_S))
@@ -280,18 +284,18 @@ def test_a_release_of_grpc_that_is_built_otherwise_is_refused(monkeypatch: pytes
          check_a_socket_is_emptied),
         (Broken("gRPC's socket is", module.grpc_server, "with emptied(self._loop):", "if True:"),
          check_no_call_waits_for_a_socket),
-        (Broken("many are asked for", module.grpc_server, "range(GRPC_ACCEPTED_AT_ONCE)", "range(1)"),
+        (Broken("many are asked for", module._Accepting._accept_many, "range(GRPC_ACCEPTED_AT_ONCE)", "range(1)"),
          check_many_are_begun_at_once),
-        (Broken("a call is under no name", module.grpc_server, "self._begin(answer, await request())",
+        (Broken("a call is under no name", module._Accepting._accept, "self._begin(answer, await request())",
                 "call = await request(); self._begin(answer, call)"), check_ended_calls_leave_nothing),
-        (Broken("tasks are kept", module.grpc_server, "self._under_way.add(task)", "pass"),
+        (Broken("tasks are kept", module._Accepting._begin, "self._under_way.add(task)", "pass"),
          check_ended_calls_leave_nothing),
-        (Broken("and no longer than they run", module.grpc_server, "task.add_done_callback(self._under_way.discard)",
-                "assert task"), check_ended_calls_leave_nothing),
-        (Broken("one that cannot be begun ends no other", module.grpc_server,
+        (Broken("and no longer than they run", module._Accepting._begin,
+                "task.add_done_callback(self._under_way.discard)", "pass"), check_ended_calls_leave_nothing),
+        (Broken("one that cannot be begun ends no other", module._Accepting._begin,
                 "except Exception:  # whatever it is, it ends this call alone", "except KeyError:"),
          check_a_call_that_cannot_be_begun),
-        (Broken("all that wait are waited for", module.grpc_server,
+        (Broken("all that wait are waited for", module._Accepting._accept_many,
                 "await asyncio.gather(*waiting, return_exceptions=True)", "pass"),
          check_nothing_waits_once_it_has_stopped),
     ],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tracelake
+from tracelake.server.run import Served, serve
 
 HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "polars", "psycopg", "py4j", "pyspark"}
 """Pandas is not among them: pyarrow imports it with the first array that it makes, where it is installed."""
@@ -33,3 +37,18 @@ def test_a_server_listens_before_it_loads_what_few_need(tmp_path: Path) -> None:
         [sys.executable, "-c", CODE, str(tmp_path / "lake")], check=False, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == ["True []", "stopped"], done.stderr
+
+
+def test_a_start_that_fails_leaves_no_port(tmp_path: Path) -> None:
+    """A start that fails at its end leaves no port of gRPC: calls would be written where nobody has memory."""
+    addresses: list[str] = []
+
+    def tell(served: Served) -> None:
+        addresses.append(str(served.grpc_url))
+        raise ValueError("nobody can be told")
+
+    with tracelake.init(tmp_path / "lake") as lake, pytest.raises(ValueError, match="nobody can be told"):
+        serve(lake, port=0, grpc_port=0, on_listening=tell)
+    host, _, port = addresses[0].removeprefix("http://").rpartition(":")
+    with socket.socket() as client:
+        assert client.connect_ex((host, int(port))) != 0

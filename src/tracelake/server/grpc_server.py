@@ -25,7 +25,8 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from tracelake._errors import UsageError
 from tracelake.limits import GRPC_ACCEPTED_AT_ONCE
@@ -34,8 +35,56 @@ logger = logging.getLogger("tracelake.server")
 
 _ALL_BYTES: Final = 65_536
 """As many as the socket that wakes the event loop may have, and more."""
+_Answer: TypeAlias = Callable[[Any], Coroutine[Any, Any, None]]
 _BUILT_ON: Final = ("_make_request_call_future", "_request_registered_call", "_request_call")
 """What gRPC's server has to have: it would not call what it does not know."""
+
+
+class _Accepting:
+    """Goes before gRPC's own server as a base: begins with many calls at once, and refuses what is not registered."""
+
+    _request_call: Callable[[], Coroutine[Any, Any, Any]]
+    _request_registered_call: Callable[[bytes], Coroutine[Any, Any, Any]]
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._methods: dict[str, Any] = {}
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def add_registered_method_handlers(self, method_handlers: Mapping[str, Any]) -> None:
+        self._methods.update(method_handlers)
+        super().add_registered_method_handlers(method_handlers)  # type: ignore[misc]
+
+    def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[None]:
+        """Called once for each method, and for all others; ends with an error of gRPC when the server does."""
+        if method is None:
+            return asyncio.ensure_future(self._accept(self._request_call, _refuse))
+        return asyncio.ensure_future(self._accept_many(method))
+
+    async def _accept_many(self, method: bytes) -> None:
+        request, answer = (
+            partial(self._request_registered_call, method),
+            _answer(self._methods, method.decode()),
+        )
+        waiting = [asyncio.create_task(self._accept(request, answer)) for _ in range(GRPC_ACCEPTED_AT_ONCE)]
+        try:
+            await asyncio.gather(*waiting)
+        finally:
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _accept(self, request: Callable[[], Coroutine[Any, Any, Any]], answer: _Answer) -> None:
+        while True:
+            # Under no name here: it would keep a call, and its message, until the next one comes.
+            self._begin(answer, await request())
+
+    def _begin(self, answer: _Answer, call: Any) -> None:
+        try:
+            task = asyncio.create_task(answer(call))
+        except Exception:  # whatever it is, it ends this call alone
+            logger.exception("a gRPC call could not be begun with")
+        else:
+            self._under_way.add(task)  # the loop itself would forget it
+            task.add_done_callback(self._under_way.discard)
 
 
 def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
@@ -53,73 +102,8 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
             "use --no-grpc"
         )
 
-    class Calls(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
-        """Begins with many calls at once, and refuses what is not registered."""
-
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            self._methods: dict[str, Any] = {}
-            self._under_way: set[asyncio.Task[None]] = set()
-
-        def add_registered_method_handlers(self, method_handlers: Mapping[str, Any]) -> None:
-            self._methods.update(method_handlers)
-            super().add_registered_method_handlers(method_handlers)
-
-        def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[None]:
-            """Called once for each method, and for all others; ends with an error of gRPC when the server does."""
-            if method is None:
-                return asyncio.ensure_future(self._accept(self._request_call, self._refuse))
-            return asyncio.ensure_future(self._accept_many(method))
-
-        async def _accept_many(self, method: bytes) -> None:
-            resolver = cygrpc._MethodResolver([], self._methods)
-
-            def answer(call: Any) -> Coroutine[Any, Any, None]:
-                loop, name = asyncio.get_running_loop(), method.decode()
-                answering = cygrpc._handle_rpc(name, resolver, (), call, loop, False)
-                return cygrpc._schedule_rpc_coro(answering, call, loop, name)  # type: ignore[no-any-return]
-
-            def request() -> Coroutine[Any, Any, Any]:
-                return self._request_registered_call(method)  # type: ignore[no-any-return]
-
-            waiting = [
-                asyncio.create_task(self._accept(request, answer)) for _ in range(GRPC_ACCEPTED_AT_ONCE)
-            ]
-            try:
-                await asyncio.gather(*waiting)
-            finally:
-                await asyncio.gather(*waiting, return_exceptions=True)
-
-        async def _accept(
-            self,
-            request: Callable[[], Coroutine[Any, Any, Any]],
-            answer: Callable[[Any], Coroutine[Any, Any, None]],
-        ) -> None:
-            while True:
-                # Under no name here: it would keep a call, and its message, until the next one comes.
-                self._begin(answer, await request())
-
-        def _begin(self, answer: Callable[[Any], Coroutine[Any, Any, None]], call: Any) -> None:
-            try:
-                task = asyncio.create_task(answer(call))
-            except Exception:  # whatever it is, it ends this call alone
-                logger.exception("a gRPC call could not be begun with")
-            else:
-                self._under_way.add(task)  # the loop itself would forget it
-                task.add_done_callback(self._under_way.discard)
-
-        async def _refuse(self, call: Any) -> None:
-            """Answer a call of a method that nobody has."""
-            begin = cygrpc.SendInitialMetadataOperation(None, 0)
-            with suppress(Exception):  # whose client has gone
-                await cygrpc._send_error_status_from_server(
-                    call,
-                    cygrpc.StatusCode.unimplemented,
-                    "Method not found!",
-                    (),
-                    begin,
-                    asyncio.get_running_loop(),
-                )
+    class Calls(_Accepting, cygrpc.AioServer):  # type: ignore[misc]  # it has no types
+        pass
 
     class Server(aio.Server):  # type: ignore[misc]
         """The public one, over `Calls`."""
@@ -130,6 +114,31 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
                 self._server = Calls(self._loop, None, (), (), tuple(options), None)
 
     return Server()
+
+
+def _answer(methods: Mapping[str, Any], name: str) -> _Answer:
+    """Return what answers a call of a method as gRPC does."""
+    from grpc._cython import cygrpc
+
+    resolver = cygrpc._MethodResolver([], methods)
+
+    def answer(call: Any) -> Coroutine[Any, Any, None]:
+        loop = asyncio.get_running_loop()
+        answering = cygrpc._handle_rpc(name, resolver, (), call, loop, False)
+        return cygrpc._schedule_rpc_coro(answering, call, loop, name)  # type: ignore[no-any-return]
+
+    return answer
+
+
+async def _refuse(call: Any) -> None:
+    """Answer a call of a method that nobody has."""
+    from grpc._cython import cygrpc
+
+    begin = cygrpc.SendInitialMetadataOperation(None, 0)
+    with suppress(Exception):  # whose client has gone
+        await cygrpc._send_error_status_from_server(
+            call, cygrpc.StatusCode.unimplemented, "Method not found!", (), begin, asyncio.get_running_loop()
+        )
 
 
 @contextmanager
