@@ -77,8 +77,8 @@ INDEX_REBUILT_BATCH_ROWS: Final = 2_048
 """Rows that are read at a time for it: with prompts of a MiB in each, more would not fit into one column of Arrow.
 Beyond: the next so many."""
 INDEX_MERGED_MAX_BYTES: Final = 512 * MIB
-"""Parts of the index together that a task merges without their rows; it takes twice as much. Beyond: they are built of
-the rows, in several parts."""
+"""Parts of the index together that a task merges without their rows; it takes twice as much. Beyond: fewer of them are
+merged; what is larger by itself is built of the rows, in several parts, where it is to be written again."""
 INDEX_FAN_OUT: Final = 8
 """Adjacent parts of the index that count as equally large, by the logarithm of their documents. Beyond: they become
 one."""
