@@ -55,9 +55,9 @@ MEMORY_MAX_MIB: Final = 1_024
 """What the process of a server may take at most that lets all requests together take 256 MiB: with its pipeline, and
 what it had when it started."""
 TAKEN: Final = frozenset(
-    {"OK", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "CANCELLED"}
+    {"OK", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"}
 )
-"""The last where a busy machine does not begin with a call for 30 s; OTLP has clients make it again."""
+"""Not `CANCELLED`, which gRPC answers where a call is not begun with for 30 s."""
 BY_RIGHT: Final = {("POST", "/api/v1/transactions")}
 """What an admin may do, and that holds up others."""
 OTLP_TOKENS: Final = ("ingest",) * 6 + ("team ingest",) * 3 + ("admin",)

@@ -160,8 +160,12 @@ GRPC_STREAMS_MAX: Final = 100
 GRPC_ACCEPTED_AT_ONCE: Final = 64
 """gRPC calls of one method that one or two turns of the event loop begin with. Beyond: they wait for the next."""
 GRPC_READING_MAX: Final = 64
-"""gRPC calls whose message is not here yet. Beyond: the slowest is ended with RESOURCE_EXHAUSTED, and
-may be made again."""
+"""gRPC calls whose message is read at one time. Beyond: they wait for their turn."""
+GRPC_TURN_WAIT_S: Final = 2.0
+"""How long a gRPC call waits for its turn to be read. Beyond: of those that are read the slowest is ended with
+RESOURCE_EXHAUSTED, and may be made again."""
+GRPC_WAITING_MAX: Final = 1_000
+"""gRPC calls that wait for their turn. Beyond: they are refused with RESOURCE_EXHAUSTED, and may be made again."""
 GRPC_READ_MAX_S: Final = 60.0
 """How long the message of a gRPC call may take to come. Beyond: the call is ended with DEADLINE_EXCEEDED."""
 GRPC_METADATA_MAX_BYTES: Final = 16 * 1024

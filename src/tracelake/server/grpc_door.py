@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -85,6 +86,9 @@ class GrpcDoor:
         self._server: Any = None
         self._reading: dict[asyncio.Timeout, None] = {}
         """Calls whose message is on its way, the one that began first before the others."""
+        self._turns = asyncio.Semaphore(limits.GRPC_READING_MAX)
+        self._waiting = 0
+        """Calls that wait for their turn to be read."""
 
     async def start(self) -> int:
         """Listen, and return the port. Raises UsageError where the address cannot be had, or gRPC is not installed."""
@@ -171,11 +175,7 @@ class GrpcDoor:
 
     async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
         """Return the message of a call. Raises TimeoutError, BackPressureError where it is slow and others came."""
-        now_s = asyncio.get_running_loop().time
-        if len(self._reading) >= limits.GRPC_READING_MAX:
-            slowest = next(iter(self._reading))
-            del self._reading[slowest]
-            slowest.reschedule(now_s())
+        await self._wait_for_turn()
         turn = asyncio.timeout(limits.GRPC_READ_MAX_S)
         try:
             async with turn:
@@ -187,6 +187,27 @@ class GrpcDoor:
             raise BackPressureError("other calls came, and this one was the slowest; send it again") from None
         finally:
             self._reading.pop(turn, None)
+            self._turns.release()
+
+    async def _wait_for_turn(self) -> None:
+        """Wait until fewer are read than may be: for a while, as messages take that have come; then the slowest ends.
+
+        Raises BackPressureError where very many wait.
+        """
+        if self._waiting >= limits.GRPC_WAITING_MAX:
+            raise BackPressureError("too many calls came at once; send it again")
+        self._waiting += 1
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(limits.GRPC_TURN_WAIT_S):
+                        await self._turns.acquire()
+                        return
+                if (slowest := next(iter(self._reading), None)) is not None:
+                    del self._reading[slowest]
+                    slowest.reschedule(asyncio.get_running_loop().time())
+        finally:
+            self._waiting -= 1
 
     async def _export(self, message: bytes, metadata: dict[str, str], meter: Meter | None) -> bytes:
         encoding = (
