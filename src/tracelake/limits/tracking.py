@@ -161,8 +161,10 @@ GRPC_ACCEPTED_AT_ONCE: Final = 64
 """gRPC calls of one method that one or two turns of the event loop begin with. Beyond: they wait for the next."""
 GRPC_READING_MAX: Final = 64
 """gRPC calls whose message is read at one time. Beyond: they wait for their turn."""
-GRPC_TURN_WAIT_S: Final = 2.0
-"""How long a gRPC call waits for its turn to be read. Beyond: of those that are read the slowest is ended with
+GRPC_LOOK_S: Final = 0.125
+"""How far looks are apart at gRPC calls that are read, while others wait. Beyond: the next look."""
+GRPC_LOOKS: Final = 4
+"""Looks in which the message of a call has not come while others wait. Beyond: the slowest are ended with
 RESOURCE_EXHAUSTED, and may be made again."""
 GRPC_WAITING_MAX: Final = 1_000
 """gRPC calls that wait for their turn. Beyond: they are refused with RESOURCE_EXHAUSTED, and may be made again."""

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -84,11 +83,12 @@ class GrpcDoor:
         self._tls = tls
         self._auditing = auditing
         self._server: Any = None
-        self._reading: dict[asyncio.Timeout, None] = {}
-        """Calls whose message is on its way, the one that began first before the others."""
+        self._reading: dict[asyncio.Timeout, int] = {}
+        """Calls whose message is on its way, the one that began first before the others; how often each was seen."""
         self._turns = asyncio.Semaphore(limits.GRPC_READING_MAX)
         self._waiting = 0
         """Calls that wait for their turn to be read."""
+        self._looking: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
         """Listen, and return the port. Raises UsageError where the address cannot be had, or gRPC is not installed."""
@@ -179,7 +179,7 @@ class GrpcDoor:
         turn = asyncio.timeout(limits.GRPC_READ_MAX_S)
         try:
             async with turn:
-                self._reading[turn] = None
+                self._reading[turn] = 0
                 return await anext(messages, b"")
         except TimeoutError:
             if turn in self._reading:
@@ -190,7 +190,7 @@ class GrpcDoor:
             self._turns.release()
 
     async def _wait_for_turn(self) -> None:
-        """Wait until fewer are read than may be: for a while, as messages take that have come; then the slowest ends.
+        """Wait until fewer are read than may be, in the order in which calls came.
 
         Raises BackPressureError where very many wait.
         """
@@ -198,16 +198,31 @@ class GrpcDoor:
             raise BackPressureError("too many calls came at once; send it again")
         self._waiting += 1
         try:
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(limits.GRPC_TURN_WAIT_S):
-                        await self._turns.acquire()
-                        return
-                if (slowest := next(iter(self._reading), None)) is not None:
-                    del self._reading[slowest]
-                    slowest.reschedule(asyncio.get_running_loop().time())
+            if self._looking is None:
+                self._look_again()
+            await self._turns.acquire()
         finally:
             self._waiting -= 1
+
+    def _look_again(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(limits.GRPC_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        """End the slowest while others wait: those that were seen a few times, each in a turn of the loop by itself.
+
+        So none is slow because the loop has not come to it.
+        """
+        wanted = self._waiting - (limits.GRPC_READING_MAX - len(self._reading))
+        for turn, seen in list(self._reading.items()):
+            self._reading[turn] = seen + 1
+            # One whose own time is over ends by that.
+            if wanted > 0 and seen >= limits.GRPC_LOOKS and not turn.expired():
+                del self._reading[turn]
+                turn.reschedule(asyncio.get_running_loop().time())
+                wanted -= 1
+        self._looking = None
+        if self._waiting:
+            self._look_again()
 
     async def _export(self, message: bytes, metadata: dict[str, str], meter: Meter | None) -> bytes:
         encoding = (

@@ -43,6 +43,7 @@ _BUILT_ON: Final = ("_make_request_call_future", "_request_registered_call", "_r
 class _Accepting:
     """Goes before gRPC's own server as a base: begins with many calls at once, and refuses what is not registered."""
 
+    is_running: Callable[[], bool]
     _request_call: Callable[[], Coroutine[Any, Any, Any]]
     _request_registered_call: Callable[[bytes], Coroutine[Any, Any, Any]]
 
@@ -73,9 +74,14 @@ class _Accepting:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _accept(self, request: Callable[[], Coroutine[Any, Any, Any]], answer: _Answer) -> None:
-        while True:
-            # Under no name here: it would keep a call, and its message, until the next one comes.
-            self._begin(answer, await request())
+        try:
+            while True:
+                # Under no name here: it would keep a call, and its message, until the next one comes.
+                self._begin(answer, await request())
+        except Exception:
+            if self.is_running():
+                logger.exception("one of those that wait for gRPC calls has ended")
+            raise
 
     def _begin(self, answer: _Answer, call: Any) -> None:
         try:

@@ -1,0 +1,167 @@
+"""Whose message is read when more calls come than are read at once, without gRPC: who is slow, and who is not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tracelake import limits
+from tracelake._errors import BackPressureError
+from tracelake.server.grpc_door import GrpcDoor
+from tracelake.server.otlp import TracesEndpoint
+
+LOOK_S = 0.01
+
+
+def with_turns(reading_max: int, use: Callable[[GrpcDoor], Awaitable[None]]) -> None:
+    """Use a door that reads so many messages at once."""
+
+    async def run() -> None:
+        door = GrpcDoor(TracesEndpoint.__new__(TracesEndpoint), "")
+        await asyncio.wait_for(use(door), HANG_S)
+        assert (door._reading, door._waiting, door._turns._value) == ({}, 0, reading_max)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "GRPC_READING_MAX", reading_max)
+        patch.setattr(limits, "GRPC_LOOK_S", LOOK_S)
+        asyncio.run(run())
+
+
+async def silent() -> AsyncIterator[bytes]:
+    """Send nothing."""
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def good() -> AsyncIterator[bytes]:
+    """Send a message, of which the loop hears in the turn after the next."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    yield b"good"
+
+
+def check_a_burst() -> None:
+    """However slow the turns of the loop are, none of many good calls is taken for a slow one."""
+
+    async def use(door: GrpcDoor) -> None:
+        loop, goes_on = asyncio.get_running_loop(), True
+
+        def turn() -> None:
+            time.sleep(2 * LOOK_S)
+            if goes_on:
+                loop.call_soon(turn)
+
+        turn()
+        assert set(await asyncio.gather(*(door._read(good()) for _ in range(40)))) == {b"good"}
+        goes_on = False
+
+    with_turns(4, use)
+
+
+def check_the_slowest_makes_room() -> None:
+    """One for each that waits, the one that began first; and none while nobody waits."""
+
+    async def use(door: GrpcDoor) -> None:
+        first, second, third = slow = [asyncio.ensure_future(door._read(silent())) for _ in range(3)]
+        await asyncio.sleep(20 * LOOK_S)
+        assert not any(each.done() for each in slow)
+        assert await door._read(good()) == b"good"
+        with pytest.raises(BackPressureError, match="the slowest"):
+            await first
+        await asyncio.sleep(20 * LOOK_S)
+        assert not any(each.done() for each in (second, third))
+        for each in (second, third):
+            each.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+
+    with_turns(3, use)
+
+
+def check_order() -> None:
+    """Who waits is read in the order of coming."""
+
+    async def use(door: GrpcDoor) -> None:
+        slow = asyncio.ensure_future(door._read(silent()))
+        await asyncio.sleep(0)
+        order: list[int] = []
+
+        async def ask(number: int) -> None:
+            assert await door._read(good()) == b"good"
+            order.append(number)
+
+        await asyncio.gather(*map(ask, range(5)))
+        assert order == list(range(5))
+        with pytest.raises(BackPressureError):
+            await slow
+
+    with_turns(1, use)
+
+
+def check_who_is_over_already() -> None:
+    """A call whose own time is over ends by that, also where others wait in the same turn; these go on."""
+
+    async def use(door: GrpcDoor) -> None:
+        over = asyncio.ensure_future(door._read(silent()))
+        await asyncio.sleep(0)
+        waits = asyncio.ensure_future(door._read(good()))
+        await asyncio.sleep(0)
+        (turn,) = door._reading
+        door._reading[turn] = limits.GRPC_LOOKS
+        turn._on_timeout()  # type: ignore[attr-defined]  # its task has not heard of it
+        door._look()
+        with pytest.raises(TimeoutError):
+            await over
+        assert await waits == b"good"
+
+    with_turns(1, use)
+
+
+def check_cancelled() -> None:
+    """Clients that go away, while they wait or are read, leave no turn taken."""
+
+    async def use(door: GrpcDoor) -> None:
+        calls = [asyncio.ensure_future(door._read(silent())) for _ in range(9)]
+        for number in (8, 0, 4, 1, 2, 3, 5, 6, 7):
+            await asyncio.sleep(LOOK_S / 3)
+            calls[number].cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    with_turns(3, use)
+
+
+CHECKS = (
+    check_a_burst,
+    check_the_slowest_makes_room,
+    check_order,
+    check_who_is_over_already,
+    check_cancelled,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_turns(check: Callable[[], None]) -> None:
+    """See each."""
+    check()
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("each is seen in some turns", GrpcDoor._look, "seen >= limits.GRPC_LOOKS", "True"), check_a_burst),
+        (Broken("as many as wait", GrpcDoor._look, "wanted > 0 and ", ""), check_the_slowest_makes_room),
+        (Broken("who is ending makes room, too", GrpcDoor._look, "wanted -= 1", "pass"), check_the_slowest_makes_room),
+        (Broken("whose time is over is left", GrpcDoor._look, " and not turn.expired()", ""),
+         check_who_is_over_already),
+        (Broken("a turn is given back", GrpcDoor._read, "self._turns.release()", "pass"), check_cancelled),
+        (Broken("who went waits no more", GrpcDoor._wait_for_turn, "self._waiting -= 1", "pass"), check_cancelled),
+    ],
+    ids=lambda case: getattr(case, "rule", ""),
+)  # fmt: skip
+def test_rules_of_turns_are_held(broken: Broken, check: Callable[[], None]) -> None:
+    """Each broken once."""
+    assert_caught(broken, check)
