@@ -10,9 +10,9 @@ import gc
 import socket
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -53,6 +53,20 @@ class Turns:
         self._goes_on = False
 
 
+@asynccontextmanager
+async def listening(answer: Callable[..., Any], **options: Any) -> AsyncIterator[tuple[Any, int]]:
+    """Lend a server of one method, and its port; stop it at the end, whatever is under way."""
+    server = grpc_server([("grpc.so_reuseport", 0)])
+    handler = grpc.stream_unary_rpc_method_handler(answer, **options)
+    server.add_registered_method_handlers("Good", {"Call": handler})
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield server, port
+    finally:
+        await server.stop(None)
+
+
 def begun_in(ask: Callable[[int], None], held_back: int = 0) -> list[int]:
     """Return the turns in which calls were begun with that some threads make, each by `ask` of the port.
 
@@ -70,20 +84,17 @@ def begun_in(ask: Callable[[int], None], held_back: int = 0) -> list[int]:
             await enough.wait()
             return bytes(await anext(messages))
 
-        server = grpc_server([("grpc.so_reuseport", 0)])
-        server.add_registered_method_handlers("Good", {"Call": grpc.stream_unary_rpc_method_handler(answer)})
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        turns = Turns()
-        try:
-            with ThreadPoolExecutor(CALLERS) as pool:
-                callers = [
-                    asyncio.wrap_future(pool.submit(ask, port)) for _ in range(1 if held_back else CALLERS)
-                ]
-                await asyncio.wait_for(asyncio.gather(*callers), HANG_S)
-        finally:
-            turns.stop()
-            await server.stop(None)
+        async with listening(answer) as (_, port):
+            turns = Turns()
+            try:
+                with ThreadPoolExecutor(CALLERS) as pool:
+                    callers = [
+                        asyncio.wrap_future(pool.submit(ask, port))
+                        for _ in range(1 if held_back else CALLERS)
+                    ]
+                    await asyncio.wait_for(asyncio.gather(*callers), HANG_S)
+            finally:
+                turns.stop()
         return begun
 
     return asyncio.run(run())
@@ -191,19 +202,12 @@ def check_ended_calls_leave_nothing() -> None:
 
     async def run() -> None:
         nonlocal server
-        server = grpc_server([("grpc.so_reuseport", 0)])
-        handler = grpc.stream_unary_rpc_method_handler(refuse, request_deserializer=read)
-        server.add_registered_method_handlers("Good", {"Call": handler})
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
+        async with listening(refuse, request_deserializer=read) as (server, port):
             await asyncio.to_thread(ask, port)
             gc.collect()
             assert len(there) < 4
             while server._server._under_way:  # an answer is sent before its call has ended
                 await asyncio.sleep(0.01)
-        finally:
-            await server.stop(None)
 
     asyncio.run(asyncio.wait_for(run(), HANG_S))
 
@@ -235,13 +239,9 @@ def check_nothing_waits_once_it_has_stopped() -> None:
 
     async def run(turns: int) -> None:
         before = asyncio.all_tasks()
-        server = grpc_server([("grpc.so_reuseport", 0)])
-        server.add_registered_method_handlers("Good", {"Call": grpc.stream_unary_rpc_method_handler(run)})
-        server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        await server.stop(None)
+        async with listening(run):
+            for _ in range(turns):
+                await asyncio.sleep(0)
         assert asyncio.all_tasks() == before
 
     for number in range(60):

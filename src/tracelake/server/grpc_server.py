@@ -63,10 +63,8 @@ class _Accepting:
         return asyncio.ensure_future(self._accept_many(method))
 
     async def _accept_many(self, method: bytes) -> None:
-        request, answer = (
-            partial(self._request_registered_call, method),
-            _answer(self._methods, method.decode()),
-        )
+        request = partial(self._request_registered_call, method)
+        answer = _answer(self._methods, method.decode())
         waiting = [asyncio.create_task(self._accept(request, answer)) for _ in range(GRPC_ACCEPTED_AT_ONCE)]
         try:
             await asyncio.gather(*waiting)
