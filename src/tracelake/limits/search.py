@@ -45,7 +45,7 @@ INDEX_HEAP_BYTES: Final = 512 * MIB
 """What one index part may take in memory while it is built. Beyond: it becomes several segments."""
 INDEX_BATCH_ROWS: Final = 8_192
 """Spans that are made documents at a time. Beyond: the next so many."""
-INDEX_BATCH_MAX_BYTES: Final = 16 * MIB
+INDEX_BATCH_MAX_BYTES: Final = 4 * MIB
 """Columns of spans that are made documents at a time; cut into words they take several times as much. Beyond: half as
 many spans at a time; one alone is made words in pieces."""
 INDEX_CHUNKS_KEPT: Final = 65_536

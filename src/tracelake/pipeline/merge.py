@@ -192,11 +192,15 @@ class _Shaping:
             written.append(write_part(self._objects, table.name, epoch, bucket, rows, None))
 
     def _write_spans(self, pieces: list[Piece], tables: _OldParts, lost: Numbers) -> Iterator[pa.RecordBatch]:
-        """Write the spans that are taken, of each bucket one part, or several of bounded size, or all in one."""
+        """Write the spans that are taken, of each bucket one part, or several of bounded size, or all in one.
+
+        They are yielded first: the index of their text is made in a thread of its own while their part is written.
+        """
         task = self._task
         if self._is_together:
-            rows = taken(tables.read(), 0, lost, task.transaction)
-            yield from self._write_together(TABLE_SPANS, rows).to_batches()
+            rows = self._numbered_together(TABLE_SPANS, taken(tables.read(), 0, lost, task.transaction))
+            yield from rows.to_batches()
+            self._write_together(TABLE_SPANS, rows)
             return
         first = 0
         before: Counter[int] = Counter()
@@ -208,15 +212,16 @@ class _Shaping:
                 continue
             numbered = with_row_ids(rows, task.transaction, bucket, task.buckets, before[bucket])
             before[bucket] += len(rows)
-            self._write(TABLE_SPANS, bucket, numbered)
             for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):
                 yield from few.to_batches()
+            self._write(TABLE_SPANS, bucket, numbered)
 
     def _write_rows(self, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
         """Write new rows of a table, of each bucket a part, or all in one."""
         task = self._task
         if self._is_together:
-            self._write_together(table, pa.concat_tables(several) if several else table.schema.empty_table())
+            rows = pa.concat_tables(several) if several else table.schema.empty_table()
+            self._write_together(table, self._numbered_together(table, rows))
             return
         before: Counter[int] = Counter()
         for rows in several:
@@ -225,13 +230,14 @@ class _Shaping:
                 before[bucket] += len(of_bucket)
                 self._write(table, bucket, numbered)
 
-    def _write_together(self, table: BuiltInTable, rows: pa.Table) -> pa.Table:
-        """Write rows of all buckets as one part, if there are any; return them with their ids."""
-        task = self._task
-        numbered = with_row_ids_of_all(rows, task.transaction, table.bucketed_by, task.buckets)
+    def _numbered_together(self, table: BuiltInTable, rows: pa.Table) -> pa.Table:
+        """Return rows of all buckets with their ids."""
+        return with_row_ids_of_all(rows, self._task.transaction, table.bucketed_by, self._task.buckets)
+
+    def _write_together(self, table: BuiltInTable, numbered: pa.Table) -> None:
+        """Write rows of all buckets as one part, if there are any."""
         if len(numbered):
-            self._write(table, all_of(task.buckets), numbered)
-        return numbered
+            self._write(table, all_of(self._task.buckets), numbered)
 
 
 def _runs_of_parts(pieces: Sequence[Piece], max_bytes: int) -> Iterator[list[Piece]]:

@@ -1,0 +1,91 @@
+"""The index of a transaction's text is made while the parts of its tables are written, not after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.poison import good, names
+from tracelake.pipeline import merge
+from tracelake.search import build
+from tracelake.search.documents import documents as spans_as_documents
+from tracelake.shards.parts import write_part as write_a_part
+from tracelake.tasks.runners import InProcess
+
+
+def documents_come_first(folder: Path, together_bytes: int | None) -> None:
+    """Each part of `spans` is written once its rows are with tantivy, which has a thread of its own."""
+    told = list[str]()
+
+    def documents(*arguments: Any) -> Iterator[Any]:
+        told.append("documents")
+        return real_documents(*arguments)
+
+    def write_part(objects: Any, table: str, *arguments: Any, **named: Any) -> Any:
+        told.append(table)
+        return real_write_part(objects, table, *arguments, **named)
+
+    real_documents, real_write_part = spans_as_documents, write_a_part
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "documents", documents)
+        patch.setattr(merge, "write_part", write_part)
+        if together_bytes is not None:
+            patch.setattr("tracelake.limits.WRITTEN_TOGETHER_MAX_BYTES", together_bytes)
+        with tracelake.init(folder / "lake") as lake:
+            lake.objects.put("inbox/0.segment", good(0))
+            pipeline = lake.pipeline(runner=InProcess())
+            pipeline.run_once()
+            pipeline.close()
+            assert names(lake) == {0}
+    assert told[:2] == ["documents", "spans"]
+    assert "traces" in told
+
+
+def all_together(folder: Path) -> None:
+    """A small transaction."""
+    documents_come_first(folder, None)
+
+
+def by_bucket(folder: Path) -> None:
+    """One that has parts for each bucket."""
+    documents_come_first(folder, 0)
+
+
+CHECKS: list[Callable[[Path], None]] = [all_together, by_bucket]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_text_is_indexed_beside_parts(tmp_path: Path, check: Callable[[Path], None]) -> None:
+    """See both of them."""
+    check(tmp_path)
+
+
+_TOGETHER = "            yield from rows.to_batches()\n"
+_WRITTEN = "            self._write_together(TABLE_SPANS, rows)\n"
+_YIELDED = (
+    "            for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):\n"
+    "                yield from few.to_batches()\n"
+)
+_WRITTEN_OF_BUCKET = "            self._write(TABLE_SPANS, bucket, numbered)\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "check"),
+    [
+        (_TOGETHER + _WRITTEN, _WRITTEN + _TOGETHER, all_together),
+        (_YIELDED + _WRITTEN_OF_BUCKET, _WRITTEN_OF_BUCKET + _YIELDED, by_bucket),
+    ],
+)
+def test_the_order_is_held(tmp_path: Path, old: str, new: str, check: Callable[[Path], None]) -> None:
+    """Parts that are written first are found."""
+
+    def dedented(words: str) -> str:
+        return "".join(line[4:] for line in words.splitlines(keepends=True))
+
+    rule = Broken("rows go to the index first", merge._Shaping._write_spans, dedented(old), dedented(new))
+    assert_caught(rule, lambda: check(tmp_path))
