@@ -65,13 +65,12 @@ def test_text_is_indexed_beside_parts(tmp_path: Path, check: Callable[[Path], No
     check(tmp_path)
 
 
-_TOGETHER = "            yield from rows.to_batches()\n"
-_WRITTEN = "            self._write_together(TABLE_SPANS, rows)\n"
+_TOGETHER = "        yield from rows.to_batches()\n"
+_WRITTEN = "        self._write_together(TABLE_SPANS, rows)\n"
 _YIELDED = (
-    "            for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):\n"
-    "                yield from few.to_batches()\n"
+    "        for few in cut(numbered, limits.ROW_GROUP_MAX_BYTES):\n            yield from few.to_batches()\n"
 )
-_WRITTEN_OF_BUCKET = "            self._write(TABLE_SPANS, bucket, numbered)\n"
+_WRITTEN_OF_BUCKET = "        self._write(TABLE_SPANS, bucket, numbered)\n"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +82,5 @@ _WRITTEN_OF_BUCKET = "            self._write(TABLE_SPANS, bucket, numbered)\n"
 )
 def test_the_order_is_held(tmp_path: Path, old: str, new: str, check: Callable[[Path], None]) -> None:
     """Parts that are written first are found."""
-
-    def dedented(words: str) -> str:
-        return "".join(line[4:] for line in words.splitlines(keepends=True))
-
-    rule = Broken("rows go to the index first", merge._Shaping._write_spans, dedented(old), dedented(new))
+    rule = Broken("rows go to the index first", merge._Shaping._write_spans, old, new)
     assert_caught(rule, lambda: check(tmp_path))
