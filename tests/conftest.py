@@ -20,13 +20,14 @@ HERE: Final = Path(__file__).parent
 ON_SPARK: Final = (
     "places/test_whole_run.py",
     "pipeline/test_executors.py",
+    "pipeline/test_giving_way.py",
     "faults/test_kill_spark.py",
     "lake/test_lake.py",
     "spark/test_spark.py",
 )
 """Files that share Spark, in one process, in this order: a start takes as long as hundreds of other tests.
 
-The first has its servers before Spark starts, and the third kills it.
+The first has its servers before Spark starts, and the fourth kills it.
 """
 SLOWEST_FIRST: Final = (
     *ON_SPARK,

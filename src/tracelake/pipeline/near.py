@@ -3,6 +3,9 @@
 A task that kills its process takes the pipeline with it, and a server that it is a part of. So there it is tried once:
 whoever starts again finds the note of who died (`tries.py`), and lets Spark do it, whose workers may die; the same goes
 for input of a transaction that was set aside, and for maintenance.
+
+Maintenance on workers gives way to transactions. Here it does not: a thread that does not get the processor keeps the
+interpreter's lock from those that would.
 """
 
 from __future__ import annotations
@@ -11,15 +14,20 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from tracelake.pipeline.tries import Tries
-from tracelake.tasks.runners import ByWork, ReceiptT, TaskRunner, TaskT
+from tracelake.tasks.giving_way import GivingWay
+from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskRunner, TaskT
 
 
 class Tried:
     """Runs tasks in a try, which says whether they may run in this process."""
 
-    def __init__(self, by_work: ByWork, new_try: Callable[[], AbstractContextManager[bool]]) -> None:
+    def __init__(
+        self, by_work: ByWork, new_try: Callable[[], AbstractContextManager[bool]], *, gives_way: bool = False
+    ) -> None:
+        """`gives_way`: all that runs elsewhere gives way."""
         self._by_work = by_work
         self._new_try = new_try
+        self._gives_way = gives_way
 
     def start(self) -> None:
         """See TaskRunner."""
@@ -30,17 +38,22 @@ class Tried:
     ) -> list[ReceiptT]:
         """Run the tasks where they do no harm."""
         with self._new_try() as is_harmless:
-            return self._by_work.of(tasks, may_be_near=is_harmless).run(function, tasks, on_done)
+            runner = self._by_work.of(tasks, may_be_near=is_harmless)
+            return (giving_way(runner) if self._gives_way else runner).run(function, tasks, on_done)
 
     def stop(self) -> None:
         """See TaskRunner."""
         self._by_work.stop()
 
 
+def giving_way(runner: TaskRunner) -> TaskRunner:
+    """Return who runs tasks that give way, if that is not this process."""
+    return runner if isinstance(runner, InProcess) else GivingWay(runner)
+
+
 def runners(runner: TaskRunner, tries: Tries, of_maintenance: Tries) -> tuple[TaskRunner, TaskRunner]:
     """Return who runs the tasks of transactions, of which their driver notes that it does them, and of maintenance."""
     if isinstance(runner, ByWork):
-        return Tried(runner, lambda: nullcontext(tries.is_harmless())), Tried(
-            runner, of_maintenance.maintaining
-        )
-    return runner, runner
+        tried = Tried(runner, lambda: nullcontext(tries.is_harmless()))
+        return tried, Tried(runner, of_maintenance.maintaining, gives_way=True)
+    return runner, giving_way(runner)

@@ -132,7 +132,9 @@ def start_gateway(*, heap: str) -> None:
                 stderr=log_file,
                 stdout=log_file,
                 env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"},
-                start_new_session=True,  # Ctrl-C is for us; we close the JVM
+                # Ctrl-C is for us; we close the JVM. In a session of its own all of it would have as much of the
+                # processors as all of ours (Linux: sched_autogroup), so that nothing in it could give way.
+                process_group=0,
             )
         _wait_for(info, process, log)
         port, secret = _read_connection(info)

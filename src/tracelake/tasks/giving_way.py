@@ -1,0 +1,55 @@
+"""Tasks that nobody waits for: a worker leaves the processors to whoever else on the machine wants them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final, Generic
+
+from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
+
+NICENESS: Final = 10
+"""It gets a tenth of the time of who has none, where both want a processor: enough to end, however busy others are."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivesWay(Generic[TaskT, ReceiptT]):
+    """A task's function, in a thread of low priority: a worker may have tasks that somebody waits for next."""
+
+    function: Callable[[TaskT], ReceiptT]
+
+    def __call__(self, task: TaskT) -> ReceiptT:
+        """Run the task."""
+        with ThreadPoolExecutor(1, "tracelake-gives-way", _lower) as thread:
+            return thread.submit(self.function, task).result()
+
+
+def _lower() -> None:
+    # A thread has a priority of its own, which threads that it starts inherit, on Linux alone.
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
+class GivingWay:
+    """Runs tasks as one runner does, which has workers, with what priority is left."""
+
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
+
+    def start(self) -> None:
+        """See TaskRunner."""
+        self._runner.start()
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks."""
+        return self._runner.run(GivesWay(function), tasks, on_done)
+
+    def stop(self) -> None:
+        """See TaskRunner."""
+        self._runner.stop()

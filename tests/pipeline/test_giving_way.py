@@ -1,0 +1,183 @@
+"""Maintenance on workers gives way: a low priority for it, on Linux, and for nothing else that the worker does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tracelake import limits
+from tracelake.pipeline import near
+from tracelake.pipeline.near import Tried
+from tracelake.pipeline.rooms import Dependencies
+from tracelake.search.vectors import PLAIN
+from tracelake.tasks import giving_way
+from tracelake.tasks.giving_way import NICENESS, GivesWay, GivingWay
+from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskRunner, TaskT
+from tracelake.tasks.spark import Spark
+
+Told: TypeAlias = tuple[int, int]
+"""Niceness of a task, and of a thread that it starts."""
+
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="threads have priorities of their own on Linux alone"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A task that tells how much it is."""
+
+    work_bytes: int
+
+
+class Workers:
+    """Runs tasks here, and stands for who has workers."""
+
+    def __init__(self) -> None:
+        self.calls = list[str]()
+
+    def start(self) -> None:
+        """Count."""
+        self.calls.append("start")
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks in order."""
+        self.calls.append("run")
+        return InProcess().run(function, tasks, on_done)
+
+    def stop(self) -> None:
+        """Count."""
+        self.calls.append("stop")
+
+
+def niceness() -> int:
+    """Return the niceness of this thread."""
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+def tell(_task: object) -> Told:
+    """Be a task."""
+    inherited = list[int]()
+    thread = threading.Thread(target=lambda: inherited.append(niceness()))
+    thread.start()
+    thread.join()
+    return niceness(), inherited[0]
+
+
+def told(runner: TaskRunner, work_bytes: int) -> Told:
+    """Run one task."""
+    (receipt,) = runner.run(tell, [Work(work_bytes)], lambda _: None)
+    return receipt
+
+
+USUAL = (niceness(), niceness())
+LOW = (NICENESS, NICENESS)
+LARGE = limits.NEAR_WORK_MAX_BYTES + 1
+
+
+def check_worker() -> None:
+    """A task gives way with all that it starts, and the worker as before does not."""
+    assert GivesWay(tell)(None) == LOW
+    assert tell(None) == USUAL
+
+
+def check_pipeline() -> None:
+    """Maintenance gives way on workers, and not in the process of the pipeline; transactions never do."""
+    for by_work in (True, False):
+        workers = Workers()
+        runner = ByWork(workers) if by_work else workers
+        with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
+            opened = lake._opened
+            rooms = Dependencies.of(
+                "main", opened.key_value, opened.objects, 1, runner, None, None, PLAIN, None
+            )
+            transactions, maintenance = rooms.runner, rooms.maintainer._runner
+            assert rooms.merger._builder.runner is maintenance
+            assert (told(transactions, LARGE), told(transactions, 1)) == (USUAL, USUAL)
+            assert (told(maintenance, LARGE), told(maintenance, 1)) == (LOW, USUAL if by_work else LOW)
+            maintenance.start()
+            maintenance.stop()
+        assert workers.calls[-2:] == ["start", "stop"]
+    assert told(near.giving_way(InProcess()), LARGE) == USUAL
+
+
+def test_a_worker_gives_way_for_one_task() -> None:
+    """What it has next may be waited for."""
+    check_worker()
+
+
+def test_maintenance_gives_way_where_there_are_workers() -> None:
+    """In the pipeline's own process it would keep the interpreter's lock while it waits for a processor."""
+    check_pipeline()
+
+
+def test_what_fails_there_is_told() -> None:
+    """As it is without."""
+    with pytest.raises(ZeroDivisionError):
+        GivingWay(InProcess()).run(lambda task: 1 // task, [0], lambda _: None)
+
+
+def test_workers_of_our_own_spark_give_way_to_us(shared_spark: Spark) -> None:
+    """A JVM in a session of its own would have as much of the processors as all of ours, where they go by sessions."""
+    assert shared_spark.run(session, [0], lambda _: None) == [os.getsid(0)]
+    assert told(GivingWay(shared_spark), 1) == LOW
+    assert told(shared_spark, 1) == USUAL
+
+
+def session(_task: object) -> int:
+    """Be a task that tells the session of its worker."""
+    return os.getsid(0)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken(
+            "priority of a thread",
+            giving_way._lower,
+            "os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)",
+            "pass",
+        ),
+        Broken(
+            "of its own",
+            GivesWay.__call__,
+            "thread.submit(self.function, task).result()",
+            "(_lower(), self.function(task))[1]",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_worker(broken: Broken) -> None:
+    """Each is caught, in a thread that is spoilt."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(assert_caught, broken, check_worker).result()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("workers give way", Tried.run, "giving_way(runner) if self._gives_way else", ""),
+        Broken("maintenance", near.runners, ", gives_way=True", ""),
+        Broken("who has but workers", near.runners, "runner, giving_way(runner)", "runner, runner"),
+        Broken(
+            "transactions do not", near.runners, "runner, giving_way(runner)", "giving_way(runner), runner"
+        ),
+        Broken("not here", near.giving_way, "if isinstance(runner, InProcess) else", "if False else"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_pipeline(broken: Broken) -> None:
+    """Each is caught."""
+    assert_caught(broken, check_pipeline)
