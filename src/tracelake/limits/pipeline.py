@@ -116,6 +116,8 @@ STORED_EXPANDS: Final = 8
 """How much more stored bytes are taken to have in memory, where nobody knows. Beyond: a task takes what it takes."""
 STAGED_ROWS_AGE_MAX_S: Final = 24 * 3600.0
 """Age of staged rows, of a transaction or of a write: none takes so long. Beyond: garbage collection deletes them."""
+STAGED_ROWS_LOOK_EACH_S: Final = 3600.0
+"""How often a pipeline looks for staged rows that are too old, a listing each. Beyond: the next run looks."""
 SMALL_TRANSACTION_SPANS: Final = 20_000
 """Spans of a transaction that one task shapes, so that there is one index part. Beyond: several do."""
 UPSERT_FEW_SPANS: Final = 500

@@ -24,6 +24,8 @@ OBJECT_PATH_SEGMENT_MAX_BYTES: Final = 255
 """What file systems take as one name. Beyond: the path is refused."""
 SYNCED_DIRECTORIES_MAX: Final = 10_000
 """Directories that a file store remembers as durable. Beyond: it forgets them and syncs again."""
+DIRECTORY_TRIES_MAX: Final = 10
+"""Times that a directory is made for a file while others remove it as an empty one. Beyond: an error."""
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
 """Age of a temporary file: no write takes so long. Beyond: it was left behind by a killed writer, and is deleted."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0

@@ -42,7 +42,6 @@ from tracelake.journal.protocol import (
     together,
 )
 from tracelake.journal.runs import inputs_of
-from tracelake.limits import STAGED_ROWS_AGE_MAX_S
 from tracelake.pipeline.ahead import Beside, ReadAhead
 from tracelake.pipeline.attempts import Attempts
 from tracelake.pipeline.faults import Guarded, InputFaultError
@@ -59,7 +58,7 @@ from tracelake.pipeline.publish import TRANSFORM
 from tracelake.pipeline.rooms import Dependencies
 from tracelake.pipeline.sealing import seal, seal_whatever_stands
 from tracelake.pipeline.sources.port import Input
-from tracelake.pipeline.staging import InputReader, ReadInput
+from tracelake.pipeline.staging import InputReader, Leftovers, ReadInput
 from tracelake.pipeline.taking import Taking
 from tracelake.replicas.account import BatchCounts
 from tracelake.search.vectors import PLAIN, IndexSettings
@@ -93,6 +92,7 @@ class Pipeline:
         self._mode = mode
         self._opened: OpenSteps | None = None  # of a transaction that waits for more
         self._heard: Hearing | None = None
+        self._leftovers = Leftovers(objects)
         self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, first, added)
         self._maintaining = Maintaining(self._rooms, beside)
         self.rest = self._maintaining.rest  # for who goes on, where nothing waits
@@ -117,6 +117,7 @@ class Pipeline:
             DamageError: the journal contradicts the tables.
         """
         heard, self._heard = self._heard or self.listen(), None
+        self._leftovers.clean()
         opened, self._opened = self._opened, None
         weighing = partial(weigh, self._mode, goes_on=goes_on)
         maintain = partial(self._maintaining.after_commit, progress, goes_on=goes_on)
@@ -200,7 +201,6 @@ class _DriverRun:
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
         self._taking.add(runs)
-        self._reader.clean(now().timestamp() - STAGED_ROWS_AGE_MAX_S)
         try:
             self._result.note(self._rooms.settling.let_go_again())
             self._go()

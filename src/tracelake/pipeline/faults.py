@@ -95,7 +95,7 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
     What a store raises is raised: then it is unknown whether tasks work, and the next run looks again.
     """
     name = uuid.uuid4().hex
-    staging, build = f"staging/pipeline/{name}/", f"control-{name}"
+    staging, build = f"staging/pipeline/{name}-", f"control-{name}"
     segment, data = f"{staging}control.segment", write_segment([("json", _CONTROL)])
     written = [segment]
     try:

@@ -40,7 +40,7 @@ class Piece:
 
 
 def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> list[Piece]:
-    """Write rows as one object below `staging`: for each bucket Arrow streams of bounded size.
+    """Write rows as one object whose path begins with `staging`: for each bucket Arrow streams of bounded size.
 
     A stream costs as much as a hundred small rows, so few rows share one.
     """

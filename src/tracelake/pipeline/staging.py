@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from tracelake import limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Recorded, Sources
 from tracelake.journal.runs import folded
@@ -60,7 +63,7 @@ class InputReader:
 
     def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> ReadInput:
         """Read inputs; what a failing try has staged is deleted. Raises InputFaultError."""
-        staging = f"{STAGING}{uuid.uuid4().hex}/"
+        staging = f"{STAGING}{uuid.uuid4().hex}-"  # no directory: files would leave it
         tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
         stage: Stage = "reading" if transaction is None else "recovering"
         receipts = self._run(run_read_task, tasks, staging, stage, transaction)
@@ -70,7 +73,7 @@ class InputReader:
 
     def restage(self, parts: Sequence[Part], transaction: int) -> list[Piece]:
         """Stage the rows of parts of table `spans`. Raises InputFaultError."""
-        staging = f"{STAGING}{uuid.uuid4().hex}/"
+        staging = f"{STAGING}{uuid.uuid4().hex}-"  # no directory: files would leave it
         tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
         pieces = self._run(run_restage_task, tasks, staging, "recovering", transaction)
         return [piece for of_part in pieces for piece in of_part]
@@ -90,16 +93,12 @@ class InputReader:
                 lambda done: self._progress(Progress(stage, done, len(tasks), "tasks", transaction)),
             )
         except Exception:
-            self._delete_below(staging)
+            _delete_below(self._objects, staging)
             raise
 
     def discard(self, staged: ReadInput) -> None:
         """Delete what was staged."""
         self._delete(staged.pieces)
-
-    def clean(self, oldest_s: float) -> None:
-        """Delete what was staged before a time, as by a process that was killed."""
-        self._delete_below(STAGING, oldest_s)
 
     def tasks_work(self) -> bool:
         """Whether tasks can be done at all."""
@@ -108,10 +107,23 @@ class InputReader:
     def _delete(self, pieces: Sequence[Piece]) -> None:
         delete_all(self._objects, sorted({piece.path for piece in pieces}))
 
-    def _delete_below(self, prefix: str, oldest_s: float | None = None) -> None:
-        """Delete objects as well as it goes: what is left is deleted when it is old."""
-        try:
-            old = (i.path for i in self._objects.list(prefix) if oldest_s is None or i.modified_s < oldest_s)
-            delete_all(self._objects, list(old))
-        except (TracelakeError, OSError):
-            return
+
+class Leftovers:
+    """Rows that runs which were killed have staged: none is published by them any more."""
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._looks_next_s = float("-inf")
+
+    def clean(self) -> None:
+        """Delete those that are old, if it is time to look: what is staged now is listed with them."""
+        if time.monotonic() >= self._looks_next_s:
+            self._looks_next_s = time.monotonic() + limits.STAGED_ROWS_LOOK_EACH_S
+            _delete_below(self._objects, STAGING, time.time() - limits.STAGED_ROWS_AGE_MAX_S)
+
+
+def _delete_below(objects: ObjectStore, prefix: str, oldest_s: float | None = None) -> None:
+    """Delete objects as well as it goes: what is left is deleted when it is old."""
+    with contextlib.suppress(TracelakeError, OSError):
+        old = (info.path for info in objects.list(prefix) if oldest_s is None or info.modified_s < oldest_s)
+        delete_all(objects, list(old))

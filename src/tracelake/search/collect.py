@@ -19,7 +19,7 @@ from typing import Final
 from tracelake._errors import DamageError
 from tracelake.search.finalize import published, read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path
-from tracelake.storage.many import delete_all
+from tracelake.storage.many import delete_all, remove_folders
 from tracelake.storage.ports import ObjectInfo, ObjectStore
 
 _REBUILT: Final = re.compile(r"rebuild-(\d+)-")
@@ -54,6 +54,8 @@ def collect(
     doomed = list(_garbage(objects, index, reached, is_over))
     if not dry_run:
         delete_all(objects, [info.path for info in doomed])
+        folders = {info.path.rpartition("/")[0] for info in doomed}
+        remove_folders(objects, folders - {f"search/{index}/manifests"})
     return CollectedIndexParts(len(doomed), sum(info.size_bytes for info in doomed))
 
 

@@ -28,7 +28,7 @@ from tracelake.search.model import (
 )
 from tracelake.search.protocol import assemble, choose, first_missing, lists_to_join
 from tracelake.search.vectors import VectorSettings
-from tracelake.storage.many import delete_all
+from tracelake.storage.many import delete_all, remove_folders
 from tracelake.storage.ports import ObjectStore
 
 
@@ -160,8 +160,10 @@ def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
 
 def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
     """Delete what is staged for a published build, best-effort: what is left is never part of an index."""
+    prefix = staging_prefix(index, build)
     with contextlib.suppress(StorageError):
-        delete_all(objects, [info.path for info in objects.list(staging_prefix(index, build))])
+        delete_all(objects, [info.path for info in objects.list(prefix)])
+        remove_folders(objects, [prefix])
 
 
 def published(objects: ObjectStore, path: str) -> Manifest | None:

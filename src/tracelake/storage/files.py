@@ -164,9 +164,19 @@ class FileObjectStore:
                 directories[_directory(target)] = None
         for directory in directories:
             with _failures("delete from", directory):
-                sync_directory(directory)
+                _sync_if_there(directory)
         if failed is not None:
             raise failed
+
+    def remove_folder(self, prefix: str) -> None:
+        """Remove the directory of a prefix, if nothing is in it; only where names below it are used once.
+
+        Who writes there after all makes it anew. That it lasts is known to nobody then but to this process.
+        """
+        directory = self._file(prefix.removesuffix("/"))
+        with suppress(OSError):
+            os.rmdir(directory)
+            self._synced.discard(directory)
 
     def local_path(self, path: str) -> str | None:
         """Return the path of the file that holds the object's bytes, whether or not it is there."""
@@ -211,18 +221,16 @@ class FileObjectStore:
                 with _failures("create", target):
                     os.fsync(file.fileno())
             for target, temporary, _ in written:
-                with _failures("create", target):
-                    self._make_durable_directory(_directory(target))
-                    with suppress(FileExistsError):
-                        os.link(temporary, target)
-                        created.add(target)
+                with _failures("create", target), suppress(FileExistsError):
+                    self._give_name(os.link, temporary, target)
+                    created.add(target)
         return created
 
     def _sync_names(self, targets: Collection[str]) -> None:
         """Make the names of files as durable as their content."""
         for directory, target in {_directory(target): target for target in targets}.items():
             try:
-                sync_directory(directory)
+                _sync_if_there(directory)
             except OSError as error:
                 raise IndeterminateError(
                     f"{target} is there but may not survive a power failure ({error}); repair the disk, "
@@ -240,10 +248,22 @@ class FileObjectStore:
                 os.unlink(path)
 
     def _publish_replacing(self, temporary: str, target: str) -> None:
+        self._give_name(os.replace, temporary, target)
+        _sync_if_there(_directory(target))
+
+    def _give_name(self, give: Callable[[str, str], None], temporary: str, target: str) -> None:
+        """Name a file in a directory that lasts, and is made again where somebody removes it as an empty one."""
         directory = _directory(target)
-        self._make_durable_directory(directory)
-        os.replace(temporary, target)
-        sync_directory(directory)
+        for tries_left in reversed(range(limits.DIRECTORY_TRIES_MAX)):
+            self._make_durable_directory(directory)
+            try:
+                give(temporary, target)
+            except FileNotFoundError:
+                if not tries_left or os.path.isdir(directory):
+                    raise
+                self._synced.discard(directory)
+            else:
+                return
 
     def _make_durable_directory(self, directory: str) -> None:
         """Make a directory and sync the names of it and all above it, once for each directory and process.
@@ -311,6 +331,12 @@ def _write_synced(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _sync_if_there(directory: str) -> None:
+    """Make names in a directory durable; where it was removed, somebody has deleted them all."""
+    with suppress(FileNotFoundError):
+        sync_directory(directory)
 
 
 def _begin_writing(file: IO[bytes]) -> None:

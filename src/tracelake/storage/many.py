@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -65,6 +65,14 @@ def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
         inner.delete_all(paths)
     else:
         for_each(store, store.delete, paths)
+
+
+def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
+    """Remove directories of files, of prefixes below which no name is used again, if nothing is in them."""
+    inner = _inner(store)
+    if isinstance(inner, FileObjectStore):
+        for prefix in prefixes:
+            inner.remove_folder(prefix)
 
 
 def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:

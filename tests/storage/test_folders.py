@@ -1,0 +1,179 @@
+"""Directories that files leave: those of prefixes that are used once go with their last file, and nobody minds."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.pipeline.poison import good, names
+from tracelake._errors import StorageError
+from tracelake.limits import COMPACTION_FAN_OUT
+from tracelake.pipeline.staging import Leftovers
+from tracelake.search import collect, finalize
+from tracelake.storage import many
+from tracelake.storage.files import FileObjectStore
+from tracelake.storage.memory import MemoryObjectStore
+from tracelake.storage.singly import SinglyReadObjects
+
+
+def check_removal(root: Path) -> None:
+    """Check that an empty directory goes, and one with anything in it stays."""
+    store = FileObjectStore(root)
+    for path in ("a/1/x", "a/2/x", "a/2/y/z"):
+        store.put(path, b"here")
+    many.delete_all(store, ["a/1/x", "a/2/x"])
+    many.remove_folders(SinglyReadObjects(store, "a/2/y/z"), ["a/1/", "a/2/", "a/none/"])
+    assert sorted(path.name for path in (root / "a").iterdir()) == ["2"]
+    assert store.get("a/2/y/z") == b"here"
+    many.remove_folders(MemoryObjectStore(), ["a/1/"])
+
+
+def check_beside(root: Path) -> None:
+    """Check that a directory which goes again and again fails no write, and that each write lasts."""
+    store = FileObjectStore(root)
+    is_over = threading.Event()
+
+    def remove() -> None:
+        while not is_over.is_set():
+            store.remove_folder("a/b/")
+
+    remover = threading.Thread(target=remove)
+    remover.start()
+    try:
+        for number in range(300):
+            path = f"a/b/{number}"
+            if number % 2:
+                store.put(path, b"here")
+            else:
+                assert store.create(path, b"here")
+            assert store.get(path) == b"here"
+            store.delete(path)
+    finally:
+        is_over.set()
+        remover.join()
+
+
+def check_synced(root: Path) -> None:
+    """Check that a directory that was removed is made durable again: its name may not be."""
+    store = FileObjectStore(root)
+    synced = list[str]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "tracelake.storage.files.sync_directory", lambda directory: synced.append(str(directory))
+        )
+        store.put("a/b/1", b"here")
+        store.delete("a/b/1")
+        store.remove_folder("a/b/")
+        synced.clear()
+        store.put("a/b/1", b"here")
+    assert str(root / "a") in synced
+
+
+def check_lake(root: Path) -> None:
+    """Check that a lake has no directory more for each transaction, nor for garbage that was collected."""
+    with tracelake.init(root, buckets=1) as lake:
+        pipeline = lake.pipeline()
+        try:
+            for number in range(2 * COMPACTION_FAN_OUT + 1):
+                lake.objects.put(f"inbox/{number}.segment", good(number))
+                pipeline.run_once()
+        finally:
+            pipeline.close()
+        lost = "search/spans/lists/spans-0000000000/lost.json"
+        lake.objects.put(lost, b"{}")
+        lake.maintenance.gc(epoch_min_s=0)
+        assert lake.objects.head(lost) is None
+        assert names(lake) == set(range(2 * COMPACTION_FAN_OUT + 1))
+    for folder in ("staging/pipeline", "search/spans/staging", "search/spans/parts", "search/spans/lists"):
+        empty = [path for path, below, files in os.walk(root / folder) if not below and not files]
+        assert [path for path in empty if path != str(root / folder)] == []
+
+
+def check_looks(root: Path) -> None:
+    """Check that what is old goes, what is not stays, and that it is looked for now and then."""
+    store, listed = FileObjectStore(root), list[str]()
+
+    class Listed(FileObjectStore):
+        def list(self, prefix: str):  # type: ignore[no-untyped-def]
+            listed.append(prefix)
+            return super().list(prefix)
+
+    for name in ("old", "new"):
+        store.put(f"staging/pipeline/{name}", b"rows")
+    os.utime(root / "staging/pipeline/old", (0, 0))
+    leftovers = Leftovers(Listed(root))
+    for _ in range(3):
+        leftovers.clean()
+    assert [info.path for info in store.list("staging/")] == ["staging/pipeline/new"]
+    assert listed == ["staging/pipeline/"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelake.limits.STAGED_ROWS_LOOK_EACH_S", 0.0)
+        again = Leftovers(Listed(root))
+        for _ in range(3):
+            again.clean()
+    assert len(listed) == 4
+
+
+CHECKS = (check_removal, check_beside, check_synced, check_lake, check_looks)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_folders(check: Callable[[Path], None], tmp_path: Path) -> None:
+    """See each."""
+    check(tmp_path / "root")
+
+
+def test_who_is_robbed_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that goes each time it is made ends in an error."""
+    store = FileObjectStore(tmp_path)
+    real = FileObjectStore._make_durable_directory
+
+    def make(self: FileObjectStore, directory: str) -> None:
+        real(self, directory)
+        Path(directory).rmdir()
+
+    monkeypatch.setattr(FileObjectStore, "_make_durable_directory", make)
+    with pytest.raises(StorageError, match="cannot write"):
+        store.put("a/b", b"")
+
+
+@pytest.mark.parametrize(
+    ("check", "broken"),
+    [
+        (check_removal, Broken("removed", FileObjectStore.remove_folder, "os.rmdir(directory)", "pass")),
+        (check_removal, Broken("through wrappers", many.remove_folders, "_inner(store)", "store")),
+        (
+            check_beside,
+            Broken("made again", FileObjectStore._give_name, "if not tries_left or", "if True or"),
+        ),
+        (
+            check_synced,
+            Broken("durable again", FileObjectStore.remove_folder, "self._synced.discard(directory)", "pass"),
+        ),
+        (
+            check_lake,
+            Broken("staging of a build", finalize.clean_staging, "remove_folders(objects, [prefix])", ""),
+        ),
+        (
+            check_lake,
+            Broken(
+                "parts of a build", collect.collect, "remove_folders(objects, folders -", "print(folders -"
+            ),
+        ),
+        (check_looks, Broken("not each run", Leftovers.clean, "if time.monotonic() >=", "if True or 0 >=")),
+        (check_looks, Broken("at all", Leftovers.clean, "if time.monotonic() >=", "if False and 0 >=")),
+        (check_looks, Broken("the old", Leftovers.clean, "time.time() -", "0 *")),
+        (check_looks, Broken("not the new", Leftovers.clean, "time.time() -", "time.time() + 0 *")),
+    ],
+    ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
+)
+def test_broken(check: Callable[[Path], None], broken: Broken, tmp_path: Path) -> None:
+    """Each is caught."""
+    assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))
