@@ -14,7 +14,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake._errors import StorageError
-from tracelake.limits import COMPACTION_FAN_OUT
+from tracelake.limits import COMPACTION_FAN_OUT, DIRECTORY_TRIES_MAX
 from tracelake.pipeline.staging import Leftovers
 from tracelake.search import collect, finalize
 from tracelake.storage import many
@@ -130,18 +130,33 @@ def test_folders(check: Callable[[Path], None], tmp_path: Path) -> None:
     check(tmp_path / "root")
 
 
-def test_who_is_robbed_without_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def robbed(root: Path, times: int) -> FileObjectStore:
+    """Return a store of which somebody removes a directory as often, each time after it was made."""
+    store, left = FileObjectStore(root), [None] * times
+    make = store._make_durable_directory
+
+    def make_in_vain(directory: str) -> None:
+        make(directory)
+        if left:
+            left.pop()
+            Path(directory).rmdir()
+
+    store._make_durable_directory = make_in_vain  # type: ignore[method-assign]
+    return store
+
+
+def check_robbed(root: Path) -> None:
+    """Check that a directory is made again for a file, some times."""
+    store = robbed(root, DIRECTORY_TRIES_MAX - 1)
+    store.put("a/b", b"here")
+    assert store.get("a/b") == b"here"
+
+
+def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
     """A directory that goes each time it is made ends in an error."""
-    store = FileObjectStore(tmp_path)
-    real = FileObjectStore._make_durable_directory
-
-    def make(self: FileObjectStore, directory: str) -> None:
-        real(self, directory)
-        Path(directory).rmdir()
-
-    monkeypatch.setattr(FileObjectStore, "_make_durable_directory", make)
+    check_robbed(tmp_path / "some")
     with pytest.raises(StorageError, match="cannot write"):
-        store.put("a/b", b"")
+        robbed(tmp_path / "all", DIRECTORY_TRIES_MAX).put("a/b", b"")
 
 
 @pytest.mark.parametrize(

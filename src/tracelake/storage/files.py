@@ -259,7 +259,7 @@ class FileObjectStore:
             try:
                 give(temporary, target)
             except FileNotFoundError:
-                if not tries_left or os.path.isdir(directory):
+                if not tries_left or not os.path.exists(temporary):
                     raise
                 self._synced.discard(directory)
             else:
