@@ -129,6 +129,22 @@ def test_what_fails_there_is_told() -> None:
         GivingWay(InProcess()).run(lambda task: 1 // task, [0], lambda _: None)
 
 
+def check_refused() -> None:
+    """Check that a task is carried out where its priority cannot be changed."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("by a sandbox")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "setpriority", refuse)
+        assert GivesWay(tell)(None) == USUAL
+
+
+def test_a_system_that_refuses_stops_no_maintenance() -> None:
+    """It takes as much as others then."""
+    check_refused()
+
+
 def test_workers_of_our_own_spark_give_way_to_us(shared_spark: Spark) -> None:
     """A JVM in a session of its own would have as much of the processors as all of ours, where they go by sessions."""
     assert shared_spark.run(session, [0], lambda _: None) == [os.getsid(0)]
@@ -163,6 +179,14 @@ def test_broken_worker(broken: Broken) -> None:
     """Each is caught, in a thread that is spoilt."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(assert_caught, broken, check_worker).result()
+
+
+def test_broken_refusal() -> None:
+    """It is caught."""
+    assert_caught(
+        Broken("none the less", giving_way._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"),
+        check_refused,
+    )
 
 
 @pytest.mark.parametrize(

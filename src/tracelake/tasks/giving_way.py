@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -31,7 +32,9 @@ class GivesWay(Generic[TaskT, ReceiptT]):
 def _lower() -> None:
     # A thread has a priority of its own, which threads that it starts inherit, on Linux alone.
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        # Where the system does not let it, as some sandboxes do, the work is done none the less.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 class GivingWay:
