@@ -184,7 +184,9 @@ def test_broken_worker(broken: Broken) -> None:
 def test_broken_refusal() -> None:
     """It is caught."""
     assert_caught(
-        Broken("none the less", giving_way._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"),
+        Broken(
+            "none the less", giving_way._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"
+        ),
         check_refused,
     )
 

@@ -86,7 +86,7 @@ TRY_BEAT_S: Final = 3.0
 """How long a process that reads input or does a transaction shows nothing of it. Beyond: it shows that it lives."""
 TRY_LOOKS: Final = 5
 """Looks, each TRY_BEAT_S after the one before, in which a process shows nothing. Beyond: it is taken for dead."""
-MAINTENANCE_BEHIND_MAX: Final = 64
+MAINTENANCE_BEHIND_MAX: Final = 256
 """Transactions that a pipeline makes beside one pass of maintenance. Beyond: it waits for that."""
 TRY_NOTES_MAX: Final = 100
 """Notes of processes that died, or are at it. Beyond: the oldest are forgotten."""

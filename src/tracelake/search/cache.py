@@ -3,27 +3,37 @@
     <directory>/<sha256>/        the files of one part, and its header; shared by processes and manifests
     <directory>/open-…/          links to the files of all parts that a process has open; deleted when it closes them
 
-So nothing but parts stays, once each: the directory grows with the index, not with the number of manifests.
+So nothing but parts stays, once each. Those that merges replaced go when nobody has asked for them for a while: the
+directory grows with the index, not with the number of manifests. Who has one open keeps it by its links.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import INDEX_SCRATCH_AGE_MAX_S, PARTS_AT_ONCE
+from tracelake.limits import (
+    INDEX_COPIES_SWEPT_EACH_S,
+    INDEX_SCRATCH_AGE_MAX_S,
+    PART_COPY_IDLE_MIN_S,
+    PARTS_AT_ONCE,
+)
 from tracelake.search.model import BUILD_ANEW, PartRef
 from tracelake.search.pack import Header, read_header, unpack
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
 TEMPORARY: Final = "open-"
+_PART: Final = re.compile("[0-9a-f]{64}")
 
 
 class PartCache:
@@ -33,7 +43,7 @@ class PartCache:
         """Use the directory; it is made when the first part comes."""
         self.directory = directory
         self._objects = objects
-        self._swept = False
+        self._sweeps_next_s = float("-inf")
 
     def fetch(self, parts: Sequence[PartRef], known: Mapping[str, Header]) -> list[Header]:
         """Bring parts into the cache, and return their headers; those that are known, by checksum, are there.
@@ -41,13 +51,13 @@ class PartCache:
         Raises:
             DamageError: A part is missing or altered; names it (F14).
         """
-        if not self._swept:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._sweep()
-            self._swept = True
+        self.directory.mkdir(parents=True, exist_ok=True)
         new = {part.sha256: part for part in parts if part.sha256 not in known}
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             fetched = dict(zip(new, pool.map(self._fetch, new.values()), strict=True))
+        if time.monotonic() >= self._sweeps_next_s:
+            self._sweeps_next_s = time.monotonic() + INDEX_COPIES_SWEPT_EACH_S
+            self._sweep({part.sha256 for part in parts})
         return [known.get(part.sha256) or fetched[part.sha256] for part in parts]
 
     def _fetch(self, part: PartRef) -> Header:
@@ -55,6 +65,7 @@ class PartCache:
         place = self.directory / part.sha256
         header = read_header(place)
         if header is not None:
+            _touch(place)
             return header
         try:
             data = self._objects.get(part.path)
@@ -74,15 +85,31 @@ class PartCache:
                     file.replace(place / file.name)
         return header
 
-    def _sweep(self) -> None:
-        """Delete what killed processes left; it is links, mostly."""
-        for path in self.directory.glob(TEMPORARY + "*"):
-            try:
-                old = time.time() - path.stat().st_mtime > INDEX_SCRATCH_AGE_MAX_S
-            except FileNotFoundError:
-                continue
-            if old:
-                shutil.rmtree(path, ignore_errors=True)
+    def _sweep(self, used: Set[str]) -> None:
+        """Delete what killed processes left, which is links, mostly, and parts that nobody has used for a while."""
+        for sha256 in used:
+            _touch(self.directory / sha256)
+        now_s = time.time()
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    idle_s = now_s - entry.stat().st_mtime
+                    if entry.name.startswith(TEMPORARY) and idle_s > INDEX_SCRATCH_AGE_MAX_S:
+                        shutil.rmtree(entry.path, ignore_errors=True)
+                    elif _PART.fullmatch(entry.name) and idle_s > PART_COPY_IDLE_MIN_S:
+                        self._drop(entry.path)
+
+    def _drop(self, place: str) -> None:
+        """Delete a part. It goes at once: nobody is to find half of it."""
+        doomed = self.directory / f"{TEMPORARY}{uuid.uuid4().hex}"
+        Path(place).rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _touch(place: Path) -> None:
+    """Note that a part is used now; it may be gone, or somebody else's."""
+    with suppress(OSError):
+        os.utime(place)
 
 
 def link(source: Path, target: Path) -> None:

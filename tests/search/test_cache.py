@@ -1,0 +1,136 @@
+"""Unpacked parts on local disk: those that nobody uses go, and nobody who opens an index minds."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.search.build_inputs import INDEX, finalize_build, span, table
+from tracelake.limits import PART_COPY_IDLE_MIN_S
+from tracelake.search import cache
+from tracelake.search.build import build_part
+from tracelake.search.cache import PartCache
+from tracelake.search.model import Manifest
+from tracelake.search.opening import OpenIndex
+from tracelake.search.query import Searcher
+from tracelake.storage.memory import MemoryObjectStore
+
+OBJECTS = MemoryObjectStore()
+
+
+def made(count: int) -> list[Manifest]:
+    """Return the manifests of as many transactions of one span."""
+    manifests: list[Manifest] = []
+    for number in range(count):
+        build = f"spans-{uuid.uuid4().hex}"
+        build_part(OBJECTS, INDEX, build, 0, 1, "a", table([span(number, input=f"common only{build}")]))
+        parent = manifests[-1] if manifests else None
+        manifests.append(finalize_build(OBJECTS, 1, build=build, upper=number + 1, parent=parent))
+    return manifests
+
+
+def there(directory: Path) -> set[str]:
+    """Return the parts in a cache."""
+    return {path.name for path in directory.iterdir() if len(path.name) == 64}
+
+
+def age(directory: Path) -> None:
+    """Let all that is there have been used long ago."""
+    long_ago_s = time.time() - PART_COPY_IDLE_MIN_S - 60
+    for path in directory.iterdir():
+        os.utime(path, (long_ago_s, long_ago_s))
+
+
+def check_unused(directory: Path) -> None:
+    """Check that parts go which nobody has used for long, and that those of the manifest stay, known or not."""
+    manifests = made(3)
+    first, second, third = (part.sha256 for part in manifests[2].newest)
+    part_cache = PartCache(OBJECTS, directory)
+    part_cache.fetch(manifests[1].newest, {})
+    (directory / "not-a-part").mkdir()
+    age(directory)
+    part_cache._sweeps_next_s = float("-inf")
+    known = {first: part_cache.fetch(manifests[0].newest, {})[0]}
+    assert there(directory) == {first}
+    age(directory)
+    part_cache._sweeps_next_s = float("-inf")
+    part_cache.fetch(manifests[2].newest, known)
+    assert there(directory) == {first, second, third}
+    assert (directory / "not-a-part").exists()
+
+
+def check_used(directory: Path) -> None:
+    """Check that what another process uses stays, which shows so whenever it asks for it."""
+    manifests = made(2)
+    other = PartCache(OBJECTS, directory)
+    other.fetch(manifests[1].newest, {})
+    age(directory)
+    other.fetch(manifests[1].newest, {})
+    PartCache(OBJECTS, directory).fetch(manifests[0].newest, {})
+    assert there(directory) == {part.sha256 for part in manifests[1].newest}
+
+
+def check_now_and_then(directory: Path) -> None:
+    """Check that it is looked for once in a while, and not with each opening."""
+    manifests = made(2)
+    part_cache = PartCache(OBJECTS, directory)
+    part_cache.fetch(manifests[1].newest, {})
+    age(directory)
+    part_cache.fetch(manifests[0].newest, {})
+    assert len(there(directory)) == 2
+
+
+def check_robbed(directory: Path) -> None:
+    """Check that who is about to link a part that goes brings it back."""
+    (manifest,) = made(1)
+    index, robbed = OpenIndex(OBJECTS, directory), list[str]()
+    whole = index._cache.fetch
+
+    def fetch(*of: object) -> object:
+        headers = whole(*of)  # type: ignore[arg-type]  # what it is given
+        if not robbed:
+            robbed.append("once")
+            age(directory)
+            PartCache(OBJECTS, directory).fetch([], {})
+            assert not there(directory)
+        return headers
+
+    index._cache.fetch = fetch  # type: ignore[method-assign,assignment]
+    assert len(Searcher(OBJECTS, manifest, index).search("common", 10)) == 1
+    assert robbed
+
+
+CHECKS = (check_unused, check_used, check_now_and_then, check_robbed)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
+    """See each."""
+    check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("check", "broken"),
+    [
+        (check_unused, Broken("they go", PartCache._sweep, "self._drop(entry.path)", "pass")),
+        (check_unused, Broken("the used stay", PartCache._sweep, "_touch(self.directory / sha256)", "pass")),
+        (check_unused, Broken("parts alone", PartCache._sweep, "_PART.fullmatch(entry.name)", "True")),
+        (check_used, Broken("used now", PartCache._fetch, "_touch(place)", "pass")),
+        (check_used, Broken("used just now", PartCache._sweep, "idle_s > PART_COPY_IDLE_MIN_S", "True")),
+        (
+            check_now_and_then,
+            Broken("now and then", PartCache.fetch, "time.monotonic() >= self._sweeps_next_s", "True"),
+        ),
+        (check_unused, Broken("shown", cache._touch, "os.utime(place)", "pass")),
+    ],
+    ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
+)
+def test_broken(check: Callable[[Path], None], broken: Broken, tmp_path: Path) -> None:
+    """Each is caught."""
+    assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))
