@@ -95,7 +95,7 @@ class TopicTasks(SimulatedTasks):
         return rows, reading.whole
 
     def _shape(self, task: ShapeTask) -> ShapeReceipt:
-        repeats = [piece for piece in task.pieces if piece.path.endswith(f"/{REPEAT}")]
+        repeats = [piece for piece in task.pieces if piece.path.endswith(f"-{REPEAT}")]
         if len(repeats) < len(task.pieces):
             new = [piece for piece in task.pieces if piece not in repeats]
             return super()._shape(replace(task, pieces=new))

@@ -104,7 +104,7 @@ class SimulatedTasks(InProcess):
     def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
         """Return the rows of an input, each a character, and what was seen of the whole of it."""
         data = self._process.objects.get(share.path)
-        if share.path.endswith("/control.segment"):
+        if share.path.endswith("-control.segment"):
             data = b"c"  # the input that is known to be good
         return data, Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
 

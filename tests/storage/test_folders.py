@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -43,6 +44,7 @@ def check_beside(root: Path) -> None:
     def remove() -> None:
         while not is_over.is_set():
             store.remove_folder("a/b/")
+            time.sleep(0.0005)
 
     remover = threading.Thread(target=remove)
     remover.start()
@@ -121,15 +123,6 @@ def check_looks(root: Path) -> None:
     assert len(listed) == 4
 
 
-CHECKS = (check_removal, check_beside, check_synced, check_lake, check_looks)
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_folders(check: Callable[[Path], None], tmp_path: Path) -> None:
-    """See each."""
-    check(tmp_path / "root")
-
-
 def robbed(root: Path, times: int) -> FileObjectStore:
     """Return a store of which somebody removes a directory as often, each time after it was made."""
     store, left = FileObjectStore(root), [None] * times
@@ -145,11 +138,36 @@ def robbed(root: Path, times: int) -> FileObjectStore:
     return store
 
 
+def check_vanishing(root: Path) -> None:
+    """Check that `create` says of nothing that it is there, where its directory vanishes while it is made."""
+    store, left = FileObjectStore(root), [FileExistsError(), FileNotFoundError()]
+    make = store._make_durable_directory
+
+    def fails_first(directory: str) -> None:
+        if left:
+            raise left.pop()
+        make(directory)
+
+    store._make_durable_directory = fails_first  # type: ignore[method-assign]
+    assert store.create("a/b", b"here")
+    with pytest.raises(StorageError, match="Not a directory"):
+        store.create("a/b/c", b"below an object")
+
+
 def check_robbed(root: Path) -> None:
     """Check that a directory is made again for a file, some times."""
     store = robbed(root, DIRECTORY_TRIES_MAX - 1)
     store.put("a/b", b"here")
     assert store.get("a/b") == b"here"
+
+
+CHECKS = (check_removal, check_beside, check_vanishing, check_synced, check_lake, check_looks)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_folders(check: Callable[[Path], None], tmp_path: Path) -> None:
+    """See each."""
+    check(tmp_path / "root")
 
 
 def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
@@ -165,8 +183,17 @@ def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
         (check_removal, Broken("removed", FileObjectStore.remove_folder, "os.rmdir(directory)", "pass")),
         (check_removal, Broken("through wrappers", many.remove_folders, "_inner(store)", "store")),
         (
-            check_beside,
-            Broken("made again", FileObjectStore._give_name, "if not tries_left or", "if True or"),
+            check_robbed,
+            Broken("made again", FileObjectStore._give_name, "if not os.path.exists(temporary)", "if True"),
+        ),
+        (
+            check_vanishing,
+            Broken(
+                "no error is an answer",
+                FileObjectStore._give_name,
+                "(FileNotFoundError, FileExistsError)",
+                "()",
+            ),
         ),
         (
             check_synced,

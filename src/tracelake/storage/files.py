@@ -12,6 +12,7 @@ Paths of files are strings here: making a `Path` of each cost more than reading 
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -254,16 +255,18 @@ class FileObjectStore:
     def _give_name(self, give: Callable[[str, str], None], temporary: str, target: str) -> None:
         """Name a file in a directory that lasts, and is made again where somebody removes it as an empty one."""
         directory = _directory(target)
-        for tries_left in reversed(range(limits.DIRECTORY_TRIES_MAX)):
-            self._make_durable_directory(directory)
+        for _ in range(limits.DIRECTORY_TRIES_MAX):
             try:
-                give(temporary, target)
+                self._make_durable_directory(directory)
+            except (FileNotFoundError, FileExistsError):  # it went between two looks, or is a file
+                continue
+            try:
+                return give(temporary, target)
             except FileNotFoundError:
-                if not tries_left or not os.path.exists(temporary):
+                if not os.path.exists(temporary):
                     raise
                 self._synced.discard(directory)
-            else:
-                return
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
 
     def _make_durable_directory(self, directory: str) -> None:
         """Make a directory and sync the names of it and all above it, once for each directory and process.
