@@ -47,6 +47,8 @@ from tracelake.tasks.runners import ReceiptT, TaskT
 KINDS: Final = ("local[1]", "connect")
 TASKS: Final = (1, 100, 1_000, 10_000)
 FILE_BYTES: Final = 8 * 2**20
+SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+"""By TCP the JVM and a worker wait for each other for 44 ms in each task, and so do those of `local[1]` without it."""
 ResultT = TypeVar("ResultT")
 
 
@@ -68,7 +70,7 @@ def shape(task: ShapeTask) -> ShapeReceipt:
 
 def measure(master: str, tasks: int, buckets: int) -> None:
     """Be the driver, and print what it took."""
-    runner = spark_runner(master, {})
+    runner = spark_runner(master, {} if master.startswith("sc://") else SOCKETS)
     inputs = [Input(FILES, f"/data/{number}.jsonl", FILE_BYTES) for number in range(tasks)]
     runner.run(abs, [1], lambda _: None)
     figures: dict[str, Any] = {}
@@ -130,7 +132,7 @@ def shape_tasks(pieces: list[Piece], ranges: list[tuple[int, int]], buckets: int
 
 def run_kind(kind: str, tasks: int, buckets: int, folder: Path) -> dict[str, Any]:
     """Measure in a process of its own."""
-    server = ConnectServer(folder, "local[1]") if kind == "connect" else None
+    server = ConnectServer(folder, "local[1]", SOCKETS) if kind == "connect" else None
     try:
         given = json.dumps([server.url if server else kind, tasks, buckets])
         environment = os.environ | {"PYTHONPATH": str(ROOT)}

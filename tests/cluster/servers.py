@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -130,8 +131,9 @@ class Cluster:
 class ConnectServer:
     """A server of Spark Connect, with executors of its own or those of a cluster, which have this Python."""
 
-    def __init__(self, folder: Path, master: str = "local[2]") -> None:
+    def __init__(self, folder: Path, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> None:
         self.folder = folder
+        self._conf = dict(conf or {})
         self._master = master
         self._port = free_port()
         self.url = f"sc://127.0.0.1:{self._port}"
@@ -144,6 +146,7 @@ class ConnectServer:
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.executor.memory": "512m",
+            **self._conf,
         }
         conf = [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
         server = "org.apache.spark.sql.connect.service.SparkConnectServer"
