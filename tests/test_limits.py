@@ -65,7 +65,7 @@ NOT_LIMITS = {
     "bits of a mask": {"_BEHIND"},
     "numbers of rows that no table has": {"FIRST_UNCOMMITTED", "FIRST_UNPUBLISHED"},
     "exit codes of commands": {"INTERRUPTED"},
-    "a share of the processors": {"NICENESS"},
+    "a share of the processors": {"NICENESS", "_LOWEST"},
 }
 """Constants with a number that bound nothing, by what they are."""
 BOUNDING = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import uuid
@@ -15,6 +16,7 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
 from tracelake import limits
 from tracelake.pipeline import near
 from tracelake.pipeline.near import Tried
@@ -42,6 +44,8 @@ class Work:
 
 class Workers:
     """Runs tasks here, and stands for who has workers."""
+
+    has_workers = True
 
     def __init__(self) -> None:
         self.calls = list[str]()
@@ -111,6 +115,9 @@ def check_pipeline() -> None:
             maintenance.stop()
         assert workers.calls[-2:] == ["start", "stop"]
     assert told(near.giving_way(InProcess()), LARGE) == USUAL
+    of_a_user = Workers()
+    of_a_user.has_workers = False
+    assert near.giving_way(of_a_user) is of_a_user
 
 
 def test_a_worker_gives_way_for_one_task() -> None:
@@ -127,6 +134,36 @@ def test_what_fails_there_is_told() -> None:
     """As it is without."""
     with pytest.raises(ZeroDivisionError):
         GivingWay(InProcess()).run(lambda task: 1 // task, [0], lambda _: None)
+
+
+POOLS = """
+import os, obstore
+from tracelake.tasks.giving_way import GivesWay
+
+def store(_task):
+    obstore.get(memory, "a").bytes()
+
+memory = obstore.store.MemoryStore()
+GivesWay(lambda _: obstore.put(memory, "a", b"b"))(None)
+print({os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")})
+"""
+
+
+def test_threads_that_all_tasks_share_do_not_give_way() -> None:
+    """The first task of a worker may be maintenance, and what starts with it, as obstore's threads, stays."""
+    run = subprocess.run(
+        [sys.executable, "-c", POOLS], capture_output=True, text=True, check=True, timeout=HANG_S
+    )
+    assert run.stdout == f"{{{USUAL[0]}}}\n"
+
+
+def test_who_is_low_already_is_lower_still() -> None:
+    """As in a container that was started so: else maintenance would come first."""
+
+    def low(_task: object) -> Told:
+        return GivesWay(tell)(None)
+
+    assert GivesWay(low)(None) == (19, 19)
 
 
 def check_refused() -> None:
@@ -163,9 +200,10 @@ def session(_task: object) -> int:
         Broken(
             "priority of a thread",
             giving_way._lower,
-            "os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)",
+            "os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)",
             "pass",
         ),
+        Broken("lower than it was", giving_way._lower, " + NICENESS", ""),
         Broken(
             "of its own",
             GivesWay.__call__,
@@ -200,7 +238,7 @@ def test_broken_refusal() -> None:
         Broken(
             "transactions do not", near.runners, "runner, giving_way(runner)", "giving_way(runner), runner"
         ),
-        Broken("not here", near.giving_way, "if isinstance(runner, InProcess) else", "if False else"),
+        Broken("not here", near.giving_way, 'getattr(runner, "has_workers", False)', "True"),
     ],
     ids=lambda broken: broken.rule,
 )

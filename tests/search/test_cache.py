@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.broken import Broken, assert_caught
+from tests.patience import wait_until
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.limits import PART_COPY_IDLE_MIN_S
 from tracelake.search import cache
 from tracelake.search.build import build_part
 from tracelake.search.cache import PartCache
-from tracelake.search.model import Manifest
+from tracelake.search.model import Manifest, PartRef
 from tracelake.search.opening import OpenIndex
+from tracelake.search.pack import Header
 from tracelake.search.query import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -76,6 +78,79 @@ def check_used(directory: Path) -> None:
     assert there(directory) == {part.sha256 for part in manifests[1].newest}
 
 
+def check_own_links(directory: Path) -> None:
+    """Check that links of a process stay, however long ago it made them, while it looks for parts to delete."""
+    manifests = made(2)
+    index = OpenIndex(OBJECTS, directory)
+    Searcher(OBJECTS, manifests[0], index)
+    for path in directory.glob(f"{cache.TEMPORARY}*"):
+        os.utime(path, (0, 0))
+    index._cache._sweeps_next_s = float("-inf")
+    links = index._links.copy()
+    Searcher(OBJECTS, manifests[1], index)
+    assert index._links == links
+    assert all(of.directory.exists() for of in links.values())
+
+
+def check_slow(directory: Path) -> None:
+    """Check that what came first is shown to be used while the rest still comes."""
+    (*_, manifest) = made(2)
+    first, second = manifest.newest
+    slow, is_shown = PartCache(OBJECTS, directory), list[bool]()
+    whole = slow._fetch
+
+    def fetch(part: PartRef) -> Header:
+        if part == second:
+            wait_until(lambda: first.sha256 in there(directory))
+            age(directory)
+            until_s = time.monotonic() + 5
+            while (idle := is_idle(directory / first.sha256)) and time.monotonic() < until_s:
+                time.sleep(0.01)
+            is_shown.append(not idle)
+        return whole(part)
+
+    slow._fetch = fetch  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "PART_COPY_IDLE_MIN_S", 0.4)
+        slow.fetch(manifest.newest, {})
+    assert is_shown == [True]
+
+
+def is_idle(place: Path) -> bool:
+    """Whether nobody has shown for long that a part is used."""
+    return place.stat().st_mtime < time.time() - 60
+
+
+def check_vanished(directory: Path) -> None:
+    """Check that a part which goes while it is looked at is unpacked again."""
+    (manifest,) = made(1)
+    part_cache = PartCache(OBJECTS, directory)
+    part_cache.fetch(manifest.newest, {})
+    touch = cache._touch
+
+    def robbed(place: Path) -> bool:
+        if place.exists():
+            part_cache._drop(str(place))
+        return touch(place)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "_touch", robbed)
+        part_cache._sweeps_next_s = float("inf")
+        part_cache.fetch(manifest.newest, {})
+    assert there(directory) == {manifest.newest[0].sha256}
+
+
+def check_blocks(directory: Path) -> None:
+    """Check that parts in use stay also where nothing new is asked for."""
+    (*_, manifest) = made(2)
+    part_cache = PartCache(OBJECTS, directory)
+    part_cache.fetch(manifest.newest, {})
+    age(directory)
+    part_cache._sweeps_next_s = float("-inf")
+    part_cache.fetch([], {}, manifest.newest)
+    assert len(there(directory)) == 2
+
+
 def check_now_and_then(directory: Path) -> None:
     """Check that it is looked for once in a while, and not with each opening."""
     manifests = made(2)
@@ -106,7 +181,10 @@ def check_robbed(directory: Path) -> None:
     assert robbed
 
 
-CHECKS = (check_unused, check_used, check_now_and_then, check_robbed)
+CHECKS = (
+    *(check_unused, check_used, check_now_and_then, check_robbed, check_own_links),
+    *(check_slow, check_vanished, check_blocks),
+)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -118,16 +196,37 @@ def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("check", "broken"),
     [
-        (check_unused, Broken("they go", PartCache._sweep, "self._drop(entry.path)", "pass")),
-        (check_unused, Broken("the used stay", PartCache._sweep, "_touch(self.directory / sha256)", "pass")),
-        (check_unused, Broken("parts alone", PartCache._sweep, "_PART.fullmatch(entry.name)", "True")),
-        (check_used, Broken("used now", PartCache._fetch, "_touch(place)", "pass")),
-        (check_used, Broken("used just now", PartCache._sweep, "idle_s > PART_COPY_IDLE_MIN_S", "True")),
+        (check_unused, Broken("they go", PartCache._sweep_parts, "self._drop(entry.path)", "pass")),
+        (
+            check_unused,
+            Broken("the used stay", PartCache._note_use, "_touch(self.directory / sha256)", "pass"),
+        ),
+        (check_unused, Broken("parts alone", PartCache._sweep_parts, "_PART.fullmatch(entry.name)", "True")),
+        (check_used, Broken("used now", PartCache._fetch, "and _touch(place)", "")),
+        (
+            check_used,
+            Broken(
+                "used just now",
+                PartCache._sweep_parts,
+                "now_s - entry.stat().st_mtime > PART_COPY_IDLE_MIN_S",
+                "True",
+            ),
+        ),
         (
             check_now_and_then,
             Broken("now and then", PartCache.fetch, "time.monotonic() >= self._sweeps_next_s", "True"),
         ),
         (check_unused, Broken("shown", cache._touch, "os.utime(place)", "pass")),
+        (
+            check_own_links,
+            Broken("links of others", PartCache.fetch, "if not self._swept_links:", "if True:"),
+        ),
+        (check_slow, Broken("while the rest comes", PartCache.fetch, "PART_COPY_IDLE_MIN_S / 4", "None")),
+        (
+            check_vanished,
+            Broken("gone meanwhile", PartCache._fetch, "and _touch(place)", "and (_touch(place), True)"),
+        ),
+        (check_blocks, Broken("others in use", PartCache.fetch, "(*parts, *used)", "parts")),
     ],
     ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
 )

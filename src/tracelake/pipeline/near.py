@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from tracelake.pipeline.tries import Tries
 from tracelake.tasks.giving_way import GivingWay
-from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskRunner, TaskT
+from tracelake.tasks.runners import ByWork, ReceiptT, TaskRunner, TaskT
 
 
 class Tried:
@@ -47,8 +47,8 @@ class Tried:
 
 
 def giving_way(runner: TaskRunner) -> TaskRunner:
-    """Return who runs tasks that give way, if that is not this process."""
-    return runner if isinstance(runner, InProcess) else GivingWay(runner)
+    """Return who runs tasks that give way, where that is known to be other processes."""
+    return GivingWay(runner) if getattr(runner, "has_workers", False) else runner
 
 
 def runners(runner: TaskRunner, tries: Tries, of_maintenance: Tries) -> tuple[TaskRunner, TaskRunner]:

@@ -14,8 +14,8 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -43,29 +43,41 @@ class PartCache:
         """Use the directory; it is made when the first part comes."""
         self.directory = directory
         self._objects = objects
+        self._swept_links = False
         self._sweeps_next_s = float("-inf")
 
-    def fetch(self, parts: Sequence[PartRef], known: Mapping[str, Header]) -> list[Header]:
+    def fetch(
+        self, parts: Sequence[PartRef], known: Mapping[str, Header], used: Iterable[PartRef] = ()
+    ) -> list[Header]:
         """Bring parts into the cache, and return their headers; those that are known, by checksum, are there.
+
+        So may be others that are `used`. None of them goes for some minutes from now on.
 
         Raises:
             DamageError: A part is missing or altered; names it (F14).
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         new = {part.sha256: part for part in parts if part.sha256 not in known}
+        mine = {part.sha256 for part in (*parts, *used)}
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
-            fetched = dict(zip(new, pool.map(self._fetch, new.values()), strict=True))
+            fetched = {sha256: pool.submit(self._fetch, part) for sha256, part in new.items()}
+            pending = set(fetched.values())
+            while pending := wait(pending, PART_COPY_IDLE_MIN_S / 4).not_done:  # the first wait for the last
+                self._note_use(mine)
+        if not self._swept_links:  # of others: we have none yet
+            self._swept_links = True
+            self._sweep_links()
         if time.monotonic() >= self._sweeps_next_s:
             self._sweeps_next_s = time.monotonic() + INDEX_COPIES_SWEPT_EACH_S
-            self._sweep({part.sha256 for part in parts})
-        return [known.get(part.sha256) or fetched[part.sha256] for part in parts]
+            self._note_use(mine)
+            self._sweep_parts()
+        return [known.get(part.sha256) or fetched[part.sha256].result() for part in parts]
 
     def _fetch(self, part: PartRef) -> Header:
         """Return the header of a part that is in the cache, after bringing it there."""
         place = self.directory / part.sha256
         header = read_header(place)
-        if header is not None:
-            _touch(place)
+        if header is not None and _touch(place):
             return header
         try:
             data = self._objects.get(part.path)
@@ -85,18 +97,24 @@ class PartCache:
                     file.replace(place / file.name)
         return header
 
-    def _sweep(self, used: Set[str]) -> None:
-        """Delete what killed processes left, which is links, mostly, and parts that nobody has used for a while."""
-        for sha256 in used:
+    def _note_use(self, parts: Iterable[str]) -> None:
+        for sha256 in parts:
             _touch(self.directory / sha256)
+
+    def _sweep_links(self) -> None:
+        """Delete what killed processes left; it is links, mostly."""
+        for path in self.directory.glob(TEMPORARY + "*"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > INDEX_SCRATCH_AGE_MAX_S:
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def _sweep_parts(self) -> None:
+        """Delete parts that nobody has used for a while."""
         now_s = time.time()
         with os.scandir(self.directory) as entries:
             for entry in entries:
                 with suppress(OSError):
-                    idle_s = now_s - entry.stat().st_mtime
-                    if entry.name.startswith(TEMPORARY) and idle_s > INDEX_SCRATCH_AGE_MAX_S:
-                        shutil.rmtree(entry.path, ignore_errors=True)
-                    elif _PART.fullmatch(entry.name) and idle_s > PART_COPY_IDLE_MIN_S:
+                    if _PART.fullmatch(entry.name) and now_s - entry.stat().st_mtime > PART_COPY_IDLE_MIN_S:
                         self._drop(entry.path)
 
     def _drop(self, place: str) -> None:
@@ -106,10 +124,15 @@ class PartCache:
         shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _touch(place: Path) -> None:
-    """Note that a part is used now; it may be gone, or somebody else's."""
-    with suppress(OSError):
+def _touch(place: Path) -> bool:
+    """Note that a part is used now; False where it is gone."""
+    try:
         os.utime(place)
+    except FileNotFoundError:
+        return False
+    except OSError:  # somebody else's, or a disk that takes no writes: it can be read all the same
+        return True
+    return True
 
 
 def link(source: Path, target: Path) -> None:

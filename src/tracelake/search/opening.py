@@ -12,7 +12,7 @@ import itertools
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,14 +117,22 @@ class OpenIndex:
         new = [part for sha256, part in having.items() if sha256 not in before]
         check_blocks(len(having), len(new))
         try:
-            self._cache.fetch(new, {})
-            read = {part.sha256: self._block(part, vectors) for part in new}
+            try:
+                read = self._read_blocks(new, vectors, having.values())
+            except OSError:  # somebody has swept away the cache, perhaps
+                read = self._read_blocks(new, vectors, having.values())
         except OSError as error:
             if is_exhausted(error):
                 raise too_many(len(having), error, with_vectors=True) from error
             raise self._unusable(error) from error
         self._blocks = {sha256: before.get(sha256) or read[sha256] for sha256 in having}
         return list(self._blocks.values())
+
+    def _read_blocks(
+        self, new: Sequence[PartRef], vectors: VectorSettings, used: Iterable[PartRef]
+    ) -> dict[str, VectorBlock]:
+        self._cache.fetch(new, {}, used)
+        return {part.sha256: self._block(part, vectors) for part in new}
 
     def _unusable(self, error: OSError) -> StorageError:
         return StorageError(

@@ -172,12 +172,11 @@ class FileObjectStore:
     def remove_folder(self, prefix: str) -> None:
         """Remove the directory of a prefix, if nothing is in it; only where names below it are used once.
 
-        Who writes there after all makes it anew. That it lasts is known to nobody then but to this process.
+        Who writes there after all makes it anew, and syncs that.
         """
         directory = self._file(prefix.removesuffix("/"))
         with suppress(OSError):
             os.rmdir(directory)
-            self._synced.discard(directory)
 
     def local_path(self, path: str) -> str | None:
         """Return the path of the file that holds the object's bytes, whether or not it is there."""
@@ -255,7 +254,8 @@ class FileObjectStore:
     def _give_name(self, give: Callable[[str, str], None], temporary: str, target: str) -> None:
         """Name a file in a directory that lasts, and is made again where somebody removes it as an empty one."""
         directory = _directory(target)
-        for _ in range(limits.DIRECTORY_TRIES_MAX):
+        for tries in range(limits.DIRECTORY_TRIES_MAX):
+            time.sleep(min(tries, 2) / 1000)
             try:
                 self._make_durable_directory(directory)
             except (FileNotFoundError, FileExistsError):  # it went between two looks, or is a file
@@ -265,17 +265,19 @@ class FileObjectStore:
             except FileNotFoundError:
                 if not os.path.exists(temporary):
                     raise
-                self._synced.discard(directory)
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+        code = errno.ENOTDIR if os.path.isfile(directory) else errno.ENOENT
+        raise OSError(code, os.strerror(code), directory)
 
     def _make_durable_directory(self, directory: str) -> None:
         """Make a directory and sync the names of it and all above it, once for each directory and process.
 
         Not only of those made here: another process may have made one and not synced it yet.
         """
-        os.makedirs(directory, exist_ok=True)
-        if directory in self._synced:
+        if os.path.isdir(directory) and directory in self._synced:
             return
+        os.makedirs(
+            directory, exist_ok=True
+        )  # anew, perhaps: somebody removed it, who may be another process
         above, passed = directory, [directory]
         while above != self._root:
             above = _directory(above)

@@ -46,6 +46,8 @@ class SparkConnect:
         conf: settings of the session.
     """
 
+    has_workers: Final = True
+
     def __init__(self, url: str | None = None, *, conf: Mapping[str, str] | None = None) -> None:
         self._url = url
         self._conf = dict(conf or {})

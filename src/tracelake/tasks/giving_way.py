@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Generic
 
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 
 NICENESS: Final = 10
-"""It gets a tenth of the time of who has none, where both want a processor: enough to end, however busy others are."""
+"""A tenth of the time of who has none, where both want a processor: enough to end, however busy others are."""
+_LOWEST: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,23 @@ class GivesWay(Generic[TaskT, ReceiptT]):
 
     def __call__(self, task: TaskT) -> ReceiptT:
         """Run the task."""
+        _start_pools()
         with ThreadPoolExecutor(1, "tracelake-gives-way", _lower) as thread:
             return thread.submit(self.function, task).result()
+
+
+@cache
+def _start_pools() -> None:
+    """Start the threads that a process has for all its tasks: they keep the priority of who starts them."""
+    import obstore  # noqa: PLC0415  slow, as the next two, and had by workers already
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    obstore.put(obstore.store.MemoryStore(), "a", b"")
+    columns = pa.table({str(number): range(100) for number in range(4 * pa.cpu_count())})
+    sink = pa.BufferOutputStream()
+    pq.write_table(columns, sink)
+    pq.read_table(pa.BufferReader(sink.getvalue()), use_threads=True)
 
 
 def _lower() -> None:
@@ -34,7 +51,8 @@ def _lower() -> None:
     if sys.platform == "linux":
         # Where the system does not let it, as some sandboxes do, the work is done none the less.
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            lower = min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + NICENESS, _LOWEST)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
 
 
 class GivingWay:

@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tracelake._errors import TaskError
 from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, SPARK_IDLE_TIMEOUT_S, SPARK_POLL_S
@@ -38,6 +38,8 @@ class Spark:
         heap_mb: heap of the driver's JVM in MiB, where `conf` has no `spark.driver.memory`. Rows never pass it, so
             little is enough.
     """
+
+    has_workers: Final = True
 
     def __init__(
         self,
