@@ -48,7 +48,7 @@ KINDS: Final = ("local[1]", "connect")
 TASKS: Final = (1, 100, 1_000, 10_000)
 FILE_BYTES: Final = 8 * 2**20
 SOCKETS: Final = {"spark.python.unix.domain.socket.enabled": "true"}
-"""By TCP the JVM and a worker wait for each other for 44 ms in each task, and so do those of `local[1]` without it."""
+"""By TCP the JVM and a worker wait for each other for 44 ms in each task. A JVM of our own has it by itself."""
 ResultT = TypeVar("ResultT")
 
 
@@ -70,7 +70,7 @@ def shape(task: ShapeTask) -> ShapeReceipt:
 
 def measure(master: str, tasks: int, buckets: int) -> None:
     """Be the driver, and print what it took."""
-    runner = spark_runner(master, {} if master.startswith("sc://") else SOCKETS)
+    runner = spark_runner(master, {})
     inputs = [Input(FILES, f"/data/{number}.jsonl", FILE_BYTES) for number in range(tasks)]
     runner.run(abs, [1], lambda _: None)
     figures: dict[str, Any] = {}

@@ -50,8 +50,12 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark
     one.close()
     assert two.ingest(files[1]).spans_new == 1
     assert owns_gateway()
+    context = sys.modules["pyspark"].SparkContext._active_spark_context
+    folder = Path(context.getConf().get("spark.python.unix.domain.socket.dir"))
+    assert folder.is_dir()
     two.close()
     assert not owns_gateway()
+    assert not folder.exists()
     with tracelake.init(tmp_path / "three") as three:
         assert three.ingest(*files, master="local[2]").spans_new == 2
         shared_spark.start()  # other tests go on with it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import sys
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def test_results_come_in_order_and_errors_in_one_line(shared_spark: Spark) -> No
     with pytest.raises(TaskError, match=r"ValueError: two is refused\. Nothing was published"):
         shared_spark.run(fails_on_two, [1, 2], told.append)
     assert shared_spark.run(fails_on_two, [7], told.append) == [70]
+
+
+def test_workers_of_our_own_spark_talk_by_sockets_that_are_ours(shared_spark: Spark) -> None:
+    """No other user may enter their folder: by Unix domain sockets Spark asks who connects for no secret."""
+    shared_spark.run(fails_on_two, [1], lambda _: None)
+    folder = Path(shared_spark._started().getConf().get("spark.python.unix.domain.socket.dir", ""))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert any(stat.S_ISSOCK(file.stat().st_mode) for file in folder.iterdir())
 
 
 def test_errors_are_the_same_once_the_process_has_a_session(shared_spark: Spark) -> None:

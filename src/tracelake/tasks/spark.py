@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelake._errors import TaskError
@@ -16,7 +19,7 @@ from tracelake.tasks.failures import JVM_ENDED, nobody_works, task_error
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 from tracelake.tasks.on_worker import OnWorker, version_here
 from tracelake.tasks.runners import ReceiptT, TaskT
-from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for
+from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for, sockets_in
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -99,7 +102,10 @@ class Spark:
             conf.setMaster(self._master)
         conf.setIfMissing("spark.master", LOCAL)
         present = dict(conf.getAll())
-        for name, value in settings_for(present, os.environ).items():
+        chosen = settings_for(present, os.environ)
+        if is_local(present["spark.master"]) and hasattr(socket, "AF_UNIX"):
+            chosen |= sockets_in(_folder_of_jvm(), present, os.environ)
+        for name, value in chosen.items():
             conf.setIfMissing(name, value)
         return conf
 
@@ -130,6 +136,18 @@ class Spark:
             _spark_users.discard(id(self))
             if context is not None and not _spark_users and owns_gateway():
                 _end(context)
+
+
+def _folder_of_jvm() -> str:
+    """Make a folder that goes when the JVM does, which no other user may enter: sockets in it ask for no secret."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    # As PySpark itself makes its temporary ones. Its name is the length of a UUID longer.
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    folder = str(jvm.org.apache.spark.util.Utils.createTempDir(tempfile.gettempdir(), "s").getAbsolutePath())
+    Path(folder).chmod(0o700)
+    return folder
 
 
 def _of_job(error: Exception) -> TaskError:
