@@ -46,6 +46,7 @@ NOT_LIMITS = {
             "_INT64_MIN",
             "_M_ARENA_MAX",
             "_SEGMENTS_MERGED",
+            "_SOCKET_PATH_MAX_BYTES",
             "_ALL_BYTES",
         ),
     },
