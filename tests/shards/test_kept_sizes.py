@@ -14,7 +14,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tracelake.otlp.schema import SPANS
 from tracelake.shards import footers, lookup
-from tracelake.shards.footers import Footer
+from tracelake.shards.footers import Footer, Summary
 from tracelake.shards.lookup import _kept
 from tracelake.shards.parts import KEY_FILTER
 
@@ -86,6 +86,22 @@ def test_a_footer_counts_for_what_it_takes(groups: int) -> None:
     check_footer(groups)
 
 
+def check_summary() -> None:
+    """Compare summaries of a few keys with what is allocated, with the keys by which they are kept."""
+    begun = _Allocated.now()
+    kept = {
+        (f"shards/spans/parts/000000/0-{number:032x}.parquet", f"{number:032x}"): Summary(bytes(30 + number))
+        for number in range(10_000, 10_000 + SAME)
+    }
+    each = (_Allocated.now() - begun) / SAME
+    assert 0.75 < footers._size_of_summary(next(iter(kept.values()))) / each < 1.5, each
+
+
+def test_a_summary_counts_for_what_it_takes() -> None:
+    """Of few keys half is beside them."""
+    check_summary()
+
+
 def test_a_column_counts_for_what_it_takes() -> None:
     """Of few rows most is beside them, and what the part says of itself is not kept with each."""
     check_column()
@@ -94,6 +110,7 @@ def test_a_column_counts_for_what_it_takes() -> None:
 BROKEN: list[tuple[Broken, Callable[[], None]]] = [
     (Broken("columns count", footers._size, "_COLUMN_BYTES +", "0 +"), partial(check_footer, 1)),
     (Broken("groups count", footers._size, "told.num_row_groups", "1"), partial(check_footer, 40)),
+    (Broken("a summary counts", footers._size_of_summary, 'len(summary.keys or b"")', "0"), check_summary),
     (Broken("a table counts", lookup._size, "+ _TABLE_BYTES", ""), check_column),
     (Broken("a part's own words are left", lookup._kept, ".replace_schema_metadata(None)", ""), check_column),
 ]

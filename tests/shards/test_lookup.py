@@ -140,6 +140,71 @@ def check_damage() -> None:
             world.objects.put(path, whole[path])
 
 
+class Counted(MemoryObjectStore):
+    """Counts the ranges that are read."""
+
+    ranges = 0
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """See ObjectStore."""
+        self.ranges += 1
+        return super().get_range(path, start, length)
+
+
+def check_remembered() -> None:
+    """Check that of parts without the keys nothing is read again, where few footers are remembered, or at once."""
+    objects = Counted()
+    several = [pa.table({"key": ["a", f"k{number}", "z"], ROW_ID.name: [number] * 3}) for number in range(6)]
+    parts = [write_part(objects, "s", 0, 0, rows, "key", looked_up=True) for rows in several]
+    parts.append(
+        write_part(objects, "s", 0, 0, several[0], "key")
+    )  # without a summary: it is asked each time
+    look = Lookup(objects, Snapshot(0, tuple(parts[:6]), (), ()), "key")
+    footers.forget()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(limits, "FOOTERS_REMEMBERED_MAX_BYTES", 0)
+        patched.setattr(limits, "FOOTERS_AT_ONCE", 2)
+        few = footers.footers(objects, parts)
+        next(few)
+        assert objects.ranges == 2
+        assert len(list(few)) == 6
+        objects.ranges = 0
+        assert list(look.rows(["absent"], ["key"])) == []
+        assert objects.ranges == 6
+        assert list(look.rows(["absent"], ["key"])) == []
+        assert objects.ranges == 6
+        assert [len(rows) for rows in look.rows(["k3"], ["key"])] == [1]
+        assert objects.ranges == 9  # its footer, the keys and the ids of the row
+        with_all = Lookup(objects, Snapshot(0, tuple(parts), (), ()), "key")
+        assert [len(rows) for rows in with_all.rows(["a"], ["key"])] == [1] * 7
+
+
+def test_parts_without_the_keys_are_read_once() -> None:
+    """However many parts there are: a transaction of a large table reads what belongs to it."""
+    check_remembered()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("remembered", footers.summaries, "_summaries.put(", "(lambda *_: None)("),
+        Broken(
+            "few at once", footers.footers, "parts[start : start + limits.FOOTERS_AT_ONCE]", "parts[start:]"
+        ),
+        Broken(
+            "of those that may have one",
+            Lookup.rows,
+            "if (wanted := _of_filter(summary, keys, hashes))",
+            "for wanted in [_of_filter(summary, keys, hashes)]",
+        ),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_memory(broken: Broken) -> None:
+    """Each is caught."""
+    assert_caught(broken, check_remembered)
+
+
 def test_every_key_is_found() -> None:
     """In parts of several row groups, with and without a summary, in history, before and after it was retracted."""
     check_lookup()
@@ -154,7 +219,10 @@ def test_a_flipped_bit_is_an_error_or_no_matter() -> None:
 def test_the_format_of_summaries_and_buckets() -> None:
     """What was written years ago has these bits: another place for a key would let rows be taken for new."""
     hashes = hashes_of(pa.array(["a", "b", "0123456789abcdef0123456789abcdef", "ü"]))
-    assert key_filter(hashes).hex() == "42bab500a15d"
+    assert key_filter(hashes).hex() == "02a090002154421a25008119"
+    assert may_hold(
+        bytes.fromhex("42bab500a15d"), hashes
+    ).all()  # of twelve bits a key, which once were written
     assert [int(number) for number in hashes % np.uint64(1_000)] == [719, 615, 109, 302]
 
 
@@ -200,7 +268,7 @@ LOOKUP_BROKEN = [
 ]
 SUMMARY_BROKEN = [
     Broken("each key is in its summary", key_filter, "_places(hashes, size)", "_places(hashes[1:], size)"),
-    Broken("a summary is read as it was written", may_hold, "len(bits))", "len(bits) - 1)"),
+    Broken("a summary is read as it was written", may_hold, "8 * len(summary))", "8 * len(summary) - 1)"),
     Broken("bits are read in their order", may_hold, "summary, np.uint8)", "summary[::-1], np.uint8)"),
 ]
 DAMAGE_BROKEN = [

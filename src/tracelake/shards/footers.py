@@ -1,8 +1,13 @@
-"""The ends of parts, with what Parquet says of them: read by themselves, compared with their checksum, remembered."""
+"""The ends of parts, with what Parquet says of them: read by themselves, compared with their checksum, remembered.
+
+A footer is large in memory, so few are remembered: who looks for keys in a table asks the summaries of all parts, which
+are remembered by themselves, and the footers of those alone that may have one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from base64 import b64decode
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,7 +19,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.shards.kept import Kept
 from tracelake.shards.model import Part
-from tracelake.shards.parts import hashes_before
+from tracelake.shards.parts import KEY_FILTER, hashes_before
 from tracelake.storage.many import for_each
 from tracelake.storage.ports import ObjectStore
 
@@ -22,6 +27,16 @@ _HASH_BYTES: Final = 8
 _COLUMN_BYTES: Final = 1_300
 _CHUNK_BYTES: Final = 950
 """What Arrow has in memory of a column in the schema of a part, and of one in a row group, by measure."""
+_SUMMARY_BYTES: Final = 700
+"""What a summary takes beside its bytes, with the path of its part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a part says of its keys."""
+
+    keys: bytes | None
+    """For `key_filter.may_hold`; None where the part says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +52,13 @@ class Footer:
         return self.hashes[begins : begins + _HASH_BYTES]
 
 
-def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
-    """Return the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
+def footers(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[Footer]:
+    """Yield the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
+    for start in range(0, len(parts), limits.FOOTERS_AT_ONCE):
+        yield from _footers(objects, parts[start : start + limits.FOOTERS_AT_ONCE])
+
+
+def _footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
     by_path = {
         part.path: footer
         for part in parts
@@ -49,6 +69,21 @@ def footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
     for part, footer in zip(missing.values(), read, strict=True):
         by_path[part.path] = footer
         _remembered.put((part.path, part.footer_xxh3), footer)
+    return [by_path[part.path] for part in parts]
+
+
+def summaries(objects: ObjectStore, parts: Sequence[Part]) -> list[Summary]:
+    """Return what parts say of their keys; footers are read where nobody has asked before. Raises as `footers` does."""
+    by_path = {
+        part.path: summary
+        for part in parts
+        if (summary := _summaries.get((part.path, part.footer_xxh3))) is not None
+    }
+    missing = [part for part in parts if part.path not in by_path]
+    for part, footer in zip(missing, footers(objects, missing), strict=True):
+        told = (footer.metadata.metadata or {}).get(KEY_FILTER)
+        by_path[part.path] = Summary(None if told is None else b64decode(told))
+        _summaries.put((part.path, part.footer_xxh3), by_path[part.path])
     return [by_path[part.path] for part in parts]
 
 
@@ -76,9 +111,17 @@ def _size(footer: Footer) -> int:
     return int(of_columns + told.serialized_size + len(footer.hashes))
 
 
+def _size_of_summary(summary: Summary) -> int:
+    return _SUMMARY_BYTES + len(summary.keys or b"")
+
+
 _remembered: Final = Kept[tuple[str, str], Footer](_size, lambda: limits.FOOTERS_REMEMBERED_MAX_BYTES)
+_summaries: Final = Kept[tuple[str, str], Summary](
+    _size_of_summary, lambda: limits.SUMMARIES_REMEMBERED_MAX_BYTES
+)
 
 
 def forget() -> None:
-    """Forget the footers that this process remembers."""
+    """Forget the footers and summaries that this process remembers."""
     _remembered.clear()
+    _summaries.clear()

@@ -1,7 +1,7 @@
 """Rows of some keys out of a snapshot, of which little is read: for a store where each byte is a download.
 
-Of a part that may have one of the keys its footer is read, compared with the checksum in the part's entry, and
-remembered. It holds a summary of the keys, which rules most parts out, and what each row group holds at most. Of
+Of a part that may have one of the keys its footer is read, and compared with the checksum in the part's entry. It holds
+a summary of the keys, which is remembered and rules most parts out, and what each row group holds at most. Of
 the row groups that are left the column of the keys is read, and where it has one, the columns that are asked for.
 Every column chunk is compared with its hash, which stands before the footer, so that what is read without the rest is
 not believed blindly. (The checksums of Parquet's pages leave the headers of the pages out.)
@@ -10,7 +10,6 @@ not believed blindly. (The checksums of Parquet's pages leave the headers of the
 from __future__ import annotations
 
 import io
-from base64 import b64decode
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
@@ -22,12 +21,12 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.shards.buckets import Numbers, hashes_of, may_share
-from tracelake.shards.footers import Footer, damage, footers
+from tracelake.shards.buckets import Hashes, Numbers, hashes_of, may_share
+from tracelake.shards.footers import Footer, Summary, damage, footers, summaries
 from tracelake.shards.kept import Kept
 from tracelake.shards.key_filter import Bits, may_hold
 from tracelake.shards.model import Part
-from tracelake.shards.parts import KEY_FILTER, chunk_bounds, chunk_hash
+from tracelake.shards.parts import chunk_bounds, chunk_hash
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.store import Snapshot
 from tracelake.storage.ports import ObjectStore
@@ -81,8 +80,10 @@ class Lookup:
             if part.first_row_id < end and _has_between(keys, part.first_key, part.last_key)
         ]
         past = {part.path for part in snapshot.history}
-        for part, footer in zip(parts, footers(self._objects, parts), strict=True):
-            wanted = _of_filter(footer, keys, hashes)
+        told = zip(parts, summaries(self._objects, parts), strict=True)
+        asked = [(part, wanted) for part, summary in told if (wanted := _of_filter(summary, keys, hashes))]
+        read = footers(self._objects, [part for part, _ in asked])
+        for (part, wanted), footer in zip(asked, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
             for rows in self._matching(part, footer, self._key, wanted, [*columns, *extra]):
                 live = rows.filter(pa.array(self._is_live(part, rows)))
@@ -158,12 +159,11 @@ class Lookup:
                 yield rows.select(list(columns)).filter(mask)
 
 
-def _of_filter(footer: Footer, keys: list[str], hashes: Any) -> list[str]:
+def _of_filter(summary: Summary, keys: list[str], hashes: Hashes) -> list[str]:
     """Return the keys that the part may have; all of them where it has no summary."""
-    summary = (footer.metadata.metadata or {}).get(KEY_FILTER)
-    if summary is None:
+    if summary.keys is None:
         return keys
-    return [keys[number] for number in np.flatnonzero(may_hold(b64decode(summary), hashes))]
+    return [keys[number] for number in np.flatnonzero(may_hold(summary.keys, hashes))]
 
 
 def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
