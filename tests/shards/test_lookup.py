@@ -16,7 +16,7 @@ from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.shards import footers, lookup
-from tracelake.shards.buckets import bucket_of, hashes_of
+from tracelake.shards.buckets import all_of, bucket_of, hashes_of
 from tracelake.shards.key_filter import key_filter, may_hold
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
@@ -33,18 +33,25 @@ Row = tuple[str, int, int, int | None]
 
 
 class World:
-    """Random rows in two buckets: in parts, some of them without a summary, in history, and retracted."""
+    """Random rows in two buckets, or both: in parts, some of them without a summary, in history, and retracted."""
 
     def __init__(self, seed: int) -> None:
         self.objects = MemoryObjectStore()
         self.chance = random.Random(seed)
         self.kept: Columns | None = None
+        self.buckets: int | None = None
         self.rows: list[Row] = []
         self.parts: list[Part] = []
         self.history: list[Part] = []
         self.retractions: list[Part] = []
         for bucket in range(2):
             self._fill(bucket)
+        together: list[Row] = [
+            (key, first_row_id(1) + 1_000 + number, 1, None)
+            for number, key in enumerate(sorted(self.chance.sample(KEYS, 6)))
+        ]
+        self.rows += together
+        self.parts += self._write(all_of(2), together, looked_up=True)
 
     def _fill(self, bucket: int) -> None:
         keys = [key for key in KEYS if bucket_of(key, 2) == bucket]
@@ -95,7 +102,8 @@ class World:
 
     def found(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
         """Return what is found."""
-        tables = Lookup(self.objects, self.snapshot(as_of), "key", self.kept).rows(keys, ["key"])
+        lookup = Lookup(self.objects, self.snapshot(as_of), "key", self.kept, buckets=self.buckets)
+        tables = lookup.rows(keys, ["key"])
         return sorted((row["key"], row[ROW_ID.name]) for table in tables for row in table.to_pylist())
 
 
@@ -105,7 +113,7 @@ def check_lookup() -> None:
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "ROW_GROUP_ROWS", 2)
             world = World(seed)
-            world.kept = kept_columns() if seed else None
+            world.kept, world.buckets = (kept_columns(), 2) if seed else (None, None)
             absent = ["", "055", "z"]
             several = [sorted(world.chance.sample([*KEYS, *absent], 6)) for _ in range(3)]
             for as_of in range(TIMES):
@@ -194,8 +202,8 @@ def test_parts_without_the_keys_are_read_once() -> None:
         Broken(
             "of those that may have one",
             Lookup.rows,
-            "if (wanted := _of_filter(summary, keys, hashes))",
-            "for wanted in [_of_filter(summary, keys, hashes)]",
+            "if (wanted := candidates.of(part).that_may_be(summary))",
+            "for wanted in [candidates.of(part).that_may_be(summary)]",
         ),
     ],
     ids=lambda broken: broken.rule,
@@ -251,7 +259,19 @@ LOOKUP_BROKEN = [
         "bisect_left(wanted, low) + 1",
     ),
     Broken("the greatest key is between", lookup._has_between, "<= high", "< high"),
-    Broken("a part without summary may have any key", lookup._of_filter, "return keys\n", "return []\n"),
+    Broken(
+        "a part without summary may have any key",
+        lookup._Hashed.that_may_be,
+        "return self.keys\n",
+        "return []\n",
+    ),
+    Broken(
+        "a bucket has its keys",
+        lookup._Candidates.of,
+        "np.uint64(self._buckets)",
+        "np.uint64(self._buckets + 1)",
+    ),
+    Broken("a part of all buckets may have any key", lookup._Candidates.of, "or is_all(part.bucket)", ""),
     Broken(
         "a group that tells no bounds may have any key", lookup._group_may_hold, "return True", "return False"
     ),

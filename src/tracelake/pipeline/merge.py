@@ -175,7 +175,8 @@ class _Shaping:
 
     def _lookup(self, table: BuiltInTable, buckets: set[int]) -> Lookup:
         live = self._task.tables[table.name].live
-        return Lookup(self._objects, live.for_buckets(buckets), table.bucketed_by)
+        snapshot = live.for_buckets(buckets)
+        return Lookup(self._objects, snapshot, table.bucketed_by, buckets=self._task.buckets)
 
     def _write(self, table: BuiltInTable, bucket: int, rows: pa.Table) -> None:
         """Write a part of a table."""

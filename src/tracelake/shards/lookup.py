@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.shards.buckets import Hashes, Numbers, hashes_of, may_share
+from tracelake.shards.buckets import Hashes, Numbers, hashes_of, is_all, may_share
 from tracelake.shards.footers import Footer, Summary, damage, footers, summaries
 from tracelake.shards.kept import Kept
 from tracelake.shards.key_filter import Bits, may_hold
@@ -58,10 +59,17 @@ class Lookup:
     """The live rows of a snapshot by the values of a text column that sorts its parts. Parts are not relative."""
 
     def __init__(
-        self, objects: ObjectStore, snapshot: Snapshot, key: str, kept: Columns | None = None
+        self,
+        objects: ObjectStore,
+        snapshot: Snapshot,
+        key: str,
+        kept: Columns | None = None,
+        *,
+        buckets: int | None = None,
     ) -> None:
         self._objects = objects
         self._kept = kept
+        self._buckets = buckets
         self._snapshot = snapshot
         self._key = key
         self._gone: dict[str, Numbers] = {}
@@ -71,17 +79,20 @@ class Lookup:
 
         Raises DamageError for a part that is gone, or not what was written.
         """
-        hashes = hashes_of(pa.array(keys, pa.string()))
+        candidates = _Candidates(keys, self._buckets)
         snapshot = self._snapshot
         end = first_row_id(snapshot.as_of + 1)
         parts = [
             part
             for part in (*snapshot.parts, *snapshot.history)
-            if part.first_row_id < end and _has_between(keys, part.first_key, part.last_key)
+            if part.first_row_id < end
+            and _has_between(candidates.of(part).keys, part.first_key, part.last_key)
         ]
         past = {part.path for part in snapshot.history}
         told = zip(parts, summaries(self._objects, parts), strict=True)
-        asked = [(part, wanted) for part, summary in told if (wanted := _of_filter(summary, keys, hashes))]
+        asked = [
+            (part, wanted) for part, summary in told if (wanted := candidates.of(part).that_may_be(summary))
+        ]
         read = footers(self._objects, [part for part, _ in asked])
         for (part, wanted), footer in zip(asked, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
@@ -159,11 +170,40 @@ class Lookup:
                 yield rows.select(list(columns)).filter(mask)
 
 
-def _of_filter(summary: Summary, keys: list[str], hashes: Hashes) -> list[str]:
-    """Return the keys that the part may have; all of them where it has no summary."""
-    if summary.keys is None:
-        return keys
-    return [keys[number] for number in np.flatnonzero(may_hold(summary.keys, hashes))]
+@dataclass(frozen=True, slots=True)
+class _Hashed:
+    """Keys, sorted, with their hashes."""
+
+    keys: list[str]
+    hashes: Hashes
+
+    def only(self, chosen: Bits) -> _Hashed:
+        """Return some of them."""
+        return _Hashed([self.keys[number] for number in np.flatnonzero(chosen)], self.hashes[chosen])
+
+    def that_may_be(self, summary: Summary) -> list[str]:
+        """Return the keys that a part with this summary may have; all of them where it has none."""
+        if summary.keys is None:
+            return self.keys
+        return self.only(may_hold(summary.keys, self.hashes)).keys
+
+
+class _Candidates:
+    """The keys that a part may have by its bucket: fewer are asked for, and so fewer seem to be there."""
+
+    def __init__(self, keys: list[str], buckets: int | None) -> None:
+        self._all = _Hashed(keys, hashes_of(pa.array(keys, pa.string())))
+        self._buckets = buckets
+        self._by_bucket: dict[int, _Hashed] = {}
+
+    def of(self, part: Part) -> _Hashed:
+        """Return the keys that a part may have."""
+        if self._buckets is None or is_all(part.bucket):
+            return self._all
+        if part.bucket not in self._by_bucket:
+            chosen = self._all.hashes % np.uint64(self._buckets) == part.bucket
+            self._by_bucket[part.bucket] = self._all.only(chosen)
+        return self._by_bucket[part.bucket]
 
 
 def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
