@@ -46,7 +46,6 @@ NOT_LIMITS = {
             "_INT64_MIN",
             "_M_ARENA_MAX",
             "_SEGMENTS_MERGED",
-            "_SOCKET_PATH_MAX_BYTES",
             "_ALL_BYTES",
         ),
     },

@@ -15,6 +15,7 @@ import tracelake
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
+from tracelake.tasks import spark
 from tracelake.tasks.spark import Spark
 
 
@@ -47,3 +48,48 @@ def test_a_killed_jvm_is_started_again(shared_spark: Spark, tmp_path: Path) -> N
     with tracelake.init(tmp_path / "lake") as lake:
         assert lake.ingest(AGENTS, runner=shared_spark).spans_new == 4_931
         assert lake.verify().ok
+
+
+def test_who_finds_out_later_leaves_the_new_jvm_to_others(shared_spark: Spark) -> None:
+    """Several lakes of a process share one: the second must not end what the first has started again."""
+    other = Spark("local[2]")
+    for runner in (shared_spark, other):
+        runner.start()
+    jvm().kill()
+    assert shared_spark.run(abs, [-1], lambda _: None) == [1]
+    new = jvm().pid
+    assert other.run(abs, [-2], lambda _: None) == [2]
+    assert jvm().pid == new
+    other.stop()
+
+
+def test_a_jvm_that_has_done_many_jobs_is_a_new_one(
+    shared_spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each leaves something in it. It is not ended while others have jobs there."""
+    shared_spark.run(abs, [0], lambda _: None)
+    old = jvm().pid
+    begun, over = tmp_path / "begun", tmp_path / "over"
+    long = threading.Thread(
+        target=shared_spark.run, args=(begin_and_wait_for, [(begun, over)], lambda _: None)
+    )
+    long.start()
+    wait_until(begun.exists)
+    monkeypatch.setattr(spark, "JOBS_OF_A_JVM_MAX", 1)
+    assert shared_spark.run(abs, [-1], lambda _: None) == [1]
+    assert jvm().pid == old
+    over.touch()
+    long.join()
+    assert shared_spark.run(abs, [-2], lambda _: None) == [2]
+    new = jvm().pid
+    assert new != old
+    monkeypatch.setattr(spark, "JOBS_OF_A_JVM_MAX", 2)
+    assert shared_spark.run(abs, [-3], lambda _: None) == [3]
+    assert jvm().pid == new  # it begins at none
+
+
+def begin_and_wait_for(files: tuple[Path, Path]) -> None:
+    """Be a task that says that it began, and ends when it is told to."""
+    begun, over = files
+    begun.touch()
+    wait_until(over.exists)

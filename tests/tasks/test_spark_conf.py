@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from tests.broken import Broken, assert_caught
 from tracelake._errors import UsageError
 from tracelake.cli.options import spark_conf
 from tracelake.tasks import java
 from tracelake.tasks.connect import is_connect
 from tracelake.tasks.failures import task_error
 from tracelake.tasks.spark_conf import (
-    _SOCKET_PATH_MAX_BYTES,
     named_master,
     python_of,
     settings_for,
-    sockets_in,
 )
 
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "sesame", "AZURE_STORAGE_ACCOUNT_KEY": "open", "HOME": "/home/somebody"}
@@ -46,41 +41,6 @@ def test_the_python_of_workers() -> None:
         == "/opt/python"
     )
     assert python_of({"spark.master": "spark://host:7077"}, {}) is None
-
-
-def check_sockets() -> None:
-    """Check where a JVM and its workers talk by sockets, with the longest folder whose sockets have a name at all."""
-    enabled, folder = "spark.python.unix.domain.socket.enabled", "/" + "é" * 30
-    assert sockets_in(folder[:-1], {}, {}) == {
-        enabled: "true",
-        "spark.python.unix.domain.socket.dir": folder[:-1],
-    }
-    assert sockets_in(folder, {}, {}) == {}
-    assert sockets_in("/tmp", {enabled: "false"}, {}) == {}
-    assert sockets_in("/tmp", {}, {"PYSPARK_UDS_MODE": "false"}) == {}
-
-
-def test_workers_talk_by_sockets_unless_their_names_are_too_long() -> None:
-    """Or the user has chosen."""
-    check_sockets()
-    with socket.socket(socket.AF_UNIX) as longest, tempfile.TemporaryDirectory() as folder:
-        name = "x" * (_SOCKET_PATH_MAX_BYTES - len(os.fsencode(folder)) - 1)
-        longest.bind(f"{folder}/{name}")
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        Broken("bytes", sockets_in, "len(os.fsencode(folder))", "len(folder)"),
-        Broken("room for their names", sockets_in, "+ _SOCKET_NAME_BYTES", "+ 0"),
-        Broken("a setting", sockets_in, "_SOCKETS in conf or", ""),
-        Broken("the environment", sockets_in, 'or "PYSPARK_UDS_MODE" in environment', ""),
-    ],
-    ids=lambda broken: broken.rule,
-)
-def test_broken_sockets(broken: Broken) -> None:
-    """Each is caught."""
-    assert_caught(broken, check_sockets)
 
 
 def test_the_master_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

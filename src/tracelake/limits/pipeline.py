@@ -202,6 +202,8 @@ JAVA_VERSION_TIMEOUT_S: Final = 30.0
 """How long a `java -version` may take. Beyond: that Java is not used."""
 JAVA_ENDED_WITHIN_S: Final = 5.0
 """How long after its sockets a JVM that is ending has ended. Beyond: the error is taken for another one."""
+JOBS_OF_A_JVM_MAX: Final = 200_000
+"""Jobs of Spark in a JVM of ours, each of which leaves some 180 bytes in it. Beyond: the next one has a new JVM."""
 JAVA_POLL_S: Final = 0.02
 """How often a start looks whether the JVM is up. Beyond: it looks again."""
 JAVA_HEAP_MIB: Final = 512

@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
-import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelake._errors import TaskError
-from tracelake.limits import JAVA_ENDED_WITHIN_S, JAVA_HEAP_MIB, SPARK_IDLE_TIMEOUT_S, SPARK_POLL_S
+from tracelake.limits import (
+    JAVA_ENDED_WITHIN_S,
+    JAVA_HEAP_MIB,
+    JOBS_OF_A_JVM_MAX,
+    SPARK_IDLE_TIMEOUT_S,
+    SPARK_POLL_S,
+)
 from tracelake.tasks.failures import JVM_ENDED, nobody_works, task_error
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 from tracelake.tasks.on_worker import OnWorker, version_here
 from tracelake.tasks.runners import ReceiptT, TaskT
-from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for, sockets_in
+from tracelake.tasks.sockets import has_chosen, sockets_of
+from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JVMView
     from pyspark import SparkConf, SparkContext
 
 _spark_lock = threading.Lock()
 _spark_users: set[int] = set()
 """Ids of the `Spark` that are started: a process has one Spark context, which the last of them ends."""
+
+
+@dataclass(slots=True)
+class _Jobs:
+    """Jobs of this process, of which a JVM of ours keeps the name of a socket each for good (`File.deleteOnExit`)."""
+
+    under_way: int = 0
+    over: int = 0
+
+    def are_enough(self) -> bool:
+        """Whether the next job has a JVM that is new."""
+        return self.over >= JOBS_OF_A_JVM_MAX and not self.under_way and owns_gateway()
+
+
+_jobs: Final = _Jobs()
 
 
 class Spark:
@@ -60,15 +81,19 @@ class Spark:
         """Start the JVM and the Spark context, unless they run. Raises JavaError or TaskError."""
         self._started()
 
-    def _started(self) -> SparkContext:
+    def _started(self, *, jobs: int = 0) -> SparkContext:
         with _spark_lock:
-            if self._context is not None and (gateway_ended() or _is_stopped(self._context)):
-                _end(self._context)
-            # Another `Spark` may have found out first, so ours may be one that has ended.
-            if self._context is None or self._context._jsc is None:
-                self._context = self._connect()
+            context = self._context
+            # Where another `Spark` has ended ours already, the JVM that there is now is a new one.
+            if (context is not None and context._jsc is not None) and (
+                gateway_ended() or _jobs.are_enough() or _is_stopped(context)
+            ):
+                _end(context)
+            if context is None or context._jsc is None:
+                self._context = context = self._connect()
                 _spark_users.add(id(self))
-            return self._context
+            _jobs.under_way += jobs
+            return context
 
     def _connect(self) -> SparkContext:
         likely = self._master or self._conf.get("spark.master") or named_master()
@@ -103,8 +128,8 @@ class Spark:
         conf.setIfMissing("spark.master", LOCAL)
         present = dict(conf.getAll())
         chosen = settings_for(present, os.environ)
-        if is_local(present["spark.master"]) and hasattr(socket, "AF_UNIX"):
-            chosen |= sockets_in(_folder_of_jvm(), present, os.environ)
+        if is_local(present["spark.master"]) and not has_chosen(present, os.environ):
+            chosen |= sockets_of(_jvm())
         for name, value in chosen.items():
             conf.setIfMissing(name, value)
         return conf
@@ -113,7 +138,21 @@ class Spark:
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
         """Run the tasks as one Spark job. Raises TaskError."""
-        context = self._started()
+        context = self._started(jobs=1)
+        try:
+            return self._run(context, function, tasks, on_done)
+        finally:
+            with _spark_lock:
+                _jobs.under_way -= 1
+                _jobs.over += 1
+
+    def _run(
+        self,
+        context: SparkContext,
+        function: Callable[[TaskT], ReceiptT],
+        tasks: Sequence[TaskT],
+        on_done: Callable[[int], None],
+    ) -> list[ReceiptT]:
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -138,16 +177,11 @@ class Spark:
                 _end(context)
 
 
-def _folder_of_jvm() -> str:
-    """Make a folder that goes when the JVM does, which no other user may enter: sockets in it ask for no secret."""
+def _jvm() -> JVMView:
     from pyspark import SparkContext  # noqa: PLC0415
 
-    # As PySpark itself makes its temporary ones. Its name is the length of a UUID longer.
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    folder = str(jvm.org.apache.spark.util.Utils.createTempDir(tempfile.gettempdir(), "s").getAbsolutePath())
-    Path(folder).chmod(0o700)
-    return folder
+    assert SparkContext._jvm is not None
+    return SparkContext._jvm
 
 
 def _of_job(error: Exception) -> TaskError:
@@ -181,6 +215,7 @@ def _end(context: SparkContext) -> None:
         context.stop()  # the JVM has ended: the second call ends what is left on our side
     if not owns_gateway():
         return  # it is that of `spark-submit`, in which another context may begin
+    _jobs.over = 0
     gateway.shutdown()
     type(context)._gateway = type(context)._jvm = None  # else the next context looks for this JVM
     stop_gateway()

@@ -13,10 +13,6 @@ _CREDENTIALS: Final = ("AWS_", "AZURE_", "GOOGLE_")
 _REDACTED: Final = (
     "(?i)secret|password|passwd|token|access[._]?key|account[._]?key|credential|spark[.]executorEnv[.]"
 )
-_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
-_SOCKET_NAME_BYTES: Final = len("/.00000000-0000-0000-0000-000000000000.sock")
-_SOCKET_PATH_MAX_BYTES: Final = 103
-"""macOS has room for 104 with the NUL, Linux for 108 (unix(4), unix(7))."""
 _DEFAULTS: Final = {
     "spark.app.name": "tracelake",
     "spark.ui.enabled": "false",
@@ -66,17 +62,6 @@ def settings_for(conf: Mapping[str, str], environment: Mapping[str, str]) -> dic
             if name.startswith(_CREDENTIALS)
         }
     return chosen
-
-
-def sockets_in(folder: str, conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings by which a JVM and its workers talk in a folder of ours, none where the user chose.
-
-    By TCP each short task waits 40 ms for an acknowledgement: docs/internals/performance/cluster.md.
-    """
-    chosen = _SOCKETS in conf or "PYSPARK_UDS_MODE" in environment
-    if chosen or len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_MAX_BYTES:
-        return {}
-    return {_SOCKETS: "true", f"{_SOCKETS.removesuffix('enabled')}dir": folder}
 
 
 def python_of(conf: Mapping[str, str], environment: Mapping[str, str]) -> str | None:

@@ -1,0 +1,40 @@
+"""When a JVM of ours has done so many jobs that the next has a new one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake.limits import JOBS_OF_A_JVM_MAX
+from tracelake.tasks import spark
+from tracelake.tasks.spark import _Jobs
+
+
+def check_jobs() -> None:
+    """Check that none is under way, and that the JVM is ours."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark, "owns_gateway", lambda: True)
+        assert _Jobs(over=JOBS_OF_A_JVM_MAX).are_enough()
+        assert not _Jobs(over=JOBS_OF_A_JVM_MAX - 1).are_enough()
+        assert not _Jobs(under_way=1, over=JOBS_OF_A_JVM_MAX).are_enough()
+        patch.setattr(spark, "owns_gateway", lambda: False)
+        assert not _Jobs(over=JOBS_OF_A_JVM_MAX).are_enough()
+
+
+def test_a_jvm_of_ours_goes_after_many_jobs() -> None:
+    """In one of a user others may be at work; and `tests/faults/test_kill_spark.py` does it for real."""
+    check_jobs()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("many", _Jobs.are_enough, "self.over >= JOBS_OF_A_JVM_MAX", "True"),
+        Broken("under way", _Jobs.are_enough, "and not self.under_way", ""),
+        Broken("ours", _Jobs.are_enough, "and owns_gateway()", ""),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_rules_are_caught(broken: Broken) -> None:
+    """Each broken once."""
+    assert_caught(broken, check_jobs)

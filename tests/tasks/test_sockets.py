@@ -1,0 +1,160 @@
+"""Where a JVM of ours and its workers talk by sockets."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tracelake.tasks import sockets
+from tracelake.tasks.sockets import has_chosen, sockets_of
+
+
+class Jvm:
+    """Stands in for a JVM: notes which folders it is to delete."""
+
+    def __init__(self) -> None:
+        self.deletes = list[str]()
+        self.org = self.apache = self.spark = self.util = self.java = self.io = self.ShutdownHookManager = (
+            self
+        )
+
+    def File(self, path: str) -> str:  # noqa: N802  as Java has it
+        """Be a file by its path."""
+        return path
+
+    def registerShutdownDeleteDir(self, path: str) -> None:  # noqa: N802
+        """Note it."""
+        self.deletes.append(path)
+
+
+def folder_in(place: Path) -> str | None:
+    """Return the folder of sockets where temporary ones are made here; what is not used is gone."""
+    jvm: Any = Jvm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(place))
+        settings = sockets_of(jvm)
+    folder = settings.get("spark.python.unix.domain.socket.dir")
+    assert jvm.deletes == [folder] * bool(folder) == [str(path) for path in place.glob("s*")]
+    assert settings.get("spark.python.unix.domain.socket.enabled", "false") == ("true" if folder else "false")
+    return folder
+
+
+def check_folder() -> None:
+    """Check that nobody else may enter it, or have another in its place."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = folder_in(Path(place))
+        assert folder is not None
+        assert stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+        assert list(Path(folder).iterdir()) == []
+    for mode in (0o777, 0o770, 0o702):
+        with tempfile.TemporaryDirectory() as place:
+            Path(place).chmod(mode)
+            assert folder_in(Path(place)) is None
+            Path(place).chmod(mode | stat.S_ISVTX)
+            assert folder_in(Path(place)) is not None
+
+
+def check_unfit() -> None:
+    """Check that there is TCP where a name is too long or not for Java, and where the file system is not for this."""
+    with tempfile.TemporaryDirectory() as above:
+        for name in ("x" * 60, "josé"):
+            place = Path(above) / name
+            place.mkdir()
+            assert folder_in(place) is None
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket.socket, "bind", refuse)
+            assert folder_in(Path(above)) is None
+            patch.undo()
+            patch.setattr(stat, "S_IRWXU", 0o777)  # as where modes are what they are
+            assert folder_in(Path(above)) is None
+            patch.undo()
+            patch.setattr(tempfile, "mkdtemp", refuse)
+            assert folder_in(Path(above)) is None
+            patch.undo()
+            patch.delattr(socket, "AF_UNIX")
+            assert folder_in(Path(above)) is None
+
+
+def refuse(*_: object, **__: object) -> None:
+    """Fail as a file system does."""
+    raise PermissionError("not here")
+
+
+def check_chosen() -> None:
+    """Check that a user's own settings stand, whichever they are."""
+    for name in ("enabled", "dir"):
+        assert has_chosen({f"spark.python.unix.domain.socket.{name}": ""}, {})
+    assert has_chosen({}, {"PYSPARK_UDS_MODE": "false"})
+    assert not has_chosen({"spark.master": "local"}, {"HOME": "/"})
+
+
+def test_nobody_else_may_enter_their_folder() -> None:
+    """Nor put another in its place: of who connects Spark asks no secret."""
+    check_folder()
+
+
+def test_where_no_folder_will_do_there_is_tcp() -> None:
+    """Spark starts all the same."""
+    check_unfit()
+
+
+def test_what_the_user_chose_stands() -> None:
+    """A directory of theirs is not ours to open sockets in."""
+    check_chosen()
+
+
+CASES: list[tuple[Broken, Callable[[], None]]] = [
+    (Broken("a place of others", sockets._make_folder, "or _is_open_to_others(above)", ""), check_folder),
+    (Broken("sticky", sockets._is_open_to_others, "and not mode & stat.S_ISVTX", ""), check_folder),
+    (Broken("groups", sockets._is_open_to_others, "_OTHERS", "stat.S_IWOTH"), check_folder),
+    (
+        Broken(
+            "it goes",
+            sockets_of,
+            "jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(",
+            "(lambda *_: None)(",
+        ),
+        check_folder,
+    ),
+    (Broken("for Java", sockets._make_folder, "not above.isascii()", "False"), check_unfit),
+    (
+        Broken(
+            "a probe", sockets._make_folder, "probe.bind(str(folder / _NAME))", "(folder / _NAME).touch()"
+        ),
+        check_unfit,
+    ),
+    (
+        Broken(
+            "its mode", sockets._make_folder, "stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU", "True"
+        ),
+        check_unfit,
+    ),
+    (
+        Broken(
+            "no folder",
+            sockets._make_folder,
+            "    except OSError:\n        return None\n    try:",
+            "    except KeyError:\n        return None\n    try:",
+        ),
+        check_unfit,
+    ),
+    (Broken("what is not used", sockets._make_folder, "folder.rmdir()", "pass"), check_unfit),
+    (
+        Broken("a directory", has_chosen, "name.startswith(_SETTINGS)", "name == f'{_SETTINGS}enabled'"),
+        check_chosen,
+    ),
+    (Broken("the environment", has_chosen, 'or "PYSPARK_UDS_MODE" in environment', ""), check_chosen),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), CASES, ids=lambda case: getattr(case, "rule", ""))
+def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
+    """Each broken once."""
+    assert_caught(broken, check)
