@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,6 +17,8 @@ from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
 from tracelake.tasks import spark
+from tracelake.tasks.java import gateway_ended
+from tracelake.tasks.sockets import SOCKETS_FOLDER
 from tracelake.tasks.spark import Spark
 
 
@@ -23,6 +26,12 @@ def jvm() -> psutil.Process:
     """Return the JVM that this process has started."""
     (found,) = [child for child in psutil.Process().children() if "java" in child.name()]
     return found
+
+
+def end_jvm() -> None:
+    """Kill it, and wait until it has ended."""
+    jvm().kill()
+    assert gateway_ended(within_s=HANG_S)
 
 
 def begin_and_wait(begun: Path) -> None:
@@ -55,12 +64,47 @@ def test_who_finds_out_later_leaves_the_new_jvm_to_others(shared_spark: Spark) -
     other = Spark("local[2]")
     for runner in (shared_spark, other):
         runner.start()
-    jvm().kill()
+    end_jvm()
     assert shared_spark.run(abs, [-1], lambda _: None) == [1]
     new = jvm().pid
     assert other.run(abs, [-2], lambda _: None) == [2]
     assert jvm().pid == new
+    # Whoever finds out: also who has not been there since the one before.
+    end_jvm()
+    assert other.run(abs, [-3], lambda _: None) == [3]
+    end_jvm()
+    assert shared_spark.run(abs, [-4], lambda _: None) == [4]
     other.stop()
+
+
+def test_a_jvm_that_ends_while_it_starts_is_started_again(shared_spark: Spark) -> None:
+    """The system may still be out of memory, or the user's own context has ended in it."""
+    shared_spark.start()
+    end_jvm()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark, "settings_for", killing)
+        with pytest.raises(TaskError, match="JVM has ended"):
+            shared_spark.run(abs, [-1], lambda _: None)
+    assert shared_spark.run(abs, [-2], lambda _: None) == [2]
+    shared_spark._started().stop()  # as a user may in a notebook
+    assert shared_spark.run(abs, [-3], lambda _: None) == [3]
+    shared_spark._started().stop()
+    end_jvm()
+    assert shared_spark.run(abs, [-4], lambda _: None) == [4]
+
+
+def killing(*_: object) -> dict[str, str]:
+    """Kill the JVM in the middle of its start."""
+    end_jvm()
+    return {}
+
+
+def test_sockets_that_somebody_deletes_are_made_anew(shared_spark: Spark) -> None:
+    """As who empties a temporary directory of all that is old."""
+    folder = shared_spark._started().getConf().get(SOCKETS_FOLDER)
+    assert folder is not None
+    shutil.rmtree(folder)
+    assert shared_spark.run(abs, [-1], lambda _: None) == [1]
 
 
 def test_a_jvm_that_has_done_many_jobs_is_a_new_one(

@@ -120,7 +120,7 @@ def test_what_does_large_work_starts_once_there_may_be_some(
 def test_a_lake_starts_spark_for_nothing_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A small file needs no JVM, unless a master is named."""
 
-    def start(_: Spark) -> object:
+    def start(_: Spark, **__: object) -> object:
         raise TaskError("Spark was asked")
 
     monkeypatch.setattr(Spark, "_started", start)

@@ -171,12 +171,13 @@ def check_remembered() -> None:
     footers.forget()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(limits, "FOOTERS_REMEMBERED_MAX_BYTES", 0)
-        patched.setattr(limits, "FOOTERS_AT_ONCE", 2)
+        patched.setattr(limits, "FOOTERS_AT_ONCE_BYTES", parts[0].footer_bytes + 1)
         few = footers.footers(objects, parts)
         next(few)
         assert objects.ranges == 2
         assert len(list(few)) == 6
         objects.ranges = 0
+        footers.forget()
         assert list(look.rows(["absent"], ["key"])) == []
         assert objects.ranges == 6
         assert list(look.rows(["absent"], ["key"])) == []
@@ -196,9 +197,7 @@ def test_parts_without_the_keys_are_read_once() -> None:
     "broken",
     [
         Broken("remembered", footers.summaries, "_summaries.put(", "(lambda *_: None)("),
-        Broken(
-            "few at once", footers.footers, "parts[start : start + limits.FOOTERS_AT_ONCE]", "parts[start:]"
-        ),
+        Broken("few at once", footers.footers, "limits.FOOTERS_AT_ONCE_BYTES", "1 << 40"),
         Broken(
             "of those that may have one",
             Lookup.rows,

@@ -14,9 +14,13 @@ def check_jobs() -> None:
     """Check that none is under way, and that the JVM is ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spark, "owns_gateway", lambda: True)
+        patch.setattr(spark, "_has_session", lambda: False)
         assert _Jobs(over=JOBS_OF_A_JVM_MAX).are_enough()
         assert not _Jobs(over=JOBS_OF_A_JVM_MAX - 1).are_enough()
         assert not _Jobs(under_way=1, over=JOBS_OF_A_JVM_MAX).are_enough()
+        patch.setattr(spark, "_has_session", lambda: True)
+        assert not _Jobs(over=JOBS_OF_A_JVM_MAX).are_enough()
+        patch.setattr(spark, "_has_session", lambda: False)
         patch.setattr(spark, "owns_gateway", lambda: False)
         assert not _Jobs(over=JOBS_OF_A_JVM_MAX).are_enough()
 
@@ -29,9 +33,10 @@ def test_a_jvm_of_ours_goes_after_many_jobs() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("many", _Jobs.are_enough, "self.over >= JOBS_OF_A_JVM_MAX", "True"),
-        Broken("under way", _Jobs.are_enough, "and not self.under_way", ""),
-        Broken("ours", _Jobs.are_enough, "and owns_gateway()", ""),
+        Broken("many", _Jobs.are_enough, "self.over >= JOBS_OF_A_JVM_MAX and", ""),
+        Broken("under way", _Jobs.are_enough, "not self.under_way and", ""),
+        Broken("ours", _Jobs.are_enough, "and owns_gateway() and", "and"),
+        Broken("of a user", _Jobs.are_enough, " and not _has_session()", ""),
     ],
     ids=lambda broken: broken.rule,
 )

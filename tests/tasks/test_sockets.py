@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import tempfile
@@ -61,6 +62,24 @@ def check_folder() -> None:
             assert folder_in(Path(place)) is not None
 
 
+def check_above() -> None:
+    """Check what is above it, and whose it is."""
+    with tempfile.TemporaryDirectory() as place:
+        inner = Path(place) / "inner"
+        inner.mkdir()
+        inner.chmod(0o2700)  # where groups are handed down, the folder has that bit, too
+        folder = folder_in(inner)
+        assert folder is not None
+        Path(folder).rmdir()
+        Path(place).chmod(0o777)
+        assert folder_in(inner) is None
+        Path(place).chmod(0o700)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sockets, "_ROOT", -1)
+            patch.setattr(os, "geteuid", lambda: -2)
+            assert folder_in(inner) is None
+
+
 def check_unfit() -> None:
     """Check that there is TCP where a name is too long or not for Java, and where the file system is not for this."""
     with tempfile.TemporaryDirectory() as above:
@@ -72,7 +91,7 @@ def check_unfit() -> None:
             patch.setattr(socket.socket, "bind", refuse)
             assert folder_in(Path(above)) is None
             patch.undo()
-            patch.setattr(stat, "S_IRWXU", 0o777)  # as where modes are what they are
+            patch.setattr(stat, "S_IRWXO", stat.S_IRWXU)  # as where others may enter, whatever we ask for
             assert folder_in(Path(above)) is None
             patch.undo()
             patch.setattr(tempfile, "mkdtemp", refuse)
@@ -98,6 +117,7 @@ def check_chosen() -> None:
 def test_nobody_else_may_enter_their_folder() -> None:
     """Nor put another in its place: of who connects Spark asks no secret."""
     check_folder()
+    check_above()
 
 
 def test_where_no_folder_will_do_there_is_tcp() -> None:
@@ -111,8 +131,21 @@ def test_what_the_user_chose_stands() -> None:
 
 
 CASES: list[tuple[Broken, Callable[[], None]]] = [
-    (Broken("a place of others", sockets._make_folder, "or _is_open_to_others(above)", ""), check_folder),
-    (Broken("sticky", sockets._is_open_to_others, "and not mode & stat.S_ISVTX", ""), check_folder),
+    (
+        Broken(
+            "a place of others",
+            sockets._make_folder,
+            "or any(map(_is_open_to_others, (above, *above.parents)))",
+            "",
+        ),
+        check_folder,
+    ),
+    (Broken("what is above", sockets._make_folder, "(above, *above.parents)", "(above,)"), check_above),
+    (
+        Broken("whose", sockets._is_open_to_others, " or status.st_uid not in {_ROOT, os.geteuid()}", ""),
+        check_above,
+    ),
+    (Broken("sticky", sockets._is_open_to_others, "and not status.st_mode & stat.S_ISVTX", ""), check_folder),
     (Broken("groups", sockets._is_open_to_others, "_OTHERS", "stat.S_IWOTH"), check_folder),
     (
         Broken(
@@ -123,7 +156,7 @@ CASES: list[tuple[Broken, Callable[[], None]]] = [
         ),
         check_folder,
     ),
-    (Broken("for Java", sockets._make_folder, "not above.isascii()", "False"), check_unfit),
+    (Broken("for Java", sockets._make_folder, "not str(above).isascii()", "False"), check_unfit),
     (
         Broken(
             "a probe", sockets._make_folder, "probe.bind(str(folder / _NAME))", "(folder / _NAME).touch()"
@@ -132,7 +165,10 @@ CASES: list[tuple[Broken, Callable[[], None]]] = [
     ),
     (
         Broken(
-            "its mode", sockets._make_folder, "stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU", "True"
+            "its mode",
+            sockets._make_folder,
+            "not folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)",
+            "True",
         ),
         check_unfit,
     ),

@@ -11,11 +11,12 @@ ROW_GROUP_MAX_BYTES: Final = 32 * MIB
 FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
 """Footers of parts, as they are in memory, that a process keeps, so that who looks for keys reads each once. Beyond:
 they are read again."""
-FOOTERS_AT_ONCE: Final = 64
-"""Footers that who looks for keys has at the same time, beside those remembered. Beyond: the next so many."""
+FOOTERS_AT_ONCE_BYTES: Final = 4 * MIB
+"""Footers, as they are stored, that who looks for keys reads at the same time; in memory they take several times as
+much. Beyond: the next ones."""
 SUMMARIES_REMEMBERED_MAX_BYTES: Final = 256 * MIB
 """What parts say of their keys, three bytes for each trace, that a process keeps: of some 70 million traces. Beyond:
-footers are read again."""
+footers are read again, of those that are too many."""
 COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
 """Bytes in memory of columns that a process keeps of the row groups in which it looked up traces last. Beyond: they are
 read again."""

@@ -54,8 +54,13 @@ class Footer:
 
 def footers(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[Footer]:
     """Yield the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
-    for start in range(0, len(parts), limits.FOOTERS_AT_ONCE):
-        yield from _footers(objects, parts[start : start + limits.FOOTERS_AT_ONCE])
+    few: list[Part] = []
+    for part in parts:
+        few.append(part)
+        if sum(each.footer_bytes for each in few) >= limits.FOOTERS_AT_ONCE_BYTES:
+            yield from _footers(objects, few)
+            few = []
+    yield from _footers(objects, few)
 
 
 def _footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
@@ -72,19 +77,22 @@ def _footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
     return [by_path[part.path] for part in parts]
 
 
-def summaries(objects: ObjectStore, parts: Sequence[Part]) -> list[Summary]:
-    """Return what parts say of their keys; footers are read where nobody has asked before. Raises as `footers` does."""
-    by_path = {
-        part.path: summary
-        for part in parts
-        if (summary := _summaries.get((part.path, part.footer_xxh3))) is not None
-    }
-    missing = [part for part in parts if part.path not in by_path]
+def summaries(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[tuple[Part, Summary]]:
+    """Yield parts with what they say of their keys, first those that are known, so that none of them is let go of.
+
+    Of the others the footers are read. Raises as `footers` does.
+    """
+    missing: list[Part] = []
+    for part in parts:
+        if (summary := _summaries.get((part.path, part.footer_xxh3))) is None:
+            missing.append(part)
+        else:
+            yield part, summary
     for part, footer in zip(missing, footers(objects, missing), strict=True):
         told = (footer.metadata.metadata or {}).get(KEY_FILTER)
-        by_path[part.path] = Summary(None if told is None else b64decode(told))
-        _summaries.put((part.path, part.footer_xxh3), by_path[part.path])
-    return [by_path[part.path] for part in parts]
+        summary = Summary(None if told is None else b64decode(told))
+        _summaries.put((part.path, part.footer_xxh3), summary)
+        yield part, summary
 
 
 def _read_footer(objects: ObjectStore, part: Part) -> Footer:

@@ -89,10 +89,15 @@ class Lookup:
             and _has_between(candidates.of(part).keys, part.first_key, part.last_key)
         ]
         past = {part.path for part in snapshot.history}
-        told = zip(parts, summaries(self._objects, parts), strict=True)
         asked = [
-            (part, wanted) for part, summary in told if (wanted := candidates.of(part).that_may_be(summary))
+            (part, wanted)
+            for part, summary in summaries(self._objects, parts)
+            if (wanted := candidates.of(part).that_may_be(summary))
         ]
+        order = {part.path: number for number, part in enumerate(parts)}
+        asked.sort(
+            key=lambda each: order[each[0].path]
+        )  # the same rows come in the same order, whatever is known
         read = footers(self._objects, [part for part, _ in asked])
         for (part, wanted), footer in zip(asked, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]

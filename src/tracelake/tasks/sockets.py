@@ -5,6 +5,7 @@ By TCP each short task waits 40 ms for an acknowledgement: docs/internals/perfor
 
 from __future__ import annotations
 
+import os
 import socket
 import stat
 import tempfile
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JVMView
 
 _SETTINGS: Final = "spark.python.unix.domain.socket."
+SOCKETS_FOLDER: Final = f"{_SETTINGS}dir"
+"""The setting that names the folder."""
 _NAME: Final = ".00000000-0000-0000-0000-000000000000.sock"
 """A socket of Spark's."""
+_ROOT: Final = 0
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -34,7 +38,7 @@ def sockets_of(jvm: JVMView) -> dict[str, str]:
         return {}
     # As Spark has it with temporary directories of its own: it goes when the JVM ends.
     jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(str(folder)))
-    return {f"{_SETTINGS}enabled": "true", f"{_SETTINGS}dir": str(folder)}
+    return {f"{_SETTINGS}enabled": "true", SOCKETS_FOLDER: str(folder)}
 
 
 def _make_folder() -> Path | None:
@@ -43,18 +47,20 @@ def _make_folder() -> Path | None:
     Nobody else may enter it, for of who connects Spark asks no secret. Its name is ASCII, for without a locale Java
     knows no other.
     """
-    above = tempfile.gettempdir()
-    if not hasattr(socket, "AF_UNIX") or not above.isascii() or _is_open_to_others(above):
+    if not hasattr(socket, "AF_UNIX"):
         return None
     try:
-        folder = Path(tempfile.mkdtemp(prefix="s"))
+        above = Path(tempfile.gettempdir()).resolve()
+        if not str(above).isascii() or any(map(_is_open_to_others, (above, *above.parents))):
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="s", dir=above))
     except OSError:
         return None
     try:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(str(folder / _NAME))
         (folder / _NAME).unlink()
-        if stat.S_IMODE(folder.stat().st_mode) == stat.S_IRWXU:
+        if not folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             return folder
     except OSError:  # its name is too long, or there are no sockets
         pass
@@ -63,7 +69,8 @@ def _make_folder() -> Path | None:
     return None
 
 
-def _is_open_to_others(folder: str) -> bool:
-    """Whether others may give what is in a directory other names."""
-    mode = Path(folder).stat().st_mode
-    return bool(mode & _OTHERS) and not mode & stat.S_ISVTX
+def _is_open_to_others(folder: Path) -> bool:
+    """Whether others, but for root, may give what is in a directory other names."""
+    status = folder.stat()
+    is_shared = bool(status.st_mode & _OTHERS) and not status.st_mode & stat.S_ISVTX
+    return is_shared or status.st_uid not in {_ROOT, os.geteuid()}

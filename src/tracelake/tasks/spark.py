@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelake._errors import TaskError
@@ -23,7 +24,7 @@ from tracelake.tasks.failures import JVM_ENDED, nobody_works, task_error
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 from tracelake.tasks.on_worker import OnWorker, version_here
 from tracelake.tasks.runners import ReceiptT, TaskT
-from tracelake.tasks.sockets import has_chosen, sockets_of
+from tracelake.tasks.sockets import SOCKETS_FOLDER, has_chosen, sockets_of
 from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for
 
 if TYPE_CHECKING:
@@ -43,11 +44,17 @@ class _Jobs:
     over: int = 0
 
     def are_enough(self) -> bool:
-        """Whether the next job has a JVM that is new."""
-        return self.over >= JOBS_OF_A_JVM_MAX and not self.under_way and owns_gateway()
+        """Whether the next job has a JVM that is new. One in which a user has a session stays."""
+        is_free = not self.under_way and owns_gateway() and not _has_session()
+        return self.over >= JOBS_OF_A_JVM_MAX and is_free
 
 
 _jobs: Final = _Jobs()
+
+
+def _has_session() -> bool:
+    sql = sys.modules.get("pyspark.sql")
+    return sql is not None and getattr(sql.SparkSession, "_instantiatedSession", None) is not None
 
 
 class Spark:
@@ -84,9 +91,11 @@ class Spark:
     def _started(self, *, jobs: int = 0) -> SparkContext:
         with _spark_lock:
             context = self._context
+            if gateway_ended():
+                _end_any()
             # Where another `Spark` has ended ours already, the JVM that there is now is a new one.
-            if (context is not None and context._jsc is not None) and (
-                gateway_ended() or _jobs.are_enough() or _is_stopped(context)
+            elif (context is not None and context._jsc is not None) and (
+                _jobs.are_enough() or _is_stopped(context)
             ):
                 _end(context)
             if context is None or context._jsc is None:
@@ -188,36 +197,57 @@ def _of_job(error: Exception) -> TaskError:
     """Return what a job failed with, or a start."""
     from py4j.protocol import Py4JNetworkError  # noqa: PLC0415
 
+    is_cut = isinstance(error, Py4JNetworkError | ConnectionError)
     # Its sockets close a moment before the process has ended.
-    if isinstance(error, Py4JNetworkError | ConnectionError) and gateway_ended(within_s=JAVA_ENDED_WITHIN_S):
+    if gateway_ended(within_s=JAVA_ENDED_WITHIN_S if is_cut else 0.0):
         return TaskError(JVM_ENDED, ended=True)
-    return task_error(error, ended=isinstance(error, Py4JNetworkError | ConnectionError))
+    return task_error(error, ended=is_cut)
 
 
 def _is_stopped(context: SparkContext) -> bool:
-    """Whether the context has ended though its JVM has not, as when the cluster's master took the application out."""
+    """Whether nothing can be done in the context, though its JVM is there.
+
+    The cluster's master took the application out, or somebody deleted the folder of its sockets.
+    """
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
     try:
-        return context._jsc is None or bool(context._jsc.sc().isStopped())
+        if context._jsc is None or context._jsc.sc().isStopped():
+            return True
+        folder = context.getConf().get(SOCKETS_FOLDER)
+        return folder is not None and not Path(folder).is_dir()
     except (Py4JError, ConnectionError):
         return True
+
+
+def _end_any() -> None:
+    """End what is left of a JVM of ours that has ended: the context in it, whoever's that is, if one came up at all."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    if SparkContext._active_spark_context is not None:
+        _end(SparkContext._active_spark_context)
+    else:
+        _end_gateway()
 
 
 def _end(context: SparkContext) -> None:
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
-    gateway = context._gateway
-    assert gateway is not None
     try:
         context.stop()
     except (Py4JError, ConnectionError):
         context.stop()  # the JVM has ended: the second call ends what is left on our side
-    if not owns_gateway():
-        return  # it is that of `spark-submit`, in which another context may begin
+    if owns_gateway():  # else it is that of `spark-submit`, in which another context may begin
+        _end_gateway()
+
+
+def _end_gateway() -> None:
+    from pyspark import SparkContext  # noqa: PLC0415
+
     _jobs.over = 0
-    gateway.shutdown()
-    type(context)._gateway = type(context)._jvm = None  # else the next context looks for this JVM
+    if SparkContext._gateway is not None:
+        SparkContext._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # else the next context looks for this JVM
     stop_gateway()
 
 
