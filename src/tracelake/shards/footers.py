@@ -55,11 +55,13 @@ class Footer:
 def footers(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[Footer]:
     """Yield the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
     few: list[Part] = []
+    size_bytes = 0
     for part in parts:
         few.append(part)
-        if sum(each.footer_bytes for each in few) >= limits.FOOTERS_AT_ONCE_BYTES:
+        size_bytes += part.footer_bytes
+        if size_bytes >= limits.FOOTERS_AT_ONCE_BYTES:
             yield from _footers(objects, few)
-            few = []
+            few, size_bytes = [], 0
     yield from _footers(objects, few)
 
 
