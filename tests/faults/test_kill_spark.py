@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 import tracelake
+from tests.conftest import end_spark
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
@@ -110,7 +111,10 @@ def test_sockets_that_somebody_deletes_are_made_anew(shared_spark: Spark) -> Non
 def test_a_jvm_that_has_done_many_jobs_is_a_new_one(
     shared_spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each leaves something in it. It is not ended while others have jobs there."""
+    """Each leaves something in it. It is not ended while others have jobs there, or a user has a session."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
+
+    end_spark()  # and with it any session
     shared_spark.run(abs, [0], lambda _: None)
     old = jvm().pid
     begun, over = tmp_path / "begun", tmp_path / "over"
@@ -130,6 +134,11 @@ def test_a_jvm_that_has_done_many_jobs_is_a_new_one(
     monkeypatch.setattr(spark, "JOBS_OF_A_JVM_MAX", 2)
     assert shared_spark.run(abs, [-3], lambda _: None) == [3]
     assert jvm().pid == new  # it begins at none
+    monkeypatch.setattr(spark, "JOBS_OF_A_JVM_MAX", 0)
+    frame = SparkSession.builder.getOrCreate().range(3)
+    assert shared_spark.run(abs, [-4], lambda _: None) == [4]
+    assert frame.count() == 3
+    assert jvm().pid == new
 
 
 def begin_and_wait_for(files: tuple[Path, Path]) -> None:

@@ -53,8 +53,10 @@ _jobs: Final = _Jobs()
 
 
 def _has_session() -> bool:
+    """Whether somebody has a session in the context that there is now."""
     sql = sys.modules.get("pyspark.sql")
-    return sql is not None and getattr(sql.SparkSession, "_instantiatedSession", None) is not None
+    session = None if sql is None else getattr(sql.SparkSession, "_instantiatedSession", None)
+    return session is not None and session._sc._jsc is not None
 
 
 class Spark:
