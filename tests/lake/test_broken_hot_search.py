@@ -15,7 +15,7 @@ from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
 from tests.lake import test_hot_traces as trace_tests
 from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
-from tracelake.lake import hot_lists, hot_parts, hot_search, hot_traces
+from tracelake.lake import hot_lists, hot_rows, hot_search, hot_traces
 from tracelake.lake.hot_lists import HotLists, WaitingRows
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
@@ -284,7 +284,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_together,
     ),
     (
-        Broken("damage hides nothing else", hot_parts._decoded, "except DamageError", "except KeyError"),
+        Broken("damage hides nothing else", hot_rows.decoded, "except DamageError", "except KeyError"),
         check_damage,
     ),
     (
@@ -346,11 +346,11 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_left,
     ),
     (
-        Broken("so is why, where others are at it", HotParts.newest, "lacking > 0 and at_work", "False"),
+        Broken("so is why, where others are at it", HotParts._made, "self._is_at_work() and", "False and"),
         check_left,
     ),
     (
-        Broken("what others are at is said", HotParts.newest, "len(set(wanted) - there)", "0"),
+        Broken("what others are at is said", HotParts._made, "len(lacking), more", "0, more"),
         check_waits,
     ),
     (

@@ -4,7 +4,8 @@ Each row of the outbox never changes, so neither do the parts that are made of s
 parts of alike sizes become one. The newest come first. One thread makes parts at a time; the others wait, not for long.
 
 To index what the pipeline is about to index costs as much again, and takes it from the pipeline and from searches. So
-where much waits and the pipeline is at work, what comes is left to it.
+where much waits and the pipeline is at work, what comes is left to it, and a search indexes for itself what its words
+may find (`hot_texts.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, count
 from threading import Lock
 from typing import Final
@@ -20,15 +21,15 @@ from typing import Final
 import pyarrow as pa
 
 from tracelake import limits, tiers
-from tracelake._errors import DamageError, InputError
 from tracelake.batching import batches
+from tracelake.lake.hot_rows import decoded
+from tracelake.lake.hot_texts import HotTexts, Passed
 from tracelake.lake.opened import OpenLake
-from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer
+from tracelake.search.sieve import Sieve
 from tracelake.search.unpublished import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
 from tracelake.shards.rows import ROW_ID
-from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import StoredPart, Uncommitted
 
 _NO_ROWS: Final = SPANS.append(ROW_ID).empty_table()
@@ -47,6 +48,8 @@ class HotPart:
     """Its traces, each with the outbox rows that brought spans of it."""
     problems: int
     """How many parts of traces could not be read."""
+    is_sifted: bool = False
+    """Whether it has of its rows only what one query may find."""
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +80,8 @@ class Covering:
     """How many rows lack only because their time has not come."""
     at_work: bool = False
     """Whether they lack because a pipeline is at work that will have them in a moment."""
+    left: Mapping[int, int] = field(default_factory=dict)
+    """The rows that are left to it, the newest first, with the bytes of their spans."""
 
 
 class HotParts:
@@ -86,6 +91,7 @@ class HotParts:
         self._opened = opened
         self._making = Lock()
         self._parts: tuple[HotPart, ...] = ()
+        self._texts = HotTexts()
         self._searched_s = -math.inf
         """When a search has made parts last."""
         self._oldest: frozenset[int] = frozenset()
@@ -109,25 +115,49 @@ class HotParts:
         """Return whether a pipeline is at work, as was seen when somebody looked last."""
         return time.monotonic() - self._left_s < limits.UNCOMMITTED_AT_WORK_S
 
-    def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Covering:
-        """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here."""
+    def newest(self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Sieve | None = None) -> Covering:
+        """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here.
+
+        Of what is left to a pipeline at work, what passes the sieve.
+        """
+        covering, texts = self._made(uncommitted, analyzer)
+        if sieve is None or not covering.left:
+            return covering
+        # Beside others who search: what was read never changes.
+        known = {trace_id for part in covering.parts for trace_id, _ in part.came_by}
+        most_bytes = limits.UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
+        part = self._sifted(uncommitted, texts.passing(covering.left, sieve, known, most_bytes), analyzer)
+        return replace(
+            covering,
+            parts=_in_order([*covering.parts, part]),
+            lacking=covering.lacking - len(part.sizes),
+        )
+
+    def _made(self, uncommitted: Uncommitted, analyzer: Analyzer) -> tuple[Covering, HotTexts]:
+        """Return parts of what waits, those that lack made, and the texts of what is left to a pipeline."""
         is_mine = self._making.acquire(timeout=limits.UNCOMMITTED_SEARCH_WAIT_S)
         try:
             waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
             wanted = waiting[: limits.UNCOMMITTED_SEARCH_ROWS_MAX]
+            more = len(waiting) > len(wanted)
+            texts = self._texts
             if not is_mine:
                 parts = tuple(_useful(self._parts, set(wanted), analyzer))
                 there = set[int]().union(*(part.sizes for part in parts))
-                lacking, at_work = len(set(wanted) - there), self._is_at_work()
-                return Covering(parts, lacking, len(waiting) > len(wanted), at_work=lacking > 0 and at_work)
+                lacking = [each for each in wanted if each not in there]
+                at_work = self._is_at_work() and bool(lacking)
+                left = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
+                return Covering(parts, len(lacking), more, at_work=at_work, left=left), texts
             until_s = time.monotonic() + limits.UNCOMMITTED_SEARCH_BUILD_S
             covering = self._covering(
                 uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
             )
+            step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
+            self._texts = texts = texts.newer(uncommitted, covering.left, until_s, step_bytes)
             # Who makes parts ahead of searches puts them together, too; else it is done here, later.
             self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
-            return replace(covering, parts=self._parts, more=len(waiting) > len(wanted))
+            return replace(covering, parts=self._parts, more=more), texts
         finally:
             if is_mine:
                 self._making.release()
@@ -135,7 +165,8 @@ class HotParts:
     def ahead(self, uncommitted: Uncommitted, analyzer: Analyzer) -> bool:
         """Make a part of the newest that lack one, where nobody else is at it; return whether more lack one.
 
-        Not where a search has done so just now: it would be one part more, and who searches next may wait for it.
+        Of what is left to a pipeline the texts are read. Not where a search has done so just now: it would be one part
+        more, and who searches next may wait for it.
         """
         if time.monotonic() - self._searched_s < limits.UNCOMMITTED_AHEAD_EVERY_S:
             return False
@@ -153,16 +184,33 @@ class HotParts:
                 step_bytes,
                 at_work=self.look(uncommitted),
             )
+            self._texts = self._texts.newer(uncommitted, covering.left, -math.inf, step_bytes)
             self._parts = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
-            return covering.later > 0
+            return covering.later > 0 or len(self._texts.sizes) < len(covering.left)
         finally:
             self._making.release()
 
-    def of(self, uncommitted: Uncommitted, wanted: Sequence[int], analyzer: Analyzer) -> Covering:
-        """Return parts of these rows, which nobody keeps."""
-        covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
-        merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
-        return Covering(merged, covering.lacking)
+    def of(
+        self,
+        uncommitted: Uncommitted,
+        wanted: Sequence[int],
+        analyzer: Analyzer,
+        sieve: Sieve | None = None,
+    ) -> Covering:
+        """Return parts of these rows, which nobody keeps: with all their spans, or with those that pass a sieve."""
+        if sieve is None:
+            covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
+            merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+            return Covering(merged, covering.lacking)
+        sizes = _fitting(uncommitted, wanted, {})
+        texts = HotTexts().newer(uncommitted, sizes, math.inf, limits.UNCOMMITTED_SEARCH_STEP_BYTES)
+        part = self._sifted(uncommitted, texts.passing(sizes, sieve, (), math.inf), analyzer)
+        return Covering((part,), len(wanted) - len(sizes))
+
+    def _sifted(self, uncommitted: Uncommitted, passed: Passed, analyzer: Analyzer) -> HotPart:
+        """Return a part of some rows with what passed the sieve."""
+        part = self._part(uncommitted.of_traces(passed.parts), passed.sizes, analyzer)
+        return replace(part, problems=part.problems + passed.problems, is_sifted=True)
 
     def _covering(
         self,
@@ -181,25 +229,28 @@ class HotParts:
         that is `at_work`.
         """
         sizes = _fitting(
-            uncommitted, wanted, {each: size for part in before for each, size in part.sizes.items()}
+            uncommitted,
+            wanted,
+            {**self._texts.sizes, **{each: size for part in before for each, size in part.sizes.items()}},
         )
         parts = _useful(before, sizes.keys(), analyzer)
         there = set[int]().union(*(part.sizes for part in parts))
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
         if at_work and sum(sizes.values()) > limits.UNCOMMITTED_SEARCH_LEFT_BYTES:
-            return Covering(_in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True)
+            return Covering(_in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True, left=new)
         steps = batches(new, new.__getitem__, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)
         for number, step in enumerate(steps):
             if number > 0 and time.monotonic() > until_s:
                 later += len(step)
             else:
-                parts.append(self._part(uncommitted, {each: new[each] for each in step}, analyzer))
+                rows = {each: new[each] for each in step}
+                parts.append(self._part(uncommitted.parts(rows), rows, analyzer))
         return Covering(_in_order(parts), len(wanted) - len(sizes) + later, later=later)
 
-    def _part(self, uncommitted: Uncommitted, sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
-        stored = uncommitted.parts(sizes)
-        rows, problems = _decoded(stored)
+    def _part(self, stored: Sequence[StoredPart], sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
+        """Return a part of what is stored, of these rows."""
+        rows, problems = decoded(stored)
         ids = [next(self._row_ids) for _ in range(len(rows))]
         rows = rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
         came_by = frozenset((part.trace_id, part.sequence) for part in stored)
@@ -267,23 +318,3 @@ def _useful(parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyze
         and 2 * sum(each in wanted for each in part.sizes) >= len(part.sizes)
         and part.is_there
     ]
-
-
-def _decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, int]:
-    """Return the spans of parts, and how many parts cannot be read: these hide no others."""
-    payloads, problems = [], 0
-    for part in parts:
-        try:
-            payloads.append(unpacked(part.trace_id, part.payload, part.size_bytes))
-        except DamageError:
-            problems += 1
-    try:
-        batches = [rows_of(b"".join(payloads)).take()]
-    except InputError:
-        batches = []
-        for payload in payloads:
-            try:
-                batches.append(rows_of(payload).take())
-            except InputError:
-                problems += 1
-    return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), problems

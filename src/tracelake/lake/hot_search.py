@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from threading import Lock
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from tracelake.lake.opened import NO_COMMIT, OpenLake
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer, named
 from tracelake.search.results import SearchResults
+from tracelake.search.sieve import Sieve
 from tracelake.shards.rows import ROW_ID
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.newer import NewerRows
@@ -35,6 +37,11 @@ from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, r
 from tracelake.versions.branches import MAIN
 
 Search = Callable[[CommitView, NewerRows | None], SearchResults]
+SieveOf = Callable[[Analyzer], Sieve | None]
+"""Returns what tells the spans that a query may find; None where any may be."""
+
+_SIFTED: Final = "s_"
+"""Before the runs of a page that has of their rows only what its query may find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +67,12 @@ class HotSearch:
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], NewerRows] = {}
 
-    def search(self, token: PageToken | None, search: Search) -> SearchResults:
+    def search(self, token: PageToken | None, search: Search, sieve_of: SieveOf) -> SearchResults:
         """Search the head of `main` and what is newer, or for a page the commit and the rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
         for _ in range(limits.UNCOMMITTED_SEARCH_TRIES_MAX):
-            if (results := self._once(at, token, search)) is not None:
+            if (results := self._once(at, token, search, sieve_of)) is not None:
                 return results
         results = self._opened.read(at, lambda view: search(view, None))
         results.not_searched = "the index is being built with other settings: search again"
@@ -90,11 +97,13 @@ class HotSearch:
         self._opened.read(MAIN, CommitView.open_index)
         return is_more
 
-    def _once(self, at: str, token: PageToken | None, search: Search) -> SearchResults | None:
+    def _once(
+        self, at: str, token: PageToken | None, search: Search, sieve_of: SieveOf
+    ) -> SearchResults | None:
         """Search once, None where the index has got another analyzer meanwhile."""
         analyzer = self._opened.read(at, self._analyzer)
         # Before the commit is chosen: what leaves the store in between is in that commit.
-        taken = self._take(token, analyzer)
+        taken = self._take(token, analyzer, sieve_of(analyzer))
 
         def searched(view: CommitView) -> SearchResults | None:
             if not taken.parts:
@@ -110,7 +119,7 @@ class HotSearch:
     def _analyzer(self, view: CommitView) -> Analyzer:
         return view.analyzer(named(self._opened.config.text))
 
-    def _take(self, token: PageToken | None, analyzer: Analyzer) -> _Taken:
+    def _take(self, token: PageToken | None, analyzer: Analyzer, sieve: Sieve | None) -> _Taken:
         if token is not None and not token.newer:
             return _Taken()
         try:
@@ -118,14 +127,14 @@ class HotSearch:
             if store is None:
                 return _Taken()
             if token is None:
-                return self._newest(Uncommitted(store), analyzer)
-            return self._of_page(Uncommitted(store), token, analyzer)
+                return self._newest(Uncommitted(store), analyzer, sieve)
+            return self._of_page(Uncommitted(store), token, analyzer, sieve)
         except (StorageError, OSError) as error:
             return _Taken((), f"what no commit holds yet, because it cannot be read: {error}")
 
-    def _newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> _Taken:
+    def _newest(self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Sieve | None) -> _Taken:
         """Return what waits in the outbox, as far as bytes and time go."""
-        covering = self._parts.newest(uncommitted, analyzer)
+        covering = self._parts.newest(uncommitted, analyzer, sieve)
         nameable = _within_runs(covering.parts)
         more = covering.more or len(nameable) < len(covering.parts)
         # Looked at anew: while some were indexed, others have left.
@@ -134,10 +143,13 @@ class HotSearch:
         left = _left(nameable, waiting) if is_all else frozenset[str]()
         return _taken(replace(covering, parts=nameable, more=more), left=left)
 
-    def _of_page(self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer) -> _Taken:
+    def _of_page(
+        self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer, sieve: Sieve | None
+    ) -> _Taken:
         """Return what the first page of a search had, put together again where nobody has kept it."""
         run_names, _, _ = token.newer.rpartition("_")
-        runs = read_runs(run_names)
+        is_sifted = run_names.startswith(_SIFTED)
+        runs = read_runs(run_names.removeprefix(_SIFTED))
         # Before anything is done for it: to put a page together may take seconds.
         if runs is None or token.newer != self._signed(token.commit, run_names):
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
@@ -147,7 +159,8 @@ class HotSearch:
             if (kept := self._kept_of(token)) is not None:  # by who was here before
                 return _taken(Covering(kept))
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
-            return _taken(self._parts.of(uncommitted, wanted, analyzer))
+            # The page is of the same query, and so is the sieve.
+            return _taken(self._parts.of(uncommitted, wanted, analyzer, sieve if is_sifted else None))
 
     def _signed(self, commit: str | None, run_names: str) -> str:
         """Return the name of runs with a signature: of these, beside this commit, a search of this lake had a page."""
@@ -186,6 +199,8 @@ class HotSearch:
         hidden = np.delete(every[ROW_ID.name].to_numpy(), standing_places(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
         run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX))
+        if any(part.is_sifted for part in parts):
+            run_names = f"{_SIFTED}{run_names}"
         newer = NewerRows(indexes, np.concatenate([hidden, left]), self._signed(view.commit_id, run_names))
         with self._lock:
             self._kept[key] = newer

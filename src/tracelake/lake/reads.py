@@ -14,6 +14,7 @@ from tracelake.search.asked import By
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
+from tracelake.search.sieve import sieve_of
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.newer import NewerRows
 from tracelake.tables.result_pages import name_of_search, read_token
@@ -89,8 +90,14 @@ class WithReads:
                 workspace=self._workspace,
             )
 
-        whole = self._whole_hot
-        return whole.search(token, search) if token or at == MAIN else self._opened.read(at, search)
+        if not token and at != MAIN:
+            return self._opened.read(at, search)
+        has_words = by.mode == "text"
+        return self._whole_hot.search(
+            token,
+            search,
+            lambda analyzer: sieve_of(query, service, self._workspace, analyzer) if has_words else None,
+        )
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""

@@ -74,8 +74,11 @@ searched yet."""
 UNCOMMITTED_SEARCH_ROWS_MAX: Final = 4_000
 """Outbox rows with such spans. Beyond: as above."""
 UNCOMMITTED_SEARCH_LEFT_BYTES: Final = MIB
-"""Spans, as OTLP, that searches find before a commit holds them while a pipeline is at work. Beyond: what comes is left
-to the pipeline, which has it in a moment, and a result says so."""
+"""Spans, as OTLP, that searches index before a commit holds them while a pipeline is at work. Beyond: what comes is
+left to the pipeline, which has it in a moment, and of it a search indexes what its words may find."""
+UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES: Final = MIB
+"""Spans of what is left to it, as OTLP, that may be found by a search, and are indexed for it. Beyond: the newest are,
+and a result says that the rest is not searched yet."""
 UNCOMMITTED_AT_WORK_S: Final = 5.0
 """How long after one of the oldest rows has left the outbox a pipeline is taken to be at work. Beyond: all that came is
 made findable here."""

@@ -105,6 +105,23 @@ def texts_of(batch: pa.RecordBatch) -> tuple[Column, Numbers]:
     return texts.take(pa.array(order)), firsts
 
 
+def written(batch: pa.RecordBatch) -> Column:
+    """Return for each row of a batch all that its words and whole values are made of, as it is written.
+
+    That is the texts of `document_text`, names and values, a line between; paths of attributes are not in it.
+    """
+    texts, firsts = texts_of(batch)
+    of_resource, values = _flat(batch.column("resource"), "items")
+    lists = ((firsts, texts.cast(pa.string())), (of_resource, pc.fill_null(values, "")))
+    joined: list[Column] = [
+        pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), each), "\n")
+        for offsets, each in lists
+    ]
+    columns = [batch.column(name).cast(pa.string()) for name in ("name", "trace_id", *fields.FACETS.values())]
+    every: Column = pc.binary_join_element_wise(*joined, *columns, "\n", null_handling="skip")
+    return every
+
+
 def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[tantivy.Document]:
     """Yield one document for each row of a batch that has `COLUMNS`, its texts as an analyzer words them.
 

@@ -12,7 +12,7 @@ from tracelake._errors import QueryError
 from tracelake.limits import QUOTED_MAX_CHARS, SEARCH_OFFSET_MAX_HITS
 
 _TOKEN: Final = re.compile(
-    r"([0-9a-f]{8,64}|none)-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})(?:-([0-9a-f._]{3,400}))?", re.ASCII
+    r"([0-9a-f]{8,64}|none)-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})(?:-((?:s_)?[0-9a-f._]{3,400}))?", re.ASCII
 )
 _NO_COMMIT: Final = "none"
 

@@ -1,0 +1,33 @@
+"""What is stored of traces, as rows of table `spans`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from tracelake._errors import DamageError, InputError
+from tracelake.otlp.by_trace import rows_of
+from tracelake.otlp.schema import SPANS
+from tracelake.tracking.store import unpacked
+from tracelake.tracking.uncommitted import StoredPart
+
+
+def decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, int]:
+    """Return the spans of parts, and how many parts cannot be read: these hide no others."""
+    payloads, problems = [], 0
+    for part in parts:
+        try:
+            payloads.append(unpacked(part.trace_id, part.payload, part.size_bytes))
+        except DamageError:
+            problems += 1
+    try:
+        batches = [rows_of(b"".join(payloads)).take()]
+    except InputError:
+        batches = []
+        for payload in payloads:
+            try:
+                batches.append(rows_of(payload).take())
+            except InputError:
+                problems += 1
+    return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), problems

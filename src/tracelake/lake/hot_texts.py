@@ -1,0 +1,112 @@
+"""What is written in spans that are left to a pipeline at work: it tells which of them a search may find.
+
+To read a span costs a tenth of what it takes to index it. So a search looks through the texts of all that waits, and
+indexes the few spans that pass its sieve (`search/sieve.py`): these are found at once, however busy the pipeline is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tracelake.batching import batches
+from tracelake.lake.hot_rows import decoded
+from tracelake.search.documents import written
+from tracelake.search.sieve import Sieve
+from tracelake.tracking.uncommitted import ListedPart, Uncommitted
+
+
+@dataclass(frozen=True, slots=True)
+class HotText:
+    """What is written in the spans of one trace that some outbox rows brought, in lower case."""
+
+    trace_id: str
+    parts: tuple[ListedPart, ...]
+    text: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What a sieve let through."""
+
+    sizes: Mapping[int, int]
+    """The rows that were looked through, with the bytes of all their spans."""
+    parts: Sequence[ListedPart]
+    problems: int
+    """How many parts of traces could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class HotTexts:
+    """The texts of outbox rows."""
+
+    texts: tuple[HotText, ...] = ()
+    sizes: Mapping[int, int] = field(default_factory=dict)
+    """The rows, with the bytes of their spans."""
+    problems: int = 0
+    """How many parts of traces cannot be read."""
+
+    def newer(
+        self, uncommitted: Uncommitted, wanted: Mapping[int, int], until_s: float, step_bytes: int
+    ) -> HotTexts:
+        """Return those of the rows that are wanted, the newest of which come first.
+
+        What is not here is read, by one step at least, whatever the time.
+        """
+        if not wanted:
+            return HotTexts()
+        sizes = {each: size for each, size in self.sizes.items() if each in wanted}
+        texts = [text for text in self.texts if any(part[1] in sizes for part in text.parts)]
+        # Of rows that have left others wait still, or none did: then nothing is known to be unreadable.
+        problems = self.problems if sizes else 0
+        new = [each for each in wanted if each not in sizes]
+        for number, step in enumerate(batches(new, wanted.__getitem__, step_bytes)):
+            if number > 0 and time.monotonic() > until_s:
+                break
+            read, bad = _read(uncommitted, step)
+            texts += read
+            problems += bad
+            sizes.update((each, wanted[each]) for each in step)
+        return HotTexts(tuple(texts), sizes, problems)
+
+    def passing(
+        self, rows: Collection[int], sieve: Sieve, known: Collection[str], most_bytes: float
+    ) -> Passed:
+        """Look through as many of these rows, the newest first, as have so many bytes that pass, one at least.
+
+        All of a trace passes of which some does, and of those that are `known`, of which other rows are indexed: which
+        claim about a span stands depends on all.
+        """
+        passing = {text.trace_id for text in self.texts if sieve(text.text)}.union(known)
+        of_rows: dict[int, list[ListedPart]] = defaultdict(list)
+        for text in self.texts:
+            if text.trace_id in passing:
+                for part in text.parts:
+                    of_rows[part[1]].append(part)
+        sizes, parts, room = dict[int, int](), list[ListedPart](), most_bytes
+        for row in sorted(self.sizes.keys() & rows, reverse=True):
+            room -= sum(part[2] for part in of_rows[row])
+            if sizes and room < 0:
+                break
+            sizes[row] = self.sizes[row]
+            parts += of_rows[row]
+        return Passed(sizes, parts, self.problems)
+
+
+def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> tuple[list[HotText], int]:
+    """Return the texts of rows, and how many parts of traces cannot be read."""
+    stored = uncommitted.parts(list(rows))
+    table, problems = decoded(stored)
+    texts: dict[str, list[str]] = defaultdict(list)
+    for batch in table.to_batches():
+        for trace_id, text in zip(batch["trace_id"].to_pylist(), written(batch).to_pylist(), strict=True):
+            texts[str(trace_id)].append(str(text))
+    parts: dict[str, list[ListedPart]] = defaultdict(list)
+    for part in stored:
+        parts[part.trace_id].append((part.trace_id, part.sequence, part.size_bytes))
+    return [
+        HotText(trace_id, tuple(parts[trace_id]), "\n".join(some).lower().encode())
+        for trace_id, some in texts.items()
+    ], problems

@@ -1,0 +1,102 @@
+"""What a span must have written in it for a query to find it: told by looking through its text, without an index.
+
+A sieve lets more through than the query finds, and never less: a few spans are indexed then, where all would be. It
+goes by words and whole values. Where a span may be found by others, such as a number that is written otherwise, there
+is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
+
+from tracelake._errors import QueryError
+from tracelake.search import fields, units
+from tracelake.search.analyzers import Analyzer, Word
+from tracelake.search.grammar import AllOf, AnyOf, Boost, Node, Text
+from tracelake.search.syntax import KEYWORDS, OWNERS, tree
+
+Sieve: TypeAlias = Callable[[bytes], bool]
+"""Tells whether a text (`documents.written`, in lower case, UTF-8) may have what a query asks for."""
+
+_OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
+"""How an English stem may end where its words do not: `dying` is `die`, `hoping` is `hope`, `visibility` is `visibl`.
+
+By the rules of the stemmer (snowballstem.org/algorithms/english): all that it puts in the place of another ending."""
+
+
+def sieve_of(query: str, service: str | None, workspace: str | None, analyzer: Analyzer) -> Sieve | None:
+    """Return what a span must have for a query to find it, in one service and workspace; None where any may do.
+
+    None too for what is no query: who asks it is told why.
+    """
+    try:
+        node = tree(query)
+    except (ValueError, QueryError):
+        return None
+    named = [
+        Text(field, value, 0, quoted=True)
+        for field, value in (("service", service), ("workspace", workspace))
+        if value is not None
+    ]
+    return _of_node(AllOf((node, *named)), analyzer)
+
+
+def _of_node(node: Node, analyzer: Analyzer) -> Sieve | None:
+    match node:
+        case Boost(inner, _):
+            return _of_node(inner, analyzer)
+        case AllOf(nodes):
+            return _all([sieve for each in nodes if (sieve := _of_node(each, analyzer)) is not None])
+        case AnyOf(nodes):
+            sieves = [sieve for each in nodes if (sieve := _of_node(each, analyzer)) is not None]
+            return _any(sieves) if len(sieves) == len(nodes) else None
+        case Text():
+            return _all([_has(needle) for needle in _needles(node, analyzer) if needle])
+        case _:
+            return None
+
+
+def _needles(node: Text, analyzer: Analyzer) -> Iterable[str]:
+    """Return what is written in each span that has a word, phrase or value; "" where nothing is sure."""
+    if node.distance and not node.quoted:
+        return []
+    if node.field is None or node.field in fields.TEXTS:
+        return [_of_word(word, analyzer) for word in analyzer.words_wanted(node.text)]
+    is_number = not node.quoted and not node.prefix and units.double(node.text) is not None
+    if node.field in KEYWORDS or (node.field.startswith(OWNERS) and not is_number):
+        return [_sure(fields.lowered(node.text))]
+    return []
+
+
+def _of_word(word: Word, analyzer: Analyzer) -> str:
+    """Return how each word begins that has this stem, or that begins as this word does."""
+    return _sure(_OTHER_ENDING.sub("", word.stem) if analyzer.stemmed else word.stem)
+
+
+def _sure(text: str) -> str:
+    """Return the longest run of characters that are written so in each text which is the same in lower case.
+
+    What becomes of a letter that has two cases is sure of ASCII alone. Control characters stand for others in terms.
+    """
+    return max("".join(letter if _is_sure(letter) else "\n" for letter in text).split("\n"), key=len)
+
+
+def _is_sure(letter: str) -> bool:
+    return letter.isprintable() and (letter.isascii() or letter == letter.lower() == letter.upper())
+
+
+def _has(needle: str) -> Sieve:
+    encoded = needle.encode(errors="replace")
+    return lambda text: encoded in text
+
+
+def _all(sieves: Sequence[Sieve]) -> Sieve | None:
+    if len(sieves) < 2:
+        return sieves[0] if sieves else None
+    return lambda text: all(sieve(text) for sieve in sieves)
+
+
+def _any(sieves: Sequence[Sieve]) -> Sieve:
+    return lambda text: any(sieve(text) for sieve in sieves)

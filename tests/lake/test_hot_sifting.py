@@ -1,0 +1,338 @@
+"""While a pipeline is at work, searches find what waits by looking through it, as they find it after the commit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_hot_search import (
+    _patient,  # noqa: F401  a fixture for this module, too
+    answer,
+    scoreless,
+    some_query,
+    some_request,
+)
+from tests.patience import HANG_S
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
+from tracelake.lake import hot_texts
+from tracelake.lake.hot_parts import HotParts
+from tracelake.lake.hot_search import HotSearch
+from tracelake.lake.hot_texts import HotTexts
+from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.search.analyzers import ENGLISH
+from tracelake.search.sieve import sieve_of
+from tracelake.tasks.runners import InProcess
+from tracelake.tracking.schema import trace_parts
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.uncommitted import StoredPart, Uncommitted
+
+
+def left_to(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Let a pipeline be seen at work, and leave all that comes then to it."""
+    monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", HANG_S)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
+    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
+    store.write([request((900, 1), text="pear")])
+    assert lake.search("pear").total == 1
+    assert pipeline.run_once() is not None
+    lake.search("pear")
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", -1)
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Yield the numbers of rows whose spans are read meanwhile."""
+    read: list[int] = []
+    parts = Uncommitted.parts
+
+    def noted(uncommitted: Uncommitted, sequences: Collection[int]) -> list[StoredPart]:
+        read.extend(sequences)
+        return parts(uncommitted, sequences)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Uncommitted, "parts", noted)
+        yield read
+
+
+def test_queries_find_what_is_left_to_a_pipeline(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any query that has a sieve: with facets, orders and conditions as after the commit; others say what they lack."""
+    chance = random.Random(31)
+    left_to(lake, store, pipeline, monkeypatch)
+    queries = [(some_query(chance), chance.choice((None, None, "duration_ns > 3e9"))) for _ in range(60)]
+    for traces in (range(1, 10), range(10, 40)):
+        for _ in range(12):
+            store.write([some_request(chance, traces) for _ in range(chance.randint(1, 3))])
+            lake.search("refund")
+        before = {}
+        for query in queries:
+            if sieve_of(query[0], None, None, ENGLISH) is not None:
+                before[query] = answer(lake, *query)
+            else:
+                assert "wait for the pipeline" in str(lake.search(query[0]).not_searched)
+        assert pipeline.run_once() is not None
+        for query, one in before.items():
+            assert scoreless(one) == scoreless(answer(lake, *query)), query
+        found = [one for one in before.values() if isinstance(one, tuple) and one[1]]
+        assert len(found) > 15
+
+
+def test_each_text_is_read_once(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came is read by a search, or ahead of it, in small steps; and what has left is forgotten."""
+    left_to(lake, store, pipeline, monkeypatch)
+    for number in range(1, 5):
+        store.write([request((number, 1), text=f"apple word{number}")])
+    with counted(monkeypatch) as read:
+        assert [lake.search(f"word{number}").total for number in range(1, 5)] == [1] * 4
+        assert sorted(read) == [2, 3, 4, 5]
+        for number in range(5, 8):
+            store.write([request((number, 1), text="apple")])
+        with monkeypatch.context() as patch:
+            patch.setattr(limits, "UNCOMMITTED_AHEAD_STEP_BYTES", 1)
+            assert [lake.hot.index_ahead() for _ in range(3)] == [True, True, False]
+        assert sorted(read) == list(range(2, 9))
+        assert (lake.search("apple").total, lake.search("apple").not_searched) == (7, None)
+        assert sorted(read) == list(range(2, 9))
+    texts = lake.hot._search._parts._texts
+    assert (len(texts.texts), len(texts.sizes)) == (7, 7)
+    assert pipeline.run_once() is not None
+    store.write([request((8, 1), text="apple")])
+    assert lake.search("apple").total == 8
+    assert list(lake.hot._search._parts._texts.sizes) == [9]
+    assert pipeline.run_once() is not None
+    assert lake.search("apple").total == 8
+    assert lake.hot._search._parts._texts == HotTexts()
+
+
+def test_the_newest_that_pass_are_found_and_the_rest_is_said(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where much passes, the newest is found; a rare word is, however much waits; and where time ends, it is said."""
+    left_to(lake, store, pipeline, monkeypatch)
+    for number in range(1, 11):
+        store.write([request((number, 1), text=f"apple word{number}")])
+    of_one = sum(Uncommitted(store).sizes([11]).values())
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
+    results = lake.search("apple", limit=2)
+    assert (results.total, results[0].trace_id > trace_id(7)) == (3, True)
+    assert str(results.not_searched).startswith("7 groups of requests")
+    assert len(lake.search("apple", limit=2, page=results.next_page)) == 1
+    assert (lake.search("word1").total, lake.search("word1").not_searched) == (1, None)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 0)
+    assert lake.search("apple").total == 1, "one at least"
+    store.write([request((11, 1), text="word1")])
+    store.write([request((12, 1), text="word1")])
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_BUILD_S", -1.0)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 1 << 20)
+    results = lake.search("word1")
+    assert ([hit.trace_id for hit in results], results.total) == ([trace_id(12), trace_id(1)], 2)
+    assert str(results.not_searched).startswith("1 groups of requests")
+    with monkeypatch.context() as no_wait, lake.hot._search._parts._making:
+        no_wait.setattr(limits, "UNCOMMITTED_SEARCH_WAIT_S", 0.0)
+        results = lake.search("word1")
+        assert (results.total, str(results.not_searched)[:8]) == (2, "1 groups"), "others are at it"
+
+
+def test_the_claim_that_stands_is_found(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A span is found by the words of the newest claim that waits, whether others passed or were indexed before."""
+    store.write([request((1, 1), end_ns=0, text="apple")])
+    left_to(lake, store, pipeline, monkeypatch)
+    store.write([request((2, 1), (3, 1), end_ns=0, text="apple")])
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
+        assert lake.search("apple").total == 3, "little waits: it is indexed"
+    store.write([request((2, 1), text="banana")])
+    store.write([request((4, 1), end_ns=0, text="apple")])
+    store.write([request((4, 1), text="banana")])
+    found = lake.search("apple", sort="newest")
+    assert sorted(hit.trace_id for hit in found) == [trace_id(1), trace_id(3)]
+    assert sorted(hit.trace_id for hit in lake.search("banana")) == [trace_id(2), trace_id(4)]
+
+
+def test_pages_go_on_where_they_began(
+    lake: tracelake.Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Pages have each span once, also where another process asks for the next, or a commit has come in between."""
+    left_to(lake, store, pipeline, monkeypatch)
+    for number in range(1, 31):
+        store.write([request((number, 1), text="apple"), request((number + 100, 1), text="plum")])
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCHES_KEPT", 0)
+    first = lake.search("apple", limit=13)
+    assert (first.total, first.not_searched) == (30, None)
+    store.write([request((99, 1), text="apple")])
+    assert pipeline.run_once() is not None
+    with tracelake.open(tmp_path / "lake") as another:
+        for reader in (another, lake):
+            ids, page = [hit.id for hit in first], first.next_page
+            while page is not None:
+                with monkeypatch.context() as patch:
+                    indexed: list[int] = []
+                    part = HotParts._part
+                    patch.setattr(
+                        HotParts,
+                        "_part",
+                        lambda parts, stored, sizes, analyzer, indexed=indexed, part=part: (
+                            indexed.append(len(stored)) or part(parts, stored, sizes, analyzer)
+                        ),
+                    )
+                    results = reader.search("apple", limit=13, page=page)
+                assert results.total == 30
+                assert indexed == [30], "of a page that was sifted what passes is indexed, and nothing else"
+                ids += [hit.id for hit in results]
+                page = results.next_page
+            assert (len(ids), len(set(ids))) == (30, 30)
+
+
+def test_damage_hides_nothing_else(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that cannot be read is said to be so, and all others are found."""
+    left_to(lake, store, pipeline, monkeypatch)
+    store.write([request((1, 1), (2, 1), text="apple")])
+    with store.database.writing() as connection:
+        connection.execute(
+            update(trace_parts).where(trace_parts.c.trace_id == trace_id(2)).values(payload=b"not zstd")
+        )
+    results = lake.search("apple")
+    assert [hit.trace_id for hit in results] == [trace_id(1)]
+    assert "the spans of 1 traces in the tracking store cannot be read" in str(results.not_searched)
+    assert "wait for" not in str(results.not_searched)
+
+
+def test_workspaces_are_walls(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W11: what passes of another workspace, by the same ids too, is nobody else's."""
+    left_to(lake, store, pipeline, monkeypatch)
+    store.write([request((1, 1), text="Apple", workspace="a")])
+    store.write([request((1, 1), text="APPLE Banana", end_ns=9_000, workspace="b")])
+    assert lake.search("apple").total == 2
+    for workspace, word, total in (("a", "apple", 1), ("a", "banana", 0), ("b", "banana", 1)):
+        found = lake.within(workspace).search(word)
+        assert (found.total, {hit.workspace for hit in found}) == (total, {workspace} if total else set())
+
+
+Check = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.MonkeyPatch], object]
+
+MUTANTS: Sequence[tuple[Broken, Check]] = [
+    (
+        Broken("what is read is kept", HotTexts.newer, "if each in wanted}", "if False}"),
+        test_each_text_is_read_once,
+    ),
+    (
+        Broken("what has left is forgotten", HotTexts.newer, "if each in wanted}", "}"),
+        test_each_text_is_read_once,
+    ),
+    (
+        Broken("where nothing is left nothing is kept", HotTexts.newer, "return HotTexts()", "return self"),
+        test_each_text_is_read_once,
+    ),
+    (
+        Broken(
+            "texts are read ahead",
+            HotParts.ahead,
+            "self._texts = self._texts.newer(uncommitted, covering.left, -math.inf, step_bytes)",
+            "pass",
+        ),
+        test_each_text_is_read_once,
+    ),
+    (
+        Broken("time ends", HotTexts.newer, "time.monotonic() > until_s", "False"),
+        test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Broken("much that passes is left", HotTexts.passing, "if sizes and room < 0", "if False"),
+        test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Broken("one row at least", HotTexts.passing, "if sizes and room < 0", "if room < 0"),
+        test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Broken("the newest first", HotTexts.passing, ", reverse=True", ""),
+        test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Broken(
+            "what was not looked through is said",
+            HotParts.newest,
+            "lacking=covering.lacking - len(part.sizes)",
+            "lacking=0",
+        ),
+        test_the_newest_that_pass_are_found_and_the_rest_is_said,
+    ),
+    (
+        Broken(
+            "all of a trace passes", HotTexts.passing, "if text.trace_id in passing", "if sieve(text.text)"
+        ),
+        test_the_claim_that_stands_is_found,
+    ),
+    (
+        Broken("of known traces, too", HotTexts.passing, ".union(known)", ""),
+        test_the_claim_that_stands_is_found,
+    ),
+    (
+        Broken("what cannot be read is said", HotParts._sifted, "part.problems + passed.problems", "0"),
+        test_damage_hides_nothing_else,
+    ),
+    (
+        Broken("texts are looked through in lower case", hot_texts._read, ".lower()", ""),
+        test_workspaces_are_walls,
+    ),
+]
+
+PAGES: Sequence[Broken] = [
+    Broken("a page is sifted as the first", HotSearch._of_page, "sieve if is_sifted else None", "None"),
+    Broken(
+        "a page that was sifted says so",
+        HotSearch._beside,
+        "if any(part.is_sifted for part in parts)",
+        "if 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
+def test_broken_rules_are_caught(
+    lake: tracelake.Lake, store: TrackingStore, broken: Broken, check: Check
+) -> None:
+    """Broken once, each rule lets a test fail."""
+
+    def checked() -> None:
+        with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+            check(lake, store, pipeline, patch)
+
+    assert_caught(broken, checked)
+
+
+@pytest.mark.parametrize("broken", PAGES, ids=[broken.rule for broken in PAGES])
+def test_broken_pages_are_caught(
+    lake: tracelake.Lake, store: TrackingStore, broken: Broken, tmp_path: Path
+) -> None:
+    """Broken once, each rule lets a test fail."""
+
+    def checked() -> None:
+        with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
+            test_pages_go_on_where_they_began(lake, store, pipeline, patch, tmp_path)
+
+    assert_caught(broken, checked)

@@ -1,0 +1,333 @@
+"""What passes a sieve: all that its query finds, whatever a text is, and little else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tantivy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.broken import Broken, assert_caught
+from tracelake._errors import QueryError
+from tracelake.search import fields, sieve
+from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer, Word
+from tracelake.search.sieve import sieve_of
+from tracelake.search.syntax import parse
+
+ROOTS = (
+    "act",
+    "agen",
+    "appl",
+    "bab",
+    "contr",
+    "controll",
+    "cri",
+    "d",
+    "fl",
+    "gen",
+    "happ",
+    "hop",
+    "l",
+    "nat",
+    "oper",
+    "possib",
+    "rel",
+    "sk",
+    "stab",
+    "t",
+    "visib",
+    "vi",
+)
+ENDINGS = (
+    "",
+    *"ey",
+    *("s", "ed", "es", "ie", "ies", "ied", "ing", "ings", "y's", "ying", "ily", "iness", "ation", "ational"),
+    *(
+        "ator",
+        "ization",
+        "izer",
+        "ize",
+        "al",
+        "ally",
+        "alism",
+        "ality",
+        "ence",
+        "ency",
+        "enci",
+        "ance",
+        "ancy",
+    ),
+    *(
+        "able",
+        "ably",
+        "ability",
+        "ible",
+        "ibly",
+        "ibility",
+        "ility",
+        "ity",
+        "ive",
+        "ively",
+        "iveness",
+        "ivity",
+    ),
+    *("ogy", "ogi", "ogist", "ful", "fully", "fulness", "less", "lessly", "ous", "ously", "ousness", "ical"),
+    *("icate", "ative", "iciti", "ness", "ement", "ment", "ent", "ently", "sion", "tion", "bly", "li", "ly"),
+    *("eed", "eedly", "edly", "ingly", "le", "les", "el", "ell", "i", "ia", "ial", "or", "er", "ers"),
+)
+EXCEPTIONS = (
+    *("skis", "skies", "dying", "lying", "tying", "idly", "gently", "ugly", "early", "only", "singly", "sky"),
+    *(
+        "news",
+        "howe",
+        "atlas",
+        "cosmos",
+        "bias",
+        "andes",
+        "inning",
+        "outing",
+        "canning",
+        "herring",
+        "earring",
+    ),
+    *("proceed", "exceed", "succeed", "generate", "communism", "arsenal", "say", "youth", "boy", "boyish"),
+)
+PARTS_OF_TEXTS = (
+    *("Refunds", "refund", "policies", "dying", "die", "early", "visibility", "getUserName", "HTTPServer"),
+    *(
+        "a-17",
+        "x@example.com",
+        "naïve",
+        "NAÏVES",
+        "東京都",
+        "東京",
+        "京",
+        "İstanbul",
+        "\u212aelvin",
+        "K",
+        "σάς",
+    ),
+    *(" ", "  ", ", ", "_", "\n", "/", "…", "\x01", "200", "ά"),
+)
+
+
+def english_words() -> Iterator[str]:
+    """Yield words of many kinds, those of the pages of the docs among them."""
+    yield from EXCEPTIONS
+    for root, one, other in itertools.product(ROOTS, ENDINGS, ENDINGS):
+        yield f"{root}{one}{other}".replace("'", "")
+    for page in (Path(__file__).parents[2] / "docs").rglob("*.md"):
+        yield from page.read_text().lower().split()
+
+
+def sought(stem: str) -> str:
+    """Return what is looked for of words with a stem."""
+    return sieve._of_word(Word("", stem, 0), ENGLISH)
+
+
+@cache
+def sought_of(beginning: str) -> str:
+    """Return what is looked for of words that begin so."""
+    return "".join(sieve._of_word(word, ENGLISH) for word in ENGLISH.words_of(beginning))
+
+
+def test_a_stem_is_how_its_words_begin_but_for_its_ending() -> None:
+    """Whichever word has a stem begins with what a sieve takes of it, and of each beginning of it."""
+    seen = 0
+    for word in set(english_words()):
+        for read in ENGLISH.words_of(word) if word.isascii() else ():
+            seen += 1
+            assert read.written.startswith(sought(read.stem)), read
+            for end in range(1, len(read.stem) + 1):
+                assert read.written.startswith(sought_of(read.stem[:end])), (read, end)
+    assert seen > 50_000
+
+
+def found_by_index(analyzer: Analyzer, text: str, query: str) -> bool:
+    """Whether an index finds a text."""
+    index = tantivy.Index(fields.schema())
+    fields.register_tokenizers(index, analyzer.tokenizer())
+    writer = index.writer(15_000_000, 1)
+    words = analyzer.wording.texts_of_rows(pa.array([text]), np.array([0, 1]))[0]
+    document = tantivy.Document()
+    document.add_text("text", words)
+    document.add_text("service", "Checkout-ß K")
+    document.add_text("workspace", "team a")
+    writer.add_document(document)
+    writer.commit()
+    index.reload()
+    asked = parse(index, query, 0, analyzer=analyzer)
+    return asked is not None and bool(index.searcher().search(asked, 1).hits)
+
+
+def written(text: str) -> bytes:
+    """Return what a sieve looks through for that document."""
+    return "\n".join((text, "Checkout-ß K", "team a")).lower().encode()
+
+
+texts = st.lists(st.sampled_from(PARTS_OF_TEXTS), min_size=1, max_size=6).map("".join)
+
+
+@st.composite
+def queries(draw: st.DrawFn, text: str) -> str:
+    """Return a query of words of a text, and of others."""
+    clauses = []
+    for _ in range(draw(st.integers(1, 3))):
+        begin = draw(st.integers(0, len(text) - 1))
+        word = text[begin : begin + draw(st.integers(1, 9))]
+        plain = "".join(letter for letter in word if letter.isalnum() or letter in "-@._")
+        kinds = [f'"{word}"'.replace("\\", ""), "service:checkout-ß*", 'service:"checkout-ß k"', "refund"]
+        if plain.strip("-._@"):
+            plain = plain.lstrip("-")
+            kinds += [plain, f"{plain}*", f"{plain}~1", f"name:{plain}", f"-{plain}", f"text:{plain}"]
+        clauses.append(draw(st.sampled_from(kinds)))
+    return draw(st.sampled_from((" ", " AND ", " OR "))).join(clauses)
+
+
+@pytest.mark.parametrize("analyzer", ANALYZERS.values(), ids=ANALYZERS)
+def test_what_the_index_finds_passes(analyzer: Analyzer) -> None:
+    """Of any text and query: where the index finds the text, the sieve lets it through."""
+    seen = {True: 0, False: 0}
+
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        text = data.draw(texts)
+        query = data.draw(queries(text))
+        try:
+            is_found = found_by_index(analyzer, text, query)
+        except QueryError:
+            return  # whoever searches for it is told so
+        passes = sieve_of(query, None, None, analyzer)
+        if passes is not None:
+            assert not is_found or passes(written(text)), (text, query)
+            seen[is_found] += 1
+
+    check()
+    assert seen[True] > 10, seen
+
+
+PASSES = (
+    (ENGLISH, "refunds", "no refund here", "none here"),
+    (ENGLISH, "dying", "to die", "to live"),
+    (ENGLISH, "visibility", "visible", "vital"),
+    (ENGLISH, '"early policies"', "policy early", "early only"),
+    (ENGLISH, "refund OR checkout", "a checkout", "neither"),
+    (ENGLISH, "(refund policy)^2 -x", "policy refund x", "policy"),
+    (ENGLISH, "refun*", "refunding", "re-fund"),
+    (ENGLISH, "service:Checkout", "checkout", "check out"),
+    (ENGLISH, "attributes.user.tier:Gold", "gold", "silver"),
+    (ENGLISH, 'attributes.retries:"31"', "31", "13"),
+    (ENGLISH, "naïve", "naïve", "nothing of the kind"),
+    (WHITESPACE, "x@example.com", "mail x@example.com!", "x at example.com"),
+    (WHITESPACE, "table", "tables", "tabs"),
+    (CJK, "東京", "在東京都", "在京都"),
+    (CJK, "東", "東", "京"),
+)
+
+
+@pytest.mark.parametrize(("analyzer", "query", "passing", "other"), PASSES, ids=[each[1] for each in PASSES])
+def test_little_else_passes(analyzer: Analyzer, query: str, passing: str, other: str) -> None:
+    """A sieve keeps back what cannot be found."""
+    passes = sieve_of(query, None, None, analyzer)
+    assert passes is not None
+    assert passes(passing.lower().encode())
+    assert not passes(other.lower().encode())
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        *("*", "-refund", "refund~1", "duration>2s", "last 2h", "attributes.retries:31", "has:parent"),
+        *("refund OR *", "refund OR tokens>5", "start:2026-01-01", "", '"refund', "name:*", "ie", "( )"),
+        "ΣΆΣ",  # in lower case one of two words, by who makes it so
+    ],
+)
+def test_where_any_span_may_be_found_there_is_no_sieve(query: str) -> None:
+    """What is no query has none either: who asks it is told so."""
+    assert sieve_of(query, None, None, ENGLISH) is None
+
+
+def test_service_and_workspace_are_asked_for_too() -> None:
+    """They are whole values, in any case, with whatever stands in them."""
+    passes = sieve_of("*", 'Check"out', "Team A", ENGLISH)
+    assert passes is not None
+    assert passes(b'team a\ncheck"out')
+    assert not passes(b"team a\ncheckout")
+    assert not passes(b'team b\ncheck"out')
+
+
+def check_control() -> None:
+    """In terms of attributes white space is another character, and that one a third: neither is sought."""
+    passes = sieve_of('attributes.a:"gold\x1aand"', None, None, ENGLISH)
+    assert passes is not None
+    assert passes(b"gold\x01and")
+
+
+def test_a_character_that_stands_for_another_is_not_sought() -> None:
+    """Terms have one character for several."""
+    check_control()
+
+
+def check_passes() -> None:
+    for each in PASSES:
+        test_little_else_passes(*each)
+
+
+def check_none(query: str) -> Callable[[], object]:
+    return partial(test_where_any_span_may_be_found_there_is_no_sieve, query)
+
+
+MUTANTS: list[tuple[Broken, Callable[[], object]]] = [
+    (
+        Broken("stems end otherwise", sieve._of_word, '_OTHER_ENDING.sub("", word.stem)', "word.stem"),
+        check_passes,
+    ),
+    (
+        Broken("words are sought by stems", sieve._of_word, '"", word.stem', '"", word.written'),
+        check_passes,
+    ),
+    (Broken("only English is stemmed", sieve._of_word, "if analyzer.stemmed", "if True"), check_passes),
+    (
+        Broken("what has two cases is not sure", sieve._is_sure, "letter.isascii() or", "True or"),
+        check_none("ΣΆΣ"),
+    ),
+    (
+        Broken("what stands for others is not sure", sieve._is_sure, "letter.isprintable() and", ""),
+        check_control,
+    ),
+    (Broken("one of several suffices", sieve._any, ": any(", ": all("), check_passes),
+    (Broken("of several all are needed", sieve._all, ": all(", ": any("), check_passes),
+    (
+        Broken("OR may mean any", sieve._of_node, "len(sieves) == len(nodes)", "sieves"),
+        check_none("refund OR *"),
+    ),
+    (
+        Broken("a word may differ", sieve._needles, "node.distance and not node.quoted", "False"),
+        check_none("refund~1"),
+    ),
+    (
+        Broken("numbers are written in many ways", sieve._needles, "and not is_number", ""),
+        check_none("attributes.retries:31"),
+    ),
+    (
+        Broken("a service is asked for", sieve_of, '("service", service), ', ""),
+        test_service_and_workspace_are_asked_for_too,
+    ),
+    (
+        Broken("a workspace is asked for", sieve_of, '("workspace", workspace)', ""),
+        test_service_and_workspace_are_asked_for_too,
+    ),
+]
+
+
+@pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
+def test_broken_rules_are_caught(broken: Broken, check: Callable[[], object]) -> None:
+    """Broken once, each rule lets a test fail."""
+    assert_caught(broken, check)
