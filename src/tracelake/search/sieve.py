@@ -35,12 +35,12 @@ def sieve_of(query: str, service: str | None, workspace: str | None, analyzer: A
         node = tree(query)
     except (ValueError, QueryError):
         return None
-    named = [
+    whole_values = [
         Text(field, value, 0, quoted=True)
         for field, value in (("service", service), ("workspace", workspace))
         if value is not None
     ]
-    return _of_node(AllOf((node, *named)), analyzer)
+    return _of_node(AllOf((node, *whole_values)), analyzer)
 
 
 def _of_node(node: Node, analyzer: Analyzer) -> Sieve | None:
