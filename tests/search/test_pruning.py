@@ -20,7 +20,7 @@ from tracelake.search.build import build_part, merge_parts
 from tracelake.search.contents import ContentsOf, PartContents, together
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartRef
-from tracelake.search.pruning import may_match
+from tracelake.search.pruning import may_match, newest_after
 from tracelake.search.query import Searcher, Sort
 from tracelake.search.results import PartsAsked
 from tracelake.search.verify import verify_parts
@@ -177,6 +177,72 @@ def test_a_broken_rule_changes_an_answer(
     """Each of the rules is needed for the answers."""
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_ROWS", 3)
     assert_caught(broken, lambda: check_answers(tmp_path, 1, 60))
+
+
+def newest_pages(searcher: Searcher, query: str) -> list[Any]:
+    """Return all hits, the newest first, from pages of two."""
+    pages: list[Any] = []
+    while page := searcher.search(query, 2, len(pages), sort="newest", now_ns=NOW_NS):
+        pages += page
+    return pages
+
+
+def check_newest(place: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare pages of the newest spans with those of an index whose parts do not tell which these are."""
+    monkeypatch.setattr("tracelake.limits.SEARCH_NEWEST_SHARE", share)
+    chance = random.Random(1)
+    objects = MemoryObjectStore()
+    tables = [rows_of(part, chance) for part in range(PARTS)]
+    for number, rows in enumerate(tables):  # equal times, in one part and in several
+        began: list[Any] = rows["start_ns"].to_pylist()
+        times = pa.array([ns // HOUR_NS * HOUR_NS for ns in began])
+        tables[number] = rows.set_column(
+            rows.schema.get_field_index("start_ns"), rows.schema.field("start_ns"), times
+        )
+    manifest = built(objects, tables)
+    telling = Searcher(objects, manifest, place / "a")
+    silent = Searcher(objects, unknown(objects, manifest), place / "b")
+    for query in ("*", "alpha", "beta OR gamma", "NOT beta", "service:shop", "last 4h", "gam*"):
+        ours, theirs = newest_pages(telling, query), newest_pages(silent, query)
+        assert ours == theirs, f"{query} with {share}: {ours} and not {theirs}"
+        assert len({hit.row for hit in ours}) == telling.count(query, now_ns=NOW_NS).total
+
+
+@pytest.mark.parametrize("share", [0.0, 0.125, 0.5, 0.9])
+def test_the_newest_are_the_same_whichever_are_asked_first(
+    tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many parts a search for the newest asks first, and whatever starts at one time."""
+    check_newest(tmp_path, share, monkeypatch)
+
+
+def test_all_are_asked_where_the_newest_do_not_fill_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of few of the newest would end the result."""
+    broken = Broken(
+        "the others are asked, too", Searcher.search, "if len(ranked) < offset + limit", "if not ranked"
+    )
+    assert_caught(broken, lambda: check_newest(tmp_path, 0.5, monkeypatch))
+
+
+def test_what_is_newest_parts_tell() -> None:
+    """The parts that end last, up to a share of all spans; none where the last is larger, or one does not tell."""
+    objects = MemoryObjectStore()
+    sizes = (60, 30, 6, 3, 1)
+
+    def part(number: int, size: int) -> pa.Table:
+        first_ns = NOW_NS + number * HOUR_NS
+        return table([span(100 * number + n, transaction=number, start_ns=first_ns + n) for n in range(size)])
+
+    manifest = built(objects, [part(number, size) for number, size in enumerate(sizes)])
+    parts = list(read_parts(objects, manifest))
+    assert newest_after(parts) == NOW_NS + HOUR_NS + 29
+    assert newest_after(parts[::-1]) == NOW_NS + HOUR_NS + 29
+    assert newest_after(parts[:1]) is None
+    assert newest_after(parts[:2]) is None
+    assert newest_after([]) is None
+    assert newest_after(read_parts(objects, unknown(objects, manifest))) is None
 
 
 def two_days(objects: MemoryObjectStore) -> Manifest:

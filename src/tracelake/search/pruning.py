@@ -5,13 +5,39 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import tantivy
+
+from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.contents import NAMED, PartContents
 from tracelake.search.grammar import AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
+from tracelake.search.model import PartRef
 from tracelake.search.starts import starts
 
 MayMatch: TypeAlias = Callable[[PartContents], bool]
 """Tells whether a part may have hits."""
+
+
+def newest_after(parts: Sequence[PartRef]) -> int | None:
+    """Return a time after which a small share of all spans start, in the newest parts; None where nothing tells one."""
+    last = [(part.contents.last_ns, part.documents) for part in parts if part.contents is not None]
+    room = limits.SEARCH_NEWEST_SHARE * sum(part.documents for part in parts)
+    if len(last) < len(parts):
+        return None
+    for number, (last_ns, documents) in enumerate(sorted(last, reverse=True)):
+        room -= documents
+        if room < 0:
+            return last_ns if number else None
+    return None
+
+
+def only_after(schema: tantivy.Schema, query: tantivy.Query, after_ns: int) -> tantivy.Query:
+    """Return the query among spans that start after a time; tantivy does not look into segments that have none."""
+    later = tantivy.Query.range_query(
+        schema, "start", tantivy.FieldType.Integer, after_ns, include_lower=False
+    )
+    uncounted = tantivy.Query.const_score_query(later, 0.0)
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, uncounted)])
 
 
 def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - one for each kind of node

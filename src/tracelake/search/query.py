@@ -25,8 +25,8 @@ from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import Opened, OpenIndex
 from tracelake.search.prepared import Prepared, asks_for_likeness, grammar_of, prepared, prepared_alike
-from tracelake.search.pruning import MayMatch, may_match
-from tracelake.search.raw_hits import RawHit, ranked_as_far_as, raw_hit
+from tracelake.search.pruning import MayMatch, may_match, newest_after, only_after
+from tracelake.search.raw_hits import AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
 from tracelake.search.syntax import refusal
@@ -163,8 +163,9 @@ class Searcher:
             return []
         by_time = None if sort == "score" else "start"
         order = tantivy.Order.Asc if sort == "oldest" else tantivy.Order.Desc
-        try:
-            ranked = ranked_as_far_as(
+
+        def ranked_of(asked: tantivy.Query) -> list[AnyHit]:
+            return ranked_as_far_as(
                 offset + limit,
                 lambda length: (
                     searcher.search(
@@ -173,6 +174,13 @@ class Searcher:
                 ),
                 beyond=1 if by_time else SEARCH_RANKED_BEYOND_HITS if plan.is_graded else 0,
             )
+
+        try:
+            ranked: list[AnyHit] = []
+            if sort == "newest" and self._newest_after is not None:
+                ranked = ranked_of(only_after(self._grammar.schema, asked, self._newest_after))
+            if len(ranked) < offset + limit:  # all of them are later than all others
+                ranked = ranked_of(asked)
         except ValueError as error:
             raise refusal(query, error) from error
         page = ranked[offset : offset + limit]
@@ -255,6 +263,11 @@ class Searcher:
         rows, manifest = self._rows, self._manifest
         documents = manifest.documents + self._beside
         return rows is None or (rows.as_of == manifest.upper - 1 and rows.count == documents)
+
+    @cached_property
+    def _newest_after(self) -> int | None:
+        """The time after which the newest spans start; None where no part tells it."""
+        return newest_after(self._parts)
 
     @property
     def _beside(self) -> int:
