@@ -15,7 +15,7 @@ it was. Where root runs this, PostgreSQL is another user, who must be able to en
 - *cold*: five processes that have not asked before, and whose files have left the page cache (`posix_fadvise`; programs
   and libraries stay in it), are asked one query of each kind, each beginning with another kind. *open* is before that.
 - *warm*: all are open, and each query goes to one after the other, so that what else the machine does falls on all;
-  eight times, or until a contestant has had `--seconds` for a kind.
+  eight times, or until a contestant has had `--seconds` for a kind. Every other time the last of them is first.
 - *while ingest goes on*: one query of each kind while a transaction of 20 documents comes in, of a copy of the index.
 
 *p50* and *p99* are by the clock; *cpu* is processor time, for each query the least of the times that it was asked, in
