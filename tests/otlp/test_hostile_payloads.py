@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.broken import Broken, assert_caught
 from tests.otlp.test_bad_payloads import json_payload, json_span, protobuf_payload, varint
 from tracelake import limits
 from tracelake._errors import DecodeError
@@ -261,6 +262,21 @@ def test_groups_in_a_span() -> None:
         accepted, rejected = check("protobuf", b"\x0a" + varint(len(resource)) + resource)
         assert accepted + rejected == 3
         assert accepted >= 2
+
+
+def check_empty_spans() -> None:
+    """See below."""
+    payload = b"\x0a\x0a\x12\x08" + 4 * b"\x12\x00"
+    assert has_spans_beyond(payload, 5), "a resource, a scope, and four spans of two bytes"
+    assert not has_spans_beyond(payload, 6)
+
+
+def test_empty_spans_are_counted() -> None:
+    """Nothing is passed over as too small for so many spans that may have as many: the smallest takes two bytes."""
+    check_empty_spans()
+    assert_caught(
+        Broken("no message is smaller", has_spans_beyond, "_MESSAGE_MIN_BYTES", "3"), check_empty_spans
+    )
 
 
 @pytest.mark.parametrize(

@@ -170,9 +170,18 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "each span is in the bytes of its own trace",
-            ByTrace.finish,
-            "self._scope_heads[scope], *spans",
-            "self._scope_heads[scope]",
+            ByTrace._pieces_of,
+            "[self._scope_heads[scope], *chain.from_iterable(of_spans)]",
+            "[self._scope_heads[scope]]",
+        ),
+        check_group,
+    ),
+    (
+        Broken(
+            "only a scope that is of one trace is taken whole",
+            ByTrace._pieces_of,
+            "len(spans) == len(message.spans)",
+            "spans",
         ),
         check_group,
     ),

@@ -7,9 +7,12 @@ Resource and scope come once a trace, never once a span; whoever bounds what tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, TypeAlias
+
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from tracelake._errors import InputError
 from tracelake.otlp import as_protobuf, conventions
@@ -44,20 +47,20 @@ class ByTrace(SpanChecks):
     def _begin(self) -> None:
         super()._begin()
         self.traces: dict[str, TraceSpans] = {}
-        self._heads: list[bytes] = []
-        self._scope_heads: list[bytes] = []
-        self._pieces: dict[str, dict[int, list[bytes]]] = {}
+        self._resource_messages: list[Message] = []
+        self._scope_messages: list[Message] = []
+        self._spans: dict[str, dict[int, list[Message]]] = {}
 
     def add_resource(self, resource_spans: Message) -> int:
         """See `SpanChecks`."""
         number = super().add_resource(resource_spans)
-        self._heads.append(as_protobuf.resource_head(resource_spans).SerializeToString())
+        self._resource_messages.append(resource_spans)
         return number
 
     def add_scope(self, resource: int, scope_spans: Message) -> int:
         """See `SpanChecks`."""
         number = super().add_scope(resource, scope_spans)
-        self._scope_heads.append(as_protobuf.scope_head(scope_spans).SerializeToString())
+        self._scope_messages.append(scope_spans)
         return number
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
@@ -69,27 +72,43 @@ class ByTrace(SpanChecks):
         service, workspace = self._resources.names(self._scopes.resources[scope])
         columns = [read.plain[name] for name in _PLAIN] + [derived.get(name) or nothing for name in _DERIVED]
         rows = zip(*columns, [service] * len(spans), [workspace] * len(spans), strict=True)
-        for trace_id, row in zip(read.plain["trace_id"], rows, strict=True):
-            trace = self.traces.get(trace_id)
-            if trace is None:
-                trace = self.traces[trace_id] = TraceSpans()
-            trace.rows.append(row)
-        for trace_id, span in zip(read.plain["trace_id"], spans, strict=True):
-            of_trace = self._pieces.setdefault(trace_id, {})
-            piece = _framed(_SPANS_OF_SCOPE, as_protobuf.span(span).SerializeToString())
-            of_trace.setdefault(scope, []).append(piece)
+        trace_ids = read.plain["trace_id"]
+        if len(set(trace_ids)) == 1:
+            self._add(trace_ids[0], scope, rows, spans)
+        else:
+            for trace_id, row, span in zip(trace_ids, rows, spans, strict=True):
+                self._add(trace_id, scope, (row,), (span,))
 
-    def finish(self) -> None:
-        """Put the bytes of each trace together."""
-        for trace_id, by_scope in self._pieces.items():
-            by_resource: dict[int, list[bytes]] = {}
-            for scope, spans in by_scope.items():
-                body = _framed(_SCOPES_OF_RESOURCE, b"".join((self._scope_heads[scope], *spans)))
-                by_resource.setdefault(self._scopes.resources[scope], []).append(body)
-            self.traces[trace_id].data = b"".join(
-                _framed(_RESOURCES, b"".join((self._heads[resource], *bodies)))
-                for resource, bodies in by_resource.items()
-            )
+    def _add(
+        self, trace_id: str, scope: int, rows: Iterable[tuple[Any, ...]], spans: Sequence[Message]
+    ) -> None:
+        trace = self.traces.get(trace_id)
+        if trace is None:
+            trace = self.traces[trace_id] = TraceSpans()
+            self._spans[trace_id] = {}
+        trace.rows += rows
+        self._spans[trace_id].setdefault(scope, []).extend(spans)
+
+    def serialize(self) -> None:
+        """Make the pieces of which `finish` puts traces together: each span once, however many traces there are."""
+        self._heads = [
+            as_protobuf.resource_head(each).SerializeToString() for each in self._resource_messages
+        ]
+        self._scope_heads = [
+            as_protobuf.scope_head(each).SerializeToString() for each in self._scope_messages
+        ]
+        self._pieces = {
+            trace_id: {scope: self._pieces_of(scope, spans) for scope, spans in by_scope.items()}
+            for trace_id, by_scope in self._spans.items()
+        }
+
+    def _pieces_of(self, scope: int, spans: Sequence[Message]) -> list[bytes]:
+        """Return the pieces of a ScopeSpans with these spans of it."""
+        message = self._scope_messages[scope]
+        if isinstance(message, ScopeSpans) and len(spans) == len(message.spans):
+            return [message.SerializeToString()]  # all of it, which is quicker at once
+        of_spans = [_framed(_SPANS_OF_SCOPE, [as_protobuf.span(span).SerializeToString()]) for span in spans]
+        return [self._scope_heads[scope], *chain.from_iterable(of_spans)]
 
     def apart_bytes(self) -> int:
         """Return what `finish` will make, about: spans, and for each trace the resources and scopes that it is of."""
@@ -97,9 +116,20 @@ class ByTrace(SpanChecks):
         for by_scope in self._pieces.values():
             resources = {self._scopes.resources[scope] for scope in by_scope}
             size_bytes += sum(len(self._heads[resource]) for resource in resources)
-            for scope, spans in by_scope.items():
-                size_bytes += len(self._scope_heads[scope]) + sum(map(len, spans))
+            size_bytes += sum(len(piece) for pieces in by_scope.values() for piece in pieces)
         return size_bytes
+
+    def finish(self) -> None:
+        """Put the bytes of each trace together."""
+        for trace_id, by_scope in self._pieces.items():
+            by_resource: dict[int, list[bytes]] = {}
+            for scope, pieces in by_scope.items():
+                resource = self._scopes.resources[scope]
+                of_resource = by_resource.setdefault(resource, [self._heads[resource]])
+                of_resource += _framed(_SCOPES_OF_RESOURCE, pieces)
+            self.traces[trace_id].data = b"".join(
+                piece for pieces in by_resource.values() for piece in _framed(_RESOURCES, pieces)
+            )
 
 
 OnApart: TypeAlias = Callable[[int], None]
@@ -116,6 +146,7 @@ def complete(
     if len(taken.traces) == 1 and not rejected and format == "protobuf":
         next(iter(taken.traces.values())).data = payload  # which is just that
     else:
+        taken.serialize()
         on_apart(taken.apart_bytes())
         taken.finish()
     return taken.traces
@@ -145,11 +176,11 @@ def add_rows(data: bytes, columns: SpanColumns) -> None:
         raise InputError(f"spans that were taken once are refused: {'; '.join(decoded.reasons)}")
 
 
-def _framed(tag: bytes, data: bytes) -> bytes:
-    """Return a field of protobuf: tag, length, bytes."""
-    length, digits = len(data), bytearray()
+def _framed(tag: bytes, pieces: Sequence[bytes]) -> list[bytes]:
+    """Return a field of protobuf in pieces: tag and length, and those of what it has."""
+    length, digits = sum(map(len, pieces)), bytearray(tag)
     while length > 0x7F:
         digits.append(length & 0x7F | 0x80)
         length >>= 7
     digits.append(length)
-    return b"".join((tag, digits, data))
+    return [bytes(digits), *pieces]

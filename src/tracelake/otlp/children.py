@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -21,10 +21,14 @@ class Children(NamedTuple):
     attributes: Attributes
 
 
+_NO_ATTRIBUTES: Final = Attributes([], [], None, [], [])
+
+
 def read_children(lists: Sequence[Sequence[Message]]) -> Children:
     """Return the children of all spans. Raises RefusedError for an attribute that cannot be taken."""
     flat = list(chain.from_iterable(lists))
-    return Children(flat, list(map(len, lists)), read_attributes([child.attributes for child in flat]))
+    attributes = read_attributes([child.attributes for child in flat]) if flat else _NO_ATTRIBUTES
+    return Children(flat, list(map(len, lists)), attributes)
 
 
 class EventsColumn:

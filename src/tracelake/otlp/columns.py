@@ -149,7 +149,7 @@ class SpanColumns(SpanChecks):
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
         """Add the spans of one scope, all of them or none. Raises RefusedError."""
         plain, attributes, events, links, link_ids = self._read(scope, spans, dialect)
-        for column, values in plain.items():
+        for column, values in (plain | _read_rest(plain, spans)).items():
             self._plain[column] += values
         derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
         for column in conventions.COLUMNS:
@@ -201,8 +201,15 @@ def _read_plain(spans: Sequence[Message], dialect: Dialect) -> dict[str, list[An
         "status_message": [None if status is None else status.message or None for status in statuses],
         "start_ns": starts,
         "end_ns": ends,
-        "duration_ns": [end and end - start for start, end in zip(starts, ends, strict=True)],
         "trace_state": [span.trace_state or None for span in spans],
+    }
+
+
+def _read_rest(plain: dict[str, list[Any]], spans: Sequence[Message]) -> dict[str, list[Any]]:
+    """Return the columns of spans that nothing is checked of."""
+    times = zip(plain["start_ns"], plain["end_ns"], strict=True)
+    return {
+        "duration_ns": [end and end - start for start, end in times],
         "flags": [span.flags for span in spans],
         "dropped_attributes_count": [span.dropped_attributes_count for span in spans],
         "dropped_events_count": [span.dropped_events_count for span in spans],

@@ -12,7 +12,7 @@ Sources of the names:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -116,35 +116,37 @@ def derive(
     if not present:
         return {}
     may_be_json = _MLFLOW_TRACE in keys
-    texts_of = {column: [name for name in names if name in present] for column, names in TEXT_COLUMNS.items()}
-    tokens_of = {
-        column: [name for name in names if name in present] for column, names in TOKEN_COLUMNS.items()
-    }
     columns: dict[str, list[Any]] = {
-        column: [None] * len(counts) for column, names in (texts_of | tokens_of).items() if names
+        column: [None] * len(counts)
+        for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
+        if not present.isdisjoint(names)
     }
+    known: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
     start = 0
     for span, count in enumerate(counts):
-        where = {key: start + i for i, key in enumerate(keys[start : start + count]) if key in present}
-        first, start = start, start + count
-        if not where:
-            continue
-        is_json = may_be_json and _is_json(keys[first:start], texts[first:start])
-        for column, names in texts_of.items():
-            for name in names:
-                if name in where:
-                    at = where[name]
-                    columns[column][span] = _text(
-                        name.startswith(_MLFLOW_JSON) or is_json, texts[at], letters[at] if letters else "s"
-                    )
-                    break
-        for column, names in tokens_of.items():
-            for name in names:
-                if name in where:
-                    at = where[name]
-                    columns[column][span] = _tokens(column, name, texts[at], letters[at] if letters else "s")
-                    break
+        of_span = tuple(keys[start : start + count])
+        sources = known.get(of_span)
+        if sources is None:
+            sources = known[of_span] = _sources(of_span, present)
+        is_json = may_be_json and _is_json(of_span, texts[start : start + count])
+        for column, name, place in sources:
+            text, letter = texts[start + place], letters[start + place] if letters else "s"
+            if column in TEXT_COLUMNS:
+                columns[column][span] = _text(name.startswith(_MLFLOW_JSON) or is_json, text, letter)
+            else:
+                columns[column][span] = _tokens(column, name, text, letter)
+        start += count
     return columns
+
+
+def _sources(keys: Sequence[str], present: Collection[str]) -> list[tuple[str, str, int]]:
+    """Return column, name and place of the attributes of a span that columns are derived from."""
+    where = {key: place for place, key in enumerate(keys) if key in present}
+    firsts = (
+        (column, next((name for name in names if name in where), None))
+        for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
+    )
+    return [(column, name, where[name]) for column, name in firsts if name is not None]
 
 
 def _is_json(keys: Sequence[str], texts: Sequence[str]) -> bool:

@@ -25,6 +25,8 @@ _JSON_BRACKET_BYTES: Final = 400
 _JSON_COMMA_BYTES: Final = 60
 _SPANS: Final = (1, 2, 2)
 """Fields that lead from TracesData to its spans."""
+_MESSAGE_MIN_BYTES: Final = 2
+"""An empty message on the wire: its tag and its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ def parse_max_bytes(payload: bytes, format: str) -> int:
 
 def has_spans_beyond(payload: bytes, most: int) -> bool:
     """Return whether a protobuf payload has more resources, scopes and spans together; one that is damaged has not."""
+    if len(payload) <= _MESSAGE_MIN_BYTES * most:
+        return False
     try:
         return any(True for _ in islice(sub_messages(memoryview(payload), _SPANS), most, None))
     except WireError:
