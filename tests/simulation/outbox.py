@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
 from tests.simulation.archiving import (
     _READS,
@@ -56,6 +56,7 @@ from tracelake.testing import Actor, Process, Run, Scenario
 from tracelake.testing.calls import Call, Touch
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import metadata, outbox
+from tracelake.tracking.store import OF_OUTBOX
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 Group = Sequence[tuple[int, int]]
@@ -70,7 +71,10 @@ def store_group(group: Group, sequence: int | None) -> set[tuple[int, int]]:
     store = tracking()
     given = store._insert_outbox
     if sequence is not None:
-        store._insert_outbox = insert(outbox).values(sequence=sequence).returning(outbox.c.sequence)
+        numbered = store.database.inserting(outbox, ("sequence", *OF_OUTBOX), "RETURNING sequence")
+        store._insert_outbox = lambda connection, rows: numbered(
+            connection, [(sequence, *row) for row in rows]
+        )
     try:
         told = store.write([request_of(*each) for each in group])
     finally:

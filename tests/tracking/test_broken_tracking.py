@@ -86,15 +86,15 @@ def check_plans(store: TrackingStore, _folder: Path) -> None:
 
 MUTANTS: list[tuple[Broken, Check]] = [
     (
-        Broken("a write advances the generation", stores._upsert, "old.db_payload_generation + ", ""),
+        Broken("a write advances the generation", stores._upsert, "known.db_payload_generation + ", ""),
         check_generation,
     ),
     (
         Broken(
             "a write looks whether the payload is here",
             stores._upsert,
-            "where=old.spans_location == TRACKING_STORE",
-            "where=old.spans_location != ''",
+            "WHERE known.spans_location = ",
+            "WHERE known.spans_location <> '' OR '' = ",
         ),
         check_archived,
     ),

@@ -51,6 +51,7 @@ _SQLITE_PASSING: Final = frozenset(
 )
 """What SQLite says of its place, and not of what the file holds."""
 _Rows: TypeAlias = Sequence[tuple[Any, ...]]
+_Done = TypeVar("_Done")
 _SQLITE_THERE: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _POSTGRES_THERE: Final = "23505"
 """What databases call a key that is there already."""
@@ -114,21 +115,34 @@ class TrackingDatabase:
         """What makes an INSERT that may say `on_conflict_do_…`, in the words of this database."""
         return sqlite.insert if self.is_sqlite else postgresql.insert
 
-    def inserting(self, table: Table, columns: Sequence[str]) -> Callable[[Connection, _Rows], None]:
-        """Return what inserts rows of these columns, but for those that are there.
+    def inserting(
+        self, table: Table, columns: Sequence[str], then: str = "ON CONFLICT DO NOTHING"
+    ) -> Callable[[Connection, _Rows], _Rows]:
+        """Return what inserts rows of these columns, and gives back what `then` says; it calls a row there `known`.
 
-        In the words of the database: SQLAlchemy takes longer for the parameters of a row than SQLite to insert it.
-        PostgreSQL gets each column as one array.
+        In the words of the database, by its driver: SQLAlchemy takes longer for a statement, and for the parameters of
+        a row, than SQLite. PostgreSQL gets each column as one array.
         """
-        into = f"INSERT INTO {table.name} ({', '.join(columns)})"
+        into = f"INSERT INTO {table.name} AS known ({', '.join(columns)})"
         if self.is_sqlite:
-            text = f"{into} VALUES ({', '.join('?' * len(columns))}) ON CONFLICT DO NOTHING"
-            return lambda connection, rows: _carry_out(connection, text, list(rows))
+            text = f"{into} VALUES ({', '.join('?' * len(columns))}) {then}"
+            if "RETURNING" not in then:
+                return lambda connection, rows: _carry_out(
+                    connection, lambda driver: driver.executemany(text, rows).fetchall()
+                )
+            return lambda connection, rows: _carry_out(
+                connection,
+                lambda driver: [row for each in rows for row in driver.execute(text, each).fetchall()],
+            )
         arrays = ", ".join(f"%b::{self._type(table.c[name])}[]" for name in columns)
-        unnested = f"{into} SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
-        return lambda connection, rows: _carry_out(
-            connection, unnested, tuple(map(list, zip(*rows, strict=True)))
-        )
+        unnested = f"{into} SELECT * FROM unnest({arrays}) {then}"
+
+        def insert(connection: Connection, rows: _Rows) -> _Rows:
+            arrays = tuple(map(list, zip(*rows, strict=True)))
+            cursor = _carry_out(connection, lambda driver: driver.execute(unnested, arrays))
+            return cursor.fetchall() if cursor.description else []
+
+        return insert
 
     def _type(self, column: Column[Any]) -> str:
         """Return the type of a column without its length: a text that is too long is to be an error, and not cut."""
@@ -300,8 +314,13 @@ def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:
         yield some
 
 
-def _carry_out(connection: Connection, text: str, parameters: Any) -> None:
-    connection.exec_driver_sql(text, parameters)
+def _carry_out(connection: Connection, do: Callable[[Any], _Done]) -> _Done:
+    """Let the driver do something on a connection; what it raises is told as SQLAlchemy would."""
+    try:
+        return do(connection.connection.driver_connection)
+    except connection.dialect.loaded_dbapi.Error as error:
+        of_driver = connection.dialect.loaded_dbapi.Error
+        raise exc.DBAPIError.instance(None, None, error, of_driver, dialect=connection.dialect) from error
 
 
 def _was_done(connection: sqlite3.Connection, pragma: str) -> bool:
@@ -316,7 +335,7 @@ def _was_done(connection: sqlite3.Connection, pragma: str) -> bool:
 
 def _begin(connection: Connection) -> None:
     writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    _carry_out(connection, lambda driver: driver.execute("BEGIN IMMEDIATE" if writes else "BEGIN"))
 
 
 def _roll_back(connection: Connection) -> None:

@@ -25,6 +25,20 @@ _texts: Final = itemgetter(
 """Those that can be anything: kinds and states are words or digits, ids are of hex digits."""
 OF_SPANS: Final = ("lake", "trace_id", "sequence", *_STORED)
 """The columns of table `spans` that a write fills."""
+OF_INFO: Final = (
+    "workspace",
+    "experiment_id",
+    "start_ns",
+    "end_ns",
+    "state",
+    "name",
+    "service",
+    "session_id",
+    "user_id",
+    "request_preview",
+    "response_preview",
+)
+"""Those of table `trace_info` that spans tell."""
 
 
 @dataclass(frozen=True, slots=True)
