@@ -36,7 +36,7 @@ def sieve_of(query: str, service: str | None, workspace: str | None, analyzer: A
     except (ValueError, QueryError):
         return None
     whole_values = [
-        Text(field, value, 0, quoted=True)
+        Text(field, value.encode(errors="replace").decode(), 0, quoted=True)
         for field, value in (("service", service), ("workspace", workspace))
         if value is not None
     ]
@@ -88,7 +88,7 @@ def _is_sure(letter: str) -> bool:
 
 
 def _has(needle: str) -> Sieve:
-    encoded = needle.encode(errors="replace")
+    encoded = needle.encode()
     return lambda text: encoded in text
 
 
