@@ -247,6 +247,7 @@ def test_little_else_passes(analyzer: Analyzer, query: str, passing: str, other:
         *("*", "-refund", "refund~1", "duration>2s", "last 2h", "attributes.retries:31", "has:parent"),
         *("refund OR *", "refund OR tokens>5", "start:2026-01-01", "", '"refund', "name:*", "ie", "( )"),
         "ΣΆΣ",  # in lower case one of two words, by who makes it so
+        "ƛɤ",  # in lower case of letters that Python may not know
     ],
 )
 def test_where_any_span_may_be_found_there_is_no_sieve(query: str) -> None:

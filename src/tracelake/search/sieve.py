@@ -78,13 +78,16 @@ def _of_word(word: Word, analyzer: Analyzer) -> str:
 def _sure(text: str) -> str:
     """Return the longest run of characters that are written so in each text which is the same in lower case.
 
-    What becomes of a letter that has two cases is sure of ASCII alone. Control characters stand for others in terms.
+    What becomes of a letter that has two cases is sure of ASCII alone, and one in lower case may have got another in a
+    newer Unicode than Python's. Control characters stand for others in terms.
     """
     return max("".join(letter if _is_sure(letter) else "\n" for letter in text).split("\n"), key=len)
 
 
 def _is_sure(letter: str) -> bool:
-    return letter.isprintable() and (letter.isascii() or letter == letter.lower() == letter.upper())
+    return letter.isprintable() and (
+        letter.isascii() or (letter == letter.lower() == letter.upper() and not letter.islower())
+    )
 
 
 def _has(needle: str) -> Sieve:
