@@ -168,7 +168,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "made-up pages are refused",
             HotSearch._of_page,
-            "token.newer != self._signed(token.commit, run_names)",
+            "token.newer != self._signed(token.commit, run_names, token.search)",
             "False",
         ),
         check_pages,

@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+from sqlalchemy import delete, update
 
 import tracelake
 from tests.broken import Broken, assert_caught
@@ -26,11 +27,14 @@ from tracelake.lake import hot_texts
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
 from tracelake.lake.hot_texts import HotTexts
+from tracelake.otlp.by_trace import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import ENGLISH
+from tracelake.search.results import SearchResults
 from tracelake.search.sieve import sieve_of
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.schema import trace_parts
+from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.schema import outbox, trace_parts
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import StoredPart, Uncommitted
 
@@ -230,6 +234,113 @@ def test_workspaces_are_walls(
     for workspace, word, total in (("a", "apple", 1), ("a", "banana", 0), ("b", "banana", 1)):
         found = lake.within(workspace).search(word)
         assert (found.total, {hit.workspace for hit in found}) == (total, {workspace} if total else set())
+
+
+def in_pages(reader: tracelake.Lake, query: str, first: SearchResults, limit: int) -> list[str]:
+    """Return the hits of a search in the order of its pages, each of which is to say the same total."""
+    ids, page = [hit.id for hit in first], first.next_page
+    while page is not None:
+        results = reader.search(query, limit=limit, page=page)
+        assert results.total == first.total
+        ids += [hit.id for hit in results]
+        page = results.next_page
+    return ids
+
+
+def test_pages_are_of_their_own_search(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another search had of the same rows is not taken for what this one had."""
+    left_to(lake, store, pipeline, monkeypatch)
+    for number in range(1, 11):
+        store.write([request((number, 1), text="apple"), request((number + 100, 1), text="plum")])
+    firsts = {word: lake.search(word, limit=4) for word in ("plum", "apple")}
+    for word, first in firsts.items():
+        assert len(set(in_pages(lake, word, first, 4))) == 10
+
+
+def test_pages_have_no_rows_that_the_first_did_not_have(
+    lake: tracelake.Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Between what was indexed before and the newest that passes there are rows that are not searched, on no page."""
+    left_to(lake, store, pipeline, monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
+        store.write([request((50, 1), text="apple")])
+        assert lake.search("apple").total == 1
+    for number in range(1, 11):
+        store.write([request((number, 1), text="apple")])
+    of_one = sum(Uncommitted(store).sizes([11]).values())
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", 3 * of_one)
+    first = lake.search("apple", limit=1)
+    assert first.total == 4
+    with tracelake.open(tmp_path / "lake") as another:
+        for reader in (another, lake):
+            assert len(set(in_pages(reader, "apple", first, 1))) == 4
+
+
+def test_the_newest_that_a_page_can_name_are_found(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows in many runs, as those of one of several lakes are, do not leave all of them unsearched."""
+    left_to(lake, store, pipeline, monkeypatch)
+    monkeypatch.setattr(limits, "UNCOMMITTED_RUN_GAP_MAX", 0)
+    monkeypatch.setattr(limits, "UNCOMMITTED_RUNS_MAX", 3)
+    for number in range(1, 12):
+        store.write([request((number, 1), text="apple")])
+    with store.database.writing() as connection:
+        connection.execute(delete(outbox).where(outbox.c.sequence.in_(range(3, 12, 2))))
+    results = lake.search("apple", limit=1)
+    assert (results.total, str(results.not_searched)[:8]) == (3, "3 groups")
+    assert len(set(in_pages(lake, "apple", results, 1))) == 3
+
+
+def test_what_cannot_be_read_is_said_once_and_while_it_waits(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the trace has another part that passes; and no more once it has left."""
+    left_to(lake, store, pipeline, monkeypatch)
+    for span in (1, 2):
+        store.write([request((1, span), text="apple")])
+    of_damaged = trace_parts.c.sequence == 2
+    with store.database.writing() as connection:
+        connection.execute(update(trace_parts).where(of_damaged).values(payload=b"not zstd"))
+    for _ in range(2):
+        results = lake.search("apple")
+        assert (results.total, str(results.not_searched)[:22]) == (1, "the spans of 1 traces ")
+    with store.database.writing() as connection:
+        connection.execute(delete(outbox).where(outbox.c.sequence == 2))
+        connection.execute(delete(trace_parts).where(of_damaged))
+    results = lake.search("apple")
+    assert (results.total, results.not_searched) == (1, None)
+
+
+def test_what_is_kept_is_not_much_more_than_what_came(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resource is there once, however many spans of a trace it has."""
+    left_to(lake, store, pipeline, monkeypatch)
+    data = pb.TracesData()
+    resource = data.resource_spans.add()
+    resource.resource.attributes.add(key="x").value.string_value = "r" * 10_000
+    scope = resource.scope_spans.add()
+    for number in range(1, 201):
+        scope.spans.add(
+            trace_id=bytes.fromhex(trace_id(1)),
+            span_id=number.to_bytes(8),
+            name="apple",
+            start_time_unix_nano=1_000,
+            end_time_unix_nano=2_000,
+        )
+    body = data.SerializeToString()
+    store.write([TracedRequest("protobuf", body, take_apart("protobuf", body))])
+    assert lake.search("apple").total == 200
+    texts = lake.hot._search._parts._texts
+    assert sum(len(text.text) for text in texts.texts) < sum(texts.sizes.values())
 
 
 Check = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.MonkeyPatch], object]

@@ -30,7 +30,7 @@ from tracelake.search.analyzers import Analyzer
 from tracelake.search.sieve import Sieve
 from tracelake.search.unpublished import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
 from tracelake.shards.rows import ROW_ID
-from tracelake.tracking.uncommitted import StoredPart, Uncommitted
+from tracelake.tracking.uncommitted import StoredPart, Uncommitted, runs_of
 
 _NO_ROWS: Final = SPANS.append(ROW_ID).empty_table()
 
@@ -126,7 +126,8 @@ class HotParts:
         # Beside others who search: what was read never changes.
         known = {trace_id for part in covering.parts for trace_id, _ in part.came_by}
         most_bytes = limits.UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
-        part = self._sifted(uncommitted, texts.passing(covering.left, sieve, known, most_bytes), analyzer)
+        rows = _nameable(texts.sizes.keys() & covering.left)
+        part = self._sifted(uncommitted, texts.passing(rows, sieve, known, most_bytes), analyzer)
         return replace(
             covering,
             parts=_in_order([*covering.parts, part]),
@@ -209,7 +210,9 @@ class HotParts:
 
     def _sifted(self, uncommitted: Uncommitted, passed: Passed, analyzer: Analyzer) -> HotPart:
         """Return a part of some rows with what passed the sieve."""
-        part = self._part(uncommitted.of_traces(passed.parts), passed.sizes, analyzer)
+        # In order of the rows, as all parts are: of equal hits the first of these comes first, on each page.
+        stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
+        part = self._part(stored, passed.sizes, analyzer)
         return replace(part, problems=part.problems + passed.problems, is_sifted=True)
 
     def _covering(
@@ -250,11 +253,11 @@ class HotParts:
 
     def _part(self, stored: Sequence[StoredPart], sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
         """Return a part of what is stored, of these rows."""
-        rows, problems = decoded(stored)
+        rows, unread = decoded(stored)
         ids = [next(self._row_ids) for _ in range(len(rows))]
         rows = rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
         came_by = frozenset((part.trace_id, part.sequence) for part in stored)
-        return HotPart(self._indexed(rows, analyzer), analyzer, sizes, came_by, problems)
+        return HotPart(self._indexed(rows, analyzer), analyzer, sizes, came_by, len(unread))
 
     def _indexed(self, rows: pa.Table, analyzer: Analyzer) -> UnpublishedPart | None:
         cache = self._opened.stores.cache / "search"
@@ -307,6 +310,12 @@ def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int
             fitting[sequence] = size
             total += size
     return fitting
+
+
+def _nameable(rows: Collection[int]) -> list[int]:
+    """Return the newest of some rows, as many as a page can name."""
+    runs = runs_of(rows, limits.UNCOMMITTED_RUN_GAP_MAX)[: limits.UNCOMMITTED_RUNS_MAX]
+    return [row for row in rows if row >= runs[-1][0]]
 
 
 def _useful(parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyzer) -> list[HotPart]:

@@ -13,21 +13,22 @@ from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import StoredPart
 
 
-def decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, int]:
-    """Return the spans of parts, and how many parts cannot be read: these hide no others."""
-    payloads, problems = [], 0
+def decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, list[StoredPart]]:
+    """Return the spans of parts, and the parts that cannot be read: these hide no others."""
+    payloads = list[tuple[StoredPart, bytes]]()
+    unread = list[StoredPart]()
     for part in parts:
         try:
-            payloads.append(unpacked(part.trace_id, part.payload, part.size_bytes))
+            payloads.append((part, unpacked(part.trace_id, part.payload, part.size_bytes)))
         except DamageError:
-            problems += 1
+            unread.append(part)
     try:
-        batches = [rows_of(b"".join(payloads)).take()]
+        batches = [rows_of(b"".join(payload for _, payload in payloads)).take()]
     except InputError:
         batches = []
-        for payload in payloads:
+        for part, payload in payloads:
             try:
                 batches.append(rows_of(payload).take())
             except InputError:
-                problems += 1
-    return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), problems
+                unread.append(part)
+    return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), unread

@@ -52,6 +52,8 @@ class _Taken:
     not_searched: str | None = None
     left: frozenset[str] = frozenset()
     """Traces of the parts of which no row is in the outbox any more: a commit that is chosen now has these spans."""
+    apart: frozenset[int] = frozenset()
+    """Rows that wait and are not searched: no page has them."""
 
 
 class HotSearch:
@@ -67,12 +69,12 @@ class HotSearch:
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], NewerRows] = {}
 
-    def search(self, token: PageToken | None, search: Search, sieve_of: SieveOf) -> SearchResults:
+    def search(self, name: str, token: PageToken | None, search: Search, sieve_of: SieveOf) -> SearchResults:
         """Search the head of `main` and what is newer, or for a page the commit and the rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
         for _ in range(limits.UNCOMMITTED_SEARCH_TRIES_MAX):
-            if (results := self._once(at, token, search, sieve_of)) is not None:
+            if (results := self._once(at, name, token, search, sieve_of)) is not None:
                 return results
         results = self._opened.read(at, lambda view: search(view, None))
         results.not_searched = "the index is being built with other settings: search again"
@@ -98,7 +100,7 @@ class HotSearch:
         return is_more
 
     def _once(
-        self, at: str, token: PageToken | None, search: Search, sieve_of: SieveOf
+        self, at: str, name: str, token: PageToken | None, search: Search, sieve_of: SieveOf
     ) -> SearchResults | None:
         """Search once, None where the index has got another analyzer meanwhile."""
         analyzer = self._opened.read(at, self._analyzer)
@@ -108,7 +110,9 @@ class HotSearch:
         def searched(view: CommitView) -> SearchResults | None:
             if not taken.parts:
                 return search(view, None)
-            return search(view, self._beside(view, taken)) if self._analyzer(view) is analyzer else None
+            if self._analyzer(view) is not analyzer:
+                return None
+            return search(view, self._beside(view, taken, name, "" if token is None else token.newer))
 
         results = self._opened.read(at, searched)
         if results is not None:
@@ -135,13 +139,14 @@ class HotSearch:
     def _newest(self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Sieve | None) -> _Taken:
         """Return what waits in the outbox, as far as bytes and time go."""
         covering = self._parts.newest(uncommitted, analyzer, sieve)
-        nameable = _within_runs(covering.parts)
-        more = covering.more or len(nameable) < len(covering.parts)
         # Looked at anew: while some were indexed, others have left.
         waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
+        apart = frozenset(waiting).difference(*(part.sizes for part in covering.parts))
+        nameable = _within_runs(covering.parts, apart)
+        more = covering.more or len(nameable) < len(covering.parts)
         is_all = len(waiting) <= limits.UNCOMMITTED_SEARCH_ROWS_MAX
         left = _left(nameable, waiting) if is_all else frozenset[str]()
-        return _taken(replace(covering, parts=nameable, more=more), left=left)
+        return replace(_taken(replace(covering, parts=nameable, more=more), left=left), apart=apart)
 
     def _of_page(
         self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer, sieve: Sieve | None
@@ -151,7 +156,7 @@ class HotSearch:
         is_sifted = run_names.startswith(_SIFTED)
         runs = read_runs(run_names.removeprefix(_SIFTED))
         # Before anything is done for it: to put a page together may take seconds.
-        if runs is None or token.newer != self._signed(token.commit, run_names):
+        if runs is None or token.newer != self._signed(token.commit, run_names, token.search):
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
         if (kept := self._kept_of(token)) is not None:
             return _taken(Covering(kept))
@@ -162,11 +167,15 @@ class HotSearch:
             # The page is of the same query, and so is the sieve.
             return _taken(self._parts.of(uncommitted, wanted, analyzer, sieve if is_sifted else None))
 
-    def _signed(self, commit: str | None, run_names: str) -> str:
-        """Return the name of runs with a signature: of these, beside this commit, a search of this lake had a page."""
+    def _signed(self, commit: str | None, run_names: str, name: str) -> str:
+        """Return the name of runs with a signature: of these, beside this commit, a search of this lake had a page.
+
+        Where a search had of them only what it may find, it is that search: what others had is not kept for it.
+        """
         store = self._store()
         key = "" if store is None else store.page_key
-        signature = hmac.digest(key.encode(), f"{commit} {run_names}".encode(), "sha256").hex()
+        of_search = f" {name}" if run_names.startswith(_SIFTED) else ""
+        signature = hmac.digest(key.encode(), f"{commit} {run_names}{of_search}".encode(), "sha256").hex()
         return f"{run_names}_{signature[:32]}"
 
     def _kept_of(self, token: PageToken) -> tuple[HotPart, ...] | None:
@@ -178,8 +187,8 @@ class HotSearch:
                     return parts
         return None
 
-    def _beside(self, view: CommitView, taken: _Taken) -> NewerRows:
-        """Return what stands beside a commit: claims that lose against others are hidden.
+    def _beside(self, view: CommitView, taken: _Taken, name: str, page: str) -> NewerRows:
+        """Return what stands beside a commit, for a page by its name: claims that lose against others are hidden.
 
         So are those that have left the store: the commit has taken account of them, and is not asked.
         """
@@ -198,10 +207,12 @@ class HotSearch:
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), standing_places(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
-        run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX))
+        run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, taken.apart))
         if any(part.is_sifted for part in parts):
             run_names = f"{_SIFTED}{run_names}"
-        newer = NewerRows(indexes, np.concatenate([hidden, left]), self._signed(view.commit_id, run_names))
+        # Pages go on with the rows of the first, also where some of them have left.
+        told = page or self._signed(view.commit_id, run_names, name)
+        newer = NewerRows(indexes, np.concatenate([hidden, left]), told)
         with self._lock:
             self._kept[key] = newer
             while len(self._kept) > limits.UNCOMMITTED_SEARCHES_KEPT:
@@ -209,12 +220,12 @@ class HotSearch:
         return newer
 
 
-def _within_runs(parts: tuple[HotPart, ...]) -> tuple[HotPart, ...]:
-    """Return the newest parts whose rows a page can name."""
+def _within_runs(parts: tuple[HotPart, ...], apart: frozenset[int]) -> tuple[HotPart, ...]:
+    """Return the newest parts whose rows a page can name, without those that are apart."""
     for first in range(len(parts)):
         rest = parts[first:]
         sequences = set[int]().union(*(part.sizes for part in rest))
-        if len(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX)) <= limits.UNCOMMITTED_RUNS_MAX:
+        if len(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, apart)) <= limits.UNCOMMITTED_RUNS_MAX:
             return rest
     return ()
 

@@ -45,8 +45,8 @@ class HotTexts:
     texts: tuple[HotText, ...] = ()
     sizes: Mapping[int, int] = field(default_factory=dict)
     """The rows, with the bytes of their spans."""
-    problems: int = 0
-    """How many parts of traces cannot be read."""
+    unread: tuple[ListedPart, ...] = ()
+    """Parts of traces that cannot be read."""
 
     def newer(
         self, uncommitted: Uncommitted, wanted: Mapping[int, int], until_s: float, step_bytes: int
@@ -59,17 +59,16 @@ class HotTexts:
             return HotTexts()
         sizes = {each: size for each, size in self.sizes.items() if each in wanted}
         texts = [text for text in self.texts if any(part[1] in sizes for part in text.parts)]
-        # Of rows that have left others wait still, or none did: then nothing is known to be unreadable.
-        problems = self.problems if sizes else 0
+        unread = [part for part in self.unread if part[1] in sizes]
         new = [each for each in wanted if each not in sizes]
         for number, step in enumerate(batches(new, wanted.__getitem__, step_bytes)):
             if number > 0 and time.monotonic() > until_s:
                 break
             read, bad = _read(uncommitted, step)
             texts += read
-            problems += bad
+            unread += bad
             sizes.update((each, wanted[each]) for each in step)
-        return HotTexts(tuple(texts), sizes, problems)
+        return HotTexts(tuple(texts), sizes, tuple(unread))
 
     def passing(
         self, rows: Collection[int], sieve: Sieve, known: Collection[str], most_bytes: float
@@ -92,21 +91,28 @@ class HotTexts:
                 break
             sizes[row] = self.sizes[row]
             parts += of_rows[row]
-        return Passed(sizes, parts, self.problems)
+        return Passed(sizes, parts, len(self.unread))
 
 
-def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> tuple[list[HotText], int]:
-    """Return the texts of rows, and how many parts of traces cannot be read."""
+def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> tuple[list[HotText], list[ListedPart]]:
+    """Return the texts of rows, and the parts of traces that cannot be read."""
     stored = uncommitted.parts(list(rows))
-    table, problems = decoded(stored)
+    table, bad = decoded(stored)
+    unread = [(part.trace_id, part.sequence, part.size_bytes) for part in bad]
     texts: dict[str, list[str]] = defaultdict(list)
     for batch in table.to_batches():
         for trace_id, text in zip(batch["trace_id"].to_pylist(), written(batch).to_pylist(), strict=True):
             texts[str(trace_id)].append(str(text))
     parts: dict[str, list[ListedPart]] = defaultdict(list)
     for part in stored:
-        parts[part.trace_id].append((part.trace_id, part.sequence, part.size_bytes))
+        if (listed := (part.trace_id, part.sequence, part.size_bytes)) not in unread:
+            parts[part.trace_id].append(listed)
     return [
-        HotText(trace_id, tuple(parts[trace_id]), "\n".join(some).lower().encode())
+        HotText(trace_id, tuple(parts[trace_id]), _once("\n".join(some).lower()).encode())
         for trace_id, some in texts.items()
-    ], problems
+    ], unread
+
+
+def _once(text: str) -> str:
+    """Return each line of a text once: what is sought lies in one, and all spans of a resource have those of it."""
+    return "\n".join(dict.fromkeys(text.split("\n")))

@@ -94,6 +94,7 @@ class WithReads:
             return self._opened.read(at, search)
         has_words = by.mode == "text"
         return self._whole_hot.search(
+            name,
             token,
             search,
             lambda analyzer: sieve_of(query, service, self._workspace, analyzer) if has_words else None,

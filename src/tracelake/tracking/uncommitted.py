@@ -157,14 +157,20 @@ class Uncommitted:
         return parts
 
 
-def runs_of(sequences: Iterable[int], gap: int) -> list[tuple[int, int]]:
-    """Return the runs that numbers are in, the newest first; so many may lack within one."""
+def runs_of(
+    sequences: Collection[int], gap: int, apart: Collection[int] = frozenset()
+) -> list[tuple[int, int]]:
+    """Return the runs that numbers are in, the newest first; so many may lack within one, but none of some `apart`."""
     runs: list[tuple[int, int]] = []
-    for sequence in sorted(sequences, reverse=True):
-        if runs and runs[-1][0] - sequence <= gap + 1:
+    numbers, goes_on = frozenset(sequences), False
+    for sequence in sorted(numbers.union(apart), reverse=True):
+        if sequence not in numbers:
+            goes_on = False
+        elif goes_on and runs[-1][0] - sequence <= gap + 1:
             runs[-1] = sequence, runs[-1][1]
         else:
             runs.append((sequence, sequence))
+            goes_on = True
     return runs
 
 
