@@ -149,7 +149,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "what left while some was indexed is not compared",
-            HotSearch._newest,
+            hot_search._as_they_wait,
             "_left(nameable, waiting)",
             "_left(nameable, {each for part in nameable for each in part.sizes})",
         ),
@@ -346,11 +346,11 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_left,
     ),
     (
-        Broken("so is why, where others are at it", HotParts._made, "self._is_at_work() and", "False and"),
+        Broken("so is why, where others are at it", HotParts.newest, "self._is_at_work() and", "False and"),
         check_left,
     ),
     (
-        Broken("what others are at is said", HotParts._made, "len(lacking), more", "0, more"),
+        Broken("what others are at is said", HotParts.newest, "len(lacking), more", "0, more"),
         check_waits,
     ),
     (

@@ -166,7 +166,11 @@ def test_the_claim_that_stands_is_found(
     store.write([request((4, 1), text="banana")])
     found = lake.search("apple", sort="newest")
     assert sorted(hit.trace_id for hit in found) == [trace_id(1), trace_id(3)]
-    assert sorted(hit.trace_id for hit in lake.search("banana")) == [trace_id(2), trace_id(4)]
+    store.write([request((1, 1), text="banana")])
+    found = lake.search("apple", facets=["service"])
+    assert ([hit.trace_id for hit in found], found.total) == ([trace_id(3)], 1), "a commit has another claim"
+    assert found.facets["service"].values[0].spans == 1
+    assert sorted(hit.trace_id for hit in lake.search("banana")) == [trace_id(number) for number in (1, 2, 4)]
 
 
 def test_pages_go_on_where_they_began(
@@ -177,9 +181,11 @@ def test_pages_go_on_where_they_began(
     tmp_path: Path,
 ) -> None:
     """Pages have each span once, also where another process asks for the next, or a commit has come in between."""
+    store.write([request((50, 1), end_ns=0, text="apple")])
     left_to(lake, store, pipeline, monkeypatch)
     for number in range(1, 31):
         store.write([request((number, 1), text="apple"), request((number + 100, 1), text="plum")])
+    store.write([request((50, 1), text="plum")])
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCHES_KEPT", 0)
     first = lake.search("apple", limit=13)
     assert (first.total, first.not_searched) == (30, None)
@@ -201,7 +207,9 @@ def test_pages_go_on_where_they_began(
                     )
                     results = reader.search("apple", limit=13, page=page)
                 assert results.total == 30
-                assert indexed == [30], "of a page that was sifted what passes is indexed, and nothing else"
+                assert indexed == [30, 31], (
+                    "of a page that was sifted what passes is indexed, and nothing else"
+                )
                 ids += [hit.id for hit in results]
                 page = results.next_page
             assert (len(ids), len(set(ids))) == (30, 30)
@@ -221,6 +229,29 @@ def test_damage_hides_nothing_else(
     assert [hit.trace_id for hit in results] == [trace_id(1)]
     assert "the spans of 1 traces in the tracking store cannot be read" in str(results.not_searched)
     assert "wait for" not in str(results.not_searched)
+
+
+def test_a_row_of_which_very_much_passes_is_left(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No search indexes more than a step at once, whatever one row has: it says so, and finds what lies behind."""
+    left_to(lake, store, pipeline, monkeypatch)
+    store.write([request((1, 1), text="apple")])
+    store.write([request(*((2, number) for number in range(1, 9)), text="apple")])
+    store.write([request((3, 1), text="apple")])
+    sizes = Uncommitted(store).sizes([2, 3, 4])
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES", sizes[2] + sizes[4])
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", sizes[3] - 1)
+    results = lake.search("apple", limit=1)
+    assert (results.total, str(results.not_searched)[:8]) == (2, "1 groups")
+    following = lake.search("apple", limit=1, page=results.next_page)
+    assert {hit.trace_id for hit in (*results, *following)} == {trace_id(1), trace_id(3)}
+    monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", sizes[3])
+    assert lake.search("apple").total == 1, (
+        "a row that a step has is in its turn, and does not fit beside the newest"
+    )
+    store.write([request(*((4, number) for number in range(1, 9)), text="apple")])
+    assert lake.search("apple").total == 8, "alone it does"
 
 
 def test_workspaces_are_walls(
@@ -376,6 +407,10 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
         test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
+        Broken("no more than a step", HotTexts.passing, "if size_bytes > max(", "if 0 > max("),
+        test_a_row_of_which_very_much_passes_is_left,
+    ),
+    (
         Broken("one row at least", HotTexts.passing, "if sizes and room < 0", "if room < 0"),
         test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
@@ -386,7 +421,7 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
     (
         Broken(
             "what was not looked through is said",
-            HotParts.newest,
+            HotParts.sifted,
             "lacking=covering.lacking - len(part.sizes)",
             "lacking=0",
         ),
@@ -399,11 +434,29 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
         test_the_claim_that_stands_is_found,
     ),
     (
+        Broken(
+            "of what is found in a commit, too",
+            HotSearch._once,
+            "with_all_of is not None and",
+            "parts == 0 and",
+        ),
+        test_the_claim_that_stands_is_found,
+    ),
+    (
+        Broken(
+            "and of what is indexed",
+            HotParts.sifted,
+            "{trace_id for part in covering.parts",
+            "{1 for part in ()",
+        ),
+        test_the_claim_that_stands_is_found,
+    ),
+    (
         Broken("of known traces, too", HotTexts.passing, ".union(known)", ""),
         test_the_claim_that_stands_is_found,
     ),
     (
-        Broken("what cannot be read is said", HotParts._sifted, "part.problems + passed.problems", "0"),
+        Broken("what cannot be read is said", HotParts.sifted, "part.problems + passed.problems", "0"),
         test_damage_hides_nothing_else,
     ),
     (
@@ -413,7 +466,8 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
 ]
 
 PAGES: Sequence[Broken] = [
-    Broken("a page is sifted as the first", HotSearch._of_page, "sieve if is_sifted else None", "None"),
+    Broken("a page is sifted as the first", HotSearch._of_page, "not is_sifted or sieve is None", "True"),
+    Broken("nor has it what was replaced", HotSearch._of_page, "held=sifted.held", "held=frozenset()"),
     Broken(
         "a page that was sifted says so",
         HotSearch._beside,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import QueryError
+from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import fields, sieve
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer, Word
 from tracelake.search.sieve import sieve_of
@@ -264,6 +265,22 @@ def test_service_and_workspace_are_asked_for_too() -> None:
     assert not passes(b'team b\ncheck"out')
 
 
+def check_many() -> None:
+    several = [f"word{number}x" for number in range(SIEVE_TEXTS_MAX + 1)]
+    assert sieve_of(" OR ".join(several), None, None, ENGLISH) is None
+    assert sieve_of(" OR ".join(several[1:]), None, None, ENGLISH) is not None
+    for query in (" ".join(several), f'"{" ".join(several)}"'):
+        passes = sieve_of(query, None, None, ENGLISH)
+        assert passes is not None
+        assert passes(" ".join(several[:-1]).encode()), "it looks for as many as it may"
+        assert not passes(" ".join(several[1:]).encode())
+
+
+def test_a_sieve_looks_for_so_many_texts() -> None:
+    """What it costs is bounded, whatever a query has."""
+    check_many()
+
+
 def check_control() -> None:
     """In terms of attributes white space is another character, and that one a third: neither is sought."""
     passes = sieve_of('attributes.a:"gold\x1aand"', None, None, ENGLISH)
@@ -306,9 +323,10 @@ MUTANTS: list[tuple[Broken, Callable[[], object]]] = [
     (Broken("one of several suffices", sieve._any, ": any(", ": all("), check_passes),
     (Broken("of several all are needed", sieve._all, ": all(", ": any("), check_passes),
     (
-        Broken("OR may mean any", sieve._of_node, "len(sieves) == len(nodes)", "sieves"),
+        Broken("OR may mean any", sieve._of_node, "len(several) == len(nodes)", "several"),
         check_none("refund OR *"),
     ),
+    (Broken("of many, as many as it may", sieve._all, "<= SIEVE_TEXTS_MAX", "< 1_000"), check_many),
     (
         Broken("a word may differ", sieve._needles, "node.distance and not node.quoted", "False"),
         check_none("refund~1"),

@@ -18,7 +18,7 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import HotLists, summaries
-from tracelake.lake.hot_search import HotSearch, Search, SieveOf
+from tracelake.lake.hot_search import Asked, HotSearch
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.schema import TRANSACTION_FIELD
@@ -101,9 +101,9 @@ class HotTier:
         oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
         return InboxInfo(rows, size_bytes, oldest_s)
 
-    def search(self, name: str, token: PageToken | None, search: Search, sieve_of: SieveOf) -> SearchResults:
+    def search(self, token: PageToken | None, asked: Asked) -> SearchResults:
         """Search the newest commit and what no commit holds yet; a page, what the search of its token has found."""
-        return self._search.search(name, token, search, sieve_of)
+        return self._search.search(token, asked)
 
     def index_ahead(self) -> bool:
         """Make some of what waits findable before the next search; see `HotSearch.index_ahead`."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tracelake import limits, tiers
 from tracelake.batching import batches
 from tracelake.lake.hot_rows import decoded
-from tracelake.lake.hot_texts import HotTexts, Passed
+from tracelake.lake.hot_texts import HotTexts
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer
@@ -82,6 +82,10 @@ class Covering:
     """Whether they lack because a pipeline is at work that will have them in a moment."""
     left: Mapping[int, int] = field(default_factory=dict)
     """The rows that are left to it, the newest first, with the bytes of their spans."""
+    texts: HotTexts = field(default_factory=HotTexts)
+    """Their texts, as far as they were read."""
+    held: frozenset[str] = frozenset()
+    """Traces of what was looked through of which nothing passed."""
 
 
 class HotParts:
@@ -115,27 +119,38 @@ class HotParts:
         """Return whether a pipeline is at work, as was seen when somebody looked last."""
         return time.monotonic() - self._left_s < limits.UNCOMMITTED_AT_WORK_S
 
-    def newest(self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Sieve | None = None) -> Covering:
-        """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here.
+    def sifted(
+        self,
+        uncommitted: Uncommitted,
+        covering: Covering,
+        analyzer: Analyzer,
+        sieve: Sieve,
+        known: Collection[str] = (),
+        most_bytes: float = math.inf,
+    ) -> Covering:
+        """Return the same with what passes the sieve of what is left to a pipeline, and all of traces that are known.
 
-        Of what is left to a pipeline at work, what passes the sieve.
+        Beside others who search: what was read never changes.
         """
-        covering, texts = self._made(uncommitted, analyzer)
-        if sieve is None or not covering.left:
-            return covering
-        # Beside others who search: what was read never changes.
-        known = {trace_id for part in covering.parts for trace_id, _ in part.came_by}
-        most_bytes = limits.UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
-        rows = _nameable(texts.sizes.keys() & covering.left)
-        part = self._sifted(uncommitted, texts.passing(rows, sieve, known, most_bytes), analyzer)
+        known = {trace_id for part in covering.parts for trace_id, _ in part.came_by}.union(known)
+        rows = _nameable(covering.texts.sizes.keys() & covering.left)
+        passed = covering.texts.passing(rows, sieve, known, most_bytes)
+        # In order of the rows, as all parts are: of equal hits the first of these comes first, on each page.
+        stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
+        part = self._part(stored, passed.sizes, analyzer)
+        part = replace(part, problems=part.problems + passed.problems, is_sifted=True)
         return replace(
             covering,
-            parts=_in_order([*covering.parts, part]),
+            parts=_in_order([*covering.parts, part]) if part.sizes else covering.parts,
             lacking=covering.lacking - len(part.sizes),
+            held=passed.held,
         )
 
-    def _made(self, uncommitted: Uncommitted, analyzer: Analyzer) -> tuple[Covering, HotTexts]:
-        """Return parts of what waits, those that lack made, and the texts of what is left to a pipeline."""
+    def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Covering:
+        """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here.
+
+        Of what is left to a pipeline at work the texts are read.
+        """
         is_mine = self._making.acquire(timeout=limits.UNCOMMITTED_SEARCH_WAIT_S)
         try:
             waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
@@ -148,7 +163,7 @@ class HotParts:
                 lacking = [each for each in wanted if each not in there]
                 at_work = self._is_at_work() and bool(lacking)
                 left = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
-                return Covering(parts, len(lacking), more, at_work=at_work, left=left), texts
+                return Covering(parts, len(lacking), more, at_work=at_work, left=left, texts=texts)
             until_s = time.monotonic() + limits.UNCOMMITTED_SEARCH_BUILD_S
             covering = self._covering(
                 uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
@@ -158,7 +173,7 @@ class HotParts:
             # Who makes parts ahead of searches puts them together, too; else it is done here, later.
             self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
-            return replace(covering, parts=self._parts, more=more), texts
+            return replace(covering, parts=self._parts, more=more, texts=texts)
         finally:
             if is_mine:
                 self._making.release()
@@ -191,29 +206,18 @@ class HotParts:
         finally:
             self._making.release()
 
-    def of(
-        self,
-        uncommitted: Uncommitted,
-        wanted: Sequence[int],
-        analyzer: Analyzer,
-        sieve: Sieve | None = None,
-    ) -> Covering:
-        """Return parts of these rows, which nobody keeps: with all their spans, or with those that pass a sieve."""
-        if sieve is None:
-            covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
-            merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
-            return Covering(merged, covering.lacking)
+    def of(self, uncommitted: Uncommitted, wanted: Sequence[int], analyzer: Analyzer) -> Covering:
+        """Return parts of these rows, which nobody keeps."""
+        covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
+        merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+        return Covering(merged, covering.lacking)
+
+    @staticmethod
+    def texts_of(uncommitted: Uncommitted, wanted: Sequence[int]) -> Covering:
+        """Return the texts of these rows, which nobody keeps."""
         sizes = _fitting(uncommitted, wanted, {})
         texts = HotTexts().newer(uncommitted, sizes, math.inf, limits.UNCOMMITTED_SEARCH_STEP_BYTES)
-        part = self._sifted(uncommitted, texts.passing(sizes, sieve, (), math.inf), analyzer)
-        return Covering((part,), len(wanted) - len(sizes))
-
-    def _sifted(self, uncommitted: Uncommitted, passed: Passed, analyzer: Analyzer) -> HotPart:
-        """Return a part of some rows with what passed the sieve."""
-        # In order of the rows, as all parts are: of equal hits the first of these comes first, on each page.
-        stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
-        part = self._part(stored, passed.sizes, analyzer)
-        return replace(part, problems=part.problems + passed.problems, is_sifted=True)
+        return Covering((), len(wanted), left=sizes, texts=texts)
 
     def _covering(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Final
@@ -37,8 +37,20 @@ from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, r
 from tracelake.versions.branches import MAIN
 
 Search = Callable[[CommitView, NewerRows | None], SearchResults]
-SieveOf = Callable[[Analyzer], Sieve | None]
-"""Returns what tells the spans that a query may find; None where any may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A search, as far as it goes beyond one commit."""
+
+    name: str
+    """What tells it from others."""
+    search: Search
+    sieve_of: Callable[[Analyzer], Sieve | None]
+    """Returns what tells the spans that it may find; None where any may be."""
+    traces_of: Callable[[CommitView, Collection[str]], Collection[str]]
+    """Returns the traces, of some, of which it finds spans in a commit."""
+
 
 _SIFTED: Final = "s_"
 """Before the runs of a page that has of their rows only what its query may find."""
@@ -54,6 +66,10 @@ class _Taken:
     """Traces of the parts of which no row is in the outbox any more: a commit that is chosen now has these spans."""
     apart: frozenset[int] = frozenset()
     """Rows that wait and are not searched: no page has them."""
+    held: frozenset[str] = frozenset()
+    """Traces of which spans wait that the search would not find by themselves."""
+    with_all_of: Callable[[Collection[str]], _Taken] | None = None
+    """Returns the same with all that waits of some of these."""
 
 
 class HotSearch:
@@ -69,14 +85,14 @@ class HotSearch:
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], NewerRows] = {}
 
-    def search(self, name: str, token: PageToken | None, search: Search, sieve_of: SieveOf) -> SearchResults:
+    def search(self, token: PageToken | None, asked: Asked) -> SearchResults:
         """Search the head of `main` and what is newer, or for a page the commit and the rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
         for _ in range(limits.UNCOMMITTED_SEARCH_TRIES_MAX):
-            if (results := self._once(at, name, token, search, sieve_of)) is not None:
+            if (results := self._once(at, token, asked)) is not None:
                 return results
-        results = self._opened.read(at, lambda view: search(view, None))
+        results = self._opened.read(at, lambda view: asked.search(view, None))
         results.not_searched = "the index is being built with other settings: search again"
         return results
 
@@ -99,26 +115,27 @@ class HotSearch:
         self._opened.read(MAIN, CommitView.open_index)
         return is_more
 
-    def _once(
-        self, at: str, name: str, token: PageToken | None, search: Search, sieve_of: SieveOf
-    ) -> SearchResults | None:
+    def _once(self, at: str, token: PageToken | None, asked: Asked) -> SearchResults | None:
         """Search once, None where the index has got another analyzer meanwhile."""
         analyzer = self._opened.read(at, self._analyzer)
         # Before the commit is chosen: what leaves the store in between is in that commit.
-        taken = self._take(token, analyzer, sieve_of(analyzer))
+        looked = self._take(token, analyzer, asked.sieve_of(analyzer))
 
         def searched(view: CommitView) -> SearchResults | None:
-            if not taken.parts:
-                return search(view, None)
-            if self._analyzer(view) is not analyzer:
+            taken = looked
+            if taken.with_all_of is not None and (found := asked.traces_of(view, taken.held)):
+                # What waits of them may replace what is found.
+                taken = taken.with_all_of(found)
+            if taken.parts and self._analyzer(view) is not analyzer:
                 return None
-            return search(view, self._beside(view, taken, name, "" if token is None else token.newer))
-
-        results = self._opened.read(at, searched)
-        if results is not None:
+            page = "" if token is None else token.newer
+            newer = self._beside(view, taken, asked.name, page) if taken.parts else None
+            results = asked.search(view, newer)
             said = [text for text in (taken.not_searched, results.not_searched) if text]
             results.not_searched = "; ".join(said) or None
-        return results
+            return results
+
+        return self._opened.read(at, searched)
 
     def _analyzer(self, view: CommitView) -> Analyzer:
         return view.analyzer(named(self._opened.config.text))
@@ -138,15 +155,16 @@ class HotSearch:
 
     def _newest(self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Sieve | None) -> _Taken:
         """Return what waits in the outbox, as far as bytes and time go."""
-        covering = self._parts.newest(uncommitted, analyzer, sieve)
-        # Looked at anew: while some were indexed, others have left.
-        waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
-        apart = frozenset(waiting).difference(*(part.sizes for part in covering.parts))
-        nameable = _within_runs(covering.parts, apart)
-        more = covering.more or len(nameable) < len(covering.parts)
-        is_all = len(waiting) <= limits.UNCOMMITTED_SEARCH_ROWS_MAX
-        left = _left(nameable, waiting) if is_all else frozenset[str]()
-        return replace(_taken(replace(covering, parts=nameable, more=more), left=left), apart=apart)
+        covering = self._parts.newest(uncommitted, analyzer)
+        if sieve is None or not covering.left:
+            return _as_they_wait(uncommitted, covering)
+
+        def with_all_of(traces: Collection[str]) -> _Taken:
+            most_bytes = limits.UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
+            sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces, most_bytes)
+            return replace(_as_they_wait(uncommitted, sifted), held=sifted.held)
+
+        return replace(with_all_of(()), with_all_of=with_all_of)
 
     def _of_page(
         self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer, sieve: Sieve | None
@@ -164,8 +182,16 @@ class HotSearch:
             if (kept := self._kept_of(token)) is not None:  # by who was here before
                 return _taken(Covering(kept))
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
-            # The page is of the same query, and so is the sieve.
-            return _taken(self._parts.of(uncommitted, wanted, analyzer, sieve if is_sifted else None))
+            if not is_sifted or sieve is None:
+                return _taken(self._parts.of(uncommitted, wanted, analyzer))
+            covering = self._parts.texts_of(uncommitted, wanted)
+
+            def with_all_of(traces: Collection[str]) -> _Taken:
+                # The page is of the same query, and so is the sieve.
+                sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces)
+                return replace(_taken(sifted), held=sifted.held)
+
+            return replace(with_all_of(()), with_all_of=with_all_of)
 
     def _signed(self, commit: str | None, run_names: str, name: str) -> str:
         """Return the name of runs with a signature: of these, beside this commit, a search of this lake had a page.
@@ -218,6 +244,18 @@ class HotSearch:
             while len(self._kept) > limits.UNCOMMITTED_SEARCHES_KEPT:
                 del self._kept[next(iter(self._kept))]
         return newer
+
+
+def _as_they_wait(uncommitted: Uncommitted, covering: Covering) -> _Taken:
+    """Return parts of what waits, as far as a page can name them."""
+    # Looked at anew: while some were indexed, others have left.
+    waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
+    apart = frozenset(waiting).difference(*(part.sizes for part in covering.parts))
+    nameable = _within_runs(covering.parts, apart)
+    more = covering.more or len(nameable) < len(covering.parts)
+    is_all = len(waiting) <= limits.UNCOMMITTED_SEARCH_ROWS_MAX
+    left = _left(nameable, waiting) if is_all else frozenset[str]()
+    return replace(_taken(replace(covering, parts=nameable, more=more), left=left), apart=apart)
 
 
 def _within_runs(parts: tuple[HotPart, ...], apart: frozenset[int]) -> tuple[HotPart, ...]:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tracelake import limits
 from tracelake.batching import batches
 from tracelake.lake.hot_rows import decoded
 from tracelake.search.documents import written
@@ -36,6 +37,8 @@ class Passed:
     parts: Sequence[ListedPart]
     problems: int
     """How many parts of traces could not be read."""
+    held: frozenset[str]
+    """The traces of which nothing passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class HotTexts:
     ) -> Passed:
         """Look through as many of these rows, the newest first, as have so many bytes that pass, one at least.
 
+        One that has more than a search indexes at once is left out.
         All of a trace passes of which some does, and of those that are `known`, of which other rows are indexed: which
         claim about a span stands depends on all.
         """
@@ -86,12 +90,16 @@ class HotTexts:
                     of_rows[part[1]].append(part)
         sizes, parts, room = dict[int, int](), list[ListedPart](), most_bytes
         for row in sorted(self.sizes.keys() & rows, reverse=True):
-            room -= sum(part[2] for part in of_rows[row])
+            size_bytes = sum(part[2] for part in of_rows[row])
+            if size_bytes > max(most_bytes, limits.UNCOMMITTED_SEARCH_STEP_BYTES):
+                continue
+            room -= size_bytes
             if sizes and room < 0:
                 break
             sizes[row] = self.sizes[row]
             parts += of_rows[row]
-        return Passed(sizes, parts, len(self.unread))
+        held = frozenset(text.trace_id for text in self.texts) - passing
+        return Passed(sizes, parts, len(self.unread), held)
 
 
 def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> tuple[list[HotText], list[ListedPart]]:

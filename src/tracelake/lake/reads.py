@@ -8,6 +8,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_search import Asked
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.search.asked import By
@@ -93,12 +94,13 @@ class WithReads:
         if not token and at != MAIN:
             return self._opened.read(at, search)
         has_words = by.mode == "text"
-        return self._whole_hot.search(
+        asked = Asked(
             name,
-            token,
             search,
             lambda analyzer: sieve_of(query, service, self._workspace, analyzer) if has_words else None,
+            lambda view, traces: view.traces_found(query, service, self._workspace, now, traces),
         )
+        return self._whole_hot.search(token, asked)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
         """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""

@@ -17,6 +17,9 @@ SEARCH_RANKED_FIRST_HITS: Final = 100
 """Hits of the list that the first pages are cut from then. Beyond: a list of `SEARCH_RANKED_STEP_HITS`."""
 SEARCH_RANKED_STEP_HITS: Final = 1_000
 """Hits by which the ranked list grows that pages are cut from. Beyond: a list of the next length."""
+SIEVE_TEXTS_MAX: Final = 16
+"""Texts that a search looks for in what is left to a pipeline. Beyond: of words that all are needed so many are looked
+for; of others any span may be found, and what waits is left."""
 SEARCH_NEWEST_SHARE: Final = 0.125
 """Share of all spans, in the newest parts, that a search for the newest asks first. Beyond: where these do not fill the
 page, all are asked."""

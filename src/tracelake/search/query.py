@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -273,14 +273,25 @@ class Searcher:
     def _beside(self) -> int:
         return sum(part.header.documents for part in self._unpublished)
 
-    def traces_among(self, trace_ids: Sequence[str]) -> set[str]:
-        """Return which of these traces have documents here, those of replaced rows left out."""
-        opened = self._opened()
-        if opened is None:
+    def traces_among(
+        self,
+        trace_ids: Collection[str],
+        query: str = "*",
+        service: str | None = None,
+        now_ns: int | None = None,
+        workspace: str | None = None,
+    ) -> set[str]:
+        """Return which of these traces have documents here that a query finds, those of replaced rows left out.
+
+        Raises QueryError.
+        """
+        plan = self._plan(query, service, now_ns, workspace, scored=False)
+        if plan.query is None or plan.searcher is None:
             return set()
-        some = tantivy.Query.term_set_query(self._grammar.schema, "trace", list(trace_ids))
-        hits = opened.searcher.search(some, opened.searcher.num_docs, count=False).hits
-        return {raw_hit(opened.searcher, 0.0, address).trace_id for _, address in hits}
+        some = tantivy.Query.term_set_query(self._grammar.schema, "trace", sorted(trace_ids))
+        both = tantivy.Query.boolean_query([(tantivy.Occur.Must, each) for each in (some, plan.query)])
+        hits = plan.searcher.search(both, plan.searcher.num_docs, count=False).hits
+        return {raw_hit(plan.searcher, 0.0, address).trace_id for _, address in hits}
 
     def by_meaning(
         self,

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake._errors import QueryError
+from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import fields, units
 from tracelake.search.analyzers import Analyzer, Word
 from tracelake.search.grammar import AllOf, AnyOf, Boost, Node, Text
@@ -40,18 +42,27 @@ def sieve_of(query: str, service: str | None, workspace: str | None, analyzer: A
         for field, value in (("service", service), ("workspace", workspace))
         if value is not None
     ]
-    return _of_node(AllOf((node, *whole_values)), analyzer)
+    needed = _of_node(AllOf((node, *whole_values)), analyzer)
+    return None if needed is None else needed.sieve
 
 
-def _of_node(node: Node, analyzer: Analyzer) -> Sieve | None:
+@dataclass(frozen=True, slots=True)
+class _Needed:
+    """A sieve, and how many texts it looks for."""
+
+    sieve: Sieve
+    texts: int
+
+
+def _of_node(node: Node, analyzer: Analyzer) -> _Needed | None:
     match node:
         case Boost(inner, _):
             return _of_node(inner, analyzer)
         case AllOf(nodes):
-            return _all([sieve for each in nodes if (sieve := _of_node(each, analyzer)) is not None])
+            return _all([needed for each in nodes if (needed := _of_node(each, analyzer)) is not None])
         case AnyOf(nodes):
-            sieves = [sieve for each in nodes if (sieve := _of_node(each, analyzer)) is not None]
-            return _any(sieves) if len(sieves) == len(nodes) else None
+            several = [needed for each in nodes if (needed := _of_node(each, analyzer)) is not None]
+            return _any(several) if len(several) == len(nodes) else None
         case Text():
             return _all([_has(needle) for needle in _needles(node, analyzer) if needle])
         case _:
@@ -90,16 +101,21 @@ def _is_sure(letter: str) -> bool:
     )
 
 
-def _has(needle: str) -> Sieve:
+def _has(needle: str) -> _Needed:
     encoded = needle.encode()
-    return lambda text: encoded in text
+    return _Needed(lambda text: encoded in text, 1)
 
 
-def _all(sieves: Sequence[Sieve]) -> Sieve | None:
-    if len(sieves) < 2:
-        return sieves[0] if sieves else None
-    return lambda text: all(sieve(text) for sieve in sieves)
+def _all(several: Sequence[_Needed]) -> _Needed | None:
+    """Return a sieve for all of these, as far as it may look for so many texts: the rest lets more through."""
+    sieves, texts = list[Sieve](), 0
+    for each in several:
+        if texts + each.texts <= SIEVE_TEXTS_MAX:
+            sieves.append(each.sieve)
+            texts += each.texts
+    return _Needed(lambda text: all(sieve(text) for sieve in sieves), texts) if sieves else None
 
 
-def _any(sieves: Sequence[Sieve]) -> Sieve:
-    return lambda text: any(sieve(text) for sieve in sieves)
+def _any(several: Sequence[_Needed]) -> _Needed:
+    texts = sum(each.texts for each in several)
+    return _Needed(lambda text: any(each.sieve(text) for each in several), texts)

@@ -282,6 +282,21 @@ class CommitView:
             _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
         )
 
+    def traces_found(
+        self,
+        query: str,
+        service: str | None,
+        workspace: str | None,
+        now: datetime | None,
+        trace_ids: Collection[str],
+    ) -> set[str]:
+        """Return which of some traces have spans here that a query by words finds. Raises QueryError."""
+        searcher = self._open_searcher()
+        if searcher is None or not trace_ids:
+            return set()
+        now_ns = time.time_ns() if now is None else nanoseconds(now)
+        return searcher.traces_among(trace_ids, query, service, now_ns, workspace)
+
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return queries that go on where one that is being typed ends."""
         searcher = self._open_searcher()
