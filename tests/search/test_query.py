@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake._errors import QueryError
@@ -315,3 +316,21 @@ def test_words_that_come_again_and_again_are_looked_for_once() -> None:
     assert len(_terms(" ".join(many), ENGLISH)) == limits.HIGHLIGHT_TERMS_MAX
     assert highlight([many[-1]], " ".join(many)) == many[-1], "it is found, and not marked"
     assert highlight([many[-2]], " ".join(many)) == f"[[{many[-2]}]]"
+
+
+def check_traces_found(searcher: Searcher) -> None:
+    of = {row["span_id"]: str(row["trace_id"]) for row in ROWS}
+    traces = [of[row["span_id"]] for row in ROWS]
+    others = [f"{number:032x}" for number in range(1, 50)]
+    for asked in (traces[:1], traces, [*traces, *others], others):
+        assert searcher.traces_found(asked, "refund", None, 0) == set(traces[:3]) & set(asked)
+        assert searcher.traces_found(asked, "refund", "Shop", 0) == set(traces[:1]) & set(asked)
+        assert searcher.traces_found(asked, "nowhere", None, 0) == set()
+        assert searcher.traces_among(asked) == set(traces) & set(asked)
+
+
+def test_traces_of_which_a_query_finds_spans(searcher: Searcher) -> None:
+    """By few hits or by few traces, whichever are fewer."""
+    check_traces_found(searcher)
+    broken = Broken("only those that are asked for", Searcher.traces_found, " & set(trace_ids)", "")
+    assert_caught(broken, lambda: check_traces_found(searcher))

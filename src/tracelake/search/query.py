@@ -273,25 +273,32 @@ class Searcher:
     def _beside(self) -> int:
         return sum(part.header.documents for part in self._unpublished)
 
-    def traces_among(
+    def traces_among(self, trace_ids: Collection[str]) -> set[str]:
+        """Return which of these traces have documents here, those of replaced rows left out."""
+        opened = self._opened()
+        return set() if opened is None else _traces_of(opened.searcher, self._of_traces(trace_ids))
+
+    def traces_found(
         self,
         trace_ids: Collection[str],
-        query: str = "*",
-        service: str | None = None,
-        now_ns: int | None = None,
+        query: str,
+        service: str | None,
+        now_ns: int,
         workspace: str | None = None,
     ) -> set[str]:
-        """Return which of these traces have documents here that a query finds, those of replaced rows left out.
-
-        Raises QueryError.
-        """
+        """Return which of these traces have documents here that a query finds. Raises QueryError."""
         plan = self._plan(query, service, now_ns, workspace, scored=False)
         if plan.query is None or plan.searcher is None:
             return set()
-        some = tantivy.Query.term_set_query(self._grammar.schema, "trace", sorted(trace_ids))
-        both = tantivy.Query.boolean_query([(tantivy.Occur.Must, each) for each in (some, plan.query)])
-        hits = plan.searcher.search(both, plan.searcher.num_docs, count=False).hits
-        return {raw_hit(plan.searcher, 0.0, address).trace_id for _, address in hits}
+        # To look up a trace takes as long as to read a hit, in each part.
+        some = plan.searcher.search(plan.query, len(trace_ids) + 1, count=False).hits
+        if len(some) <= len(trace_ids):
+            return _traces(plan.searcher, some) & set(trace_ids)
+        both = [(tantivy.Occur.Must, each) for each in (self._of_traces(trace_ids), plan.query)]
+        return _traces_of(plan.searcher, tantivy.Query.boolean_query(both))
+
+    def _of_traces(self, trace_ids: Collection[str]) -> tantivy.Query:
+        return tantivy.Query.term_set_query(self._grammar.schema, "trace", sorted(trace_ids))
 
     def by_meaning(
         self,
@@ -330,3 +337,12 @@ def _by_meaning(
     assert manifest.vectors is not None
     blocks = index.blocks(manifest, manifest.vectors)
     return ByMeaning(opened, Vectors(manifest.vectors, blocks, rows_gone(opened)), texts_of, analyzer)
+
+
+def _traces_of(searcher: tantivy.Searcher, query: tantivy.Query) -> set[str]:
+    """Return the traces of all that a query finds."""
+    return _traces(searcher, searcher.search(query, searcher.num_docs, count=False).hits)
+
+
+def _traces(searcher: tantivy.Searcher, hits: Sequence[AnyHit]) -> set[str]:
+    return {raw_hit(searcher, 0.0, address).trace_id for _, address in hits}

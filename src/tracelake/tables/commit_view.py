@@ -295,7 +295,7 @@ class CommitView:
         if searcher is None or not trace_ids:
             return set()
         now_ns = time.time_ns() if now is None else nanoseconds(now)
-        return searcher.traces_among(trace_ids, query, service, now_ns, workspace)
+        return searcher.traces_found(trace_ids, query, service, now_ns, workspace)
 
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return queries that go on where one that is being typed ends."""
