@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tracelake.search.finalize import read_list
 from tracelake.search.model import ListRef, Manifest, PartRef
 from tracelake.search.opening import OpenIndex
 from tracelake.search.query import Searcher
+from tracelake.search.scratch import delete_directory
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
@@ -83,7 +83,7 @@ def test_what_was_swept_away_is_brought_back(manifests: list[Manifest], tmp_path
         if gone == "meta":
             (directory / "meta.json").unlink()
         else:
-            shutil.rmtree(directory)
+            delete_directory(directory)
     after = Searcher(OBJECTS, manifests[7], index)
     assert (found(before), found(after)) == (4, 8)
 

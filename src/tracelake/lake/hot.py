@@ -18,7 +18,7 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import HotLists, summaries
-from tracelake.lake.hot_search import Asked, HotSearch
+from tracelake.lake.hot_search import BothTiersSearch, HotSearch
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.schema import TRANSACTION_FIELD
@@ -101,7 +101,7 @@ class HotTier:
         oldest_s = None if oldest_ns is None else max(0.0, time.time() - oldest_ns / 1e9)
         return InboxInfo(rows, size_bytes, oldest_s)
 
-    def search(self, token: PageToken | None, asked: Asked) -> SearchResults:
+    def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
         """Search the newest commit and what no commit holds yet; a page, what the search of its token has found."""
         return self._search.search(token, asked)
 

@@ -40,7 +40,7 @@ Search = Callable[[CommitView, NewerRows | None], SearchResults]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class BothTiersSearch:
     """A search, as far as it goes beyond one commit."""
 
     name: str
@@ -85,7 +85,7 @@ class HotSearch:
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], NewerRows] = {}
 
-    def search(self, token: PageToken | None, asked: Asked) -> SearchResults:
+    def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
         """Search the head of `main` and what is newer, or for a page the commit and the rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
@@ -115,7 +115,7 @@ class HotSearch:
         self._opened.read(MAIN, CommitView.open_index)
         return is_more
 
-    def _once(self, at: str, token: PageToken | None, asked: Asked) -> SearchResults | None:
+    def _once(self, at: str, token: PageToken | None, asked: BothTiersSearch) -> SearchResults | None:
         """Search once, None where the index has got another analyzer meanwhile."""
         analyzer = self._opened.read(at, self._analyzer)
         # Before the commit is chosen: what leaves the store in between is in that commit.
@@ -123,9 +123,9 @@ class HotSearch:
 
         def searched(view: CommitView) -> SearchResults | None:
             taken = looked
-            if taken.with_all_of is not None and (found := asked.traces_of(view, taken.held)):
+            if taken.with_all_of is not None and (doubtful := asked.traces_of(view, taken.held)):
                 # What waits of them may replace what is found.
-                taken = taken.with_all_of(found)
+                taken = taken.with_all_of(doubtful)
             if taken.parts and self._analyzer(view) is not analyzer:
                 return None
             page = "" if token is None else token.newer

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import pyarrow as pa
 
 from tracelake.lake.hot import HotTier
-from tracelake.lake.hot_search import Asked
+from tracelake.lake.hot_search import BothTiersSearch
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.search.asked import By
@@ -18,7 +19,7 @@ from tracelake.search.semantic import Mode
 from tracelake.search.sieve import sieve_of
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.newer import NewerRows
-from tracelake.tables.result_pages import name_of_search, read_token
+from tracelake.tables.result_pages import name_of_search, nanoseconds, read_token
 from tracelake.tables.workspaces import told_of
 from tracelake.versions.branches import MAIN
 
@@ -94,11 +95,19 @@ class WithReads:
         if not token and at != MAIN:
             return self._opened.read(at, search)
         has_words = by.mode == "text"
-        asked = Asked(
+
+        def traces_of(view: CommitView, traces: Collection[str]) -> Collection[str]:
+            now_ns = time.time_ns() if now is None else nanoseconds(now)
+            searcher = view.open_searcher() if traces else None
+            if searcher is None:
+                return ()
+            return searcher.traces_found(traces, query, service, now_ns, self._workspace)
+
+        asked = BothTiersSearch(
             name,
             search,
             lambda analyzer: sieve_of(query, service, self._workspace, analyzer) if has_words else None,
-            lambda view, traces: view.traces_found(query, service, self._workspace, now, traces),
+            traces_of,
         )
         return self._whole_hot.search(token, asked)
 

@@ -282,32 +282,18 @@ class CommitView:
             _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
         )
 
-    def traces_found(
-        self,
-        query: str,
-        service: str | None,
-        workspace: str | None,
-        now: datetime | None,
-        trace_ids: Collection[str],
-    ) -> set[str]:
-        """Return which of some traces have spans here that a query by words finds. Raises QueryError."""
-        searcher = self._open_searcher()
-        if searcher is None or not trace_ids:
-            return set()
-        now_ns = time.time_ns() if now is None else nanoseconds(now)
-        return searcher.traces_found(trace_ids, query, service, now_ns, workspace)
-
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return queries that go on where one that is being typed ends."""
-        searcher = self._open_searcher()
+        searcher = self.open_searcher()
         return [] if searcher is None else searcher.completions(typed, workspace)
 
     def open_index(self) -> None:
         """Open the parts of the index, where there is one, so that who searches does not wait for them."""
-        if (searcher := self._open_searcher()) is not None:
+        if (searcher := self.open_searcher()) is not None:
             searcher.open()
 
-    def _open_searcher(self) -> Searcher | None:
+    def open_searcher(self) -> Searcher | None:
+        """Return who searches the index, where there is one."""
         if self._searcher is None and isinstance(self._entries.get(INDEX_ENTRY), IndexAt):
             self._searcher = self._new_searcher(None)
         return self._searcher
@@ -315,7 +301,7 @@ class CommitView:
     def _searcher_with(self, newer: NewerRows | None) -> Searcher | None:
         """Return who searches the index, and rows beside it."""
         if newer is None or not newer.parts:
-            return self._open_searcher()
+            return self.open_searcher()
         if newer not in self._with_newer:
             self._with_newer[newer] = self._new_searcher(newer)
         return self._with_newer[newer]
@@ -336,12 +322,11 @@ class CommitView:
 
     def analyzer(self, default: Analyzer) -> Analyzer:
         """Return what makes words of texts here, the default where there is no index."""
-        searcher = self._open_searcher()
-        return default if searcher is None else searcher.analyzer
+        return default if (searcher := self.open_searcher()) is None else searcher.analyzer
 
     def indexed_rows(self, trace_ids: Sequence[str]) -> pa.Table:
         """Return the rows of traces that the index has, with the columns of SPANS and `_row_id`."""
-        searcher = self._open_searcher()
+        searcher = self.open_searcher()
         here = set() if searcher is None else searcher.traces_among(trace_ids)
         return self._tables[TABLE_SPANS.name].lookup(sorted(here), [*SPANS.names, ROW_ID.name])
 
