@@ -163,6 +163,7 @@ def found_by_index(analyzer: Analyzer, text: str, query: str) -> bool:
     document.add_text("workspace", "team a")
     writer.add_document(document)
     writer.commit()
+    writer.wait_merging_threads()  # else their stacks stay mapped, which others count
     index.reload()
     asked = parse(index, query, 0, analyzer=analyzer)
     return asked is not None and bool(index.searcher().search(asked, 1).hits)
