@@ -334,3 +334,16 @@ def test_traces_of_which_a_query_finds_spans(searcher: Searcher) -> None:
     check_traces_found(searcher)
     broken = Broken("only those that are asked for", Searcher.traces_found, " & set(trace_ids)", "")
     assert_caught(broken, lambda: check_traces_found(searcher))
+
+
+def test_a_query_that_tantivy_refuses_is_told_in_words(tmp_path: Path) -> None:
+    """A phrase that ends as too many words begin is an error of ours, whoever asks, and whatever for."""
+    words = " ".join(f"many{number:x}" for number in range(20_000))
+    searcher = Searcher(*index_of([table([span(0, input=f"so {words}")])]), tmp_path)
+    for ask in (
+        lambda query: searcher.search(query, 1),
+        searcher.count,
+        lambda query: searcher.traces_found(["0" * 32], query, None, 0),
+    ):
+        with pytest.raises(QueryError, match="write longer words before"):
+            ask('"so many"*')

@@ -470,6 +470,30 @@ def test_what_waits_is_found_by_its_numbers(store: TrackingStore) -> None:
             assert of_parts.endswith(looked_up), of_parts
 
 
+def check_driver(store: TrackingStore) -> None:
+    refusing = "CREATE TRIGGER refusing BEFORE INSERT ON tracelake_outbox BEGIN SELECT RAISE(ABORT, 'not today'); END"
+    with closing(sqlite3.connect(store.database.name, isolation_level=None)) as other:
+        other.execute(refusing)
+        with pytest.raises(UsageError, match="not today"):
+            store.write([request((1, 1))])
+        other.execute("DROP TRIGGER refusing")
+    assert store.traces([trace_id(1)]) == {}
+    store.write([request((1, 1))])
+
+
+@pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
+def test_what_the_driver_says_of_a_statement_is_an_error_of_ours(store: TrackingStore) -> None:
+    """O4: a write that the database refuses says what it said, nothing of it is there, and the next one is taken."""
+    check_driver(store)
+    broken = Broken(
+        "what the driver says is told",
+        databases._carry_out,
+        "except connection.dialect.loaded_dbapi.Error",
+        "except ZeroDivisionError",
+    )
+    assert_caught(broken, lambda: check_driver(store))
+
+
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_a_busy_file_is_not_a_damaged_one(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify says that it cannot read a file that others keep, or that none can open, and names no damage."""

@@ -116,11 +116,11 @@ def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> tuple[list[HotText],
         if (listed := (part.trace_id, part.sequence, part.size_bytes)) not in unread:
             parts[part.trace_id].append(listed)
     return [
-        HotText(trace_id, tuple(parts[trace_id]), _once("\n".join(some).lower()).encode())
+        HotText(trace_id, tuple(parts[trace_id]), _distinct_lines("\n".join(some).lower()).encode())
         for trace_id, some in texts.items()
     ], unread
 
 
-def _once(text: str) -> str:
+def _distinct_lines(text: str) -> str:
     """Return each line of a text once: what is sought lies in one, and all spans of a resource have those of it."""
     return "\n".join(dict.fromkeys(text.split("\n")))

@@ -97,10 +97,11 @@ class WithReads:
         has_words = by.mode == "text"
 
         def traces_of(view: CommitView, traces: Collection[str]) -> Collection[str]:
-            now_ns = time.time_ns() if now is None else nanoseconds(now)
             searcher = view.open_searcher() if traces else None
             if searcher is None:
                 return ()
+            asked_ns = time.time_ns() if now is None else nanoseconds(now)
+            now_ns = asked_ns if token is None else token.now_ns  # that of the first page
             return searcher.traces_found(traces, query, service, now_ns, self._workspace)
 
         asked = BothTiersSearch(

@@ -290,12 +290,15 @@ class Searcher:
         plan = self._plan(query, service, now_ns, workspace, scored=False)
         if plan.query is None or plan.searcher is None:
             return set()
-        # To look up a trace takes as long as to read a hit, in each part.
-        some = plan.searcher.search(plan.query, len(trace_ids) + 1, count=False).hits
-        if len(some) <= len(trace_ids):
-            return _traces(plan.searcher, some) & set(trace_ids)
         both = [(tantivy.Occur.Must, each) for each in (self._of_traces(trace_ids), plan.query)]
-        return _traces_of(plan.searcher, tantivy.Query.boolean_query(both))
+        try:
+            # To look up a trace takes as long as to read a hit, in each part.
+            some = plan.searcher.search(plan.query, len(trace_ids) + 1, count=False).hits
+            if len(some) <= len(trace_ids):
+                return _traces(plan.searcher, some) & set(trace_ids)
+            return _traces_of(plan.searcher, tantivy.Query.boolean_query(both))
+        except ValueError as error:
+            raise refusal(query, error) from error
 
     def _of_traces(self, trace_ids: Collection[str]) -> tantivy.Query:
         return tantivy.Query.term_set_query(self._grammar.schema, "trace", sorted(trace_ids))
