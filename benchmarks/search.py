@@ -23,6 +23,7 @@ the mean of the queries (`cpu_ms`) and the median (`cpu_p50_ms`): of the thread 
 answers too, and of all threads for DuckDB and Lance, which have their own.
 
 - tracelake: the index as it stands after so many transactions and their merges; what they replaced is not built.
+- tracelake-at-rest: the same when a minute or two have passed without a transaction.
 - tantivy:   tantivy-py with the same texts through the same analyzer, a commit for each transaction.
 - sqlite:    FTS5, contentless, Porter's stems. No fuzzy words.
 - postgres:  `tsvector` and GIN, `ts_rank`, no fsync, one process a query. No fuzzy words.
@@ -30,8 +31,8 @@ answers too, and of all threads for DuckDB and Lance, which have their own.
 - lance:     an inverted index with positions, made after all transactions; name and text are one column. No prefixes,
              no facets.
 
-Of every query, the ten best of tracelake and their scores must be those of tantivy: `the same` in lines *compared*, and
-else the queries that are not. Others rank by other words and formulas, and are not compared.
+Of every query, the ten best of tracelake, at rest too, and their scores must be those of tantivy: `the same` in lines
+*compared*, and else the queries that are not. Others rank by other words and formulas, and are not compared.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ KINDS: Final = ("term", "phrase", "boolean", "fuzzy", "prefix", "filtered", "sor
 HITS: Final = 10
 CONTESTANTS: Final = {
     "tracelake": "benchmarks.search_tantivy:Tracelake",
+    "tracelake-at-rest": "benchmarks.search_tantivy:TracelakeAtRest",
     "tantivy": "benchmarks.search_tantivy:Tantivy",
     "sqlite": "benchmarks.search_peers:Sqlite",
     "postgres": "benchmarks.search_peers:Postgres",

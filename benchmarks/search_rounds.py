@@ -21,6 +21,7 @@ TURNS: Final = 8
 """How often a warm query is asked, if there is time."""
 SCORES_DIFFER_AT: Final = 1e-4
 ADDED: Final = "a transaction"
+OURS: Final = ("tracelake", "tracelake-at-rest")
 
 Numbers = dict[int, list[tuple[float, float]]]
 """Of each query, seconds and those of processor time, as often as it was asked."""
@@ -187,11 +188,13 @@ class Round:
                 self._tell(line | {"asked": len(both), **milliseconds([s for s, _ in both]), **cpu})
 
     def _compare(self, kind: str, answers: dict[str, dict[int, Line]]) -> None:
-        ours, plain = answers.get("tracelake"), answers.get("tantivy")
-        if ours and plain:
-            differ = [number for number in sorted(ours) if not alike(ours[number], plain[number])]
-            told = {"queries": len(ours), "differ": differ, "the same": not differ}
-            self._tell(self._of("tracelake", "compared", kind) | told)
+        plain = answers.get("tantivy")
+        for name in OURS:
+            ours = answers.get(name)
+            if ours and plain:
+                differ = [number for number in sorted(ours) if not alike(ours[number], plain[number])]
+                told = {"queries": len(ours), "differ": differ, "the same": not differ}
+                self._tell(self._of(name, "compared", kind) | told)
 
     def _of(self, name: str, figure: str = "", kind: str = "") -> Line:
         told: Line = {"contestant": name, "transactions": self._transactions}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.opening import OpenIndex
 from tracelake.search.protocol import first_missing
 from tracelake.search.query import Searcher
-from tracelake.search.tiers import Generation, due
+from tracelake.search.tiers import Generation, due, due_at_rest
 from tracelake.storage import open_objects
 
 INDEX: Final = "spans"
@@ -44,9 +44,13 @@ class Tracelake:
     def build(self, transactions: int) -> Iterator[int]:
         """Build the parts of the generations that there are after so many transactions, all at once."""
         rows = read(self._corpus / SPANS)
-        for generation in _after(rows.num_rows, transactions):
+        for generation in self._stand(_after(rows.num_rows, transactions)):
             self._add(generation.upper, rows.slice(generation.lower, generation.documents))
         yield transactions
+
+    @staticmethod
+    def _stand(generations: list[Generation]) -> list[Generation]:
+        return generations
 
     def _add(self, upper: int, rows: pa.Table) -> None:
         build = f"{INDEX}-{upper:010d}"
@@ -88,6 +92,14 @@ class Tracelake:
         return Answer([(int.from_bytes(hit.stored[16:24]), hit.score) for hit in hits], facets)
 
 
+class TracelakeAtRest(Tracelake):
+    """The same where nothing has come for `INDEX_REST_AFTER_S` to twice that since."""
+
+    @staticmethod
+    def _stand(generations: list[Generation]) -> list[Generation]:
+        return _merged(generations, due_at_rest)
+
+
 def _text(query: Query) -> str:
     """Return a query as a person writes it."""
     words = query.words
@@ -110,12 +122,19 @@ def _after(rows: int, transactions: int) -> list[Generation]:
     """Return the generations after so many transactions, `lower` being the first row and `upper` the end."""
     found: list[Generation] = []
     for first, last in slices(rows, transactions):
-        found.append(_generation(first, last))
-        while run := due(found):
-            at = found.index(run[0])
-            merged = _generation(run[0].lower, run[-1].upper)
-            found[at : at + len(run)] = [merged]
+        found = _merged([*found, _generation(first, last)], due)
     return found
+
+
+def _merged(
+    generations: list[Generation], due: Callable[[list[Generation]], Sequence[Generation]]
+) -> list[Generation]:
+    """Return what is left when all is merged that is due."""
+    left = list(generations)
+    while run := due(left):
+        at = left.index(run[0])
+        left[at : at + len(run)] = [_generation(run[0].lower, run[-1].upper)]
+    return left
 
 
 def _generation(first: int, last: int) -> Generation:
