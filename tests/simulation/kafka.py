@@ -71,15 +71,6 @@ PAUSE_S: Final = 0.05
 DONE: Final = "done"
 
 
-class InTurn(contextlib.AbstractContextManager["InTurn"]):
-    """Does one after the other what threads would do at once."""
-
-    map = staticmethod(map)
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is left to do."""
-
-
 class TopicTasks(SimulatedTasks):
     """Tasks that read ranges of topics too; where all rows are repeats, no part is written."""
 
@@ -168,7 +159,7 @@ class KafkaScenario(PipelineScenario):
         return [
             *((module, "library", library) for module in (client, cluster, sinks)),
             (client, "_admin", lambda *_: Admin(run.current())),
-            (fates, "ThreadPoolExecutor", lambda _: InTurn()),
+            *super().stand_ins(run),
         ]
 
     def prepare(self, run: Run) -> None:

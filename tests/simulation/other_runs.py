@@ -70,7 +70,7 @@ class ReshardedScenario(PipelineScenario):
                 for n in range(workers)
             ]
 
-        return [(staging, "read_tasks", cut)]
+        return [(staging, "read_tasks", cut), *super().stand_ins(run)]
 
     def _run(self, process: Process) -> None:
         inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
@@ -131,7 +131,7 @@ class ReleasesScenario(PipelineScenario):
             (driver, "Appended", appended),
             (sealing, "Appended", appended),
             (looking, "Started", started),
-            (fates, "ThreadPoolExecutor", lambda _: InTurn()),
+            *super().stand_ins(run),
         ]
 
     def _run(self, process: Process) -> None:
@@ -183,15 +183,3 @@ class ReleasesScenario(PipelineScenario):
             )
             rows.update(of_batch.lower())
         require(rows == dict.fromkeys(self.rows(), 1), f"table spans holds {dict(rows)}")
-
-
-class InTurn:
-    """Does one after the other what threads would do at once."""
-
-    map = staticmethod(map)
-
-    def __enter__(self) -> InTurn:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is left to do."""

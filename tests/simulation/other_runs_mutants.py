@@ -14,6 +14,7 @@ from tracelake.journal import store
 from tracelake.journal.protocol import _start, advance
 from tracelake.pipeline import inputs
 from tracelake.pipeline.driver import _DriverRun
+from tracelake.pipeline.fates import Fates
 from tracelake.testing import Faults, Scenario
 
 KILLS: Final = Faults(kills=3)
@@ -71,6 +72,18 @@ OTHER_RUNS_MUTANTS = [
             "step.transform != event.transform",
             "False",
         ),
+    ),
+    _mutant(
+        ReleasesScenario,
+        Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1),
+        Broken(
+            "what is decided of a transaction stands, whatever the next one is (J15)",
+            Fates._set_aside,
+            "self._outputs.upper() <= t",
+            "True",
+        ),
+        1,
+        2511308,
     ),
     _mutant(
         partial(TornJournalScenario, "gone"),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar, cast
 
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
 from tracelake.journal.suspects import Suspects
 from tracelake.otlp.whole import Whole
+from tracelake.pipeline import fates
 from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
@@ -29,6 +31,7 @@ from tracelake.shards.model import Part
 from tracelake.shards.store import Shard
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Actor, Process, Run, Scenario
+from tracelake.testing.scenario import StandIn
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
 
@@ -144,6 +147,15 @@ class SimulatedTasks(InProcess):
         self._process.objects.put(receipt, told.to_json(receipt))
 
 
+class InTurn(AbstractContextManager["InTurn"]):
+    """Does one after the other what threads would do at once."""
+
+    map = staticmethod(map)
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is left to do."""
+
+
 class PipelineScenario(Scenario):
     """Replicas of one pipeline that empty the same inbox (J1 to J9, S7, V4, F10): each segment once, whole commits."""
 
@@ -160,6 +172,10 @@ class PipelineScenario(Scenario):
         """Put segments into the inbox, each with a row of its own."""
         for segment in range(self._segments):
             run.objects.put(f"inbox/{segment}", f"{segment}".encode())
+
+    def stand_ins(self, run: Run) -> Sequence[StandIn]:
+        """Let who decides what becomes of a transaction read its inputs without threads."""
+        return [*super().stand_ins(run), (fates, "ThreadPoolExecutor", lambda _: InTurn())]
 
     def rows(self) -> str:
         """Return the rows of all segments, each a character."""

@@ -15,6 +15,7 @@ from tests.simulation.kafka_mutants import KAFKA_MUTANTS
 from tests.simulation.maintenance import MaintenanceScenario
 from tests.simulation.maintenance_mutants import MAINTENANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
+from tests.simulation.other_runs import ReleasesScenario
 from tests.simulation.other_runs_mutants import OTHER_RUNS_MUTANTS
 from tests.simulation.overlap_mutants import OVERLAP_MUTANTS
 from tests.simulation.replicas import PipelineScenario
@@ -31,7 +32,7 @@ from tests.simulation.sources_mutants import SOURCES_MUTANTS
 from tests.simulation.steps import WAITS, StepsScenario
 from tests.simulation.steps_mutants import STEPS_MUTANTS
 from tests.simulation.torn_journal import TornJournalScenario
-from tests.simulation.trimming import TrimmingScenario
+from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
 from tests.simulation.trimming_mutants import TRIMMING_MUTANTS
 from tests.simulation.versions_mutants import VERSIONS_MUTANTS
 from tests.simulation.writes import WritesScenario
@@ -187,6 +188,25 @@ def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
 def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
     """Runs that showed a mistake when they were first made."""
     assert run_once(MaintenanceScenario(), Faults(lost=8, late=3, delays=4), seed=seed).error is None, what
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seed", "what"),
+    [
+        (
+            ReleasesScenario(),
+            2511308,
+            "a decision stands, whatever release began the next transaction meanwhile",
+        ),
+        (QuarantineTrimmingScenario(), 2511272, "who decides reads inputs of a transaction that is open"),
+    ],
+    ids=lambda value: value if isinstance(value, int) else "",
+)
+def test_seeds_of_decisions_that_failed_once(scenario: Scenario, seed: int, what: str) -> None:
+    """Runs in which somebody decides what becomes of a transaction, beside replicas."""
+    run = run_once(scenario, FAULTS, seed=seed)
+    assert run.error is None, what
+    assert all(process.finished for process in run.processes), what
 
 
 @pytest.mark.parametrize(

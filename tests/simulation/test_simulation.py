@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -153,6 +154,17 @@ def test_a_failing_run_is_shrunk_and_told() -> None:
     assert "writer-1     set shards/spans  → 'writer-1-" in failure.story
     assert failure.seed is not None
     assert run_once(mutant.scenario(), mutant.faults, failure.seed).error is not None
+
+
+def test_an_actor_that_calls_from_another_thread_is_told_of() -> None:
+    """It would neither finish nor die, and nobody would know why."""
+
+    class Threaded(OneCall):
+        def _run(self, process: Process) -> None:
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(process.key_value.get, "p", "k").result()
+
+    assert "from another thread" in str(replay(Threaded(), Faults(), []).error)
 
 
 def test_a_run_in_which_everything_fails_does_not_pass() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,7 @@ class Process:
         self._writes = 0
         self._random = random.Random(index)  # noqa: S311  repeatable ids, not secrets
         self._greenlet: greenlet | None = None
+        self._thread = threading.get_ident()
 
     def record(self, what: object) -> None:
         """Add to the history of the run, in the order of things happening."""
@@ -55,6 +57,10 @@ class Process:
 
     def call(self, call: Call) -> Any:
         """Wait until the scheduler carries the call out; return or raise what came of it."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(
+                f"{self.name} called from another thread: stand in for what starts one (`Scenario.stand_ins`)"
+            )
         if self.dead or not self.is_current():
             raise Crashed(f"{self.name} is dead, and makes no calls")
         self.pending = call
