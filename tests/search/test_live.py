@@ -6,15 +6,18 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
+from tracelake.limits import INDEX_MARKS_KEPT
 from tracelake.search.build import build_part
-from tracelake.search.live import RowIds
+from tracelake.search.live import RowIds, write_marks
 from tracelake.search.model import Manifest, PartRef
-from tracelake.search.opening import OpenIndex
+from tracelake.search.opening import Links, OpenIndex
 from tracelake.search.query import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -111,3 +114,31 @@ def test_what_was_marked_before_is_not_written_again(
         written.append(len(list(tmp_path.glob("open-*/*.del"))))
     assert written == [3, 3, 4]
     assert [len(found(searcher, ids)) for searcher in kept] == [len(ids) - 70, len(ids) - 70, len(ids) - 71]
+
+
+def marked_often(index: tuple[Manifest, list[int]], folder: Path) -> None:
+    """Open an index again and again, one more row of the same part gone each time, and now and then the first again."""
+    manifest, ids = index
+    opened = OpenIndex(OBJECTS, folder)
+    kept: list[tuple[Searcher, int]] = []
+    often, newest = range(1, 3 * INDEX_MARKS_KEPT), range(20, 20 + INDEX_MARKS_KEPT - 1)
+    with patch("tracelake.search.opening.write_marks", side_effect=write_marks) as written:
+        for gone in (*often, 1, 2, 1, *newest, 1, newest[-1]):
+            rows = SomeRows(ids, frozenset(ids[-gone:]), gone, counted=True)
+            kept.append((Searcher(OBJECTS, manifest, opened, rows), len(ids) - gone))
+            assert len(list(folder.glob("open-*/*.del"))) <= INDEX_MARKS_KEPT
+    assert written.call_count == len(often) + 2 + len(newest), "what was used last is there"
+    assert [len(found(searcher, ids)) for searcher, _ in kept] == [expected for _, expected in kept]
+
+
+def test_marks_of_a_part_that_stays_do_not_add_up(index: tuple[Manifest, list[int]], tmp_path: Path) -> None:
+    """A part may stay for weeks, while each commit replaces a row of it; searchers of before keep what they have."""
+    marked_often(index, tmp_path / "whole")
+    for number, broken in enumerate(
+        (
+            Broken("marks go", Links._drop, "newer[segment_id] > INDEX_MARKS_KEPT", "False"),
+            Broken("the newest stay", Links._drop, "reversed(list(self._marks))", "list(self._marks)"),
+            Broken("a use counts", Links._mark, "self._marks.pop((segment_id, number))", "there"),
+        )
+    ):
+        assert_caught(broken, lambda: marked_often(index, tmp_path / str(number)))  # noqa: B023  called at once

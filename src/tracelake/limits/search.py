@@ -99,6 +99,9 @@ INDEX_REPLACED_MIN: Final = 1_000
 """Documents whose rows were replaced that stay until their parts are merged. Beyond: the share decides."""
 INDEX_REPLACED_SHARE_MAX: Final = 0.3
 """The share of documents whose rows were replaced. Beyond: `doctor` says that scores suffer."""
+INDEX_MARKS_KEPT: Final = 4
+"""Files that say which documents of a part are left out, for commits that differ in that, while a process has the part
+open. Beyond: the longest unused goes, and is made again where it is asked for."""
 INDEX_MAPS_KEPT_FREE: Final = 2_000
 """Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables.
 Beyond: the search fails, and says how to allow more."""

@@ -12,6 +12,7 @@ import itertools
 import tempfile
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pathlib import Path
 import tantivy
 
 from tracelake._errors import DamageError, StorageError
+from tracelake.limits import INDEX_MARKS_KEPT
 from tracelake.search import fields
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
@@ -195,7 +197,7 @@ class Links:
         self._analyzer = analyzer
         self._index: tantivy.Index | None = None
         self._marks: dict[tuple[str, int], list[int]] = {}
-        """What each file of marks says: by segment, and by the number in its name."""
+        """What each file of marks says: by segment, and by the number in its name; what was used last is the last."""
         self._numbers = itertools.count(1)
 
     def open(
@@ -237,6 +239,7 @@ class Links:
         wanted = sorted(documents)
         for (segment_id, number), there in self._marks.items():
             if segment_id == segment.segment_id and there == wanted:
+                self._marks[segment_id, number] = self._marks.pop((segment_id, number))  # it was used last
                 return number
         number = next(self._numbers)
         name = self.directory / segment.segment_id.replace("-", "")
@@ -248,12 +251,15 @@ class Links:
         return number
 
     def _drop(self, kept: Set[str]) -> None:
-        """Take away the links of all other parts, and what marks their documents."""
+        """Take away the links of all other parts, what marks their documents, and marks that were used long ago."""
         for sha256 in self.headers.keys() - kept:
             for file in self.headers[sha256].segment_files:
                 (self.directory / file.name).unlink(missing_ok=True)
         self.headers = {sha256: header for sha256, header in self.headers.items() if sha256 in kept}
         segments = {segment.segment_id for header in self.headers.values() for segment in header.segments}
-        for segment_id, number in [key for key in self._marks if key[0] not in segments]:
-            del self._marks[segment_id, number]
-            (self.directory / f"{segment_id.replace('-', '')}.{number}.del").unlink(missing_ok=True)
+        newer: Counter[str] = Counter()
+        for segment_id, number in reversed(list(self._marks)):
+            newer[segment_id] += 1
+            if segment_id not in segments or newer[segment_id] > INDEX_MARKS_KEPT:
+                del self._marks[segment_id, number]
+                (self.directory / f"{segment_id.replace('-', '')}.{number}.del").unlink(missing_ok=True)
