@@ -11,10 +11,13 @@ from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_merges import counts, merger_of
 from tests.lake.test_lake_search import ingest
 from tests.pipeline.spans import a_span
+from tests.search.embedders import HERE
 from tracelake import DamageError
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.pipeline import index_build
 from tracelake.pipeline.index_merge import IndexMerger, _Behind
+from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.search.vectors import PLAIN
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess
 
@@ -63,6 +66,53 @@ def test_a_run_that_cannot_be_merged_holds_up_no_other(
         )
     ):
         assert_caught(broken, lambda: passing_by(tmp_path / str(number)))  # noqa: B023  called at once
+
+
+def getting_vectors(folder: Path) -> None:
+    """Damage rows of one of three transactions that came without vectors into an index that has them."""
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        ingest(lake, folder, 0, a_span(0, 0, note="refund"))
+        lake.maintenance.rebuild_index(vectors=f"{HERE}:bag_of_words", runner=InProcess())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(IndexOutput, "settings", lambda _: PLAIN)
+            patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
+            patch.setattr(Maintainer, "maintain", lambda *_: None)
+            for number in range(1, 4):
+                ingest(lake, folder, number, a_span(number, 0, note="refund"))
+        file = (
+            folder
+            / "lake"
+            / next(
+                part.path for part in lake.table("spans").scan.snapshot.parts if part.first_row_id >> 32 == 1
+            )
+        )
+        whole = file.read_bytes()
+        file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+        merger = merger_of(lake)
+        merger.maintain()
+        info = lake.index()
+        assert info is not None
+        assert info.without_vector == 1, "the others have theirs"
+        file.write_bytes(whole)
+        merger_of(lake).maintain()
+        info = lake.index()
+        assert info is not None
+        assert info.without_vector == 0
+
+
+def test_what_cannot_have_vectors_keeps_none_from_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named, and what came after it, and is whole, is found by meaning."""
+    getting_vectors(tmp_path)
+    assert "the index was not merged of transactions 1 to 1" in caplog.text
+    broken = Broken(
+        "others get vectors",
+        IndexMerger._step,
+        "self._merge_or_pass_by(standing, [each], behind, progress)\n    batches",
+        "self._merge(standing, [each], progress)\n    batches",
+    )
+    assert_caught(broken, lambda: getting_vectors(tmp_path / "broken"))
 
 
 def built_of_damaged_rows(folder: Path) -> None:

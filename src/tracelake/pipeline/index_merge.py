@@ -116,7 +116,7 @@ class IndexMerger:
             return self._merge_or_pass_by(standing, run, behind, progress)
         self._not_before = standing.transaction + until_due(all_generations, self.fan_out)
         for each in without_vectors(all_generations, standing.manifest.vectors):
-            self._merge(standing, [each], progress)
+            self._merge_or_pass_by(standing, [each], behind, progress)
         batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
         live = sum(ref.rows for ref in batches if ref.lower <= standing.transaction)
         if not counts_replaced(standing.manifest.documents, live):
