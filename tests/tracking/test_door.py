@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import random
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.tracking.requests import request, span_numbers, trace_id
-from tracelake._errors import BackPressureError, StorageError
+from tracelake import limits
+from tracelake._errors import BackPressureError, LimitError, StorageError, UsageError
 from tracelake.otlp.by_trace import COLUMNS, TraceSpans
+from tracelake.server.otlp import experiment_of
+from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, trace_info
 from tracelake.tracking.store import TrackingStore
 
 
@@ -28,9 +35,10 @@ def altered(number: int, column: str, value: object) -> TracedRequest:
 
 def stored(door: TrackingDoor, *requests: TracedRequest) -> list[object]:
     """Store requests as one group; return their answers."""
-    group, _ = door.join("protobuf", requests[0].payload, requests[0].traces)
-    for each in requests[1:]:
-        assert door.join("protobuf", each.payload, each.traces)[0] is group
+    first, *others = [(each.format, each.payload, each.traces, each.experiment_id) for each in requests]
+    group, _ = door.join(*first)
+    for each in others:
+        assert door.join(*each)[0] is group
     door.release(group)
     return list(group.written.result(HANG_S))
 
@@ -58,6 +66,63 @@ def test_what_the_database_refuses_is_refused_alone(store: TrackingStore, column
             trace_id(3): [1],
         }
         assert len(Outbox(store).waiting()) == 2
+
+
+def letters(seed: int, count: int) -> str:
+    """Return letters of four bytes each in which nothing repeats, so that no index makes them shorter."""
+    chance = random.Random(seed)
+    return "".join(chr(chance.randrange(0x10000, 0x110000)) for _ in range(count))
+
+
+def test_what_no_index_has_room_for_is_refused_alone(store: TrackingStore) -> None:
+    """PostgreSQL has no room for two long names in one key: that is of the request, and no store that is away."""
+    name, experiment_id = (
+        letters(1, limits.TRACKING_NAME_MAX_CHARS),
+        letters(2, limits.TRACKING_KEY_MAX_CHARS),
+    )
+    numbers = iter(range(1, 1_000))
+
+    def check() -> None:
+        one, long, other = next(numbers), next(numbers), next(numbers)
+        with closing(TrackingDoor(store)) as door:
+            too_long = replace(request((long, 1), workspace=name), experiment_id=experiment_id)
+            answers = stored(door, request((one, 1)), too_long, request((other, 1)))
+        assert [answers[0], answers[2]] == [None, None]
+        assert answers[1] is None if store.database.is_sqlite else isinstance(answers[1], UsageError)
+        assert {trace_id(one), trace_id(other)} <= store.traces([trace_id(one), trace_id(other)]).keys()
+
+    check()
+    if not store.database.is_sqlite:
+        broken = Broken("it is of the store", TrackingDatabase._failures, "_POSTGRES_TOO_LARGE", '"none"')
+        assert_caught(broken, check)
+
+
+def test_the_longest_names_that_come_in_can_change_places(store: TrackingStore) -> None:
+    """What is written of a trace after it came is in its key too: a mark, or a size, makes it no longer than may be."""
+
+    def check() -> None:
+        for characters in range(limits.TRACKING_KEY_MAX_CHARS, 0, -1):
+            try:
+                experiment_id = experiment_of(letters(3, characters))
+                break
+            except LimitError:
+                continue
+        brought = request((characters, 1), workspace=letters(4, limits.TRACKING_NAME_MAX_CHARS))
+        outbox = Outbox(store)
+        assert store.write([replace(brought, experiment_id=experiment_id)]) == [None]
+        outbox.give_up([row.sequence for row in outbox.waiting()])
+        assert store.infos([trace_id(characters)])[trace_id(characters)]["archival_failure"] == INCOMPLETE
+        moved = update(trace_info).values(spans_location=ARCHIVE_REPO, archive_bytes=2**62)
+        with store.database.writing() as connection:
+            connection.execute(moved.where(trace_info.c.trace_id == trace_id(characters)))
+
+    check()
+    if not store.database.is_sqlite:
+        for bytes_max in ("10**9", "608"):
+            assert_caught(
+                Broken("an id is short", experiment_of, "> limits.EXPERIMENT_ID_MAX_BYTES", f"> {bytes_max}"),
+                check,
+            )
 
 
 def test_a_store_that_is_away_is_asked_once(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:

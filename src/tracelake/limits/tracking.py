@@ -8,6 +8,9 @@ TRACKING_NAME_MAX_CHARS: Final = 500
 """A name, model, session or user in a column of the tracking store. Beyond: the column is cut, the span kept whole."""
 TRACKING_KEY_MAX_CHARS: Final = 250
 """The key of a tag, or an id that is no trace's. Beyond: it is refused."""
+EXPERIMENT_ID_MAX_BYTES: Final = 500
+"""The id of an experiment that a request names, as UTF-8: with the longest name of a workspace it is in one key of an
+index, of which PostgreSQL takes 2,704 bytes. Beyond: it is refused."""
 TRACKING_VALUE_MAX_CHARS: Final = 8_000
 """The value of a tag. Beyond: it is refused."""
 EXPERIMENT_TAG_MAX_CHARS: Final = 5_000

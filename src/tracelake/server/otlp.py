@@ -196,6 +196,10 @@ def experiment_of(header: str) -> str:
         raise LimitError(
             f"x-mlflow-experiment-id has more than {limits.TRACKING_KEY_MAX_CHARS} characters; send an id"
         )
+    if len(experiment_id.encode()) > limits.EXPERIMENT_ID_MAX_BYTES:
+        raise LimitError(
+            f"x-mlflow-experiment-id has more than {limits.EXPERIMENT_ID_MAX_BYTES} bytes; send an id"
+        )
     return experiment_id or DEFAULT_EXPERIMENT
 
 

@@ -55,6 +55,8 @@ _Done = TypeVar("_Done")
 _SQLITE_THERE: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _POSTGRES_THERE: Final = "23505"
 """What databases call a key that is there already."""
+_POSTGRES_TOO_LARGE: Final = "54"
+"""How codes of PostgreSQL begin where a value is more than it can hold, such as a key of an index; others fit."""
 _SQLITE_PRAGMAS: Final = (
     # Before there is a table, so that a file from which much was deleted can give space back.
     "PRAGMA auto_vacuum = INCREMENTAL",
@@ -224,6 +226,10 @@ class TrackingDatabase:
                 "and try again later"
             ) from error
         except (exc.OperationalError, exc.InternalError, exc.InterfaceError) as error:
+            if (getattr(error.orig, "sqlstate", None) or "").startswith(_POSTGRES_TOO_LARGE):
+                raise UsageError(
+                    f"the tracking store has no place for such a value: {_text(error)}"
+                ) from error
             raise StorageError(
                 f"cannot {doing} {self.name}: {_text(error)}; repair it, then try again"
             ) from error
