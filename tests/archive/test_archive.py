@@ -21,7 +21,6 @@ from tracelake._errors import DamageError, NotFoundError, StorageError, UsageErr
 from tracelake.archive import archive as archives
 from tracelake.archive import passes, protocol
 from tracelake.archive import tables as archive_tables
-from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import path_in
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository
@@ -319,10 +318,10 @@ def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     tag(lake, "mlflow.trace.archiveNow", "{}")
     monkeypatch.setattr(passes, "read_back", _fail)
     assert lake.archive.run().fates == {"failed": 1}
-    assert Candidates(lake.tracking).at_once_of("0") == "{}"
+    assert lake.archive.marks() == {("0", "{}")}
     monkeypatch.undo()
     assert lake.archive.run().fates == {"archived": 1}
-    assert Candidates(lake.tracking).at_once_of("0") is None
+    assert not lake.archive.marks()
 
 
 def test_a8_retention_of_workspaces_and_experiments(make: Make) -> None:

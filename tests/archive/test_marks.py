@@ -12,6 +12,8 @@ from sqlalchemy import update
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
 from tests.broken import Broken, assert_caught
+from tests.tracking.requests import request
+from tracelake.archive import archive as archives
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.one_pass import OnePass, share_of
@@ -109,3 +111,71 @@ def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
         Broken("one has all", share_of, "-(-left // experiments)", "left"),
     ):
         assert_caught(broken, lambda: bounded(hot))
+
+
+def shared(hot: HotLake, numbers: Iterator[int], first: str) -> None:
+    """Check what becomes of the mark of an experiment of which one workspace is first, and another one waits."""
+    hot.tracking.write([request((next(numbers), 1), workspace="done")])
+    hot.commit()
+    waits = next(numbers)
+    hot.tracking.write([request((waits, 1), workspace="waits")])
+    tag(hot, ARCHIVE_NOW_TAG, "{}")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                archives, "_in_turn", lambda due: sorted(due, key=lambda each: each.workspace != first)
+            )
+            assert hot.archive.run().fates == {"archived": 1, "waiting": 1}
+            assert hot.archive.marks() == {("0", "{}")}, "what waits is not done"
+            hot.commit()
+            assert hot.archive.run().fates == {"archived": 1}
+            assert not hot.archive.marks()
+    finally:
+        hot.commit()
+        hot.archive.run()
+        for experiment_id, value in hot.archive.marks():
+            Candidates(hot.tracking).done_at_once(experiment_id, value)
+
+
+def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> None:
+    """Experiment 0 is of all: its mark stays until each of them is archived, whoever is first."""
+    numbers = iter(range(1, 1_000))
+    shared(hot, numbers, "done")
+    shared(hot, numbers, "waits")
+    for broken in (
+        Broken("one of them is enough", OnePass.take, "not undone[each.experiment_id]", "is_done"),
+        Broken(
+            "what waits counts too",
+            OnePass.take,
+            "-= each.is_now and is_done",
+            "-= each.is_now",
+        ),
+    ):
+        assert_caught(broken, lambda: shared(hot, numbers, "done"))
+
+
+def changed(hot: HotLake, number: int) -> None:
+    """Check that a mark stays that says more than the one that a pass is at."""
+    hot.write((number, 1))
+    tag(hot, ARCHIVE_NOW_TAG, '{"older_than":"99999d"}')
+
+    def mark_anew() -> bool:
+        Candidates(hot.tracking).done_at_once("0", '{"older_than":"99999d"}')
+        if not hot.archive.marks():
+            tag(hot, ARCHIVE_NOW_TAG, "{}")
+        return False
+
+    try:
+        assert hot.archive.run(stopping=mark_anew).fates == {}
+        assert hot.archive.marks() == {("0", "{}")}
+    finally:
+        hot.archive.run()
+        for experiment_id, value in hot.archive.marks():
+            Candidates(hot.tracking).done_at_once(experiment_id, value)
+
+
+def test_a_mark_that_is_set_while_a_pass_runs_is_for_the_next_one(hot: HotLake) -> None:
+    """What was due was told by the mark of before."""
+    changed(hot, 1)
+    broken = Broken("as it is now", OnePass.take, ", marks[", ", dict(self.candidates.marks())[")
+    assert_caught(broken, lambda: changed(hot, 2))

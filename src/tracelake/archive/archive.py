@@ -173,7 +173,7 @@ class LakeArchive:
             is_far = runner is not None or master is not None
             archive = self._far(settings, self._runners(runner, master)) if is_far else self._here(settings)
             at_once = ARCHIVE_TASKS_AT_ONCE if is_far else 1
-            one = OnePass(self._candidates, archive, at_once, places, report, stopping)
+            one = OnePass(self._candidates, archive, at_once, places, report, stopping, marks)
             one.take([each for each in due if each.cutoff_ns is not None], traces_max, on_progress)
         if TraceFate.ARCHIVED.value in report.fates:
             give_back(self._tracking.database, stopping)

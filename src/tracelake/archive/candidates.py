@@ -175,10 +175,6 @@ class Candidates:
             if experiment_id not in hot and _says_something(value):
                 self.done_at_once(experiment_id, value)
 
-    def at_once_of(self, experiment_id: str) -> str | None:
-        """Return the tag archiveNow of an experiment as it stands."""
-        return self._tags([experiment_id]).get(experiment_id, _SILENT)[1].get(ARCHIVE_NOW_TAG)
-
     def _experiments(self, limit: int | None, *, only_hot: bool) -> list[Any]:
         info = trace_info.c
         which = (info.spans_location == TRACKING_STORE,) if only_hot else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -10,6 +11,7 @@ from tracelake.archive.batches import BEGINNING, Place, TraceBatch
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveDue, ArchiveReport
 from tracelake.archive.retention import TraceFate, is_now_done
+from tracelake.archive.scheduling import Marks
 from tracelake.archive.spread import Archived
 from tracelake.limits import ARCHIVE_FAILURES_TOLD_MAX
 
@@ -28,6 +30,8 @@ class OnePass:
     places: dict[tuple[str, str], Place]
     report: ArchiveReport
     stopping: Callable[[], bool]
+    marks: Marks = frozenset()
+    """Those of archiveNow as they were before the pass looked what is due: what was set since is for the next one."""
 
     def take(
         self,
@@ -35,26 +39,33 @@ class OnePass:
         traces_max: int | None,
         on_progress: Callable[[ArchiveReport], None],
     ) -> None:
-        """Archive what is due. Each experiment has its share of a bound, and what those before it have left."""
+        """Archive what is due. Each experiment has its share of a bound, and what those before it have left.
+
+        One that workspaces share is here once for each of them, and its mark is done where all of these are.
+        """
         left = traces_max
+        undone = Counter(each.experiment_id for each in due if each.is_now)
+        marks = dict(self.marks)
         for place, each in enumerate(due):
             if self.stopping():
                 return
             share = None if left is None else share_of(left, len(due) - place)
-            taken = self._experiment(each, share, on_progress)
+            taken, is_done = self._experiment(each, share, on_progress)
             left = None if left is None else left - taken
+            undone[each.experiment_id] -= each.is_now and is_done
+            if each.is_now and not undone[each.experiment_id] and each.experiment_id in marks:
+                self.candidates.done_at_once(each.experiment_id, marks[each.experiment_id])
 
     def _experiment(
         self, due: ArchiveDue, share: int | None, on_progress: Callable[[ArchiveReport], None]
-    ) -> int:
-        """Take so many traces of an experiment at most; return how many those were."""
+    ) -> tuple[int, bool]:
+        """Take so many traces of an experiment at most; return how many those were, and whether that is all."""
         key = (due.experiment_id, due.workspace)
-        tag = self.candidates.at_once_of(due.experiment_id) if due.is_now else None
         began = behind = self.places.pop(key, BEGINNING)
         fates: list[TraceFate] = []
         for batches in _rounds(self.candidates.batches(due, share, began), self.at_once):
             if self.stopping():
-                return len(fates)
+                return len(fates), False
             for archived in self.archive(batches):
                 fates += [fate for fate, _ in archived.fates.values()]
                 self._tell(archived)
@@ -64,9 +75,8 @@ class OnePass:
             self.places[key] = behind
         if len(fates) == share or began != BEGINNING:  # there may be more, behind it or before
             self.report.goes_on = True
-        elif tag is not None and is_now_done(fates):
-            self.candidates.done_at_once(due.experiment_id, tag)
-        return len(fates)
+            return len(fates), False
+        return len(fates), is_now_done(fates)
 
     def _tell(self, archived: Archived) -> None:
         """Note what became of a batch."""
