@@ -106,6 +106,15 @@ def test_a_location_of_another_repository() -> None:
         path_in("memory://here", "memory://hereafter/7")
 
 
+def test_a_location_of_a_repository_that_was_moved() -> None:
+    """Its object has the name that it had: no other one ever has it."""
+    for layout, within in (("pack", "#5+9"), ("trace", "")):
+        for experiment in ("7", "packs", "a/traces/b"):
+            path = path_of(LAYOUTS[layout], experiment, "a" * 32, 3, ATTEMPT)
+            location = f"memory://there/packs/traces/{path.removesuffix('/traces.pb')}{within}"
+            assert path_in("memory://here", location) == path
+
+
 def test_what_is_read_back_is_compared() -> None:
     """A store that keeps less than it was given, or nothing, is found out before anything is cleared."""
 

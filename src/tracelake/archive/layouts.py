@@ -26,6 +26,7 @@ _PACKS: Final = "packs/"
 _OURS: Final = re.compile(
     r"packs/[0-9a-f]{32}\.pack|[^/]+/traces/tr-[^/]+/artifacts/[0-9]+-[0-9a-f]{32}/traces\.pb"
 )
+_OURS_SOMEWHERE: Final = re.compile(rf"(?<=/)(?:{_OURS.pattern})\Z")
 _IN_PACK: Final = re.compile(r"(.+\.pack)#([0-9]{1,15})\+([0-9]{1,15})", re.DOTALL)
 
 
@@ -79,15 +80,21 @@ def _stored(snapshot: HotSnapshot, location: str, at: Frame) -> Stored:
 
 
 def path_in(root: str, location: str) -> str:
-    """Return the object that a location of this repository names. Raises NotFoundError for one of another."""
-    if not location.startswith(f"{root}/"):
+    """Return the object of this repository that a location names.
+
+    A lake may have been moved, with its repository in it, since it was archived there: no other object has its name.
+    Raises NotFoundError where no upload of ours has such a name.
+    """
+    match = _IN_PACK.fullmatch(location)
+    path = match[1] if match else f"{location}/{FILE}"
+    if path.startswith(f"{root}/"):
+        return path.removeprefix(f"{root}/")
+    if (moved := _OURS_SOMEWHERE.search(path)) is None:
         raise NotFoundError(
             f"the archive at {location} is not in the repository {root}; `tracelake archive retention --location` "
             "says where it is"
         )
-    rest = location.removeprefix(f"{root}/")
-    match = _IN_PACK.fullmatch(rest)
-    return match[1] if match else f"{rest}/{FILE}"
+    return moved[0]
 
 
 def read_back(objects: ObjectStore, path: str, data: bytes) -> None:

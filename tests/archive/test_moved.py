@@ -1,0 +1,49 @@
+"""A lake that was moved, with its repository in it: what is archived there comes back, and can be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import span_numbers, trace_id
+from tracelake.archive.layouts import path_in
+from tracelake.tracking.place import find_tracking
+
+
+def moved(folder: Path, layout: str) -> None:
+    """Check what a moved lake says and does of traces that were archived before."""
+    was = HotLake(folder / "was", layout=layout, retention="1m")
+    with closing(was.tracking), closing(was.lake):
+        was.write((1, 1), (1, 2), (2, 1))
+        assert was.archive.run().fates == {"archived": 2}
+    (folder / "was").rename(folder / "now")
+    with closing(tracelake.open(folder / "now")) as lake:
+        tracking = find_tracking(lake.objects)
+        assert tracking is not None
+        with closing(tracking):
+            assert lake.verify().findings == ()
+            assert lake.archive.restore(trace_id(1))
+            assert span_numbers(tracking.traces([trace_id(1)])[trace_id(1)].data) == [1, 2]
+            assert lake.archive.delete([trace_id(2)]) == [trace_id(2)]
+            assert not [info.path for info in lake.objects.list("archive/")], "nobody names them any more"
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Return new directories."""
+    return (tmp_path / str(number) for number in count())
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_a_lake_can_be_moved(folders: Iterator[Path], layout: str) -> None:
+    """A location names the place of before, which nothing can be done about: its object is found by its own name."""
+    moved(next(folders), layout)
+    broken = Broken("where it was", path_in, "(moved := _OURS_SOMEWHERE.search(path)) is None", "True")
+    assert_caught(broken, lambda: moved(next(folders), layout))
