@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracelake._errors import InputError
+from tracelake._errors import DamageError, InputError, StorageError
 from tracelake.archive.model import HotSnapshot, Stored
 from tracelake.archive.retention import TraceFate
 from tracelake.otlp.by_trace import add_rows
@@ -63,7 +63,11 @@ class TablesRepository:
     def store(
         self, snapshots: Sequence[HotSnapshot]
     ) -> tuple[list[Stored], dict[str, tuple[TraceFate, str]]]:
-        """See `TraceRepository`."""
+        """See `TraceRepository`. What cannot be read of the tables keeps these traces hot, and no others."""
+        try:
+            held, self._as_of = self._tables.spans([snapshot.trace_id for snapshot in snapshots])
+        except (StorageError, DamageError, OSError) as error:
+            return [], {snapshot.trace_id: (TraceFate.FAILED, str(error)) for snapshot in snapshots}
         columns = SpanColumns()
         fates: dict[str, tuple[TraceFate, str]] = {}
         for snapshot in snapshots:
@@ -71,7 +75,6 @@ class TablesRepository:
                 add_rows(snapshot.data, columns)
             except InputError as error:
                 fates[snapshot.trace_id] = (TraceFate.MALFORMED, str(error))
-        held, self._as_of = self._tables.spans([snapshot.trace_id for snapshot in snapshots])
         for trace_id, missing, older in self._differences(pa.Table.from_batches([columns.take()]), held):
             fates.setdefault(
                 trace_id,

@@ -1,0 +1,59 @@
+"""Layout `lake` beside tables of which something cannot be read: what lies elsewhere leaves all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import trace_id
+from tracelake.archive.model import ArchiveReport
+from tracelake.archive.tables import TablesRepository
+from tracelake.tracking.schema import trace_info
+
+
+def parts(lake: HotLake) -> set[Path]:
+    """Return the files of table `spans`."""
+    return set((lake.path / "shards" / "spans").rglob("*.parquet"))
+
+
+def beside_damage(folder: Path) -> None:
+    """Check what a pass does of two experiments where rows of the first one are altered on the disk."""
+    lake = HotLake(folder, layout="lake", retention="1m")
+    try:
+        lake.write((1, 1))
+        (altered,) = parts(lake)
+        lake.write((2, 1))
+        with lake.tracking.database.writing() as connection:
+            is_second = trace_info.c.trace_id == trace_id(2)
+            connection.execute(update(trace_info).where(is_second).values(experiment_id="9"))
+        whole = altered.read_bytes()
+        altered.write_bytes(whole[:20] + bytes([whole[20] ^ 1]) + whole[21:])
+        report: ArchiveReport = lake.archive.run()
+        assert report.fates == {"failed": 1, "archived": 1}
+        assert altered.name in report.failures[trace_id(1)]
+        assert altered.name in str(report.problem)
+        assert lake.hot([1, 2]) == [1]
+        altered.write_bytes(whole)
+        assert lake.archive.run().fates == {"archived": 1}
+    finally:
+        lake.tracking.close()
+        lake.lake.close()
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Return new directories."""
+    return (tmp_path / str(number) for number in count())
+
+
+def test_a_damaged_part_keeps_only_what_is_in_it(folders: Iterator[Path]) -> None:
+    """A pass names it and goes on; it ended there, each time, with all that was behind."""
+    beside_damage(next(folders))
+    broken = Broken("damage is of some traces", TablesRepository.store, "StorageError, DamageError, ", "")
+    assert_caught(broken, lambda: beside_damage(next(folders)))
