@@ -22,6 +22,7 @@ from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.rows import ArchiveRows, standing
+from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking.database import at_once
 from tracelake.tracking.outbox import keep
 from tracelake.tracking.schema import (
@@ -335,7 +336,13 @@ class ArchiveStore(ArchiveRows):
 
 
 def _joined(trace_id: str, parts: Sequence[tuple[bytes, int]]) -> bytes:
-    """Return the parts of a trace as one `TracesData`. Raises DamageError."""
+    """Return the parts of a trace as one `TracesData`. Raises DamageError, also for what no archive gives back."""
+    size_bytes = sum(part_bytes for _, part_bytes in parts)
+    if size_bytes > TRACE_ARCHIVED_MAX_BYTES:
+        raise DamageError(
+            f"trace {trace_id} has {size_bytes} bytes, and the archive takes {TRACE_ARCHIVED_MAX_BYTES} of one trace; "
+            "it stays hot"
+        )
     data = b"".join(unpacked(trace_id, *part) for part in parts)
     if not data:
         raise DamageError(f"trace {trace_id} has no spans in the tracking store")

@@ -25,7 +25,8 @@ ARCHIVE_UPLOADS_AT_ONCE: Final = 8
 ARCHIVE_FOLDER_MAX_CHARS: Final = 250
 """The name of an experiment's directory in layout `trace`; disks have up to 255. Beyond: it is cut, with a hash."""
 TRACE_ARCHIVED_MAX_BYTES: Final = 1024 * MIB
-"""What one archived trace unpacks to. Beyond: its frame is taken for damage."""
+"""What one archived trace unpacks to. Beyond: it stays hot, marked as one that cannot be archived; a frame that says so
+is taken for damage."""
 ARCHIVE_FAILURES_TOLD_MAX: Final = 20
 """Traces that stayed hot which a pass tells the reasons of. Beyond: they are counted."""
 VERIFY_ALIKE_MAX: Final = 10
