@@ -9,15 +9,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tests.tracking.requests import request
+from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.pipeline.sources import outbox
 from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.outbox import Outbox, segments
+from tracelake.tracking.schema import INCOMPLETE, trace_parts
 from tracelake.tracking.store import TrackingStore
 
 
@@ -144,3 +146,28 @@ def test_broken_rules_are_caught(lake: tracelake.Lake, broken: Broken, check: ob
     """Broken once, each rule lets a test fail."""
     assert callable(check)
     assert_caught(broken, lambda: check(lake))
+
+
+def check_lacking(lake: tracelake.Lake, first: int) -> None:
+    """Let a row be taken of which the database has lost a part."""
+    store, before = lake.hot.set_up(), taken(lake)
+    store.write([request((first, 1), (first + 1, 1))])
+    (lacking,) = Outbox(store).waiting()
+    store.write([request((first + 2, 1))])
+    with store.database.writing() as connection:
+        connection.execute(delete(trace_parts).where(trace_parts.c.trace_id == trace_id(first)))
+    assert taken(lake) == before + 2
+    assert Outbox(store).waiting() == []
+    kept = [info.size_bytes for info in lake.objects.list(f"quarantine/{OUTBOX}/{lacking.sequence}")]
+    assert kept == [lacking.size_bytes]
+    left = trace_id(first + 1)
+    assert store.infos([left])[left]["archival_failure"] == INCOMPLETE
+
+
+def test_a_row_that_lacks_a_part_is_damaged(lake: tracelake.Lake) -> None:
+    """What is there of it is taken, and its traces say so; it was tried again for ever, as one that changes."""
+    check_lacking(lake, 1)
+    assert_caught(
+        Broken("it has its size", segments, '.ljust(row.size_bytes, b"\\0")', ""),
+        lambda: check_lacking(lake, 4),
+    )

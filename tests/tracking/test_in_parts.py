@@ -139,7 +139,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_deleted,
     ),
     (
-        Broken("a row has all its parts", outboxes.segments, "if len(payload) == row.size_bytes", "if True"),
+        Broken("a row has all its parts", outboxes.segments, '.ljust(row.size_bytes, b"\\0")', ""),
         check_lost,
     ),
 ]

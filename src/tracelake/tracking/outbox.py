@@ -33,7 +33,10 @@ class OutboxRow:
 
 
 def segments(connection: Connection, lake: int, sequences: Collection[int]) -> dict[int, bytes]:
-    """Return what rows say, by their numbers, of those that are there; nothing for one that lacks parts."""
+    """Return what rows say, by their numbers, of those that are there.
+
+    One that lacks parts has as many bytes as it should, with nothing in place of them: it is damaged, whoever reads it.
+    """
     query = select(outbox.c.sequence, outbox.c.payload, outbox.c.size_bytes)
     rows = connection.execute(query.where(outbox.c.lake == lake, outbox.c.sequence.in_(sequences))).all()
     parts: dict[int, list[tuple[str, int, bytes]]] = {row.sequence: [] for row in rows if not row.payload}
@@ -48,7 +51,7 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
     payloads = {}
     for row in rows:
         payload = row.payload or segment_of_frames([part[1:] for part in sorted(parts[row.sequence])])
-        payloads[row.sequence] = payload if len(payload) == row.size_bytes else b""
+        payloads[row.sequence] = payload[: row.size_bytes].ljust(row.size_bytes, b"\0")
     return payloads
 
 
