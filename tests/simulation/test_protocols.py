@@ -15,7 +15,7 @@ from tests.simulation.kafka_mutants import KAFKA_MUTANTS
 from tests.simulation.maintenance import MaintenanceScenario
 from tests.simulation.maintenance_mutants import MAINTENANCE_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.other_runs import ReleasesScenario
+from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.other_runs_mutants import OTHER_RUNS_MUTANTS
 from tests.simulation.overlap_mutants import OVERLAP_MUTANTS
 from tests.simulation.replicas import PipelineScenario
@@ -199,11 +199,16 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
             "a decision stands, whatever release began the next transaction meanwhile",
         ),
         (QuarantineTrimmingScenario(), 2511272, "who decides reads inputs of a transaction that is open"),
+        (ReshardedScenario(), 31337172, "an input that two died of, and one was silent about, is set aside"),
+        (
+            StepsScenario(),
+            31337328,
+            "inputs of a transaction that was set aside are taken by fewer at a time",
+        ),
     ],
-    ids=lambda value: value if isinstance(value, int) else "",
 )
-def test_seeds_of_decisions_that_failed_once(scenario: Scenario, seed: int, what: str) -> None:
-    """Runs in which somebody decides what becomes of a transaction, beside replicas."""
+def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> None:
+    """Runs that showed a mistake, of Tracelake or of what the scenario says, when they were first made."""
     run = run_once(scenario, FAULTS, seed=seed)
     assert run.error is None, what
     assert all(process.finished for process in run.processes), what
