@@ -414,7 +414,7 @@ def test_a14_a_damaged_archive_stays_as_it_is(make: Make, layout: str) -> None:
     lake.archive.run()
     repository = open_objects(f"{lake.lake.url}/archive")
     info = lake.tracking.traces([trace_id(1)])[trace_id(1)].info
-    path = path_in(repository.url, info["archive_location"])
+    path = path_in(repository, info["archive_location"])
     whole = repository.get(path)
     for damaged in (whole[:10], bytes([whole[0] ^ 1]) + whole[1:], None):
         repository.delete(path) if damaged is None else repository.put(path, damaged)

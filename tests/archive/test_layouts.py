@@ -46,7 +46,7 @@ def test_a14_an_object_that_is_missing_cut_or_flipped_is_named(layout: LayoutNam
     places = stored(objects, layout)
     assert [back(objects, place) for place in places] == list(DATA.values())
     place = places[0]
-    path = path_in(objects.url, place.location)
+    path = path_in(objects, place.location)
     whole = objects.get(path)
 
     def each_damage() -> None:
@@ -99,20 +99,28 @@ def test_names() -> None:
 
 
 def test_a_location_of_another_repository() -> None:
-    """It is not looked for in this one."""
-    with pytest.raises(NotFoundError, match="is not in the repository"):
-        path_in("memory://here", "memory://there/packs/1.pack#0+1")
-    with pytest.raises(NotFoundError):
-        path_in("memory://here", "memory://hereafter/7")
+    """It is not looked for in this one, where it would be taken for deleted."""
+
+    def check() -> None:
+        here = MemoryObjectStore("memory://here")
+        pack = path_of(LAYOUTS["pack"], "7", "a" * 32, 3, ATTEMPT)
+        for elsewhere in ("there/packs/1.pack#0+1", f"there/{pack}#0+1", "hereafter/7"):
+            with pytest.raises(NotFoundError, match="is not in the repository"):
+                path_in(here, f"memory://{elsewhere}")
+
+    check()
+    assert_caught(Broken("what is moved is there", path_in, "objects.head(moved[0]) is None", "False"), check)
 
 
 def test_a_location_of_a_repository_that_was_moved() -> None:
     """Its object has the name that it had: no other one ever has it."""
+    here = MemoryObjectStore("memory://here")
     for layout, within in (("pack", "#5+9"), ("trace", "")):
         for experiment in ("7", "packs", "a/traces/b"):
             path = path_of(LAYOUTS[layout], experiment, "a" * 32, 3, ATTEMPT)
             location = f"memory://there/packs/traces/{path.removesuffix('/traces.pb')}{within}"
-            assert path_in("memory://here", location) == path
+            here.put(path, b"data")
+            assert path_in(here, location) == path
 
 
 def test_what_is_read_back_is_compared() -> None:

@@ -189,7 +189,7 @@ def _check_objects(lake: Lake) -> None:
         objects = archive_objects.c
         rows = connection.execute(select(objects.path, objects.state, objects.traces)).all()
     repository = _repository(lake)
-    named = Counter(path_in(repository.url, location) for location in locations)
+    named = Counter(path_in(repository, location) for location in locations)
     assert {(path, state, count) for path, state, count in rows} == {
         (path, LIVE, count) for path, count in named.items()
     }

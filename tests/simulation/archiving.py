@@ -347,7 +347,7 @@ class ArchivingScenario(Scenario):
         named: dict[str, int] = {}
         for each in rows(self._ids()).values():
             if each.is_archived:
-                path = path_in(objects.url, each.place[0])
+                path = path_in(objects, each.place[0])
                 named[path] = named.get(path, 0) + 1
         listed = {info.path for info in objects.list("")} - {ATTACHMENT}
         require(listed == set(named), f"{listed ^ set(named)} is an orphan, or missing")

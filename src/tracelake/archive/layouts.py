@@ -79,20 +79,21 @@ def _stored(snapshot: HotSnapshot, location: str, at: Frame) -> Stored:
     )
 
 
-def path_in(root: str, location: str) -> str:
+def path_in(objects: ObjectStore, location: str) -> str:
     """Return the object of this repository that a location names.
 
-    A lake may have been moved, with its repository in it, since it was archived there: no other object has its name.
-    Raises NotFoundError where no upload of ours has such a name.
+    A lake may have been moved, with its repository in it, since it was archived there: its object has the name that it
+    had, and no other has. Raises NotFoundError for one of another repository, whose object this one does not have.
     """
     match = _IN_PACK.fullmatch(location)
     path = match[1] if match else f"{location}/{FILE}"
-    if path.startswith(f"{root}/"):
-        return path.removeprefix(f"{root}/")
-    if (moved := _OURS_SOMEWHERE.search(path)) is None:
+    if path.startswith(f"{objects.url}/"):
+        return path.removeprefix(f"{objects.url}/")
+    moved = _OURS_SOMEWHERE.search(path)
+    if moved is None or objects.head(moved[0]) is None:
         raise NotFoundError(
-            f"the archive at {location} is not in the repository {root}; `tracelake archive retention --location` "
-            "says where it is"
+            f"the archive at {location} is not in the repository {objects.url}; "
+            "`tracelake archive retention --location` says where it is"
         )
     return moved[0]
 
@@ -111,7 +112,7 @@ def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
 
 def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
     """Return an archived trace, a `TracesData`. Raises DamageError that names the object, StorageError (A9, A14)."""
-    path = path_in(objects.url, location)
+    path = path_in(objects, location)
     match = _IN_PACK.fullmatch(location)
     try:
         data = objects.get_range(path, int(match[2]), int(match[3])) if match else objects.get(path)

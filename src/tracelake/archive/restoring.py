@@ -70,7 +70,7 @@ def _path(objects: ObjectStore | None, location: str | None) -> str:
     if location is None or location.startswith(LAKE_LOCATION):
         return ""
     assert objects is not None, "who deletes what is in a repository has it open"
-    return path_in(objects.url, location)
+    return path_in(objects, location)
 
 
 def count_spans(data: bytes) -> int:

@@ -61,7 +61,7 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
     by_path = Counter[str]()
     for trace_id, location, size_bytes, sha256 in traces:
         try:
-            by_path[path_in(repository.url, location)] += 1
+            by_path[path_in(repository, location)] += 1
             read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
             if _is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
