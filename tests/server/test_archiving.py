@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import httpx
 import pytest
@@ -13,6 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
@@ -20,8 +23,10 @@ from tests.server.faults import FaultyStore
 from tests.server.process import serving
 from tests.server.test_metrics import Samples, scrape
 from tracelake.archive.archive import LakeArchive
+from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import ARCHIVE_NOW_TAG
 from tracelake.archive.scheduling import Marks
+from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
 from tracelake.server.archiving import Archiving
 from tracelake.tracking.inbox import Inbox
@@ -126,6 +131,39 @@ def test_whatever_the_database_raises_the_scheduler_goes_on(
     tag(lake, ARCHIVE_NOW_TAG, "{}")
     wait_until(lambda: not lake.hot([1, 2, 3]))
     assert archiving.totals.passes["failed"] >= 1
+
+
+def check_going_on() -> None:
+    """Check how often a scheduler whose lake fails in part makes passes without a pause, and where it stops."""
+    passes = [{"archived": 2, "failed": 1}, {"archived": 1}, {"failed": 1}, {"archived": 9}]
+
+    class Archive:
+        def run(self, **_wanted: object) -> ArchiveReport:
+            return ArchiveReport("lake", dry_run=False, fates=passes.pop(0), goes_on=True)
+
+    archiving = Archiving(
+        cast("Lake", SimpleNamespace(archive=Archive(), hot=SimpleNamespace(is_there=True)))
+    )
+    assert [archiving._turn(False), archiving._turn(False), archiving._turn(False)] == [True, True, False]
+    assert archiving.totals.passes == {"failed": 2, "done": 1}
+    assert [each.state for each in archiving.operations.newest()] == ["failed", "done", "failed"]
+
+
+def test_what_fails_keeps_no_others_for_the_interval() -> None:
+    """A pass that archived what it might is followed by the next, whatever failed in it, and one of failures is not."""
+    check_going_on()
+    for broken in (
+        Broken(
+            "what failed stops nothing",
+            Archiving._turn,
+            "report.goes_on",
+            "report.goes_on and not report.problem",
+        ),
+        Broken(
+            "no pass repeats failures", Archiving._turn, " and TraceFate.ARCHIVED.value in report.fates", ""
+        ),
+    ):
+        assert_caught(broken, check_going_on)
 
 
 def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], Archiving]) -> None:

@@ -95,7 +95,9 @@ class Archiving:
         archive.settings()
         is_whole = (experiment, older_than, traces_max) == (None, None, None)
         wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
-        return self.operations.begin(PASS, BY_REQUEST, lambda tell: self._pass(tell, is_whole, **wanted))
+        return self.operations.begin(
+            PASS, BY_REQUEST, lambda tell: _result(tell, self._report(tell, is_whole, **wanted))
+        )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
         """Begin to bring traces back. Raises UsageError, LimitError, BackPressureError."""
@@ -130,17 +132,22 @@ class Archiving:
         )
 
     def _turn(self, only_marked: bool) -> bool:
-        """Make a pass; return whether the next one can go on at once, which one that archived nothing would repeat."""
+        """Make a pass; return whether the next one can go on at once, which one that archived nothing would repeat.
+
+        Traces that cannot be archived keep no others waiting for the interval.
+        """
         if not self._has_hot_tier():
             return False
         wanted = {"only_marked": only_marked, "traces_max": limits.ARCHIVE_PASS_TRACES}
         asked_by = BY_MARK if only_marked else BY_INTERVAL
-        operation = self.operations.carry_out(
-            PASS, asked_by, lambda tell: self._pass(tell, not only_marked, **wanted)
-        )
-        if operation.state != "done" or operation.result is None:
-            return False
-        return bool(operation.result["goes_on"] and TraceFate.ARCHIVED.value in operation.result["traces"])
+        reports: list[ArchiveReport] = []
+
+        def one(tell: Tell) -> Result:
+            reports.append(self._report(tell, not only_marked, **wanted))
+            return _result(tell, reports[0])
+
+        self.operations.carry_out(PASS, asked_by, one)
+        return any(report.goes_on and TraceFate.ARCHIVED.value in report.fates for report in reports)
 
     def _has_hot_tier(self) -> bool:
         """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
@@ -155,7 +162,7 @@ class Archiving:
         except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
             return frozenset()  # the next pass says what the matter is
 
-    def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> Result:
+    def _report(self, tell: Tell, is_whole: bool, **wanted: Any) -> ArchiveReport:
         """Make one pass; `is_whole` where it takes all that is due."""
         with self._passing:
             try:
@@ -166,10 +173,7 @@ class Archiving:
                 self._failed(error)
                 raise
             self._count(report, is_whole)
-        if report.problem:
-            tell(told(report))
-            raise StorageError(report.problem)
-        return told(report)
+        return report
 
     def _failed(self, error: Exception) -> None:
         again = (
@@ -195,6 +199,14 @@ class Archiving:
             totals.problem = f"in the last archive pass {report.problem}"
         elif is_whole:
             totals.problem = None
+
+
+def _result(tell: Tell, report: ArchiveReport) -> Result:
+    """Return what a pass came to. Raises StorageError, after telling it, where something failed."""
+    if report.problem:
+        tell(told(report))
+        raise StorageError(report.problem)
+    return told(report)
 
 
 def _ids(trace_ids: Sequence[str]) -> list[str]:
