@@ -187,7 +187,9 @@ def test_what_comes_while_a_deletion_waits_is_read_by_the_pipeline(
             assert deletions[0].result() == IDS[:1]
         brought = outbox.read_all([row.sequence for row in outbox.waiting()])
         assert len(brought) == 1
-        assert all(brought.values())
+        assert all(data.strip(b"\0") for data in brought.values()), (
+            "one that lacks its parts is nothing but zeros"
+        )
 
     kept = "keep(connection, self.lake, gone)"
     assert_caught(Broken("rows lose the parts that tell them", ArchiveStore.delete, kept, "pass"), check)
