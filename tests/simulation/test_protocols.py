@@ -200,6 +200,12 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
         ),
         (QuarantineTrimmingScenario(), 2511272, "who decides reads inputs of a transaction that is open"),
         (ReshardedScenario(), 31337172, "an input that two died of, and one was silent about, is set aside"),
+        (ClientsScenario(), 77001121, "replicas end when all has arrived"),
+        (
+            ClientsScenario(),
+            77001226,
+            "of a client's transaction that was set aside few inputs are taken at a time",
+        ),
         (
             StepsScenario(),
             31337328,
