@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from tests.archive.place import HotLake
 from tests.tracking.conftest import new_url, postgres
 
 __all__ = ["new_url", "postgres"]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    """Return new directories."""
+    return (tmp_path / str(number) for number in count())
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
-import pytest
 from sqlalchemy import update
 
 from tests.archive.place import HotLake
@@ -44,12 +42,6 @@ def beside_damage(folder: Path) -> None:
     finally:
         lake.tracking.close()
         lake.lake.close()
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """Return new directories."""
-    return (tmp_path / str(number) for number in count())
 
 
 def test_a_damaged_part_keeps_only_what_is_in_it(folders: Iterator[Path]) -> None:

@@ -29,6 +29,12 @@ def hot(tmp_path: Path) -> Iterator[HotLake]:
         yield lake
 
 
+def unmark(hot: HotLake) -> None:
+    """Take all marks away, so that what comes next begins without any."""
+    for experiment_id, value in hot.archive.marks():
+        Candidates(hot.tracking).done_at_once(experiment_id, value)
+
+
 def marks(hot: HotLake) -> None:
     """Check what passes do to marks, with traces of 1970."""
     numbers = iter(range(1, 1000))
@@ -51,8 +57,7 @@ def marks(hot: HotLake) -> None:
             "nothing is hot, so all is done; what says nothing stays"
         )
     finally:
-        for experiment_id, value in hot.archive.marks():
-            Candidates(hot.tracking).done_at_once(experiment_id, value)
+        unmark(hot)
 
 
 def test_a_mark_goes_when_it_is_done(hot: HotLake) -> None:
@@ -99,8 +104,7 @@ def bounded(hot: HotLake) -> None:
         assert ("0", "{}") in hot.archive.marks(), "what waits is not done"
     finally:
         hot.commit()
-        for experiment_id, value in hot.archive.marks():
-            Candidates(hot.tracking).done_at_once(experiment_id, value)
+        unmark(hot)
 
 
 def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
@@ -133,8 +137,7 @@ def shared(hot: HotLake, numbers: Iterator[int], first: str) -> None:
     finally:
         hot.commit()
         hot.archive.run()
-        for experiment_id, value in hot.archive.marks():
-            Candidates(hot.tracking).done_at_once(experiment_id, value)
+        unmark(hot)
 
 
 def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> None:
@@ -170,8 +173,7 @@ def changed(hot: HotLake, number: int) -> None:
         assert hot.archive.marks() == {("0", "{}")}
     finally:
         hot.archive.run()
-        for experiment_id, value in hot.archive.marks():
-            Candidates(hot.tracking).done_at_once(experiment_id, value)
+        unmark(hot)
 
 
 def test_a_mark_that_is_set_while_a_pass_runs_is_for_the_next_one(hot: HotLake) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -33,12 +32,6 @@ def moved(folder: Path, layout: str) -> None:
             assert span_numbers(tracking.traces([trace_id(1)])[trace_id(1)].data) == [1, 2]
             assert lake.archive.delete([trace_id(2)]) == [trace_id(2)]
             assert not [info.path for info in lake.objects.list("archive/")], "nobody names them any more"
-
-
-@pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """Return new directories."""
-    return (tmp_path / str(number) for number in count())
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])

@@ -30,7 +30,7 @@ class OnePass:
     places: dict[tuple[str, str], Place]
     report: ArchiveReport
     stopping: Callable[[], bool]
-    marks: Marks = frozenset()
+    marks: Marks
     """Those of archiveNow as they were before the pass looked what is due: what was set since is for the next one."""
 
     def take(

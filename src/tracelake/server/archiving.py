@@ -96,7 +96,7 @@ class Archiving:
         is_whole = (experiment, older_than, traces_max) == (None, None, None)
         wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
         return self.operations.begin(
-            PASS, BY_REQUEST, lambda tell: _result(tell, self._report(tell, is_whole, **wanted))
+            PASS, BY_REQUEST, lambda tell: _result(tell, self._pass(tell, is_whole, **wanted))
         )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
@@ -143,7 +143,7 @@ class Archiving:
         reports: list[ArchiveReport] = []
 
         def one(tell: Tell) -> Result:
-            reports.append(self._report(tell, not only_marked, **wanted))
+            reports.append(self._pass(tell, not only_marked, **wanted))
             return _result(tell, reports[0])
 
         self.operations.carry_out(PASS, asked_by, one)
@@ -162,7 +162,7 @@ class Archiving:
         except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
             return frozenset()  # the next pass says what the matter is
 
-    def _report(self, tell: Tell, is_whole: bool, **wanted: Any) -> ArchiveReport:
+    def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> ArchiveReport:
         """Make one pass; `is_whole` where it takes all that is due."""
         with self._passing:
             try:
