@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,7 +66,7 @@ def measure_tracelake(contestant: Contestant, _folder: Path, layout: str, traces
     before, spans = contestant.database_bytes(), traces * SPANS_A_TRACE
     lake_before = _size(Path(contestant.lake)) - _inside(contestant)
     ids = fill(contestant, 1, traces)
-    until(lambda: not json_of(connected(contestant), "GET", "/api/v1/search?q=nothing")[1]["not_searched"])
+    until_searched(contestant)
     settle(contestant)
     yield _asked(contestant, "uncommitted", ids) | _database(contestant, "uncommitted", before, spans)
     cpu = contestant.cpu_s() + cpu_s(os.getpid())
@@ -144,13 +144,15 @@ def _size(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    began_s = time.monotonic()
-    while not holds():
-        _wait(began_s)
+def until_searched(contestant: Contestant) -> None:
+    """Wait until searches look at all that came, or at no more from one second to the next."""
+    began_s, left, before = time.monotonic(), "", "?"
+    while left != before:
+        before = left
+        _wait(began_s, 1.0)
+        left = str(json_of(connected(contestant), "GET", "/api/v1/search?q=*")[1]["not_searched"])
 
 
-def _wait(began_s: float) -> None:
+def _wait(began_s: float, pause_s: float = 0.2) -> None:
     assert time.monotonic() - began_s < WAIT_S, "nothing more comes"
-    time.sleep(0.2)
+    time.sleep(pause_s)

@@ -11,6 +11,7 @@ import tracelake
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
+from tracelake.archive.store import ArchiveStore
 from tracelake.lake import hot_traces
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.tracking.outbox import Outbox
@@ -64,7 +65,7 @@ def test_of_a_large_trace_what_waits_is_read(store: TrackingStore, read: list[tu
 
 @pytest.mark.usefixtures("read")
 def test_what_was_given_up_is_read(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where that is done while the trace is read: no table has these spans."""
+    """Also while that is done, and when somebody has taken the mark away: no table will ever have these spans."""
     traces, waiting = HotTraces(Uncommitted(store)), Outbox(store)
     for span in (1, 2, 3):
         store.write([request((1, span))])
@@ -79,6 +80,8 @@ def test_what_was_given_up_is_read(store: TrackingStore, monkeypatch: pytest.Mon
         return of_trace(self, trace_id, **asked)
 
     monkeypatch.setattr(Uncommitted, "of_trace", given_up)
+    assert span_ids(traces, 1) == [1, 2, 3]
+    assert ArchiveStore(store).unmark([trace_id(1)]) == [trace_id(1)]
     assert span_ids(traces, 1) == [1, 2, 3]
 
 

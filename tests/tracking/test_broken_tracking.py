@@ -125,8 +125,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "traces of what is given up say so",
             Outbox.give_up,
-            ".values(archival_failure=INCOMPLETE)",
-            ".values(archival_failure=None)",
+            "func.coalesce(of.archival_failure, INCOMPLETE)",
+            "None",
         ),
         check_given_up,
     ),

@@ -11,11 +11,12 @@ from contextlib import closing
 
 import psycopg
 import pytest
+from alembic import op
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
@@ -26,7 +27,7 @@ from tracelake.tracking import migrating
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import current, migrate
 from tracelake.tracking.migrations.copying import hold
-from tracelake.tracking.schema import HEAD, VERSION_TABLE, metadata
+from tracelake.tracking.schema import HEAD, INCOMPLETE, VERSION_TABLE, metadata, trace_info
 
 CONFIG = Config()
 CONFIG.set_main_option("script_location", str(migrating._SCRIPTS))
@@ -165,6 +166,50 @@ def test_the_isolation_of_a_migration_is_its_own(
     """The rule broken once: what the server's default is counts."""
     broken = Broken("isolation", migrate, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SELECT 1")
     assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
+
+
+def test_what_marks_said_was_given_up_is_kept(new_url: Callable[[], str]) -> None:
+    """A trace of which rows were given up says so after its mark is gone, also where an older release did it."""
+    with closing(TrackingDatabase(new_url())) as database:
+        migrate(database, "0005")
+        insert = (
+            "INSERT INTO tracelake_trace_info (lake, trace_id, workspace, experiment_id, start_ns, end_ns, state, "
+            "spans_location, archival_failure, updated_ns) VALUES (1, :mark, '', '0', 1, 1, '', '', :mark, 1)"
+        )
+        with database.writing() as connection:
+            connection.execute(text(insert), [{"mark": mark} for mark in (INCOMPLETE, "MALFORMED_TRACE")])
+        migrate(database)
+        with database.reading() as connection:
+            query = select(trace_info.c.trace_id).where(trace_info.c.given_up)
+            assert connection.execute(query).scalars().all() == [INCOMPLETE]
+
+
+def check_order(url: str) -> None:
+    """Ids of traces are in order of their bytes, whatever the database says of text."""
+    with closing(TrackingDatabase(url)) as database:
+        migrate(database)
+    query = (
+        "SELECT table_name, collation_name FROM information_schema.columns WHERE column_name = 'trace_id' AND "
+        "table_schema = current_schema()"
+    )
+    with closing(psycopg.connect(url)) as connection:
+        orders: dict[str, str] = dict(connection.execute(query).fetchall())
+    assert orders == {table.name: "C" for table in metadata.sorted_tables if "trace_id" in table.c}
+
+
+def test_ids_are_in_order_of_their_bytes(postgres: PostgresServer) -> None:
+    """Locks are taken in one order by all, in Danish too, and ids that begin so are beside each other."""
+    check_order(postgres.url(postgres.new_schema()))
+
+
+def test_another_order_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule broken once, for a table."""
+    execute = op.execute
+    monkeypatch.setattr(
+        op, "execute", lambda statement: None if "parts ALTER COLUMN" in statement else execute(statement)
+    )
+    with pytest.raises(AssertionError):
+        check_order(postgres.url(postgres.new_schema()))
 
 
 def test_a_newer_revision_is_refused(database: TrackingDatabase) -> None:

@@ -143,22 +143,20 @@ class Outbox:
     def give_up(self, sequences: Collection[int]) -> None:
         """Delete rows of which no table will have all spans: given up by the user, or damaged; again is fine.
 
-        Their traces say so: they are marked INCOMPLETE, and no pass takes them. What is hot of them stays, for it
-        may be all that there is.
+        Their traces say so, for good; and they are marked INCOMPLETE, so no pass takes them until somebody takes the
+        mark away. What is hot of them stays, for it may be all that there is.
         """
         for some in at_once(sequences):
             with self._database.writing() as connection:
                 self._locked(connection, some)
                 # Only of rows that are there: whoever took the mark away has decided, and this is done again and again.
                 waiting = self._locked_rows(connection, some)
+                of = trace_info.c
+                mark = func.coalesce(of.archival_failure, INCOMPLETE)
                 connection.execute(
                     update(trace_info)
-                    .where(
-                        trace_info.c.lake == self._lake,
-                        trace_info.c.trace_id.in_(self._traces(waiting)),
-                        trace_info.c.archival_failure.is_(None),
-                    )
-                    .values(archival_failure=INCOMPLETE)
+                    .where(of.lake == self._lake, of.trace_id.in_(self._traces(waiting)))
+                    .values(archival_failure=mark, given_up=True)
                 )
                 self._trim(connection, some)
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Index,
     Integer,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
 )
 
 from tracelake.limits import (
@@ -29,7 +31,7 @@ from tracelake.limits import (
     TRACKING_VALUE_MAX_CHARS,
 )
 
-HEAD: Final = "0005"
+HEAD: Final = "0006"
 """The revision that this release reads and writes."""
 VERSION_TABLE: Final = "tracelake_version"
 
@@ -49,7 +51,8 @@ metadata: Final = MetaData()
 _Number: Final = BigInteger().with_variant(Integer, "sqlite")
 """SQLite numbers rows by itself where a key is INTEGER, and only there."""
 _Name: Final = String(TRACKING_NAME_MAX_CHARS)
-_TraceId: Final = String(64)
+_TraceId: Final = String(64).with_variant(String(64, collation="C"), "postgresql")
+"""In order of its bytes, as Python has it, whatever order the database has: Danish has `aa` behind all letters."""
 
 
 def _key(name: str, type_: Any) -> Column[Any]:
@@ -118,6 +121,8 @@ trace_info: Final = Table(
     Column("archival_failure", String(64)),
     Column("db_payload_generation", Integer, nullable=False, server_default="0"),
     Column("updated_ns", BigInteger, nullable=False),
+    # For good, unlike the mark of it: the tables will never have spans that the store has.
+    Column("given_up", Boolean, nullable=False, server_default=false()),
     # What passes select by, in their order; with the last two all that is counted, without a look at the rows.
     Index(
         "tracelake_trace_info_by_place",

@@ -113,11 +113,11 @@ class Uncommitted:
         return waits
 
     def is_given_up(self, trace_id: str) -> bool:
-        """Whether the tables may lack what has left the outbox of a trace, as its mark says."""
+        """Whether the tables may lack what has left the outbox of a trace."""
         info = trace_info.c
-        query = select(info.archival_failure).where(info.lake == self._lake, info.trace_id == trace_id)
+        query = select(info.given_up).where(info.lake == self._lake, info.trace_id == trace_id)
         with self._database.reading() as connection:
-            return connection.execute(query).scalar() is not None
+            return bool(connection.execute(query).scalar())
 
     def of_trace(
         self, trace_id: str, *, at_most: int | None = None, waiting: bool = False
