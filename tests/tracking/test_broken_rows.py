@@ -46,7 +46,26 @@ def test_a_payload_has_the_bytes_that_its_row_says() -> None:
             unpacked(trace_id(1), packed, 3)
 
     check()
-    assert_caught(Broken("sizes are compared", unpacked, "len(data) != size_bytes", "False"), check)
+    assert_caught(Broken("sizes are compared", unpacked, "actual_bytes != size_bytes", "False"), check)
+
+
+def test_a_payload_that_says_it_is_huge_is_damage() -> None:
+    """What tells how much is in it may have flipped, too: that is damage like any other, and no want of memory."""
+    packed = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"ab" * 200)
+
+    def check() -> None:
+        damaged = 0
+        for value in range(256):
+            try:
+                # Byte 4 says how many bytes the size has.
+                assert unpacked(trace_id(1), packed[:4] + bytes([value]) + packed[5:], 400) == b"ab" * 200
+            except DamageError as error:
+                assert trace_id(1) in str(error)  # noqa: PT017  of most values, and not of all
+                damaged += 1
+        assert damaged > 200
+
+    check()
+    assert_caught(Broken("a size is looked at first", unpacked, "actual_bytes <= size_bytes", "True"), check)
 
 
 def test_writes_lock_traces_in_one_order() -> None:

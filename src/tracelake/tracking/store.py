@@ -296,15 +296,20 @@ def _segment(requests: Sequence[TracedRequest], refused: Collection[str] = ()) -
 
 def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
     """Return a part decompressed. Raises DamageError where it is not what was stored."""
+    data = b""
     try:
-        data = zstandard.ZstdDecompressor().decompress(payload, max_output_size=size_bytes)
+        # For as much as a frame says that it has, memory is taken before any of it is read.
+        actual_bytes = zstandard.frame_content_size(payload)
+        if actual_bytes <= size_bytes:
+            data = zstandard.ZstdDecompressor().decompress(payload, max_output_size=size_bytes)
+            actual_bytes = len(data)
     except zstandard.ZstdError as error:
         raise DamageError(
             f"the spans of trace {trace_id} in the tracking store cannot be read: {error}; restore the database"
         ) from error
-    if len(data) != size_bytes:
+    if actual_bytes != size_bytes:
         raise DamageError(
-            f"the spans of trace {trace_id} in the tracking store have {len(data)} bytes, not {size_bytes}; restore "
+            f"the spans of trace {trace_id} in the tracking store have {actual_bytes} bytes, not {size_bytes}; restore "
             "the database"
         )
     return data
