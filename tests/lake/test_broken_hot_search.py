@@ -20,6 +20,7 @@ from tracelake.lake.hot_lists import HotLists, WaitingRows
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_search import HotSearch
 from tracelake.lake.hot_traces import HotTraces
+from tracelake.lake.reads import WithReads
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.uncommitted import Uncommitted
 
@@ -53,6 +54,17 @@ def check_said(lake: tracelake.Lake, _folder: Path) -> None:
 
 def check_damage(lake: tracelake.Lake, _folder: Path) -> None:
     tests.test_damage_hides_nothing_else(lake, lake.hot.set_up())
+
+
+def check_list_damage(_lake: tracelake.Lake, folder: Path) -> None:
+    for how in shared_tests.DAMAGE:
+        with tracelake.init(folder / how) as of_its_own:
+            shared_tests.test_damage_hides_nothing_else(of_its_own, of_its_own.hot.set_up(), how)
+
+
+def check_not_listed(lake: tracelake.Lake, _folder: Path) -> None:
+    with closing(lake.pipeline(runner=InProcess())) as pipeline:
+        shared_tests.test_all_who_list_are_told_what_is_not(lake, lake.hot.set_up(), pipeline)
 
 
 def check_lists(lake: tracelake.Lake, _folder: Path) -> None:
@@ -286,6 +298,28 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken("damage hides nothing else", hot_rows.decoded, "except DamageError", "except KeyError"),
         check_damage,
+    ),
+    (
+        Broken(
+            "damage hides nothing else of a list", WaitingRows._read, "except DamageError", "except KeyError"
+        ),
+        check_list_damage,
+    ),
+    (
+        Broken("none of what is damaged is listed", WaitingRows._read, "if unread:", "if False:"),
+        check_list_damage,
+    ),
+    (
+        Broken("damage is said", WaitingRows._read, "unread.add(part.trace_id)", "pass"),
+        check_list_damage,
+    ),
+    (
+        Broken("what is refused is damage", hot_rows.add_part, "except InputError", "except KeyError"),
+        check_list_damage,
+    ),
+    (
+        Broken("tables say what they lack", WithReads._sql, "newer.not_listed is None", "True"),
+        check_not_listed,
     ),
     (
         Broken(

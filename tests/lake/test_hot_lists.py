@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
+from contextlib import closing
 
-import pyarrow as pa
 import pytest
+import zstandard
+from sqlalchemy import update
 
 import tracelake
+from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
-from tracelake._errors import BackPressureError
-from tracelake.lake.hot_lists import HotLists, WaitingRows
+from tracelake._errors import BackPressureError, DamageError
+from tracelake.lake.hot_lists import HotList, HotLists, WaitingRows
+from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.server.app import create_app
+from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.outbox import Outbox
+from tracelake.tracking.schema import trace_parts
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
@@ -38,10 +45,10 @@ def lists_of(lake: tracelake.Lake, store: TrackingStore) -> HotLists:
     return HotLists(lake._opened, Uncommitted(store))
 
 
-def counts(listed: Mapping[str, pa.Table]) -> dict[str, int]:
-    if not listed:
+def counts(listed: HotList) -> dict[str, int]:
+    if not listed.tables:
         return {}
-    return {str(row["trace_id"]): int(row["span_count"]) for row in listed["traces"].to_pylist()}
+    return {str(row["trace_id"]): int(row["span_count"]) for row in listed.tables["traces"].to_pylist()}
 
 
 def test_a_list_costs_what_came_since(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,13 +94,13 @@ def test_who_lists_together_shares_what_is_begun_next(
     lists, made = lists_of(lake, store), list[int]()
     make = HotLists._make
 
-    def noted(self: HotLists) -> Mapping[str, pa.Table]:
+    def noted(self: HotLists) -> HotList:
         made.append(1)
         return make(self)
 
     monkeypatch.setattr(HotLists, "_make", noted)
     store.write([request((1, 1))])
-    others: list[Mapping[str, pa.Table]] = []
+    others: list[HotList] = []
     monkeypatch.setattr(lists, "_making", Turns(lambda: others.append(lists.newest())))
     assert counts(lists.newest()) == {trace_id(1): 1}
     assert (len(made), len(others)) == (1, 1)
@@ -125,3 +132,96 @@ def test_a_list_is_not_waited_for_forever(
         with pytest.raises(ValueError, match="none"):
             lists.newest()
     assert counts(lists.newest()) == {trace_id(1): 1}
+
+
+def damage(store: TrackingStore, trace: int, change: Callable[[bytes], bytes]) -> None:
+    """Change the payload of the newest part of a trace, as a bad disk does."""
+    of = trace_parts.c
+    _, sequence, _ = Uncommitted(store).of_trace(trace_id(trace))[-1]
+    [part] = [each for each in Uncommitted(store).parts([sequence]) if each.trace_id == trace_id(trace)]
+    with store.database.writing() as connection:
+        changed = update(trace_parts).where(of.trace_id == trace_id(trace), of.sequence == sequence)
+        connection.execute(changed.values(payload=change(part.payload)))
+
+
+def flipped(payload: bytes) -> bytes:
+    return payload[:-6] + bytes([payload[-6] ^ 1]) + payload[-5:]
+
+
+def refused(packed: bytes) -> bytes:
+    """Return a payload of as many bytes that unpacks well, with a span that no door takes behind one that is good."""
+    whole = zstandard.ZstdDecompressor().decompress(packed)
+    data = whole.replace(b"\x12\x08" + (2).to_bytes(8), b"\x12\x08" + bytes(8))
+    assert len(data) == len(whole)
+    assert data != whole
+    return zstandard.ZstdCompressor().compress(data)
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "flipped": flipped,
+    "cut": lambda payload: payload[: len(payload) // 2],
+    "nothing": lambda _payload: b"",
+    "no zstd": lambda _payload: b"not zstd",
+    "huge": lambda payload: payload[:4] + b"\xc0" + payload[5:],
+    "refused": refused,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damage_hides_nothing_else(lake: tracelake.Lake, store: TrackingStore, how: str) -> None:
+    """A part that cannot be read is left out of lists alone, which say so; its trace is an error that names it."""
+    store.write([request((1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2))])
+    store.write([request((1, 2), (1, 3))])
+    whole = lists_of(lake, store)
+    assert whole.newest().not_listed is None
+    damage(store, 1, DAMAGE[how])
+    damage(store, 3, DAMAGE[how])
+    others = {trace_id(1): 1, trace_id(2): 1, trace_id(4): 2}
+    lists = lists_of(lake, store)
+    for _ in range(2):
+        listed = lists.newest()
+        assert counts(listed) == others
+        assert "the spans of 2 traces in the tracking store cannot be read" in str(listed.not_listed)
+    assert {row["trace_id"] for row in listed.tables["spans"].to_pylist()} == set(others)
+    # What was read before is not read again.
+    assert counts(whole.newest()) == {**others, trace_id(1): 3, trace_id(3): 2}
+    for trace in (1, 3):
+        with pytest.raises(DamageError, match=trace_id(trace)):
+            lake.trace(trace_id(trace))
+    store.write([request((3, 3))])
+    assert counts(lists.newest()) == {**others, trace_id(3): 1}
+
+
+def test_all_who_list_are_told_what_is_not(
+    lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """The API, the page and a table say so, in a workspace too, until the row has left the outbox."""
+    store.write([request((1, 1))])
+    store.write([request((2, 1))])
+    damage(store, 1, flipped)
+    with closing(TrackingDoor(store)) as door:
+        client = Client(create_app(lake, door))
+        document = client.get("/api/v1/traces").json()
+        assert [each["trace_id"] for each in document["traces"]] == [trace_id(2)]
+        assert "the spans of 1 traces" in document["not_listed"]
+        assert client.get("/api/v1/services").json() == {"services": ["checkout"]}
+        page = client.get("/")
+        assert (page.status_code, "Not all is listed: the spans of 1 traces" in page.text) == (200, True)
+        assert client.get(f"/api/v1/traces/{trace_id(1)}").status_code == 500
+        for of in (lake, lake.within("default")):
+            table = of.sql("SELECT trace_id FROM traces", uncommitted=True)
+            assert table.to_pylist() == [{"trace_id": trace_id(2)}]
+            assert table.schema.metadata[b"tracelake.not_listed"].startswith(b"the spans of 1 traces")
+            assert of.sql("SELECT trace_id FROM traces").schema.metadata is None
+        assert pipeline.run_once() is not None
+        document = client.get("/api/v1/traces").json()
+        assert (len(document["traces"]), document["not_listed"]) == (1, None)
+
+
+def test_lists_of_what_is_damaged_alone(lake: tracelake.Lake, store: TrackingStore) -> None:
+    """Where nothing that waits can be read the list is empty, and says why."""
+    store.write([request((1, 1))])
+    damage(store, 1, flipped)
+    listed = lists_of(lake, store).newest()
+    assert counts(listed) == {}
+    assert listed.not_listed is not None

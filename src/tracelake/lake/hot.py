@@ -8,7 +8,7 @@ answer does not depend on the tier that gave it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from threading import Lock
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.claimed import standing
-from tracelake.lake.hot_lists import HotLists, summaries
+from tracelake.lake.hot_lists import HotList, HotLists, summaries
 from tracelake.lake.hot_search import BothTiersSearch, HotSearch
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
@@ -153,15 +153,13 @@ class HotTier:
             experiment_ids, filter, max_results, order_by, page_token
         )
 
-    def newer(self) -> Mapping[str, pa.Table]:
-        """Return rows of tables `spans` and `traces` for traces that no commit holds whole yet, the newest of them.
+    def newer(self) -> HotList:
+        """Return what lists show beside a commit: the newest traces of those that no commit holds whole yet.
 
         Ask for it before the commit is chosen that it stands beside.
         """
         store = self.store
-        if store is None:
-            return {}
-        return self._reads_of(store)[0].newest()
+        return HotList() if store is None else self._reads_of(store)[0].newest()
 
     def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[tuple[str, str]]]:
         """Return the rows of a trace, and workspace and id of spans of which the tracking store has a claim."""

@@ -8,6 +8,7 @@ one that is begun next: so what lists have in memory does not grow with those wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
 from typing import Final
@@ -16,22 +17,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake import limits
-from tracelake._errors import BackPressureError
+from tracelake._errors import BackPressureError, DamageError
 from tracelake.batching import batches
 from tracelake.lake.claimed import standing
+from tracelake.lake.hot_rows import add_part, cannot_be_read
 from tracelake.lake.opened import OpenLake
-from tracelake.otlp.by_trace import add_rows
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql
-from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted
 from tracelake.versions.branches import MAIN
 
 _PART: Final = pa.field("_part", pa.int64())
+
+
+@dataclass(frozen=True, slots=True)
+class HotList:
+    """What lists show beside a commit."""
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Rows of `spans` and `traces`, all of the traces that they are of; none where nothing waits."""
+    not_listed: str | None = None
+    """What waits, and is not among them."""
 
 
 class HotLists:
@@ -44,11 +54,11 @@ class HotLists:
         self._begun = 0
         self._made = 0
         """The number of the list that was made last."""
-        self._list: Mapping[str, pa.Table] = {}
+        self._list = HotList()
         self._waiting = WaitingRows(uncommitted)
 
-    def newest(self) -> Mapping[str, pa.Table]:
-        """Return the rows of tables `spans` and `traces`, of a list that was begun after this call.
+    def newest(self) -> HotList:
+        """Return a list that was begun after this call.
 
         Raises BackPressureError.
         """
@@ -66,7 +76,7 @@ class HotLists:
         finally:
             self._making.release()
 
-    def _make(self) -> Mapping[str, pa.Table]:
+    def _make(self) -> HotList:
         # Before the commit is chosen: what has left the outbox is in that commit.
         ids, waiting = self._waiting.newest()
 
@@ -79,14 +89,17 @@ class HotLists:
             hot = waiting if len(shown) == len(ids) else waiting.filter(of_shown)
             return standing([hot, view.spans_of(shown)])
 
+        unread = len(self._waiting.unread)
+        not_listed = cannot_be_read(unread) if unread else None
         rows = self._opened.read(MAIN, read) if ids else None
         if rows is None:
-            return {}
+            return HotList({}, not_listed)
         nothing = pa.nulls(len(rows), pa.int64())
-        return {
+        tables = {
             "spans": rows.append_column(TRANSACTION_FIELD.with_nullable(True), nothing),
             "traces": summaries(rows),
         }
+        return HotList(tables, not_listed)
 
 
 class WaitingRows:
@@ -98,35 +111,42 @@ class WaitingRows:
         self._numbers: dict[ListedPart, int] = {}
         """The parts that have been read, as column `_part` has them."""
         self._next = count()
+        self.unread: frozenset[str] = frozenset()
+        """The traces of which some waits that could not be read. Each time it is tried again."""
 
     def newest(self) -> tuple[list[str], pa.Table]:
         """Return the traces of which spans wait, the newest first, and the rows of these spans.
 
-        Raises DamageError, InputError.
+        A part that cannot be read is left out, alone.
         """
         wanted = self._uncommitted.listed()
         kept = {part: self._numbers[part] for part in wanted if part in self._numbers}
-        rows = self._rows
+        rows, unread = self._rows, set[str]()
         if len(kept) < len(self._numbers):
             rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(kept.values(), _PART.type)))
         for step in steps([part for part in wanted if part not in kept]):
-            numbers, new = self._read(step)
+            numbers, new = self._read(step, unread)
             kept |= numbers
             rows = pa.concat_tables([rows, new])
-        self._rows, self._numbers = rows.combine_chunks(), kept
+        self._rows, self._numbers, self.unread = rows.combine_chunks(), kept, frozenset(unread)
         return list(dict.fromkeys(trace_id for trace_id, _, _ in wanted)), self._rows
 
-    def _read(self, step: Sequence[ListedPart]) -> tuple[dict[ListedPart, int], pa.Table]:
-        """Return numbers and rows of parts, of those that are still there."""
+    def _read(self, step: Sequence[ListedPart], unread: set[str]) -> tuple[dict[ListedPart, int], pa.Table]:
+        """Return numbers and rows of parts, of those that are still there; note the traces of what cannot be read."""
         columns, of_rows = SpanColumns(), list[int]()
         numbers: dict[ListedPart, int] = {}
         for part in self._uncommitted.of_traces(step):
-            number = numbers[part.trace_id, part.sequence, part.size_bytes] = next(self._next)
-            add_rows(unpacked(part.trace_id, part.payload, part.size_bytes), columns)
+            number = next(self._next)
+            try:
+                add_part(part, columns)
+                numbers[part.trace_id, part.sequence, part.size_bytes] = number
+            except DamageError:
+                unread.add(part.trace_id)
             of_rows += [number] * (columns.rows - len(of_rows))
-        return numbers, pa.Table.from_batches([columns.take()]).append_column(
-            _PART, pa.array(of_rows, _PART.type)
-        )
+        rows = pa.Table.from_batches([columns.take()]).append_column(_PART, pa.array(of_rows, _PART.type))
+        if unread:  # of a part that cannot be read some rows may have been added
+            rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(numbers.values(), _PART.type)))
+        return numbers, rows
 
 
 def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:

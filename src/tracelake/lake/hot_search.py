@@ -23,6 +23,7 @@ from tracelake import limits
 from tracelake._errors import QueryError, StorageError
 from tracelake.lake.claimed import standing_places
 from tracelake.lake.hot_parts import Covering, HotPart, HotParts
+from tracelake.lake.hot_rows import cannot_be_read
 from tracelake.lake.opened import NO_COMMIT, OpenLake
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer, named
@@ -291,8 +292,6 @@ def _taken(covering: Covering, *, left: frozenset[str] = frozenset()) -> _Taken:
             f"{again}"
         )
     if problems := sum(part.problems for part in parts):
-        said.append(
-            f"the spans of {problems:,} traces in the tracking store cannot be read: run `tracelake verify`"
-        )
+        said.append(cannot_be_read(problems))
     with_spans = tuple(part for part in parts if part.index is not None)
     return _Taken(with_spans, "; ".join(said) or None, left)

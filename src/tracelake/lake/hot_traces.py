@@ -17,10 +17,9 @@ from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import steps
-from tracelake.otlp.by_trace import add_rows
+from tracelake.lake.hot_rows import add_part
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS
-from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted
 
 
@@ -62,7 +61,7 @@ class HotTraces:
         """Return the rows of those of some parts that are still there."""
         columns = SpanColumns()
         for part in self._uncommitted.of_traces(parts):
-            add_rows(unpacked(part.trace_id, part.payload, part.size_bytes), columns)
+            add_part(part, columns)
         return pa.Table.from_batches([columns.take()])
 
 

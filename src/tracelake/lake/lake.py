@@ -107,7 +107,8 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         Args:
             query: one SELECT, of which DuckDB reads the parts of the lake at a commit, and nothing else.
             allow_files: whether it may read other files of this machine, and load extensions.
-            uncommitted: at `main`, also the newest traces of the hot tier that no commit holds yet.
+            uncommitted: at `main`, also the newest traces of the hot tier that no commit holds yet; what cannot be read
+                of them is left out, and told of in the metadata `tracelake.not_listed` of the table.
 
         Raises:
             QueryError: DuckDB refuses the query.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import Final
 
 import pyarrow as pa
 
 from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_lists import HotList
 from tracelake.lake.hot_search import BothTiersSearch
 from tracelake.lake.opened import OpenLake
 from tracelake.limits import SEARCH_HITS_DEFAULT
@@ -22,6 +24,9 @@ from tracelake.tables.newer import NewerRows
 from tracelake.tables.result_pages import name_of_search, nanoseconds, read_token
 from tracelake.tables.workspaces import told_of
 from tracelake.versions.branches import MAIN
+
+NOT_LISTED: Final = b"tracelake.not_listed"
+"""The key of a table's metadata that says what no commit holds yet and the table lacks."""
 
 
 class WithReads:
@@ -118,5 +123,10 @@ class WithReads:
 
     def _sql(self, query: str, at: str, uncommitted: bool, allow_files: bool = False) -> pa.Table:
         # What is newer is read before the commit is chosen that it stands beside.
-        newer = self._whole_hot.newer() if uncommitted and at == MAIN else {}
-        return self._opened.read(at, lambda view: view.sql(query, allow_files, newer, self._workspace))
+        newer = self._whole_hot.newer() if uncommitted and at == MAIN else HotList()
+        table = self._opened.read(
+            at, lambda view: view.sql(query, allow_files, newer.tables, self._workspace)
+        )
+        if newer.not_listed is None:
+            return table
+        return table.replace_schema_metadata({NOT_LISTED: newer.not_listed.encode()})

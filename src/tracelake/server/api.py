@@ -22,8 +22,10 @@ def api_routes(lake: Lake) -> APIRouter:
     @router.get("/traces", summary="List traces")
     def traces(wanted: Wanted) -> Response:
         page = list_traces(lake, wanted)
-        document = {"traces": page.traces, "more": page.more, "limit": wanted.limit, "offset": wanted.offset}
-        return json_response(document)
+        bounds = {"limit": wanted.limit, "offset": wanted.offset}
+        return json_response(
+            {"traces": page.traces, "more": page.more, **bounds, "not_listed": page.not_listed}
+        )
 
     @router.get("/services", summary="List the services that traces begin in")
     def services() -> Response:

@@ -103,6 +103,7 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
             "traces.html",
             "/api/v1/traces",
             traces=listing.traces,
+            not_listed=listing.not_listed,
             wanted=wanted,
             services=list_services(lake),
             orders=ORDERS,

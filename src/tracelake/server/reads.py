@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.lake.lake import Lake
+from tracelake.lake.reads import NOT_LISTED
 from tracelake.otlp.encode import encode, to_json
 from tracelake.results import Row
 from tracelake.search.query import Sort
@@ -53,6 +54,8 @@ class TracePage:
 
     traces: list[Row]
     more: bool
+    not_listed: str | None
+    """What no commit holds yet, and is not among them."""
 
 
 def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
@@ -68,12 +71,18 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
         tagged = ", ".join(map(literal, lake.annotations.traces_with(dict(wanted.tags))))
         conditions.append(f"trace_id IN ({tagged})" if tagged else "false")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    rows: list[Row] = lake.sql(
+    table = lake.sql(
         f"SELECT {TRACE_COLUMNS} FROM traces {where} ORDER BY {ORDER_BY[wanted.order]}, trace_id "
         f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}",
         uncommitted=True,
-    ).to_pylist()
-    return TracePage(rows[: wanted.limit], more=len(rows) > wanted.limit)
+    )
+    told = (table.schema.metadata or {}).get(NOT_LISTED)
+    rows: list[Row] = table.to_pylist()
+    return TracePage(
+        rows[: wanted.limit],
+        more=len(rows) > wanted.limit,
+        not_listed=None if told is None else told.decode(),
+    )
 
 
 def list_services(lake: Lake) -> list[str]:
