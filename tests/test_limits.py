@@ -51,7 +51,7 @@ NOT_LIMITS = {
     },
     "an estimate of a size": {
         *("MESSAGE_BYTES", "_JSON_BRACKET_BYTES", "_JSON_COMMA_BYTES", "_JSON_FACTOR", "_PROTOBUF_FACTOR"),
-        *("INPUT_COST_BYTES", "_CHUNK_BYTES", "_COLUMN_BYTES", "_ITEM_BYTES", "_ROW_BYTES", "_SUMMARY_BYTES"),
+        *("INPUT_COST_BYTES", "_CHUNK_BYTES", "_COLUMN_BYTES", "_ITEM_BYTES", "ROW_BYTES", "_SUMMARY_BYTES"),
         "_TABLE_BYTES",
     },
     "the rounding of floats": {"_DOUBLE_ERROR", "_LEAST_ERROR", "_SINGLE_ERROR"},

@@ -220,8 +220,10 @@ def test_a18_a_late_span_while_it_is_restored(make: Make) -> None:
         lake.archive.run()
         spans, late = LakeTables.spans, list[int]()
 
-        def overtaken(self: LakeTables, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
-            rows = spans(self, trace_ids)
+        def overtaken(
+            self: LakeTables, trace_ids: Sequence[str], claims: pa.Table | None = None
+        ) -> tuple[pa.Table, int]:
+            rows = spans(self, trace_ids, claims)
             if not late:
                 late.append(1)
                 lake.write((1, 2))
@@ -476,11 +478,11 @@ def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: p
     spans, transaction = tables.spans, tables.transaction
 
     def check() -> None:
-        monkeypatch.setattr(tables, "spans", lambda ids: (spans(ids)[0].slice(0, 0), 0))
+        monkeypatch.setattr(tables, "spans", lambda ids, _: (spans(ids)[0].slice(0, 0), 0))
         assert lake.archive.run().fates == {"waiting": 1}
-        monkeypatch.setattr(tables, "spans", lambda ids: (_altered(spans(ids)[0]), 0))
+        monkeypatch.setattr(tables, "spans", lambda ids, _: (_altered(spans(ids)[0]), 0))
         assert lake.archive.run().fates == {"waiting": 1}
-        monkeypatch.setattr(tables, "spans", lambda ids: (spans(ids)[0].take([0, 0]), 0))
+        monkeypatch.setattr(tables, "spans", lambda ids, _: (spans(ids)[0].take([0, 0]), 0))
         assert lake.archive.run().fates == {"waiting": 1}, "as many rows are not all of them"
         monkeypatch.setattr(tables, "spans", spans)
         monkeypatch.setattr(tables, "transaction", lambda: -1)

@@ -6,7 +6,7 @@ import random
 import shutil
 import threading
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
 
@@ -216,13 +216,13 @@ def test_the_commit_is_asked_for_what_waits_alone(
 ) -> None:
     """What was indexed here and has left the store is the commit's: its rows are not read to be compared."""
     asked: set[str] = set()
-    indexed_rows, waiting = CommitView.indexed_rows, Outbox.waiting
+    indexed_claims, waiting = CommitView.indexed_claims, Outbox.waiting
 
-    def looked_up(view: CommitView, trace_ids: Sequence[str]) -> object:
-        asked.update(trace_ids)
-        return indexed_rows(view, trace_ids)
+    def looked_up(view: CommitView, claims: pa.Table) -> object:
+        asked.update(map(str, claims["trace_id"].to_pylist()))
+        return indexed_claims(view, claims)
 
-    monkeypatch.setattr(CommitView, "indexed_rows", looked_up)
+    monkeypatch.setattr(CommitView, "indexed_claims", looked_up)
     store.write([request((1, 1), (4, 1), text="apple")])
     store.write([request((2, 1), (3, 1), (4, 2), text="apple")])
     assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (1, 2, 3, 4)})

@@ -201,8 +201,8 @@ def test_pages_go_on_where_they_began(
                     patch.setattr(
                         HotParts,
                         "_part",
-                        lambda parts, stored, sizes, analyzer, indexed=indexed, part=part: (
-                            indexed.append(len(stored)) or part(parts, stored, sizes, analyzer)
+                        lambda parts, stored, *rest, indexed=indexed, part=part: (
+                            indexed.append(len(stored)) or part(parts, stored, *rest)
                         ),
                     )
                     results = reader.search("apple", limit=13, page=page)

@@ -71,9 +71,9 @@ def test_a_service_without_hits_reads_no_rows(
     looked_up: list[int] = []
     lookup = Table.lookup
 
-    def counted(table: Table, trace_ids: Sequence[str], *rest: Any) -> Any:
+    def counted(table: Table, trace_ids: Sequence[str], *rest: Any, **more: Any) -> Any:
         looked_up.append(len(trace_ids))
-        return lookup(table, trace_ids, *rest)
+        return lookup(table, trace_ids, *rest, **more)
 
     monkeypatch.setattr(Table, "lookup", counted)
     assert found(lake, "work", service="nobody", limit=5) == set()

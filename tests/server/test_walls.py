@@ -48,7 +48,7 @@ from tracelake.otlp import placing
 from tracelake.search import complete, facets
 from tracelake.server import guard, routes, scope, taking
 from tracelake.server.app import create_app
-from tracelake.tables import commit_view, conditions, workspaces
+from tracelake.tables import commit_view, conditions, span_texts, workspaces
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking import annotations as tracking_annotations
 from tracelake.tracking import store, trace_search
@@ -478,7 +478,7 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
 
 TRACE, SEARCH, OF_MLFLOW = "traces/trace_id", "/api/v1/search", "/api/3.0/mlflow/"
 SEES, SAYS = commit_view.CommitView, tracking_annotations.Annotations
-LIKE = commit_view._texts_of
+LIKE = span_texts.texts_of
 
 
 @pytest.mark.parametrize(
@@ -487,7 +487,7 @@ LIKE = commit_view._texts_of
         (Broken("the lake of a request", scope.LakeOfRequest.__getattr__, "workspace is None", "True"), "services"),
         (Broken("SQL", SEES.sql, "here = table_within(table.name, rows, workspace)", "here = rows"), "services"),
         (Broken("sums", workspaces.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
-        (Broken("spans of a trace", SEES.spans_of, ", workspace)", ", None)"), TRACE),
+        (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),
         (Broken("hot spans", hot.HotTier._hot, "rows(each), workspace)", "rows(each), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
         (Broken("hits", SEES._rows_of, "only_within(sql, workspace)", "sql"), SEARCH),

@@ -69,7 +69,7 @@ class CommittedTables:
         """`at_once` is the same without the scheduler, for what is asked within a transaction, which is one step."""
         self._key_value, self._at_once = key_value, at_once
 
-    def spans(self, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
+    def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:  # noqa: ARG002
         """See `Tables`: one read, at one point in time."""
         commits = commits_of(self._key_value)
         batch = table_of(b"".join(data for commit in commits for data in commit.values()))

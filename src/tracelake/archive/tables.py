@@ -17,16 +17,23 @@ import pyarrow.compute as pc
 from tracelake._errors import DamageError, InputError, StorageError
 from tracelake.archive.model import HotSnapshot, Stored
 from tracelake.archive.retention import TraceFate
+from tracelake.batching import batches
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.by_trace import add_rows
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
+from tracelake.otlp.size import rows_bytes
 from tracelake.pipeline.claims import COLUMNS, KEY, ORDER, without_repeats
 from tracelake.tracking.schema import LAKE_LOCATION
 
 _BY_IDS: Final[Sequence[tuple[str, Literal["ascending"]]]] = (
     ("trace_id", "ascending"),
     ("span_id", "ascending"),
+)
+_TOO_LARGE: Final = (
+    f"its rows take more than {TRACE_ROWS_MAX_BYTES:,} bytes, with resource and scope at each of its spans; layouts "
+    "trace and pack archive it"
 )
 _MEASURES = ", ".join(part.split()[0] for part in ORDER.split(", "))
 _MISSING = f"""
@@ -45,8 +52,11 @@ group by g.trace_id having count(*) filter (where h.claim is null or h.claim < r
 class Tables(Protocol):
     """The tables of the lake on `main`."""
 
-    def spans(self, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
-        """Return the rows of these traces, and the transaction as of which they are; -1 where there is none."""
+    def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
+        """Return the rows of these traces, and the transaction as of which they are; -1 where there is none.
+
+        Where there are `claims`, others may be left out than those of spans that these are about.
+        """
 
     def transaction(self) -> int:
         """Return the last transaction that is on `main` now; -1 where there is none."""
@@ -64,28 +74,41 @@ class TablesRepository:
         self, snapshots: Sequence[HotSnapshot]
     ) -> tuple[list[Stored], dict[str, tuple[TraceFate, str]]]:
         """See `TraceRepository`. What cannot be read of the tables keeps these traces hot, and no others."""
-        try:
-            held, self._as_of = self._tables.spans([snapshot.trace_id for snapshot in snapshots])
-        except (StorageError, DamageError, OSError) as error:
-            return [], {snapshot.trace_id: (TraceFate.FAILED, str(error)) for snapshot in snapshots}
+        stored: list[Stored] = []
+        fates: dict[str, tuple[TraceFate, str]] = {}
+        for some in batches(snapshots, lambda each: rows_bytes(each.data), ARCHIVE_ROWS_MAX_BYTES):
+            fates |= (fates_of_some := self._fates(some))
+            location = f"{LAKE_LOCATION}{self._lake_id}#{self._as_of}"
+            stored += [
+                Stored(each.trace_id, each.generation, each.life, "", location, 0, "")
+                for each in some
+                if each.trace_id not in fates_of_some
+            ]
+        return stored, fates
+
+    def _fates(self, snapshots: Sequence[HotSnapshot]) -> dict[str, tuple[TraceFate, str]]:
+        """Return what keeps traces hot that the tables do not hold, or of which that cannot be told."""
         columns = SpanColumns()
         fates: dict[str, tuple[TraceFate, str]] = {}
         for snapshot in snapshots:
             try:
+                if rows_bytes(snapshot.data) > TRACE_ROWS_MAX_BYTES:
+                    raise InputError(_TOO_LARGE)
                 add_rows(snapshot.data, columns)
             except InputError as error:
                 fates[snapshot.trace_id] = (TraceFate.MALFORMED, str(error))
-        for trace_id, missing, older in self._differences(pa.Table.from_batches([columns.take()]), held):
+        claims = pa.Table.from_batches([columns.take()])
+        try:
+            held, self._as_of = self._tables.spans([each.trace_id for each in snapshots], claims)
+        except (StorageError, DamageError, OSError) as error:
+            failed = (TraceFate.FAILED, str(error))
+            return {snapshot.trace_id: fates.get(snapshot.trace_id, failed) for snapshot in snapshots}
+        for trace_id, missing, older in self._differences(claims, held):
             fates.setdefault(
                 trace_id,
                 (TraceFate.WAITING, f"{missing} of its spans are not in the tables, {older} are older"),
             )
-        location = f"{LAKE_LOCATION}{self._lake_id}#{self._as_of}"
-        return [
-            Stored(snapshot.trace_id, snapshot.generation, snapshot.life, "", location, 0, "")
-            for snapshot in snapshots
-            if snapshot.trace_id not in fates
-        ], fates
+        return fates
 
     def holds(self) -> bool:
         """See `TraceRepository`: `main` has not been taken back behind what was looked at."""

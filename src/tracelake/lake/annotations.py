@@ -16,7 +16,8 @@ from tracelake.archive.retention import (
 )
 from tracelake.lake.opened import OpenLake
 from tracelake.tables.built_in import TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.commit_view import CommitView, no_trace
+from tracelake.tables.commit_view import CommitView
+from tracelake.tables.whole_trace import no_trace
 from tracelake.tables.workspaces import within
 from tracelake.tracking.annotations import OF_COLUMNS, Annotations, Experiment
 from tracelake.tracking.experiment_search import ExperimentSearch

@@ -7,15 +7,16 @@ from functools import cached_property, lru_cache
 
 import pyarrow as pa
 
-from tracelake._errors import UsageError
+from tracelake._errors import LimitError, UsageError
 from tracelake._settings import find_metadata
 from tracelake.archive.archive import LakeArchive
 from tracelake.lake.location import open_location
 from tracelake.lake.opened import OpenLake
-from tracelake.limits import TASK_LAKES_OPEN_MAX
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TASK_LAKES_OPEN_MAX
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.maintenance import committed_upper
+from tracelake.tables.table import Table
 from tracelake.tracking.place import find_tracking
 from tracelake.versions.branches import MAIN
 
@@ -54,14 +55,25 @@ class LakeTables:
     def __init__(self, opened: OpenLake) -> None:
         self._opened = opened
 
-    def spans(self, trace_ids: Sequence[str]) -> tuple[pa.Table, int]:
+    def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
         """See `Tables`."""
 
         def read(view: CommitView) -> tuple[pa.Table, int]:
-            return view.table(TABLE_SPANS.name).lookup(list(trace_ids)), view.time_of(TABLE_SPANS.name)
+            table = view.table(TABLE_SPANS.name)
+            rows = table.lookup(trace_ids) if claims is None else _about(table, trace_ids, claims)
+            return rows, view.time_of(TABLE_SPANS.name)
 
         return self._opened.read(MAIN, read)
 
     def transaction(self) -> int:
         """See `Tables`."""
         return committed_upper(self._opened.repository, TABLE_SPANS.name) - 1
+
+
+def _about(table: Table, trace_ids: Sequence[str], claims: pa.Table) -> pa.Table:
+    """Return the rows of traces, those alone that claims are about where all take very much memory."""
+    try:
+        # As a rule the tables have the same spans.
+        return table.lookup(trace_ids, max_bytes=max(ARCHIVE_ROWS_MAX_BYTES, 2 * claims.nbytes))
+    except LimitError:
+        return table.about(claims, trace_ids)

@@ -24,9 +24,10 @@ from tracelake.lake.opened import OpenLake
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
-from tracelake.tables.commit_view import CommitView, no_trace, to_rows
+from tracelake.tables.commit_view import CommitView
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS, summed
+from tracelake.tables.whole_trace import no_trace, to_rows, too_large
 from tracelake.tables.workspaces import within
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up
@@ -169,7 +170,10 @@ class HotTier:
         def read(view: CommitView) -> pa.Table:
             full_id = view.full_id(trace_id, others, workspace)
             of_trace = [batch for batch in hot if len(batch) and str(batch["trace_id"][0]) == full_id]
-            return standing([*of_trace, view.spans_of([full_id], workspace)])
+            rows = standing([*of_trace, view.whole(full_id, workspace)])
+            if rows.nbytes > limits.TRACE_ROWS_MAX_BYTES:  # some of either tier
+                raise too_large(full_id)
+            return rows
 
         rows = self._opened.read(MAIN, read)
         if not len(rows):

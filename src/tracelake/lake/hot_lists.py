@@ -7,7 +7,7 @@ one that is begun next: so what lists have in memory does not grow with those wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from threading import Lock
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake import limits
-from tracelake._errors import BackPressureError, DamageError
+from tracelake._errors import BackPressureError, DamageError, LimitError
 from tracelake.batching import batches
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_rows import add_part, cannot_be_read
@@ -28,7 +28,7 @@ from tracelake.tables.built_in import TABLE_TRACES
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql
-from tracelake.tracking.uncommitted import ListedPart, Uncommitted
+from tracelake.tracking.uncommitted import ListedPart, Uncommitted, listed
 from tracelake.versions.branches import MAIN
 
 _PART: Final = pa.field("_part", pa.int64())
@@ -81,13 +81,18 @@ class HotLists:
         ids, waiting = self._waiting.newest()
 
         def read(view: CommitView) -> pa.Table | None:
-            shown = _shown(view, ids)
+            shown, committed = _shown(view, ids)
+            try:
+                here = view.spans_of(shown, max_bytes=limits.UNCOMMITTED_ROWS_MAX_BYTES)
+            except LimitError:  # all that a commit has some of is shown as it has them
+                shown = [trace_id for trace_id in shown if trace_id not in committed]
+                here = SPANS.empty_table()
             if not shown:
                 return None
             # Most often all are.
             of_shown = pc.is_in(waiting["trace_id"], pa.array(shown, pa.string()))
             hot = waiting if len(shown) == len(ids) else waiting.filter(of_shown)
-            return standing([hot, view.spans_of(shown)])
+            return standing([hot, here])
 
         unread = len(self._waiting.unread)
         not_listed = cannot_be_read(unread) if unread else None
@@ -117,29 +122,40 @@ class WaitingRows:
     def newest(self) -> tuple[list[str], pa.Table]:
         """Return the traces of which spans wait, the newest first, and the rows of these spans.
 
-        A part that cannot be read is left out, alone.
+        A part that cannot be read is left out, alone; a trace of which some takes too much memory, whole.
         """
         wanted = self._uncommitted.listed()
         kept = {part: self._numbers[part] for part in wanted if part in self._numbers}
-        rows, unread = self._rows, set[str]()
+        rows, unread, large = self._rows, set[str](), set[str]()
         if len(kept) < len(self._numbers):
             rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(kept.values(), _PART.type)))
         for step in steps([part for part in wanted if part not in kept]):
-            numbers, new = self._read(step, unread)
+            room_bytes = limits.UNCOMMITTED_ROWS_MAX_BYTES - rows.nbytes
+            numbers, new = self._read(step, room_bytes, unread, large)
             kept |= numbers
             rows = pa.concat_tables([rows, new])
         self._rows, self._numbers, self.unread = rows.combine_chunks(), kept, frozenset(unread)
-        return list(dict.fromkeys(trace_id for trace_id, _, _ in wanted)), self._rows
+        ids = list(dict.fromkeys(trace_id for trace_id, _, _ in wanted if trace_id not in large))
+        if not large:
+            return ids, self._rows
+        return ids, self._rows.filter(pc.is_in(self._rows["trace_id"], pa.array(ids, pa.string())))
 
-    def _read(self, step: Sequence[ListedPart], unread: set[str]) -> tuple[dict[ListedPart, int], pa.Table]:
-        """Return numbers and rows of parts, of those that are still there; note the traces of what cannot be read."""
+    def _read(
+        self, step: Sequence[ListedPart], room_bytes: int, unread: set[str], large: set[str]
+    ) -> tuple[dict[ListedPart, int], pa.Table]:
+        """Return numbers and rows of parts, of those that are still there.
+
+        Note the traces of what cannot be read, and of what there is no room for.
+        """
         columns, of_rows = SpanColumns(), list[int]()
         numbers: dict[ListedPart, int] = {}
         for part in self._uncommitted.of_traces(step):
             number = next(self._next)
             try:
-                add_part(part, columns)
-                numbers[part.trace_id, part.sequence, part.size_bytes] = number
+                add_part(part, columns, room_bytes, spread=False)
+                numbers[listed(part)] = number
+            except LimitError:
+                large.add(part.trace_id)
             except DamageError:
                 unread.add(part.trace_id)
             of_rows += [number] * (columns.rows - len(of_rows))
@@ -154,8 +170,11 @@ def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
     return batches(parts, lambda part: part[2], limits.UNCOMMITTED_SEARCH_STEP_BYTES)
 
 
-def _shown(view: CommitView, trace_ids: Sequence[str]) -> list[str]:
-    """Return the traces that are shown with what waits: not those of which a commit has many spans, nor beyond many."""
+def _shown(view: CommitView, trace_ids: Sequence[str]) -> tuple[list[str], Collection[str]]:
+    """Return the traces that are shown with what waits, and which of all the commit has some of.
+
+    Not shown are those of which it has many spans, nor what is beyond many.
+    """
     committed: dict[str, int] = {}
     for row in view.table(TABLE_TRACES.name).lookup(trace_ids, ["trace_id", "span_count"]).to_pylist():
         committed[row["trace_id"]] = committed.get(row["trace_id"], 0) + row["span_count"]
@@ -165,7 +184,7 @@ def _shown(view: CommitView, trace_ids: Sequence[str]) -> list[str]:
         if spans <= min(room, limits.UNCOMMITTED_LIST_TRACE_MAX_SPANS):
             shown.append(trace_id)
             room -= spans
-    return shown
+    return shown, committed.keys()
 
 
 def summaries(rows: pa.Table) -> pa.Table:

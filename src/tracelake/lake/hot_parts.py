@@ -48,6 +48,8 @@ class HotPart:
     """Its traces, each with the outbox rows that brought spans of it."""
     problems: int
     """How many parts of traces could not be read."""
+    large: frozenset[str]
+    """Traces of which it lacks some, whose rows there was no room for."""
     is_sifted: bool = False
     """Whether it has of its rows only what one query may find."""
 
@@ -137,8 +139,10 @@ class HotParts:
         passed = covering.texts.passing(rows, sieve, known, most_bytes)
         # In order of the rows, as all parts are: of equal hits the first of these comes first, on each page.
         stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
-        part = self._part(stored, passed.sizes, analyzer)
-        part = replace(part, problems=part.problems + passed.problems, is_sifted=True)
+        part = self._part(stored, passed.sizes, analyzer, covering.parts)
+        part = replace(
+            part, problems=part.problems + passed.problems, large=part.large | passed.large, is_sifted=True
+        )
         return replace(
             covering,
             parts=_in_order([*covering.parts, part]) if part.sizes else covering.parts,
@@ -252,16 +256,25 @@ class HotParts:
                 later += len(step)
             else:
                 rows = {each: new[each] for each in step}
-                parts.append(self._part(uncommitted.parts(rows), rows, analyzer))
+                parts.append(self._part(uncommitted.parts(rows), rows, analyzer, parts))
         return Covering(_in_order(parts), len(wanted) - len(sizes) + later, later=later)
 
-    def _part(self, stored: Sequence[StoredPart], sizes: Mapping[int, int], analyzer: Analyzer) -> HotPart:
-        """Return a part of what is stored, of these rows."""
-        rows, unread = decoded(stored)
-        ids = [next(self._row_ids) for _ in range(len(rows))]
-        rows = rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
+    def _part(
+        self,
+        stored: Sequence[StoredPart],
+        sizes: Mapping[int, int],
+        analyzer: Analyzer,
+        beside: Iterable[HotPart],
+    ) -> HotPart:
+        """Return a part of what is stored, of these rows, as far as others beside it leave room."""
+        held_bytes = sum(part.index.rows.nbytes for part in beside if part.index is not None)
+        read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes)
+        ids = [next(self._row_ids) for _ in range(len(read.rows))]
+        rows = read.rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
         came_by = frozenset((part.trace_id, part.sequence) for part in stored)
-        return HotPart(self._indexed(rows, analyzer), analyzer, sizes, came_by, len(unread))
+        index = self._indexed(rows, analyzer)
+        large = frozenset(part.trace_id for part in read.large)
+        return HotPart(index, analyzer, sizes, came_by, len(read.unread), large)
 
     def _indexed(self, rows: pa.Table, analyzer: Analyzer) -> UnpublishedPart | None:
         cache = self._opened.stores.cache / "search"
@@ -293,6 +306,7 @@ class HotParts:
             {sequence: size for part in some for sequence, size in part.sizes.items()},
             frozenset[tuple[str, int]]().union(*(part.came_by for part in some)),
             sum(part.problems for part in some),
+            frozenset[str]().union(*(part.large for part in some)),
         )
 
 

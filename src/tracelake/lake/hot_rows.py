@@ -1,28 +1,54 @@
-"""What is stored of traces, as rows of table `spans`."""
+"""What is stored of traces, as rows of table `spans`; never more of them than there is room for.
+
+Each row has its resource and scope beside it: a request of 1.5 MB with a large resource of a thousand small spans is a
+gigabyte of rows. So what a part becomes is known before it is made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from tracelake import limits
 from tracelake._errors import DamageError, InputError
 from tracelake.otlp.by_trace import add_rows, rows_of
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS
+from tracelake.otlp.size import rows_bytes
+from tracelake.tables.whole_trace import too_large
 from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import StoredPart
 
 
-def decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, list[StoredPart]]:
-    """Return the spans of parts, and the parts that cannot be read: these hide no others."""
+@dataclass(frozen=True, slots=True)
+class DecodedParts:
+    """The spans of some parts, and the parts that they are not of."""
+
+    rows: pa.Table
+    unread: Sequence[StoredPart]
+    """Those that cannot be read."""
+    large: Sequence[StoredPart]
+    """Those that there is no room for."""
+
+
+def decoded(parts: Sequence[StoredPart], room_bytes: float) -> DecodedParts:
+    """Return the spans of parts, as far as there is room for rows. A part that cannot be read hides no others."""
     payloads = list[tuple[StoredPart, bytes]]()
-    unread = list[StoredPart]()
+    unread, large = list[StoredPart](), list[StoredPart]()
     for part in parts:
         try:
-            payloads.append((part, unpacked(part.trace_id, part.payload, part.size_bytes)))
+            data = unpacked(part.trace_id, part.payload, part.size_bytes)
         except DamageError:
             unread.append(part)
+            continue
+        takes = rows_bytes(data)
+        if takes > room_bytes or grows_much(takes, data):
+            large.append(part)
+        else:
+            payloads.append((part, data))
+            room_bytes -= takes
     try:
         batches = [rows_of(b"".join(payload for _, payload in payloads)).take()]
     except InputError:
@@ -32,19 +58,43 @@ def decoded(parts: Sequence[StoredPart]) -> tuple[pa.Table, list[StoredPart]]:
                 batches.append(rows_of(payload).take())
             except InputError:
                 unread.append(part)
-    return pa.Table.from_batches(batches, batches[0].schema if batches else SPANS), unread
+    rows = pa.Table.from_batches(batches, batches[0].schema if batches else SPANS)
+    return DecodedParts(rows, unread, large)
 
 
-def add_part(part: StoredPart, columns: SpanColumns) -> None:
-    """Add the spans of a part to columns. Raises DamageError where it cannot be read; some may have been added then."""
+def add_part(part: StoredPart, columns: SpanColumns, room_bytes: float, *, spread: bool = True) -> None:
+    """Add the spans of a part to columns.
+
+    Raises LimitError where columns have no room for its rows, or rows grow much and may not (`spread`), DamageError
+    where it cannot be read; some may have been added then.
+    """
+    data = unpacked(part.trace_id, part.payload, part.size_bytes)
+    takes = rows_bytes(data)
+    if columns.approx_bytes + takes > room_bytes or (grows_much(takes, data) and not spread):
+        raise too_large(part.trace_id)
     try:
-        add_rows(unpacked(part.trace_id, part.payload, part.size_bytes), columns)
+        add_rows(data, columns)
     except InputError as error:
         raise DamageError(
             f"the spans of trace {part.trace_id} in the tracking store cannot be read: {error}; restore the database"
         ) from error
 
 
+def grows_much(rows_bytes: int, data: bytes) -> bool:
+    """Whether lists and searches leave a part to the pipeline, however much room there is: others need it too."""
+    return rows_bytes > max(
+        limits.UNCOMMITTED_PART_ROWS_MAX_BYTES, limits.UNCOMMITTED_PART_GROWTH_MAX * len(data)
+    )
+
+
 def cannot_be_read(traces: int) -> str:
     """Return what results say that lack spans of so many traces."""
     return f"the spans of {traces:,} traces in the tracking store cannot be read: run `tracelake verify`"
+
+
+def are_large(traces: int) -> str:
+    """Return what results say that lack spans of so many traces, since their rows take too much memory."""
+    return (
+        f"spans of {traces:,} traces have large resources, and are searched once the pipeline has taken them: search "
+        "again, or start it (`tracelake pipeline run`)"
+    )

@@ -23,7 +23,7 @@ from tracelake import limits
 from tracelake._errors import QueryError, StorageError
 from tracelake.lake.claimed import standing_places
 from tracelake.lake.hot_parts import Covering, HotPart, HotParts
-from tracelake.lake.hot_rows import cannot_be_read
+from tracelake.lake.hot_rows import are_large, cannot_be_read
 from tracelake.lake.opened import NO_COMMIT, OpenLake
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer, named
@@ -65,6 +65,8 @@ class _Taken:
     not_searched: str | None = None
     left: frozenset[str] = frozenset()
     """Traces of the parts of which no row is in the outbox any more: a commit that is chosen now has these spans."""
+    large: frozenset[str] = frozenset()
+    """Traces of which the parts lack some: which of their claims stand, the commit will tell."""
     apart: frozenset[int] = frozenset()
     """Rows that wait and are not searched: no page has them."""
     held: frozenset[str] = frozenset()
@@ -217,7 +219,8 @@ class HotSearch:
     def _beside(self, view: CommitView, taken: _Taken, name: str, page: str) -> NewerRows:
         """Return what stands beside a commit, for a page by its name: claims that lose against others are hidden.
 
-        So are those that have left the store: the commit has taken account of them, and is not asked.
+        So are those that have left the store: the commit has taken account of them, and is not asked; and those of
+        traces that are here in part, for what lacks may stand instead of them.
         """
         parts = taken.parts
         key = view.commit_id, parts
@@ -226,10 +229,10 @@ class HotSearch:
                 return newer
         indexes = [part.index for part in parts if part.index is not None]
         claims = pa.concat_tables([index.rows for index in indexes])
-        has_left = pc.is_in(claims["trace_id"], pa.array(sorted(taken.left), pa.string()))
+        has_left = pc.is_in(claims["trace_id"], pa.array(sorted(taken.left | taken.large), pa.string()))
         left = claims[ROW_ID.name].filter(has_left).to_numpy()
         claims = claims.filter(pc.invert(has_left)) if len(left) else claims
-        indexed = view.indexed_rows([str(trace_id) for trace_id in claims["trace_id"].unique().to_pylist()])
+        indexed = view.indexed_claims(claims)
         # Those of the commit come first: of equal claims the first stands.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), standing_places(every.select(SPANS.names)))
@@ -293,5 +296,7 @@ def _taken(covering: Covering, *, left: frozenset[str] = frozenset()) -> _Taken:
         )
     if problems := sum(part.problems for part in parts):
         said.append(cannot_be_read(problems))
+    if large := frozenset[str]().union(*(part.large for part in parts)):
+        said.append(are_large(len(large)))
     with_spans = tuple(part for part in parts if part.index is not None)
-    return _Taken(with_spans, "; ".join(said) or None, left)
+    return _Taken(with_spans, "; ".join(said) or None, left, large)

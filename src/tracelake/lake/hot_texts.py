@@ -16,7 +16,7 @@ from tracelake.batching import batches
 from tracelake.lake.hot_rows import decoded
 from tracelake.search.documents import written
 from tracelake.search.sieve import Sieve
-from tracelake.tracking.uncommitted import ListedPart, Uncommitted
+from tracelake.tracking.uncommitted import ListedPart, Uncommitted, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Passed:
     parts: Sequence[ListedPart]
     problems: int
     """How many parts of traces could not be read."""
+    large: frozenset[str]
+    """Traces of which some was not looked through, whose rows there was no room for."""
     held: frozenset[str]
     """The traces of which nothing passed."""
 
@@ -50,6 +52,8 @@ class HotTexts:
     """The rows, with the bytes of their spans."""
     unread: tuple[ListedPart, ...] = ()
     """Parts of traces that cannot be read."""
+    large: tuple[ListedPart, ...] = ()
+    """Those that take too much memory as rows."""
 
     def newer(
         self, uncommitted: Uncommitted, wanted: Mapping[int, int], until_s: float, step_bytes: int
@@ -63,15 +67,17 @@ class HotTexts:
         sizes = {each: size for each, size in self.sizes.items() if each in wanted}
         texts = [text for text in self.texts if any(part[1] in sizes for part in text.parts)]
         unread = [part for part in self.unread if part[1] in sizes]
+        large = [part for part in self.large if part[1] in sizes]
         new = [each for each in wanted if each not in sizes]
         for number, step in enumerate(batches(new, wanted.__getitem__, step_bytes)):
             if number > 0 and time.monotonic() > until_s:
                 break
-            read, bad = _read(uncommitted, step)
-            texts += read
-            unread += bad
+            read = _read(uncommitted, step)
+            texts += read.texts
+            unread += read.unread
+            large += read.large
             sizes.update((each, wanted[each]) for each in step)
-        return HotTexts(tuple(texts), sizes, tuple(unread))
+        return HotTexts(tuple(texts), sizes, tuple(unread), tuple(large))
 
     def passing(
         self, rows: Collection[int], sieve: Sieve, known: Collection[str], most_bytes: float
@@ -99,26 +105,27 @@ class HotTexts:
             sizes[row] = self.sizes[row]
             parts += of_rows[row]
         held = frozenset(text.trace_id for text in self.texts) - passing
-        return Passed(sizes, parts, len(self.unread), held)
+        return Passed(sizes, parts, len(self.unread), frozenset(part[0] for part in self.large), held)
 
 
-def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> tuple[list[HotText], list[ListedPart]]:
-    """Return the texts of rows, and the parts of traces that cannot be read."""
+def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> HotTexts:
+    """Return the texts of rows, as far as there is room, without their sizes."""
     stored = uncommitted.parts(list(rows))
-    table, bad = decoded(stored)
-    unread = [(part.trace_id, part.sequence, part.size_bytes) for part in bad]
+    read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES)
+    unread, large = (tuple(listed(part) for part in some) for some in (read.unread, read.large))
     texts: dict[str, list[str]] = defaultdict(list)
-    for batch in table.to_batches():
+    for batch in read.rows.to_batches():
         for trace_id, text in zip(batch["trace_id"].to_pylist(), written(batch).to_pylist(), strict=True):
             texts[str(trace_id)].append(str(text))
     parts: dict[str, list[ListedPart]] = defaultdict(list)
-    for part in stored:
-        if (listed := (part.trace_id, part.sequence, part.size_bytes)) not in unread:
-            parts[part.trace_id].append(listed)
-    return [
+    for part in map(listed, stored):
+        if part not in (*unread, *large):
+            parts[part[0]].append(part)
+    of_traces = [
         HotText(trace_id, tuple(parts[trace_id]), _distinct_lines("\n".join(some).lower()).encode())
         for trace_id, some in texts.items()
-    ], unread
+    ]
+    return HotTexts(tuple(of_traces), unread=unread, large=large)
 
 
 def _distinct_lines(text: str) -> str:

@@ -34,7 +34,8 @@ class HotTraces:
         """Return the rows of what is here of a trace, with the columns of SPANS; there may be several about a span.
 
         Of a large one what waits in the outbox alone, unless some of it was given up: a commit that is chosen after
-        this call has the rest. Raises DamageError, and BackPressureError where others read large traces for too long.
+        this call has the rest. Raises DamageError, LimitError for rows that take too much memory, BackPressureError
+        where others read large traces for too long.
         """
         # Not one more is listed than it takes to tell whether it is large.
         parts = self._uncommitted.of_trace(trace_id, at_most=limits.HOT_TRACE_PARTS + 1)
@@ -54,14 +55,14 @@ class HotTraces:
         if self._uncommitted.is_given_up(trace_id):
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
-            rows = standing([rows, self._read(step)])
+            rows = standing([rows, self._read(step, rows.nbytes)])
         return rows
 
-    def _read(self, parts: Sequence[ListedPart]) -> pa.Table:
-        """Return the rows of those of some parts that are still there."""
+    def _read(self, parts: Sequence[ListedPart], held_bytes: int = 0) -> pa.Table:
+        """Return the rows of those of some parts that are still there, beside what is held. Raises LimitError."""
         columns = SpanColumns()
         for part in self._uncommitted.of_traces(parts):
-            add_part(part, columns)
+            add_part(part, columns, limits.TRACE_ROWS_MAX_BYTES - held_bytes)
         return pa.Table.from_batches([columns.take()])
 
 

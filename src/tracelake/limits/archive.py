@@ -8,6 +8,9 @@ ARCHIVE_BATCH_TRACES: Final = 1_024
 """Traces of one batch of a pass, and of one pack. Beyond: the next batch."""
 ARCHIVE_BATCH_BYTES: Final = 32 * MIB
 """Their OTLP, uncompressed; a larger trace is a batch of its own. Beyond: the next batch."""
+ARCHIVE_ROWS_MAX_BYTES: Final = 256 * MIB
+"""What the rows of such traces take in memory that layout `lake` compares with the tables at once. Beyond: the next
+ones; a trace of which they take more is compared alone, as far as it can be read whole."""
 ARCHIVE_LOOK_TRACES: Final = 4_096
 """Traces that a pass looks for at once, the oldest, and makes batches of. Beyond: it looks again behind them."""
 TASK_LAKES_OPEN_MAX: Final = 8

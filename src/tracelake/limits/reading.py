@@ -20,6 +20,9 @@ footers are read again, of those that are too many."""
 COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
 """Bytes in memory of columns that a process keeps of the row groups in which it looked up traces last. Beyond: they are
 read again."""
+TRACE_ROWS_MAX_BYTES: Final = 512 * MIB
+"""What the rows of a trace take in memory that is read whole, resource and scope at each span. Beyond: 413; SQL reads
+columns of it."""
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query. Beyond: by one, which takes several processors."""
 READ_THROUGH_MAX_BYTES: Final = 64 * 1024
@@ -34,6 +37,8 @@ PLAIN_PART_MAX_BYTES: Final = 16 * 1024
 """Arrow bytes of a part that is written without compression. Beyond: it is compressed."""
 SPLIT_MIN_BYTES: Final = 32 * MIB
 """Parts, as stored, that one task reads together. Beyond: the next task."""
+BOUNDED_BATCH_ROWS: Final = 2_048
+"""Rows of one Arrow batch of a query whose rows may take so much memory and no more. Beyond: the next batch."""
 SPLIT_BATCH_ROWS: Final = 8_192
 """Rows of one Arrow batch that a task yields. Beyond: the next batch."""
 LISTEN_POLL_S: Final = 0.5

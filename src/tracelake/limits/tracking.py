@@ -62,6 +62,14 @@ UNCOMMITTED_LIST_TRACE_MAX_SPANS: Final = 10_000
 """Spans that a commit has of one such trace. Beyond: as above."""
 UNCOMMITTED_LIST_MAX_SPANS: Final = 100_000
 """Spans that a commit has of all such traces. Beyond: the newest of them are shown with what waits."""
+UNCOMMITTED_ROWS_MAX_BYTES: Final = 256 * MIB
+"""What rows that no commit holds yet take in memory, resource and scope at each span, of all that lists show, and of
+all that searches find. Beyond: lists show the others as commits have them, and a search says that it has not looked."""
+UNCOMMITTED_PART_ROWS_MAX_BYTES: Final = 32 * MIB
+"""The same of the spans of one trace that one request brought. Beyond: as above, where they grow much, too."""
+UNCOMMITTED_PART_GROWTH_MAX: Final = 8
+"""How many times the OTLP of such spans their rows may take; text takes two to three times. Beyond: as above, where it
+is much: a large resource of many small spans."""
 UNCOMMITTED_LIST_WAIT_S: Final = 30.0
 """How long who lists them waits for the lists of others. Beyond: 503."""
 HOT_TRACE_PARTS: Final = 64

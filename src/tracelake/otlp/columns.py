@@ -20,10 +20,9 @@ from tracelake.otlp.messages import Message
 from tracelake.otlp.names import KINDS, STATUSES
 from tracelake.otlp.resources import Resources, Scopes
 from tracelake.otlp.schema import OTLP_REST, SPANS
+from tracelake.otlp.size import ROW_BYTES
 from tracelake.otlp.values import RefusedError
 
-_ROW_BYTES: Final = 200
-"""About what the columns of fixed width and the ids of one span take."""
 _ZERO_SPAN: Final = "0" * 16
 
 _PLAIN_TYPES: Final = {
@@ -121,7 +120,7 @@ class SpanChecks:
         return _Read(plain, attributes, events, links, link_ids)
 
     def _count(self, spans: int, resource_bytes: int, scope_bytes: int) -> None:
-        expanded = spans * (_ROW_BYTES + resource_bytes + scope_bytes)
+        expanded = spans * (ROW_BYTES + resource_bytes + scope_bytes)
         if self._expanded_bytes + expanded > SPANS_EXPANDED_MAX_BYTES:
             # A payload of 64 MiB can repeat a large resource, or scope, for a million spans.
             raise RefusedError(

@@ -10,15 +10,15 @@ from functools import partial
 from typing import Final, get_args
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import pyarrow as pa
 
 from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS
-from tracelake.results import Row, TableInfo, Trace
+from tracelake.results import TableInfo, Trace
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.asked import BY_WORDS, By, asked_of
-from tracelake.search.documents import document_text
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.opening import OpenIndex
@@ -38,9 +38,11 @@ from tracelake.tables.pruning import Layout
 from tracelake.tables.result_pages import PageToken, name_of_search, nanoseconds, read_token
 from tracelake.tables.row_ids import TableRows
 from tracelake.tables.scan import Scan, checked, connection, select
+from tracelake.tables.span_texts import TEXT_COLUMNS, texts_of, texts_to_show
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table
 from tracelake.tables.traces import IN_ORDER, TRACES
+from tracelake.tables.whole_trace import no_trace, to_rows, whole
 from tracelake.tables.workspaces import made_of, only_within, table_within, told_of, within
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
@@ -60,7 +62,6 @@ _TOLD_COLUMNS: Final = (
 )
 """What a hit tells of its row."""
 _NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"
-_TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
 
 
 class CommitView:
@@ -173,17 +174,26 @@ class CommitView:
         return result
 
     def trace(self, trace_id: str) -> Trace:
-        """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError."""
+        """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError, LimitError."""
         full = self.full_id(trace_id)
-        spans = self.spans_of([full]).sort_by(IN_ORDER)
+        spans = self.whole(full).sort_by(IN_ORDER)
         summary = self._tables[TABLE_TRACES.name].lookup([full], TRACES.names[:-1]).to_pylist()
         if not summary or not len(spans):
             raise no_trace(trace_id)
         return Trace(full, summary[0], tuple(to_rows(spans)))
 
-    def spans_of(self, trace_ids: Sequence[str], workspace: str | None = None) -> pa.Table:
-        """Return the spans of traces as they were sent: not the transaction that brought them."""
-        return within(self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names), workspace)
+    def spans_of(
+        self, trace_ids: Sequence[str], workspace: str | None = None, max_bytes: int | None = None
+    ) -> pa.Table:
+        """Return the spans of traces as they were sent: not the transaction that brought them.
+
+        Raises LimitError where they take more memory.
+        """
+        return within(self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names, max_bytes), workspace)
+
+    def whole(self, trace_id: str, workspace: str | None = None) -> pa.Table:
+        """Return the spans of one trace, as `spans_of`. Raises LimitError where they take too much memory."""
+        return within(whole(self._tables[TABLE_SPANS.name], trace_id), workspace)
 
     def full_id(self, trace_id: str, others: Collection[str] = (), workspace: str | None = None) -> str:
         """Return a trace id by the unique beginning of it, here and among others. Raises NotFoundError."""
@@ -316,19 +326,20 @@ class CommitView:
         assert manifest is not None, "who asks for a searcher has an index, or rows beside it"
         every = rows if newer is None else WithUnpublished(rows, parts, newer.hidden)
         # Of the table and not of this view: a searcher that held its view would keep its lease for long.
-        texts_of = partial(_texts_of, table, newer)
+        of_span = partial(texts_of, table, newer)
         objects = self._stores.objects
-        return Searcher(objects, manifest, self._index, every, texts_of, at_once=False, unpublished=parts)
+        return Searcher(objects, manifest, self._index, every, of_span, at_once=False, unpublished=parts)
 
     def analyzer(self, default: Analyzer) -> Analyzer:
         """Return what makes words of texts here, the default where there is no index."""
         return default if (searcher := self.open_searcher()) is None else searcher.analyzer
 
-    def indexed_rows(self, trace_ids: Sequence[str]) -> pa.Table:
-        """Return the rows of traces that the index has, with the columns of SPANS and `_row_id`."""
-        searcher = self.open_searcher()
-        here = set() if searcher is None else searcher.traces_among(trace_ids)
-        return self._tables[TABLE_SPANS.name].lookup(sorted(here), [*SPANS.names, ROW_ID.name])
+    def indexed_claims(self, claims: pa.Table) -> pa.Table:
+        """Return the rows that the index has of the spans that some rows of SPANS are about, and `_row_id`."""
+        searcher, table = self.open_searcher(), self._tables[TABLE_SPANS.name]
+        traces = [str(trace_id) for trace_id in claims["trace_id"].unique().to_pylist()]
+        here = [] if searcher is None else sorted(searcher.traces_among(traces))
+        return table.about(claims, here)
 
     def _rows_of(
         self,
@@ -341,11 +352,13 @@ class CommitView:
     ) -> list[tuple[int, Hit]]:
         """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
         table = self._tables[TABLE_SPANS.name]
-        told = [*_TOLD_COLUMNS, *_TEXT_COLUMNS] if not where else table.schema.names
+        told = [*_TOLD_COLUMNS, *TEXT_COLUMNS] if not where else table.schema.names
         columns, ids = [ROW_ID.name, *told], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         with connection() as db:
-            db.register("found_rows", table.lookup(sorted(committed), columns))
+            # Of a trace of very many spans those of the hits alone are held.
+            of_hits = table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64))
+            db.register("found_rows", of_hits)
             db.register("wanted", pa.table({ROW_ID.name: pa.array(ids, pa.int64())}))
             sql = f"select * from found_rows semi join wanted using ({ROW_ID.name})"
             if newer is not None:
@@ -357,27 +370,10 @@ class CommitView:
         hits = []
         for place, hit in enumerate(raw_hits):
             if (row := by_id.get(hit.row)) is not None:
-                excerpt = highlight([*_first_texts(row), *document_text(row)], query, analyzer)
+                excerpt = highlight(texts_to_show(row), query, analyzer)
                 of_row = {column: row[column] for column in _TOLD_COLUMNS}
                 hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **of_row)))
         return hits
-
-
-def _texts_of(
-    spans: Table, newer: NewerRows | None, trace_id: str, span_id: str, workspace: str | None
-) -> list[str] | None:
-    """Return the texts of a span, None where there is none in the workspace."""
-    columns = ["span_id", "workspace", *_TEXT_COLUMNS]
-    rows = [] if newer is None else to_rows(within(newer.of_span(trace_id, span_id, columns), workspace))
-    rows = rows or to_rows(within(spans.lookup([trace_id], columns), workspace))
-    texts = [document_text(row) for row in rows if row["span_id"] == span_id]
-    return texts[0] if texts else None
-
-
-def _first_texts(row: Row) -> list[str]:
-    """Return the texts that an excerpt is cut from first, and from which it is where nothing matches."""
-    texts = (row[column] for column in ("output", "input", "status_message", "name"))
-    return [text for text in texts if text]
 
 
 def named_by(repository: Repository, commit_id: str | None) -> dict[str, Reference]:
@@ -388,13 +384,3 @@ def named_by(repository: Repository, commit_id: str | None) -> dict[str, Referen
         for folder in folders
         for path, reference in repository.scan(commit_id or "", *below(folder))
     }
-
-
-def no_trace(trace_id: str) -> NotFoundError:
-    """Return the error for a trace that is not there."""
-    return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
-
-
-def to_rows(table: pa.Table) -> list[Row]:
-    """Return rows with maps as dicts, at every level."""
-    return table.to_pylist(maps_as_pydicts="strict")

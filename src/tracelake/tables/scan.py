@@ -13,15 +13,18 @@ from typing import Final
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tracelake._errors import DamageError, NotFoundError, QueryError
+from tracelake._errors import DamageError, LimitError, NotFoundError, QueryError
 from tracelake.limits import (
+    BOUNDED_BATCH_ROWS,
     CHECK_THREADS_MAX,
     PART_COPIES_MAX_BYTES,
     QUERY_DATABASES_MAX,
     SPLIT_BATCH_ROWS,
     SPLIT_MIN_BYTES,
 )
+from tracelake.search.live import RowIds
 from tracelake.shards.buckets import may_share
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
@@ -140,14 +143,21 @@ class Scan:
         limit: int | None = None,
         *,
         distinct: bool = False,
+        max_bytes: int | None = None,
+        row_ids: RowIds | None = None,
     ) -> pa.Table:
-        """Return rows, or such as differ; arguments and errors as `Table.to_arrow`."""
+        """Return rows, or such as differ; arguments and errors as `Table.to_arrow`, the last two as `Table.lookup`."""
         scan = self.where(where)
         scan.check(files)
         query = scan._query(files, columns, where, order_by, limit, distinct=distinct)
         with connection() as db:
-            rows: pa.Table = select(db, query).to_arrow_table()
-        return rows
+            relation = select(db, query)
+            if max_bytes is None and row_ids is None:
+                rows: pa.Table = relation.to_arrow_table()
+                return rows
+            reader = relation.to_arrow_reader(BOUNDED_BATCH_ROWS)
+            batches = (_only(pa.Table.from_batches([each]), row_ids) for each in reader)
+            return pa.concat_tables([reader.schema.empty_table(), *_within(batches, max_bytes)])
 
     def is_sorted_by(self, key: str) -> bool:
         """Whether `lookup` finds rows by a text column: it sorts the parts, and they lie here."""
@@ -160,10 +170,17 @@ class Scan:
             and all(part.footer_bytes and part.first_key and not part.relative for part in self._parts)
         )
 
-    def lookup(self, files: LocalFiles, keys: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    def lookup(
+        self,
+        files: LocalFiles,
+        keys: Sequence[str],
+        columns: Sequence[str],
+        max_bytes: int | None = None,
+        row_ids: RowIds | None = None,
+    ) -> pa.Table:
         """Return columns of the rows of keys, which is quicker than a query; `_row_id` may be one of them.
 
-        Raises DamageError.
+        Raises DamageError, LimitError as `Table.lookup`.
         """
         (key,) = self.layout.bucketed_by
         wanted = sorted(set(keys))
@@ -174,7 +191,9 @@ class Scan:
         fields = pa.schema([schema.field(name).with_nullable(True) for name in columns])
         lookup = Lookup(_objects(self.objects_url), scan.snapshot, key, _columns)
         others = [name for name in columns if name != ROW_ID.name]  # which it adds by itself
-        rows = [each.select(list(columns)).cast(fields) for each in lookup.rows(wanted, others)]
+        looked_up = (_only(each, row_ids) for each in lookup.rows(wanted, others))
+        groups = (each.select(list(columns)).cast(fields) for each in looked_up)
+        rows = list(_within(groups, max_bytes))
         return pa.concat_tables(rows) if rows else fields.empty_table()
 
     def batches(
@@ -222,6 +241,23 @@ class Scan:
         query += f" order by {order(order_by)}" if order_by else ""
         query += f" limit {int(limit)}" if limit is not None else ""
         return query
+
+
+def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:
+    return rows if row_ids is None else rows.filter(pc.is_in(rows[ROW_ID.name], pa.array(row_ids)))
+
+
+def _within(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Table]:
+    """Yield tables as long as they take no more memory together. Raises LimitError."""
+    total_bytes = 0
+    for table in tables:
+        total_bytes += table.nbytes
+        if max_bytes is not None and total_bytes > max_bytes:
+            raise LimitError(
+                f"these rows take more than {max_bytes:,} bytes, with resource and scope at each span; ask for fewer "
+                "traces, or for columns of them by SQL"
+            )
+        yield table
 
 
 def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Changed) -> str:

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.limits import LOOKED_UP_TRACES_MAX
-from tracelake.otlp.schema import TRANSACTION_FIELD
+from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import TableInfo
+from tracelake.search.live import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
 from tracelake.tables.scan import Scan, connection
@@ -181,11 +182,21 @@ class Table:
         self._leases.renew(now=True)
         return self.scan.where(where).splits()
 
-    def lookup(self, trace_ids: Sequence[str], columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows of some traces, reading only parts that may hold them; `_row_id` may be a column."""
+    def lookup(
+        self,
+        trace_ids: Sequence[str],
+        columns: Sequence[str] | None = None,
+        max_bytes: int | None = None,
+        row_ids: RowIds | None = None,
+    ) -> pa.Table:
+        """Return the rows of some traces, reading only parts that may hold them; `_row_id` may be a column.
+
+        Where `row_ids` are given, these rows alone; `_row_id` must be a column then. Raises LimitError as soon as rows
+        take more memory than `max_bytes`, where that is given.
+        """
         names = self.schema.names if columns is None else columns
         if self._are_looked_up(trace_ids, names):
-            return self._looked_up(trace_ids, names)
+            return self._looked_up(trace_ids, names, max_bytes, row_ids)
         wanted = ", ".join(map(literal, trace_ids))
         condition = f"trace_id in ({wanted})" if wanted else "false"
         schema = self.schema.append(ROW_ID)
@@ -193,7 +204,18 @@ class Table:
             # As of a trace that is hot: nothing is to be read. DuckDB says of no column that it has no nulls.
             fields = [schema.field(name).with_nullable(True) for name in names]
             return pa.schema(fields).empty_table()
-        return self.to_arrow(columns, condition)
+        with self._leased(), self._files.in_use():
+            return self.scan.select(self._files, columns, condition, max_bytes=max_bytes, row_ids=row_ids)
+
+    def about(self, claims: pa.Table, trace_ids: Sequence[str]) -> pa.Table:
+        """Return the rows, and `_row_id`, of spans of these traces that other rows of SPANS are about.
+
+        Of a trace of very many spans no others are held in memory.
+        """
+        key = ["trace_id", "span_id"]
+        keys = self.lookup(trace_ids, [*key, ROW_ID.name])
+        same = keys.join(claims.select(key), key, join_type="left semi")[ROW_ID.name].to_numpy()
+        return self.lookup(trace_ids if len(same) else [], [*SPANS.names, ROW_ID.name], row_ids=same)
 
     def _are_looked_up(self, trace_ids: Sequence[str], columns: Sequence[str]) -> bool:
         """Whether no query is needed: for few traces, and columns that are there. A query refuses others."""
@@ -206,9 +228,15 @@ class Table:
         )
 
     @_in_use
-    def _looked_up(self, trace_ids: Sequence[str], columns: Sequence[str]) -> pa.Table:
+    def _looked_up(
+        self,
+        trace_ids: Sequence[str],
+        columns: Sequence[str],
+        max_bytes: int | None,
+        row_ids: RowIds | None,
+    ) -> pa.Table:
         with self._leased():
-            return self.scan.lookup(self._files, trace_ids, columns)
+            return self.scan.lookup(self._files, trace_ids, columns, max_bytes, row_ids)
 
     @_in_use
     def content_hash(self) -> str:

@@ -28,6 +28,11 @@ class StoredPart:
     payload: bytes
 
 
+def listed(part: StoredPart) -> ListedPart:
+    """Return how lists know a part."""
+    return part.trace_id, part.sequence, part.size_bytes
+
+
 class Uncommitted:
     """The spans of the outbox rows of one lake. A row may go at any time: a commit has it then."""
 

@@ -1,0 +1,31 @@
+"""The texts of spans, as rows of table `spans` have them: for excerpts of hits, and for spans that others are like."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelake.results import Row
+from tracelake.search.documents import document_text
+from tracelake.tables.newer import NewerRows
+from tracelake.tables.table import Table
+from tracelake.tables.whole_trace import to_rows
+from tracelake.tables.workspaces import within
+
+TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")
+
+
+def texts_of(
+    spans: Table, newer: NewerRows | None, trace_id: str, span_id: str, workspace: str | None
+) -> list[str] | None:
+    """Return the texts of a span, None where there is none in the workspace."""
+    columns = ["span_id", "workspace", *TEXT_COLUMNS]
+    rows = [] if newer is None else to_rows(within(newer.of_span(trace_id, span_id, columns), workspace))
+    rows = rows or to_rows(within(spans.lookup([trace_id], columns), workspace))
+    texts = [document_text(row) for row in rows if row["span_id"] == span_id]
+    return texts[0] if texts else None
+
+
+def texts_to_show(row: Row) -> list[str]:
+    """Return the texts that an excerpt is cut from, those first from which it is where nothing matches."""
+    texts = (row[column] for column in ("output", "input", "status_message", "name"))
+    return [*(text for text in texts if text), *document_text(row)]

@@ -1,0 +1,38 @@
+"""A trace that is read whole: all its rows, as far as they fit into memory, and the errors where it cannot be."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tracelake._errors import LimitError, NotFoundError
+from tracelake.limits import TRACE_ROWS_MAX_BYTES
+from tracelake.otlp.schema import SPANS
+from tracelake.results import Row
+from tracelake.tables.table import Table
+
+
+def whole(spans: Table, trace_id: str) -> pa.Table:
+    """Return the spans of a trace as they were sent. Raises LimitError where their rows take too much memory."""
+    try:
+        return spans.lookup([trace_id], SPANS.names, TRACE_ROWS_MAX_BYTES)
+    except LimitError as error:
+        raise too_large(trace_id) from error
+
+
+def too_large(trace_id: str) -> LimitError:
+    """Return the error for a trace that is not read whole."""
+    return LimitError(
+        f"the rows of trace {trace_id} take more than {TRACE_ROWS_MAX_BYTES:,} bytes, with resource and scope at each "
+        "of its spans; read columns of it by SQL, such as "
+        f"`select span_id, name, duration_ns from spans where trace_id = '{trace_id}'`"
+    )
+
+
+def no_trace(trace_id: str) -> NotFoundError:
+    """Return the error for a trace that is not there."""
+    return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
+
+
+def to_rows(table: pa.Table) -> list[Row]:
+    """Return rows with maps as dicts, at every level."""
+    return table.to_pylist(maps_as_pydicts="strict")

@@ -1,0 +1,106 @@
+"""Layout `lake`: what the rows of traces take in memory bounds what is compared at once, and no trace stops others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pytest
+
+from tests.archive.test_archive import Make
+from tests.broken import Broken, assert_caught
+from tests.lake.test_large_resources import grown
+from tests.tracking.requests import trace_id
+from tracelake.archive import tables
+from tracelake.archive.model import HotSnapshot
+from tracelake.archive.retention import TraceFate
+from tracelake.archive.tables import TablesRepository
+from tracelake.lake import archive as lake_archive
+
+SMALL = 700_000
+"""Bytes of rows, of which one trace here has more, and each other less."""
+
+
+def check_one(make: Make) -> None:
+    """A trace of which the rows take too much is marked, and those beside it go; another layout takes it."""
+    lake = make("lake")
+    lake.tracking.write([grown(1, range(1, 41)), grown(2, range(1, 11)), grown(3, range(1, 11))])
+    lake.commit()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "TRACE_ROWS_MAX_BYTES", SMALL)
+        report = lake.archive.run()
+    assert report.fates == {"archived": 2, "malformed": 1}
+    assert "layouts trace and pack archive it" in report.failures[trace_id(1)]
+    assert lake.archive.retry([trace_id(1)]) == [trace_id(1)]
+    lake.archive.configure(layout="pack")
+    assert lake.archive.run().fates == {"archived": 1}
+
+
+def check_pieces(make: Make) -> None:
+    """No more is compared at once than there is room for."""
+    lake = make("lake")
+    lake.tracking.write([grown(trace, range(1, 11)) for trace in range(1, 5)])
+    lake.commit()
+    compared: list[int] = []
+    fates = TablesRepository._fates
+
+    def noted(
+        repository: TablesRepository, snapshots: Sequence[HotSnapshot]
+    ) -> dict[str, tuple[TraceFate, str]]:
+        compared.append(len(snapshots))
+        return fates(repository, snapshots)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "ARCHIVE_ROWS_MAX_BYTES", 2 * SMALL)
+        patch.setattr(TablesRepository, "_fates", noted)
+        assert lake.archive.run().fates == {"archived": 4}
+    assert compared == [2, 2]
+
+
+def check_about(make: Make) -> None:
+    """Where the tables have very much more of a trace, those of its spans are read that the store has."""
+    lake = make("lake")
+    lake.tracking.write([grown(1, range(1, 31))])
+    lake.commit()
+    read: list[int] = []
+    spans = lake_archive.LakeTables.spans
+    with lake.tracking.database.writing() as connection:
+        connection.exec_driver_sql("DELETE FROM tracelake_trace_parts")
+    lake.tracking.write([grown(1, range(3, 4))])
+    lake.commit()
+
+    def noted(
+        tables_: lake_archive.LakeTables, ids: Sequence[str], claims: pa.Table | None = None
+    ) -> tuple[pa.Table, int]:
+        rows, time = spans(tables_, ids, claims)
+        read.append(len(rows))
+        return rows, time
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lake_archive, "ARCHIVE_ROWS_MAX_BYTES", 1)
+        patch.setattr(lake_archive.LakeTables, "spans", noted)
+        assert lake.archive.run().fates == {"archived": 1}
+    assert read == [1]
+
+
+CHECKS = (check_one, check_pieces, check_about)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rules(make: Make, check: Callable[[Make], None]) -> None:
+    """Each holds."""
+    check(make)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("so much of one trace", TablesRepository._fates, "> TRACE_ROWS_MAX_BYTES", "< 0"), check_one),
+        (Broken("so much at once", TablesRepository.store, "rows_bytes(each.data)", "0"), check_pieces),
+        (Broken("so much of the tables", lake_archive._about, "max_bytes=max(", "max_bytes=10**9 + max("), check_about),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(make: Make, broken: Broken, check: Callable[[Make], None]) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(make))

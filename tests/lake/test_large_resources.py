@@ -1,0 +1,254 @@
+"""A large resource of many small spans: a megabyte that is sent is a gigabyte of rows, for each has it beside it.
+
+What waits of it is left to the pipeline by lists and searches, which go on; a trace that does not fit is not read
+whole; and of one of which a commit has very many spans those alone are held that somebody asks about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_hot_lists import counts, lists_of
+from tests.tracking.requests import payload, request, trace_id
+from tracelake import limits
+from tracelake._errors import LimitError
+from tracelake.lake import hot, hot_lists, hot_rows, hot_search
+from tracelake.lake.hot_lists import WaitingRows
+from tracelake.lake.hot_parts import HotParts
+from tracelake.lake.hot_traces import HotTraces
+from tracelake.otlp import size
+from tracelake.otlp.by_trace import rows_of, take_apart
+from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.tables import scan, whole_trace
+from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.uncommitted import Uncommitted
+
+ROWS_BYTES = 1_000_000
+"""What rows of one part may take here, and are below for text that grows as text does."""
+
+
+def grown(trace: int, spans: range, resource_bytes: int = 40_000, text: str = "apple") -> TracedRequest:
+    """Return a request with small spans of a large resource."""
+    data = pb.TracesData.FromString(payload(*((trace, span) for span in spans), text=text))
+    resource = data.resource_spans[0].resource
+    resource.attributes.add(key="large").value.string_value = "x" * resource_bytes
+    body = data.SerializeToString()
+    return TracedRequest("protobuf", body, take_apart("protobuf", body))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "UNCOMMITTED_PART_ROWS_MAX_BYTES", ROWS_BYTES)
+
+
+def check_sizes(*_: object) -> None:
+    """What rows take is known before they are made."""
+    for each in (
+        request((1, 1), (1, 2), text="apple " * 1_000),
+        grown(1, range(1, 51)),
+        grown(1, range(1, 3)),
+    ):
+        (of_trace,) = each.traces.values()
+        rows = rows_of(of_trace.data).take()
+        told = size.rows_bytes(of_trace.data)
+        assert 0.7 * rows.nbytes < told < 2 * rows.nbytes + 1_000
+    assert size.rows_bytes(b"\xff" * 50) == 100, "decoding says what is wrong"
+
+
+def check_lists(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
+    """Lists show the other traces, whole; and this one as commits have it."""
+    store.write([request((1, 1), (2, 1))])
+    store.write([grown(1, range(2, 60)), request((3, 1))])
+    listed = lists_of(lake, store).newest()
+    assert counts(listed) == {trace_id(2): 1, trace_id(3): 1}
+    assert set(listed.tables["spans"]["trace_id"].to_pylist()) == {trace_id(2), trace_id(3)}
+
+
+def check_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
+    """The newest are shown as far as there is room."""
+    for trace in range(1, 8):
+        store.write([grown(trace, range(1, 11), 20_000)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
+        patch.setattr(limits, "UNCOMMITTED_ROWS_MAX_BYTES", 750_000)
+        assert set(counts(lists_of(lake, store).newest())) == {trace_id(number) for number in (5, 6, 7)}
+
+
+def check_room_beside_a_commit(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """Where a commit has more of them than there is room for, they are listed as it has them."""
+    store.write([grown(1, range(1, 20))])
+    assert pipeline.run_once() is not None
+    store.write([request((1, 30), (2, 1))])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_ROWS_MAX_BYTES", 500_000)
+        assert counts(lists_of(lake, store).newest()) == {trace_id(2): 1}
+    assert counts(lists_of(lake, store).newest()) == {trace_id(1): 20, trace_id(2): 1}
+
+
+def check_searches(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
+    """What waits of others is found, and the result says what is not; of this trace nothing is, for parts replace."""
+    store.write([request((1, 1), text="apple"), request((2, 1), text="apple")])
+    assert lake.search("apple").total == 2
+    store.write([grown(1, range(1, 60), text="pear"), request((3, 1), text="apple")])
+    results = lake.search("apple")
+    assert {hit.trace_id for hit in results} == {trace_id(2), trace_id(3)}
+    assert results.total == 2
+    assert "spans of 1 traces have large resources" in str(results.not_searched)
+
+
+def check_step(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
+    """One step has no more room than that either."""
+    for trace in range(1, 6):
+        store.write([grown(trace, range(1, 11), 20_000)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_ROWS_MAX_BYTES", 750_000)
+        assert lake.search("apple", limit=100).total == 30
+
+
+def check_sizes_of_text(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
+    """However much text a part has, it is listed and searched: its rows take a few times its bytes."""
+    store.write([request(*((1, span) for span in range(1, 30)), text="apple " * 10_000)])
+    assert counts(lists_of(lake, store).newest()) == {trace_id(1): 29}
+    assert (lake.search("apple").total, lake.search("apple").not_searched) == (29, None)
+
+
+def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """So it is where what waits is looked through, and left to a pipeline."""
+    store.write([request((8, 1), text="apple")])
+    lake.search("apple")
+    assert pipeline.run_once() is not None
+    store.write([grown(1, range(1, 60)), request((3, 1), text="apple")])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
+        patch.setattr(HotParts, "look", lambda *_: True)
+        results = lake.search("apple")
+    assert {hit.trace_id for hit in results} == {trace_id(3), trace_id(8)}
+    assert "spans of 1 traces have large resources" in str(results.not_searched)
+
+
+def check_search_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
+    """All parts of a process have so much room together, the newest of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_ROWS_MAX_BYTES", 750_000)
+        for trace in range(1, 6):
+            store.write([grown(trace, range(1, 11), 20_000)])
+            results = lake.search("apple", limit=100)
+        assert results.total == 30
+        assert "spans of 2 traces have large resources" in str(results.not_searched)
+
+
+def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """A trace that takes more memory is not read whole, in either tier or half and half; others are."""
+
+    def check(*whole: int) -> None:
+        for trace in (1, 2, 3):
+            if trace in whole:
+                assert len(lake.trace(trace_id(trace)).spans) == 20
+            else:
+                with pytest.raises(LimitError, match=f"{trace_id(trace)} take more than 700,000 bytes"):
+                    lake.trace(trace_id(trace))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (limits, whole_trace):
+            patch.setattr(module, "TRACE_ROWS_MAX_BYTES", 700_000)
+        patch.setattr(limits, "HOT_TRACE_PARTS", 1)  # as one of very many parts is read
+        store.write([grown(1, range(1, 21)), grown(2, range(1, 21), 1_000), grown(3, range(1, 11))])
+        store.write([grown(1, range(1, 3))])
+        with pytest.raises(LimitError, match=trace_id(1)):
+            HotTraces(Uncommitted(store)).rows(trace_id(1))
+        assert len(lake.trace(trace_id(3)).spans) == 10
+        while pipeline.run_once() is not None:
+            pass
+        store.write([grown(3, range(11, 21))])
+        check(2)
+        while pipeline.run_once() is not None:
+            pass
+        check(2)
+        with pytest.raises(LimitError, match=trace_id(1)):
+            lake.trace(trace_id(1), at=lake.log()[0].id)
+
+
+def check_about(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """Of a trace of which a commit has many spans those alone are read that others are about."""
+    store.write([grown(1, range(1, 41)), request((2, 1))])
+    assert pipeline.run_once() is not None
+    table, claims = (
+        lake.table("spans"),
+        pa.Table.from_batches([rows_of(payload((1, 7), (1, 50), (2, 1))).take()]),
+    )
+    read = table.about(claims, [trace_id(1), trace_id(2)])
+    assert sorted(zip(read["trace_id"].to_pylist(), read["span_id"].to_pylist(), strict=True)) == [
+        (trace_id(1), f"{7:016x}"),
+        (trace_id(2), f"{1:016x}"),
+    ]
+    many = [trace_id(number) for number in range(1, 80)]  # by a query
+    assert table.about(claims, many).sort_by("trace_id") == read.sort_by("trace_id")
+    for traces in ([trace_id(1)], many):
+        with pytest.raises(LimitError, match="take more than 300,000 bytes"):
+            table.lookup(traces, max_bytes=300_000)
+        assert len(table.lookup(traces, max_bytes=10**8)) == (40 if len(traces) == 1 else 41)
+
+
+Check = Callable[[tracelake.Lake, TrackingStore, InboxPipeline], None]
+CHECKS: tuple[Check, ...] = (
+    check_sizes,
+    check_lists,
+    check_room,
+    check_room_beside_a_commit,
+    check_searches,
+    check_sifted,
+    check_search_room,
+    check_step,
+    check_sizes_of_text,
+    check_whole,
+    check_about,
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """Each holds."""
+    check(lake, store, pipeline)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("resources count for each span", size.rows_bytes, "len(spans.spans) *", "1 *"), check_sizes),
+        (Broken("what is sent counts", size.rows_bytes, "_ROWS_GROWTH * len(data)", "0"), check_sizes),
+        (Broken("what grows much is not listed", hot_rows.add_part, "and not spread", "and False"), check_lists),
+        (Broken("none of it is listed", WaitingRows.newest, "if not large:", "if True:"), check_lists),
+        (Broken("nor said to be", WaitingRows.newest, "if trace_id not in large)", "if True)"), check_lists),
+        (Broken("lists have so much room", WaitingRows.newest, "- rows.nbytes", "- 0"), check_room),
+        (Broken("text grows too", hot_rows.grows_much, "rows_bytes >", "True or rows_bytes >"), check_sizes_of_text),
+        (Broken("commits are read as far as there is room", hot_lists.HotLists._make,
+                "if trace_id not in committed]", "]"), check_room_beside_a_commit),
+        (Broken("what grows much is not indexed", hot_rows.decoded, "or grows_much(takes, data)", ""), check_searches),
+        (Broken("nothing of such a trace is found", hot_search.HotSearch._beside, "taken.left | taken.large",
+                "taken.left"), check_searches),
+        (Broken("it is said", hot_search._taken, "said.append(are_large(len(large)))", "pass"), check_searches),
+        (Broken("it is said of what is looked through", HotParts.sifted, "part.large | passed.large", "part.large"),
+         check_sifted),
+        (Broken("searches have so much room", HotParts._part, "- held_bytes", "- 0"), check_search_room),
+        (Broken("a step has so much room", hot_rows.decoded, "room_bytes -= takes", "pass"), check_step),
+        (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),
+         check_whole),
+        (Broken("so much of both tiers", hot.HotTier._rows, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
+        (Broken("so much of a commit", whole_trace.whole, ", TRACE_ROWS_MAX_BYTES)", ")"), check_whole),
+        (Broken("rows are those that are asked for", scan._only, "row_ids is None", "True"), check_about),
+        (Broken("rows are counted", scan._within, "total_bytes += table.nbytes", "pass"), check_about),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(
+    broken: Broken, check: Check, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
+) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, lambda: check(lake, store, pipeline))
