@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import good, names
 from tracelake import InboxPipeline, Lake, limits
 from tracelake.limits import COMPACTION_FAN_OUT, MAINTENANCE_BEHIND_MAX
+from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.pipeline.maintaining import Maintaining
 from tracelake.pipeline.tries import Tries
 from tracelake.shards.compaction import CompactTask
@@ -85,6 +87,7 @@ class Later:
 
     def __init__(self) -> None:
         self.passes = self.waits = self.rests = 0
+        self.tries_again = False
         self.error: Exception | None = None
         self.maintaining = Maintaining(None, self._begin)  # type: ignore[arg-type]  # what it has is replaced
 
@@ -171,6 +174,7 @@ def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that one pass comes once nothing has come for long, and another after the next commit."""
     later = Later()
     monkeypatch.setattr(Maintaining, "_maintain", lambda _self, _progress: later.maintain())
+    monkeypatch.setattr(Maintaining, "_tries_again", lambda _: later.tries_again)
     monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 1e9)
     later.commit()
     later.maintaining.end()
@@ -185,6 +189,9 @@ def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (later.passes, later.rests) == (3, 1), "what is under way is maintenance beside transactions"
     later.rest()
     assert (later.passes, later.rests) == (4, 2)
+    later.tries_again = True
+    later.rest()
+    assert (later.passes, later.rests) == (5, 3), "what failed is tried again"
 
 
 def test_where_nothing_comes_the_index_is_merged_further_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +221,49 @@ def test_a_pipeline_that_goes_on_and_rests_leaves_one_part_of_the_index(
     finally:
         pipeline.close()
     assert lake.verify().findings == ()
+
+
+def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail once where nothing comes; check that the index is merged further a pause later, and then no more."""
+    runner = InProcess()
+    pipeline = lake.pipeline(runner=runner)
+    maintaining, now_s = pipeline._pipeline._maintaining, [0.0]
+    try:
+        commit(lake, pipeline, 0, 3)
+        maintaining.end()
+        monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 0.0)
+        monkeypatch.setattr(maintaining._rooms.merger._pauses, "_clock", lambda: now_s[0])
+        with monkeypatch.context() as patch:
+            patch.setattr("tracelake.pipeline.index_build.merge_parts", full)
+            pipeline.run_once(goes_on=True)
+            maintaining.end()
+        pipeline.run_once(goes_on=True)
+        maintaining.end()
+        assert index_parts(lake) == 3, "its pause is not over"
+        now_s[0] = 60.0
+        pipeline.run_once(goes_on=True)
+        maintaining.end()
+        assert index_parts(lake) == 1
+        commits = len(lake.log())
+        now_s[0] = 6_000.0
+        monkeypatch.setattr(IndexMerger, "maintain", lambda *_, **__: pytest.fail("nothing is left"))
+        pipeline.run_once(goes_on=True)
+        maintaining.end()
+        assert len(lake.log()) == commits
+    finally:
+        pipeline.close()
+
+
+def full(*_: object, **__: object) -> None:
+    """Fail as a disk does that is full."""
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_merge_at_rest_that_fails_is_tried_again_though_nothing_comes(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one full disk would leave the parts of a lake at rest for as long as it rests."""
+    rests_again(lake, monkeypatch)
 
 
 def index_parts(lake: Lake) -> int:
@@ -311,7 +361,8 @@ COUNTED = Broken("no run without a commit waits", Maintaining.after_commit, "and
 ALL_PEERS = Broken("our own notes are no peers'", Tries._read, "in self._ours", "== self._process")
 RESTS = (
     Broken("what comes is waited for", Maintaining.rest, "time.monotonic() < self._came_s + late_s", "False"),
-    Broken("once", Maintaining.rest, "or self._rests\n", "\n"),
+    Broken("once", Maintaining.rest, "or (self._rests and not self._tries_again())\n", "\n"),
+    Broken("what failed is tried again", Maintaining.rest, "and not self._tries_again()", ""),
     Broken("one pass", Maintaining.rest, "or self._is_under_way\n", "\n"),
 )
 

@@ -17,9 +17,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, DamageError, TaskError, TracelakeError
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
+from tracelake._errors import ContentionError, TracelakeError
+from tracelake.limits import (
+    CONDITIONAL_WRITE_TRIES_MAX,
+    INDEX_FAN_OUT,
+    INDEX_MERGE_PAUSE_MAX_S,
+    INDEX_MERGE_TRIES,
+)
+from tracelake.pipeline.faults import is_damage
 from tracelake.pipeline.index_build import Begun, Builder, IndexedRows
+from tracelake.pipeline.pauses import Pauses
 from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
@@ -45,6 +52,9 @@ from tracelake.versions.store import Repository
 
 COMMITTER: Final = "index merge"
 """Who commits merges: commits of no transaction, after which every table and search has the same rows."""
+
+_LEFT: Final = "merges"
+"""What has a pause: all that a call has left, since it failed."""
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -81,30 +91,47 @@ class IndexMerger:
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
         self._not_before = 0
-        """The transaction before which nothing can be due, or after a failure is not tried again."""
+        """The transaction before which nothing can be due, or after a failure is not tried again, but for a pause."""
+        self._pauses = Pauses[str](longest_s=INDEX_MERGE_PAUSE_MAX_S)
+        self._has_left = False
+        """Whether the last call that did something left what had failed."""
+        self._ended = 0
+        """How many calls were ended by what failed, since the last one that left nothing."""
+
+    def tries_again(self) -> bool:
+        """Whether something has failed, and its pause is over."""
+        return self._has_left and self._pauses.failing(_LEFT) is None
 
     def maintain(self, progress: OnProgress = silent, *, at_rest: bool = False) -> None:
         """Merge what is due, more of it where nothing comes, and rewrite parts with too many rows that were replaced.
 
-        A failure is logged, and left to a later call: nothing but time and scores depend on this. What is damaged keeps
-        itself from being merged, and those that are merged with it, and no others.
+        A failure is logged, and left to a later call: after a pause, which grows, or `fan_out` transactions; nothing
+        but time and scores depend on this. What is damaged keeps itself from being merged, and those that are merged
+        with it, and no others. Whatever else fails, as a disk that is full, is no fault of what was to be merged and
+        ends the call; where that is so again and again, others are merged first.
         """
         standing: StandingIndex | None = None
-        behind = _Behind(self.fan_out, at_rest=at_rest)
-        not_before = 0 if at_rest else self._not_before
+        behind = _Behind(self.fan_out, at_rest=at_rest, by_any=self._ended >= INDEX_MERGE_TRIES)
+        not_before = 0 if at_rest or self.tries_again() else self._not_before
         try:
             while (standing := standing_of(self._repository, self._objects, not_before)) is not None:
                 if not self._step(standing, behind, progress):
                     break
         except TracelakeError as error:
-            self._failed(standing, error)
+            self._ended += 1
+            self._leave(standing)
+            logger.warning("the index was not merged: %s. It will be tried again.", error)
         else:
-            if behind.has_passed and standing is not None:
-                self._not_before = standing.transaction + self.fan_out
+            if standing is not None and behind.has_passed:
+                self._leave(standing)
+            elif standing is not None:
+                self._ended, self._has_left = 0, False
+                self._pauses.went_well(_LEFT)
 
-    def _failed(self, standing: StandingIndex | None, error: TracelakeError) -> None:
+    def _leave(self, standing: StandingIndex | None) -> None:
         self._not_before = standing.transaction + self.fan_out if standing is not None else 0
-        logger.warning("the index was not merged: %s. It will be tried again.", error)
+        self._has_left = True
+        self._pauses.failed(_LEFT, "")
 
     def _step(self, standing: StandingIndex, behind: _Behind, progress: OnProgress) -> bool:
         """Do what is due; return whether something was done, and more may be due."""
@@ -131,7 +158,9 @@ class IndexMerger:
         """Merge a run; where something of it is damaged, say so, and go on without it."""
         try:
             return self._merge(standing, run, progress)
-        except (DamageError, TaskError) as error:
+        except TracelakeError as error:
+            if not behind.by_any and not is_damage(error):
+                raise
             logger.warning(
                 "the index was not merged of transactions %d to %d: %s. It will be tried again.",
                 run[0].lower,
@@ -194,8 +223,9 @@ class _Behind:
     transactions. So a long run is tried again in short ones, and only a short one is passed by.
     """
 
-    def __init__(self, fan_out: int, *, at_rest: bool) -> None:
-        self._fan_out, self._at_rest = fan_out, at_rest
+    def __init__(self, fan_out: int, *, at_rest: bool, by_any: bool) -> None:
+        """With `by_any`, whatever fails of a run has it passed by."""
+        self._fan_out, self._at_rest, self.by_any = fan_out, at_rest, by_any
         self._lower = 0
         self.has_passed = False
 

@@ -72,14 +72,14 @@ class Maintaining:
     def rest(self) -> None:
         """Tell that nothing waits: once nothing has come for long, the index is merged further, beside, and once.
 
-        Waits for nothing. Raises what had failed beside.
+        What fails of that is tried again after a pause. Waits for nothing. Raises what had failed beside.
         """
         late_s = limits.INDEX_REST_AFTER_S * self._lateness
         with self._lock:
             if (
                 self._beside is None
                 or self._is_under_way
-                or self._rests
+                or (self._rests and not self._tries_again())
                 or time.monotonic() < self._came_s + late_s
             ):
                 return
@@ -127,6 +127,9 @@ class Maintaining:
         self._rooms.maintenance_tries.beat()
         if (awaited_by := self._awaited_by) is not None:
             awaited_by(step)
+
+    def _tries_again(self) -> bool:
+        return self._rooms.merger.tries_again()
 
     def _maintain(self, progress: OnProgress) -> None:
         rooms = self._rooms

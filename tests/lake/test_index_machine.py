@@ -1,0 +1,212 @@
+"""What a machine does to a merge, as a full disk or a store that says no once, is no fault of what is merged."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_lake_merges import counts
+from tests.lake.test_lake_search import ingest
+from tests.pipeline.spans import a_span
+from tracelake import Lake, StorageError, TaskError
+from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
+from tracelake.limits import INDEX_MERGE_PAUSE_MAX_S, INDEX_MERGE_TRIES
+from tracelake.pipeline import faults
+from tracelake.pipeline.index_build import Builder
+from tracelake.pipeline.index_merge import IndexMerger
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
+
+RUNS = 2
+
+
+class Failing(InProcess):
+    """Fails as the machine does, as often as it is told, and counts what it was given."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self.always: dict[int, Exception] = {}
+        """What fails of each part whose first transaction this is."""
+        self.calls = 0
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks, or fail."""
+        self.calls += 1
+        lower = getattr(getattr(tasks[0], "rows", None), "lower", -1)
+        if lower in self.always:
+            raise self.always[lower]
+        if self.errors:
+            raise self.errors.pop()
+        return super().run(function, tasks, on_done)
+
+
+class Merging:
+    """A merger with a clock of its own."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.runner, self.now_s = Failing(), 0.0
+        stores = lake._opened.stores
+        self.merger = IndexMerger(Builder(stores.key_value, stores.objects, 2, self.runner))
+        self.merger._pauses._clock = lambda: self.now_s
+
+    def waits_s(self) -> float:
+        """Let time pass until it tries again, and return how long that was."""
+        before_s = self.now_s
+        while not self.merger.tries_again():
+            assert self.now_s <= before_s + 2 * INDEX_MERGE_PAUSE_MAX_S, "it waits for ever"
+            self.now_s += 0.25
+        return self.now_s - before_s
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Yield a lake with some runs that are due to be merged."""
+    with opened(tmp_path) as lake:
+        yield lake
+
+
+def opened(folder: Path) -> Lake:
+    """Return a lake with some runs that are due: of large transactions, and then of small ones."""
+    lake = tracelake.init(folder / "lake", buckets=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
+        patch.setattr(Maintainer, "maintain", lambda *_: None)
+        for number in range(RUNS * FAN_OUT):
+            spans = FAN_OUT**2 if number < FAN_OUT else 1
+            ingest(lake, folder, number, *(a_span(100 * number + n, 0, note="word") for n in range(spans)))
+    assert counts(lake)[1] == RUNS * FAN_OUT
+    return lake
+
+
+OF_THE_MACHINE = (
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.EIO, "Input/output error"),
+    MemoryError(),
+    StorageError("the store said no"),
+    TaskError("a task failed on an executor: StorageError", kind="tracelake._errors.StorageError"),
+    TaskError("its process has died"),
+)
+
+
+def check_left(lake: Lake, error: Exception) -> None:
+    """Check that one error ends a call, passes nothing by, and that all is merged a pause later, without a commit."""
+    merging = Merging(lake)
+    merging.runner.errors = [error]
+    merging.merger.maintain()
+    assert (counts(lake)[1], merging.runner.calls) == (RUNS * FAN_OUT, 1), "nothing is passed by"
+    merging.merger.maintain()
+    assert merging.runner.calls == 1, "not before the pause is over"
+    assert 0 < merging.waits_s() <= 2
+    merging.merger.maintain()
+    assert counts(lake)[1] == RUNS
+    assert not merging.merger.tries_again()
+
+
+@pytest.mark.parametrize("error", OF_THE_MACHINE, ids=str)
+def test_an_error_of_the_machine_passes_nothing_by_and_is_tried_again(lake: Lake, error: Exception) -> None:
+    """After a pause, and whether or not anything comes."""
+    check_left(lake, error)
+
+
+def check_bound(lake: Lake, error: Exception) -> None:
+    """Check that a run at which the machine always fails keeps others from being merged for some tries only."""
+    merging = Merging(lake)
+    merging.runner.always = {0: error}
+    pauses_s = []
+    for number in range(INDEX_MERGE_TRIES + 8):
+        merging.merger.maintain()
+        assert (counts(lake)[1] < RUNS * FAN_OUT) == (number >= INDEX_MERGE_TRIES)
+        pauses_s.append(merging.waits_s())
+    assert counts(lake)[1] == FAN_OUT + 1
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[-1] > pauses_s[0]
+    for _ in range(9):
+        merging.merger.maintain()
+        assert merging.waits_s() <= INDEX_MERGE_PAUSE_MAX_S
+    merging.runner.always = {}
+    merging.merger.maintain()
+    assert counts(lake)[1] == RUNS
+
+
+@pytest.mark.parametrize("error", [MemoryError(), StorageError("not this one")], ids=str)
+def test_what_fails_for_ever_is_passed_by_after_some_tries(lake: Lake, error: Exception) -> None:
+    """And it is merged once that is mended, for it is tried again and again, ever more seldom."""
+    check_bound(lake, error)
+
+
+def check_transactions(lake: Lake, folder: Path) -> None:
+    """Check that transactions that come make a merger try again, and wait for nothing that fails."""
+    merging = Merging(lake)
+    merging.runner.errors = [OSError(errno.ENOSPC, "No space left on device")] * 2
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Maintainer, "maintain", lambda *_: None)
+        patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
+        merging_maintain = patch_free(merging)
+        merging_maintain()
+        for number in range(FAN_OUT):
+            ingest(lake, folder, 500 + number, a_span(5_000 + number, 0, note="word"))
+            merging_maintain()
+    assert merging.runner.calls == 2, "as many transactions later it is tried once more"
+    assert len(lake.search("word", limit=1_000)) == FAN_OUT**3 + 2 * FAN_OUT
+
+
+MAINTAIN = IndexMerger.maintain
+
+
+def patch_free(merging: Merging) -> Callable[[], None]:
+    """Return a call of what a merger does, whatever is in the place of it for others."""
+    return lambda: MAINTAIN(merging.merger)
+
+
+def test_transactions_go_on_beside_merges_that_fail(lake: Lake, tmp_path: Path) -> None:
+    """A store that has failed is asked again before very many parts are there, however long its pause is."""
+    check_transactions(lake, tmp_path)
+
+
+def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
+    """Each broken once: a test above fails."""
+    full, far = OF_THE_MACHINE[0], OF_THE_MACHINE[-2]
+    rules: tuple[tuple[Broken, Callable[[Lake, Path], None]], ...] = (
+        (
+            Broken("only damage is passed by", faults.is_damage, "isinstance(error, DamageError)", "True"),
+            lambda lake, _: check_left(lake, StorageError("no")),
+        ),
+        (
+            Broken(
+                "only damage is passed by, in a task", faults.is_damage, "issubclass(kind, DamageError)", "1"
+            ),
+            lambda lake, _: check_left(lake, far),
+        ),
+        (
+            Broken("it is tried again without a commit", IndexMerger.maintain, "or self.tries_again()", ""),
+            lambda lake, _: check_left(lake, full),
+        ),
+        (
+            Broken("after a pause", IndexMerger.tries_again, "and self._pauses.failing(_LEFT) is None", ""),
+            lambda lake, _: check_left(lake, full),
+        ),
+        (
+            Broken("not for ever before all else", IndexMerger.maintain, ">= INDEX_MERGE_TRIES", "< 0"),
+            lambda lake, _: check_bound(lake, full),
+        ),
+        (
+            Broken("who is passed by is tried again", IndexMerger.maintain, "behind.has_passed", "False"),
+            lambda lake, _: check_bound(lake, full),
+        ),
+        (
+            Broken("commits do not wait for the pause", IndexMerger._leave, "+ self.fan_out", "+ 1000"),
+            check_transactions,
+        ),
+    )
+    for number, (broken, check) in enumerate(rules):
+        (folder := tmp_path / str(number)).mkdir()
+        with opened(folder) as lake:
+            assert_caught(broken, lambda: check(lake, folder))  # noqa: B023  called at once
