@@ -9,15 +9,18 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_merges import counts, merger_of
-from tests.lake.test_lake_search import ingest
+from tests.lake.test_lake_search import Killed, ingest
 from tests.pipeline.spans import a_span
 from tests.search.embedders import HERE
 from tracelake import DamageError
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.pipeline import index_build
 from tracelake.pipeline.index_merge import IndexMerger, _Behind
+from tracelake.pipeline.outputs.commit import CommitOutput
 from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.search.model import manifest_path
 from tracelake.search.vectors import PLAIN
+from tracelake.tables.indexes import build_name
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess
 
@@ -113,6 +116,40 @@ def test_what_cannot_have_vectors_keeps_none_from_others(
         "self._merge(standing, [each], progress)\n    batches",
     )
     assert_caught(broken, lambda: getting_vectors(tmp_path / "broken"))
+
+
+def torn_before_its_commit(folder: Path, left: bytes) -> None:
+    """Tear the manifest of a transaction that is not committed yet, once its staging is gone."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    with tracelake.init(folder / "lake", buckets=2) as lake:
+        ingest(lake, folder, 0, a_span(0, 0, note="word"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CommitOutput, "publish", die)
+            with pytest.raises(Killed):
+                ingest(lake, folder, 1, a_span(1, 0, note="word"))
+        (folder / "lake" / manifest_path("spans", build_name(1))).write_bytes(left)
+        ingest(lake, folder, 1, a_span(1, 0, note="word"))
+        ingest(lake, folder, 2, a_span(2, 0, note="word"))
+        assert len(lake.search("word")) == 3
+        assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize("left", [b"", b'{"format_version":1,"index":"spans"'])
+def test_a_torn_manifest_of_a_transaction_that_has_no_commit_counts_as_none(
+    tmp_path: Path, left: bytes
+) -> None:
+    """It is built again, of the input: else the pipeline would ask for what was staged for ever."""
+    torn_before_its_commit(tmp_path, left)
+    broken = Broken(
+        "a torn one is none",
+        IndexOutput.holds,
+        "published(self._objects, manifest_path(INDEX, build_name(transaction)))",
+        "self._objects.head(manifest_path(INDEX, build_name(transaction)))",
+    )
+    assert_caught(broken, lambda: torn_before_its_commit(tmp_path / "broken", left))
 
 
 def built_of_damaged_rows(folder: Path) -> None:

@@ -12,7 +12,7 @@ from tracelake.journal.model import Aside
 from tracelake.pipeline.index_build import Builder, IndexedRows
 from tracelake.pipeline.outputs.port import Publication, SealedTransaction
 from tracelake.search.analyzers import named
-from tracelake.search.finalize import finalize, finalize_nothing
+from tracelake.search.finalize import finalize, finalize_nothing, published
 from tracelake.search.model import Manifest, manifest_path
 from tracelake.search.protocol import first_missing
 from tracelake.search.vectors import IndexSettings
@@ -40,8 +40,8 @@ class IndexOutput:
         self._first = first
 
     def holds(self, transaction: int) -> bool:
-        """Whether the manifest of the transaction is there."""
-        return self._objects.head(manifest_path(INDEX, build_name(transaction))) is not None
+        """Whether the manifest of the transaction is there; an empty or torn one is not: it is built again."""
+        return published(self._objects, manifest_path(INDEX, build_name(transaction))) is not None
 
     def settings(self) -> IndexSettings:
         """Return the settings of the index that stands now, for tasks that stage parts for the next one.
