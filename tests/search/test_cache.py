@@ -181,9 +181,34 @@ def check_robbed(directory: Path) -> None:
     assert robbed
 
 
+def check_altered(directory: Path) -> None:
+    """Check that a part that was altered in the cache comes again, alone, and is read for that once."""
+    (*_, manifest) = made(2)
+    first, second = manifest.newest
+    Searcher(OBJECTS, manifest, directory)
+    for name, old, new in (
+        *((f"*.{suffix}", b"", b"\xff") for suffix in ("fast", "term", "store")),
+        ("pack.json", b"max", b"m\xffx"),
+        ("pack.json", b'"max_doc":1', b'"max_doc":2'),
+    ):
+        (file,) = (directory / first.sha256).glob(name)
+        data = file.read_bytes()
+        file.unlink()  # others have links
+        file.write_bytes(data.replace(old, new, 1) if old else data[:-1] + new)
+        before = (directory / second.sha256).stat().st_ino
+        assert len(Searcher(OBJECTS, manifest, directory).search("common", 9)) == 2, name
+        assert (directory / second.sha256).stat().st_ino == before, "the other is as it was"
+    part_cache = PartCache(OBJECTS, directory)
+    part_cache.drop_altered(manifest.newest)
+    assert there(directory) == {first.sha256, second.sha256}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache, "is_as_packed", lambda *_: pytest.fail("they were compared"))
+        part_cache.drop_altered(manifest.newest)
+
+
 CHECKS = (
     *(check_unused, check_used, check_now_and_then, check_robbed, check_own_links),
-    *(check_slow, check_vanished, check_blocks),
+    *(check_slow, check_vanished, check_blocks, check_altered),
 )
 
 
@@ -227,6 +252,16 @@ def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
             Broken("gone meanwhile", PartCache._fetch, "and _touch(place)", "and (_touch(place), True)"),
         ),
         (check_blocks, Broken("others in use", PartCache.fetch, "(*parts, *used)", "parts")),
+        (
+            check_altered,
+            Broken("it comes again", OpenIndex.searcher, "self._cache.drop_altered(parts)", "pass"),
+        ),
+        (check_altered, Broken("alone", PartCache.drop_altered, "is_as_packed(place, sha256)", "False")),
+        (check_altered, Broken("once", PartCache.drop_altered, "self._compared.add(sha256)", "pass")),
+        (
+            check_altered,
+            Broken("of as many", PartCache._fetch, "header.documents == part.documents", "True"),
+        ),
     ],
     ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
 )

@@ -28,7 +28,7 @@ from tracelake.limits import (
     PARTS_AT_ONCE,
 )
 from tracelake.search.model import BUILD_ANEW, PartRef
-from tracelake.search.pack import Header, read_header, unpack
+from tracelake.search.pack import Header, is_as_packed, read_header, unpack
 from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
@@ -44,6 +44,7 @@ class PartCache:
         self.directory = directory
         self._objects = objects
         self._swept_links = False
+        self._compared: set[str] = set()
         self._sweeps_next_s = float("-inf")
 
     def fetch(
@@ -77,7 +78,7 @@ class PartCache:
         """Return the header of a part that is in the cache, after bringing it there."""
         place = self.directory / part.sha256
         header = read_header(place)
-        if header is not None and _touch(place):
+        if header is not None and header.documents == part.documents and _touch(place):
             return header
         try:
             data = self._objects.get(part.path)
@@ -96,6 +97,19 @@ class PartCache:
                 for file in target.iterdir():
                     file.replace(place / file.name)
         return header
+
+    def drop_altered(self, parts: Iterable[PartRef]) -> None:
+        """Delete those of these parts that are not what was unpacked: they come again when they are asked for.
+
+        That reads all of them, but what it has read once it does not read again.
+        """
+        for sha256 in {part.sha256 for part in parts} - self._compared:
+            place = self.directory / sha256
+            if is_as_packed(place, sha256):
+                self._compared.add(sha256)
+            else:
+                with suppress(OSError):
+                    self._drop(str(place))
 
     def _note_use(self, parts: Iterable[str]) -> None:
         for sha256 in parts:

@@ -88,9 +88,12 @@ class OpenIndex:
         try:
             try:
                 return self._open(manifest, parts, known, rows, analyzer, unpublished)
-            except (OSError, ValueError):
-                # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache.
+            except (OSError, ValueError) as error:
+                # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache; or
+                # what is in the cache was altered there: nothing of the lake is damaged then.
                 self._links.pop(analyzer.name, None)
+                if isinstance(error, ValueError) and not is_exhausted(error):
+                    self._cache.drop_altered(parts)
                 return self._open(manifest, parts, {}, rows, analyzer, unpublished)
         except (OSError, ValueError) as error:
             self._links.pop(analyzer.name, None)

@@ -155,6 +155,19 @@ def read_header(directory: Path) -> Header | None:
     return header if header.present_in(directory) else None
 
 
+def is_as_packed(directory: Path, sha256: str) -> bool:
+    """Whether an unpacked part still is what was unpacked, by the checksum of the pack: reads all of it."""
+    try:
+        encoded = (directory / HEADER_FILE).read_bytes()
+        digest = hashlib.sha256(b"".join((MAGIC, _LENGTH.pack(len(encoded)), encoded)))
+        for packed in decoder(Header).decode(encoded).files:
+            with (directory / packed.name).open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)  # goes on with it
+    except (OSError, ValueError):
+        return False
+    return digest.hexdigest() == sha256
+
+
 def write_meta(
     directory: Path, headers: Iterable[Header], deletes: Mapping[str, tuple[int, int]] | None = None
 ) -> None:
