@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake._errors import DamageError
+from tracelake.limits import PART_COPY_IDLE_MIN_S
+from tracelake.search.analyzers import WHITESPACE
 from tracelake.search.build import build_part
 from tracelake.search.cache import link
 from tracelake.search.ceiling import MAPS_PER_PART
@@ -86,6 +90,39 @@ def test_what_was_swept_away_is_brought_back(manifests: list[Manifest], tmp_path
             delete_directory(directory)
     after = Searcher(OBJECTS, manifests[7], index)
     assert (found(before), found(after)) == (4, 8)
+
+
+def check_another_analyzer(manifests: list[Manifest], folder: Path) -> None:
+    """Open an index that was built anew with another analyzer, and go on with it for long."""
+    build = f"spans-{uuid.uuid4().hex}"
+    rows = table([span(number, input="common") for number in range(3)])
+    build_part(OBJECTS, INDEX, build, 0, 1, "a", rows, analyzer=WHITESPACE)
+    anew = finalize_build(OBJECTS, 1, build=build, upper=3, analyzer=WHITESPACE)
+    index = OpenIndex(OBJECTS, folder)
+    before = Searcher(OBJECTS, manifests[5], index)
+    assert found(Searcher(OBJECTS, anew, index)) == 3
+    assert len(list(folder.glob("open-*"))) == 2, "older commits are asked as before"
+    for links in index._links.values():
+        links.used_s -= PART_COPY_IDLE_MIN_S + 1
+    assert found(Searcher(OBJECTS, anew, index)) == 3
+    assert list(index._links) == [WHITESPACE.name]
+    assert found(before) == 6, "who has it open keeps it"
+    del before
+    assert len(list(folder.glob("open-*"))) == 1
+    assert found(Searcher(OBJECTS, manifests[5], index)) == 6
+
+
+def test_what_nobody_asks_of_another_analyzer_is_let_go(manifests: list[Manifest], tmp_path: Path) -> None:
+    """Else an index that was built anew would stay twice, on disk and in memory maps, as long as the process does."""
+    check_another_analyzer(manifests, tmp_path / "whole")
+    for number, broken in enumerate(
+        (
+            Broken("they go", OpenIndex._let_go, "self._links.pop(name, None)", "pass"),
+            Broken("not at once", OpenIndex._let_go, "> PART_COPY_IDLE_MIN_S", "> 0"),
+            Broken("used now", OpenIndex._let_go, "now_s = links.used_s =", "now_s ="),
+        )
+    ):
+        assert_caught(broken, lambda: check_another_analyzer(manifests, tmp_path / str(number)))  # noqa: B023
 
 
 def test_searchers_of_several_manifests_may_be_opened_at_once(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -20,7 +21,7 @@ from pathlib import Path
 import tantivy
 
 from tracelake._errors import DamageError, StorageError
-from tracelake.limits import INDEX_MARKS_KEPT
+from tracelake.limits import INDEX_MARKS_KEPT, PART_COPY_IDLE_MIN_S
 from tracelake.search import fields
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
@@ -173,8 +174,19 @@ class OpenIndex:
             links = self._links.get(analyzer.name)
             if links is None:
                 links = self._links[analyzer.name] = Links(self._cache.directory, analyzer)
+            self._let_go(links)
             kept = {part.sha256 for part in self.parts(manifest)}
             return links.open(wanted | beside, parts, rows, kept | beside.keys())
+
+    def _let_go(self, links: Links) -> None:
+        """Note that these links are used now, and let go of those of another analyzer that nobody has used for long.
+
+        An index that was built anew with another one leaves them, with all that it was before.
+        """
+        now_s = links.used_s = time.monotonic()
+        for name, of in list(self._links.items()):
+            if now_s - of.used_s > PART_COPY_IDLE_MIN_S:
+                self._links.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +206,7 @@ class Links:
     def __init__(self, cache: Path, analyzer: Analyzer) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
         weakref.finalize(self, delete_directory, self.directory)
+        self.used_s = time.monotonic()
         self.headers: dict[str, Header] = {}
         """The parts that are linked, by checksum."""
         self._cache = cache
