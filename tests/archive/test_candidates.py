@@ -98,7 +98,7 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
             event.remove(engine, "before_cursor_execute", note)
 
     def check() -> None:
-        settings = found.settings()
+        settings = lake.archive.settings()
         for look, most in ((found.due, 3), (found.hot, 2)):
             for experiments in (1, 9):
                 fill(lake, now_ns, experiments)

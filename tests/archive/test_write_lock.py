@@ -28,6 +28,8 @@ OF_SQL = {
     "archive.rows",
     "archive.protocol",
     "archive.candidates",
+    "archive.model",
+    "archive.settings",
     "tracking.database",
     "tracking.outbox",
 }

@@ -107,7 +107,7 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "no row before the upload",
         5,
-        _words(ArchiveStore._note_uploads, "if paths:", "if False:"),
+        _words(ArchiveStore._note_uploads, "not paths or self._write(note)", "True"),
         faults=Faults(),
         exhaustive=5,
     ),

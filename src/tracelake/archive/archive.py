@@ -6,8 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
@@ -21,6 +20,7 @@ from tracelake.archive.own_retention import set_own_retention
 from tracelake.archive.restoring import delete_traces, restore_trace
 from tracelake.archive.retention import TraceFate, cutoff_ns
 from tracelake.archive.scheduling import Marks
+from tracelake.archive.settings import change_settings, read_settings
 from tracelake.archive.space import ArchiveSpace, give_back, space
 from tracelake.archive.spread import Archived, ArchiveTask, OpenTables, into, run_archive_task
 from tracelake.archive.store import ArchiveStore
@@ -61,7 +61,7 @@ class LakeArchive:
 
     def settings(self) -> ArchiveSettings:
         """Return how the lake archives."""
-        return self._candidates.settings()
+        return read_settings(self._tracking)
 
     def configure(
         self,
@@ -75,23 +75,22 @@ class LakeArchive:
 
         Traces that are archived stay where they are. Raises UsageError.
         """
-        settings = self.settings()
+        changed: dict[str, Any] = {}
         if layout is not None:
-            if (known := LAYOUTS.get(layout)) is None:
+            if layout not in LAYOUTS:
                 raise UsageError(f"{layout!r} is no layout; choose {', '.join(LAYOUTS)}")
-            settings = replace(settings, layout=known)
+            changed["layout"] = LAYOUTS[layout]
         if location is not None:
-            location = location.rstrip("/")
-            self._check_location(location, settings)
-            settings = replace(settings, location=location or None)
+            changed["location"] = location.rstrip("/") or None
+            if changed["location"]:
+                open_objects(changed["location"])
         if retention is not None:
             if retention:
                 duration_ns(retention)
-            settings = replace(settings, retention=retention or None)
+            changed["retention"] = retention or None
         if allowlist is not None:
-            settings = replace(settings, allowlist=tuple(sorted(set(allowlist))))
-        self._candidates.set_settings(settings)
-        return settings
+            changed["allowlist"] = tuple(sorted(set(allowlist)))
+        return change_settings(self._tracking, changed)
 
     def set_retention(
         self, retention: str, *, experiment: str | None = None, workspace: str | None = None
@@ -193,20 +192,18 @@ class LakeArchive:
 
     def _here(self, settings: ArchiveSettings) -> Archive:
         """Return what archives batches in this process."""
-        place = into(
-            settings.layout, self._repository_url(settings), lambda: self._tables, self._tracking.lake_id
-        )
+        place = into(settings, self._repository_url(settings), lambda: self._tables, self._tracking.lake_id)
         return lambda batches: [place.archive(self._store, batch.trace_ids) for batch in batches]
 
     def _far(self, settings: ArchiveSettings, runner: TaskRunner) -> Archive:
         """Return what makes tasks of batches."""
-        layout, repository_url = settings.layout, self._repository_url(settings)
+        repository_url = self._repository_url(settings)
 
         def archive(batches: Sequence[TraceBatch]) -> list[Archived]:
             tasks = [
                 ArchiveTask(
                     self._lake_url,
-                    layout,
+                    settings,
                     repository_url,
                     self._open_tables,
                     batch.trace_ids,
@@ -269,15 +266,6 @@ class LakeArchive:
         if settings.layout == "lake" and settings.location is None and not self._store.has_objects():
             return None
         return self._repository(settings)
-
-    def _check_location(self, location: str, settings: ArchiveSettings) -> None:
-        """Refuse to move the repository away from what is in it."""
-        if (location or None) != settings.location and self._store.has_objects():
-            raise UsageError(
-                "traces are archived in the present repository: restore or delete them first, or keep it where it is"
-            )
-        if location:
-            open_objects(location)
 
 
 def _in_turn(due: Sequence[ArchiveDue]) -> list[ArchiveDue]:

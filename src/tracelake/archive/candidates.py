@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, String, and_, case, column, delete, func, select, values
 
-from tracelake._errors import DamageError, UsageError
+from tracelake._errors import UsageError
 from tracelake.archive.batches import BEGINNING, Place, TraceBatch, batches_of
 from tracelake.archive.model import ArchiveDue, ArchiveSettings
 from tracelake.archive.retention import (
@@ -26,7 +25,6 @@ from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
     TRACKING_STORE,
-    archive_settings,
     experiment_tags,
     experiments,
     trace_info,
@@ -45,26 +43,6 @@ class Candidates:
 
     def __init__(self, tracking: TrackingStore) -> None:
         self._database, self._lake = tracking.database, tracking.lake
-
-    def settings(self) -> ArchiveSettings:
-        """Return how the lake archives. Raises DamageError."""
-        query = select(archive_settings.c.settings).where(archive_settings.c.lake == self._lake)
-        with self._database.reading() as connection:
-            text = connection.execute(query).scalar()
-        try:
-            fields = {} if text is None else json.loads(text)
-            return ArchiveSettings(**fields | {"allowlist": tuple(fields.get("allowlist", ()))})
-        except (ValueError, TypeError, AttributeError) as error:
-            raise DamageError(
-                f"the settings of the archive cannot be read: {error}; set them anew"
-            ) from error
-
-    def set_settings(self, settings: ArchiveSettings) -> None:
-        """Keep how the lake archives."""
-        row = {"lake": self._lake, "settings": json.dumps(asdict(settings))}
-        with self._database.writing() as connection:
-            connection.execute(delete(archive_settings).where(archive_settings.c.lake == self._lake))
-            connection.execute(archive_settings.insert(), row)
 
     def due(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
         """Return experiments that have traces, with what of each is hot, archived and due.

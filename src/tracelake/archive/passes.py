@@ -85,14 +85,16 @@ def archive_batch(
     trace_ids: Sequence[str],
     on_stored: Callable[[HotSnapshot, Stored], None] = lambda _snapshot, _stored: None,
     finalize_traces: int = ARCHIVE_FINALIZE_TRACES,
+    location: str | None = None,
 ) -> dict[str, tuple[TraceFate, str]]:
     """Archive some hot traces; return what became of each, with a reason where it stays hot.
 
-    `objects` is the repository of uploads that lost, None where nothing is uploaded. Traces are finalized so many at a
+    `objects` is the repository of uploads that lost, None where nothing is uploaded, and `location` where the settings
+    had it as the pass began. Traces are finalized so many at a
     time. Raises StorageError where the tracking store fails: then nobody knows of the rest of this batch, and the next
     pass looks again.
     """
-    snapshots, fates = store.begin(layout, trace_ids, uuid.uuid4().hex)
+    snapshots, fates = store.begin(layout, trace_ids, uuid.uuid4().hex, location)
     stored, failed = repository.store(snapshots)
     fates.update(failed)
     of = {snapshot.trace_id: snapshot for snapshot in snapshots}

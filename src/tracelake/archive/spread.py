@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tracelake._errors import StorageError
-from tracelake.archive.model import HotSnapshot, LayoutName, Stored
+from tracelake.archive.model import ArchiveSettings, HotSnapshot, Stored
 from tracelake.archive.passes import ObjectRepository, TraceRepository, archive_batch
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
@@ -36,7 +36,8 @@ class Archived:
 class Into:
     """Where a pass puts traces."""
 
-    layout: LayoutName
+    settings: ArchiveSettings
+    """Of the lake, as the pass began."""
     repository: TraceRepository
     objects: ObjectStore | None
     """None where nothing is uploaded."""
@@ -50,7 +51,13 @@ class Into:
             archived.stored_bytes += stored.size_bytes
 
         archived.fates = archive_batch(
-            store, self.layout, self.repository, self.objects, trace_ids, on_stored
+            store,
+            self.settings.layout,
+            self.repository,
+            self.objects,
+            trace_ids,
+            on_stored,
+            location=self.settings.location,
         )
         return archived
 
@@ -60,7 +67,7 @@ class ArchiveTask:
     """A batch of a pass, and where all that it needs is."""
 
     lake_url: str
-    layout: LayoutName
+    settings: ArchiveSettings
     repository_url: str
     open_tables: OpenTables
     trace_ids: tuple[str, ...]
@@ -81,13 +88,13 @@ def run_archive_task(task: ArchiveTask) -> Archived:
             "lake in a bucket and the store in PostgreSQL, or let the pass run without Spark"
         )
     return into(
-        task.layout, task.repository_url, lambda: task.open_tables(task.lake_url), tracking.lake_id
+        task.settings, task.repository_url, lambda: task.open_tables(task.lake_url), tracking.lake_id
     ).archive(ArchiveStore(tracking), task.trace_ids)
 
 
-def into(layout: LayoutName, repository_url: str, tables: Callable[[], Tables], lake_id: str) -> Into:
-    """Return where a layout puts traces."""
-    if layout == "lake":
-        return Into("lake", TablesRepository(tables(), lake_id), None)
+def into(settings: ArchiveSettings, repository_url: str, tables: Callable[[], Tables], lake_id: str) -> Into:
+    """Return where a pass puts traces."""
+    if settings.layout == "lake":
+        return Into(settings, TablesRepository(tables(), lake_id), None)
     objects = open_objects(repository_url)
-    return Into(layout, ObjectRepository(objects), objects)
+    return Into(settings, ObjectRepository(objects), objects)

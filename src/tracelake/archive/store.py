@@ -22,6 +22,7 @@ from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.rows import ArchiveRows, standing
+from tracelake.archive.settings import has_objects, locked_settings
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking.database import at_once
 from tracelake.tracking.outbox import keep
@@ -50,12 +51,13 @@ class ArchiveStore(ArchiveRows):
     # A pass
 
     def begin(
-        self, layout: LayoutName, trace_ids: Sequence[str], attempt: str
+        self, layout: LayoutName, trace_ids: Sequence[str], attempt: str, location: str | None = None
     ) -> tuple[list[HotSnapshot], dict[str, tuple[TraceFate, str]]]:
         """Take snapshots of hot traces, and note the objects that they go to before anything is uploaded.
 
         Returns them, and what became of the others, with the reason: those that wait for the pipeline, that are gone,
         and those that cannot be read. Nothing is unpacked in a transaction: finalize asks for the generation anyway.
+        `location` is of the repository, as the settings had it when the pass began.
         """
         infos, waiting, parts = self._read(lambda connection: self._look(connection, trace_ids))
         taken: list[HotSnapshot] = []
@@ -78,7 +80,9 @@ class ArchiveStore(ArchiveRows):
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
                 taken.append(HotSnapshot(trace_id, info.experiment_id, generation, info.life, data, path))
         self.mark_malformed(malformed)
-        self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}))
+        if not self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}), location):
+            moved = (TraceFate.CHANGED, "the repository is another one since; the next pass takes it")
+            return [], others | {snapshot.trace_id: moved for snapshot in taken}
         return taken, others
 
     def _look(
@@ -88,12 +92,20 @@ class ArchiveStore(ArchiveRows):
         infos = self._infos(connection, trace_ids, lock=False)
         return infos, self._waiting(connection, trace_ids), self._parts(connection, trace_ids)
 
-    def _note_uploads(self, paths: Sequence[str]) -> None:
-        """Give uploads their rows, before the first byte of any of them."""
+    def _note_uploads(self, paths: Sequence[str], location: str | None) -> bool:
+        """Give uploads their rows, before the first byte of any of them; not where the repository was moved meanwhile.
+
+        Else nobody would look for them where they are.
+        """
         row = {"lake": self.lake, "state": OPEN, "traces": 0, "began_ns": time.time_ns()}
-        if paths:
-            rows = [{**row, "path": path} for path in paths]
-            self._write(lambda connection: connection.execute(insert(archive_objects), rows))
+
+        def note(connection: Connection) -> bool:
+            if locked_settings(connection, self.tracking, is_changed=False).location != location:
+                return False
+            connection.execute(insert(archive_objects), [{**row, "path": path} for path in paths])
+            return True
+
+        return not paths or self._write(note)
 
     def finalize(
         self, stored: Sequence[Stored], holds: Callable[[], bool] = lambda: True
@@ -232,8 +244,7 @@ class ArchiveStore(ArchiveRows):
 
     def has_objects(self) -> bool:
         """Whether the repository has, or may have, an object of ours."""
-        query = select(archive_objects.c.path).where(archive_objects.c.lake == self.lake).limit(1)
-        return self._read(lambda connection: connection.execute(query).first() is not None)
+        return self._read(lambda connection: has_objects(connection, self.lake))
 
     # The way back, and the way out
 

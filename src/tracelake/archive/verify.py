@@ -11,10 +11,10 @@ from sqlalchemy import Connection, select
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive.archive import FOLDER
-from tracelake.archive.candidates import Candidates
 from tracelake.archive.layouts import is_pack, path_in, read_archived
 from tracelake.archive.packs import check_pack
 from tracelake.archive.protocol import LIVE
+from tracelake.archive.settings import read_settings
 from tracelake.limits import TRACKING_NAME_MAX_CHARS, VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
 from tracelake.pipeline.claims import KEY
 from tracelake.results import Finding
@@ -57,7 +57,7 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
         live = {row.path: row.traces for row in connection.execute(query)}
     if not traces and not live:
         return
-    repository = open_objects(Candidates(tracking).settings().location or f"{lake_url}/{FOLDER}")
+    repository = open_objects(read_settings(tracking).location or f"{lake_url}/{FOLDER}")
     by_path = Counter[str]()
     for trace_id, location, size_bytes, sha256 in traces:
         try:

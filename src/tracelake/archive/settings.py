@@ -1,0 +1,68 @@
+"""How a lake archives: one row, that who changes it locks, and who begins uploads, too.
+
+So of two changes at once each stands, and the repository is moved either before uploads are noted, which then are not
+made where it was, or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from tracelake._errors import DamageError, UsageError
+from tracelake.archive.model import ArchiveSettings
+from tracelake.tracking.schema import archive_objects, archive_settings
+from tracelake.tracking.store import TrackingStore
+
+
+def read_settings(tracking: TrackingStore) -> ArchiveSettings:
+    """Return how a lake archives. Raises DamageError."""
+    query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
+    with tracking.database.reading() as connection:
+        return _from_text(connection.execute(query).scalar())
+
+
+def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> ArchiveSettings:
+    """Change some of how a lake archives, by one transaction. Raises DamageError, UsageError.
+
+    The repository cannot be moved away from what is in it, or is on its way into it.
+    """
+    with tracking.database.writing() as connection:
+        before = locked_settings(connection, tracking, is_changed=True)
+        after = replace(before, **changed)
+        if after.location != before.location and has_objects(connection, tracking.lake):
+            raise UsageError(
+                "traces are archived in the present repository: restore or delete them first, or keep it where it is"
+            )
+        here = update(archive_settings).where(archive_settings.c.lake == tracking.lake)
+        connection.execute(here, {"settings": json.dumps(asdict(after))})
+    return after
+
+
+def locked_settings(connection: Connection, tracking: TrackingStore, *, is_changed: bool) -> ArchiveSettings:
+    """Return how a lake archives, as it stays until the transaction ends. Raises DamageError.
+
+    Passes lock the row beside each other, and who changes it alone; so it is there even if nothing was ever set.
+    """
+    row = {"lake": tracking.lake, "settings": "{}"}
+    connection.execute(tracking.database.insert(archive_settings).on_conflict_do_nothing(), row)
+    query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
+    return _from_text(connection.execute(query.with_for_update(read=not is_changed)).scalar())
+
+
+def has_objects(connection: Connection, lake: int) -> bool:
+    """Whether the repository has, or may have, an object of ours."""
+    query = select(archive_objects.c.path).where(archive_objects.c.lake == lake).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def _from_text(text: str | None) -> ArchiveSettings:
+    try:
+        fields = {} if text is None else json.loads(text)
+        return ArchiveSettings(**fields | {"allowlist": tuple(fields.get("allowlist", ()))})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DamageError(f"the settings of the archive cannot be read: {error}; set them anew") from error

@@ -1,0 +1,160 @@
+"""How a lake archives, changed by several at once and beside passes: each change stands, each object can be found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from tests.archive.place import HotLake
+from tests.archive.test_lock_order import at_once
+from tests.archive.test_lock_order import waiting as waits
+from tests.broken import Broken, assert_caught
+from tests.patience import wait_until
+from tests.storage.servers.postgres import PostgresServer
+from tests.tracking.requests import span_numbers, trace_id
+from tracelake._errors import UsageError
+from tracelake.archive import archive as archives
+from tracelake.archive import settings as kept
+from tracelake.archive.store import ArchiveStore
+from tracelake.durations import duration_ns
+
+Make = Callable[..., HotLake]
+
+
+def test_of_two_changes_at_once_each_stands(make: Make) -> None:
+    """Somebody sets another thing while a change is checked, or is the first who sets anything."""
+    lake = make("trace")
+
+    def at_the_same_time(duration: str) -> int:
+        patch.undo()
+        lake.archive.configure(layout="pack", allowlist=["7"])
+        return duration_ns(duration)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archives, "duration_ns", at_the_same_time)
+        settings = lake.archive.configure(retention="2d")
+    assert (settings.layout, settings.retention, settings.allowlist) == ("pack", "2d", ("7",))
+    assert lake.archive.settings() == settings
+
+
+def test_who_changes_settings_waits_for_who_does(postgres: PostgresServer, tmp_path: Path) -> None:
+    """On PostgreSQL two changes are under way beside each other: the second one reads what the first has written."""
+    numbers = count()
+
+    def check() -> None:
+        url = postgres.url(postgres.new_schema())
+        lake = HotLake(tmp_path / f"{next(numbers)}", url, layout="trace", retention="1m")
+        locking = text("SELECT 1 FROM tracelake_archive_settings FOR UPDATE")
+        with closing(lake.tracking), closing(lake.lake):
+            at_once(
+                lake.tracking,
+                locking,
+                lambda: lake.archive.configure(layout="pack"),
+                lambda: lake.archive.configure(retention="2d"),
+            )
+            settings = lake.archive.settings()
+            assert (settings.layout, settings.retention) == ("pack", "2d")
+
+    check()
+    rule = Broken(
+        "who changes settings locks them", kept.locked_settings, ".with_for_update(read=not is_changed)", ""
+    )
+    assert_caught(rule, check)
+
+
+def whole(lake: HotLake) -> None:
+    """Check that a trace is hot or can be brought back, and that no object lies where nobody looks."""
+    if not lake.hot([1]):
+        assert lake.archive.restore(trace_id(1))
+    assert span_numbers(lake.tracking.traces([trace_id(1)])[trace_id(1)].data) == [1]
+    lake.archive.sweep(0)
+    assert [each for each in lake.lake.objects.list("archive/") if each.path.endswith(".pb")] == []
+
+
+def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Path) -> None:
+    """The pass had looked where the repository is: it uploads nothing there, and the next one takes the trace."""
+    numbers = count()
+
+    def check() -> None:
+        lake, location = make("trace"), f"file://{tmp_path}/moved-{next(numbers)}"
+        lake.write((1, 1))
+        begin = ArchiveStore.begin
+
+        def late(self: ArchiveStore, *given: Any) -> Any:
+            patch.undo()
+            lake.archive.configure(location=location)
+            return begin(self, *given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArchiveStore, "begin", late)
+            report = lake.archive.run()
+        assert report.fates == {"changed": 1}
+        assert "the repository is another one" in report.failures[trace_id(1)]
+        assert lake.archive.run().fates == {"archived": 1}
+        assert lake.archive.traces()[0].location.startswith(location)  # type: ignore[union-attr]
+        with pytest.raises(UsageError, match="traces are archived in the present repository"):
+            lake.archive.configure(location="")
+        whole(lake)
+
+    check()
+    for rule in (
+        Broken(
+            "the repository is where it was", ArchiveStore._note_uploads, ".location != location", " is None"
+        ),
+        Broken(
+            "it stays where objects are", kept.change_settings, "after.location != before.location", "False"
+        ),
+    ):
+        assert_caught(rule, check)
+
+
+def test_a_repository_is_not_moved_while_uploads_are_noted(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Whoever is first: uploads count, too, whose transaction has not ended yet."""
+    numbers = count()
+
+    def check() -> None:
+        number, url = next(numbers), postgres.url(postgres.new_schema())
+        lake = HotLake(tmp_path / f"lake-{number}", url, layout="trace", retention="1m")
+        with closing(lake.tracking), closing(lake.lake):
+            lake.write((1, 1))
+
+            def move() -> None:
+                with suppress(UsageError):
+                    lake.archive.configure(location=f"file://{tmp_path}/moved-{number}")
+
+            with beside(lake, "INSERT INTO tracelake_archive_objects", move):
+                lake.archive.run()
+            whole(lake)
+
+    check()
+    rule = Broken(
+        "who notes uploads locks settings", kept.locked_settings, ".with_for_update(read=not is_changed)", ""
+    )
+    assert_caught(rule, check)
+
+
+@contextmanager
+def beside(lake: HotLake, words: str, do: Callable[[], None]) -> Iterator[None]:
+    """Let somebody do something once a statement was carried out, until they have, or wait for its transaction."""
+    begun: list[threading.Thread] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_given: Any) -> None:
+        if statement.startswith(words) and not begun:
+            begun.append(threading.Thread(target=do))
+            begun[0].start()
+            wait_until(lambda: not begun[0].is_alive() or waits(lake.tracking))
+
+    engine = lake.tracking.database.engine
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        yield
+    finally:
+        event.remove(engine, "after_cursor_execute", note)
+        begun[0].join()
