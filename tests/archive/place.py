@@ -19,11 +19,13 @@ from tracelake.tracking.store import TrackingStore
 class HotLake:
     """One lake in a directory, with a tracking store."""
 
-    def __init__(self, path: Path, tracking_url: str | None = None, **archive: Any) -> None:
+    def __init__(
+        self, path: Path, tracking_url: str | None = None, *, lake_id: str = "lake-a", **archive: Any
+    ) -> None:
         """`archive` is how it archives; see `LakeArchive.configure`."""
         self.path, self._url = path, tracking_url
         self.lake: Lake = tracelake.init(path, buckets=2)
-        self.tracking: TrackingStore = set_up(self.lake.objects, "lake-a", "", tracking_url)
+        self.tracking: TrackingStore = set_up(self.lake.objects, lake_id, "", tracking_url)
         self.archive: LakeArchive = self.lake.archive
         self.archive.configure(**archive)
 

@@ -574,7 +574,7 @@ def test_settings_that_make_no_sense(make: Make) -> None:
     lake.write((1, 1))
     lake.archive.run()
     with pytest.raises(UsageError, match="restore or delete"):
-        lake.archive.configure(location="memory://elsewhere")
+        lake.archive.configure(location=f"file://{lake.path}/elsewhere")
 
 
 def test_a_lake_without_a_hot_tier(tmp_path: Any) -> None:

@@ -158,3 +158,10 @@ def beside(lake: HotLake, words: str, do: Callable[[], None]) -> Iterator[None]:
     finally:
         event.remove(engine, "after_cursor_execute", note)
         begun[0].join()
+
+
+def test_a_repository_in_memory_is_refused(make: Make) -> None:
+    """It would be gone with the process that archived, and the archive of its traces with it."""
+    lake = make("trace")
+    with pytest.raises(UsageError, match="gone with this process"):
+        lake.archive.configure(location="memory://box")

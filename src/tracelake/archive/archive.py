@@ -6,13 +6,14 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from tracelake._errors import StorageError, UsageError
 from tracelake.archive import passes
 from tracelake.archive.batches import Place, TraceBatch
 from tracelake.archive.candidates import Candidates
-from tracelake.archive.layouts import is_ours
+from tracelake.archive.layouts import is_of
 from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
 from tracelake.archive.one_pass import Archive, OnePass
@@ -26,13 +27,19 @@ from tracelake.archive.spread import Archived, ArchiveTask, OpenTables, into, ru
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import Tables, traces_data
 from tracelake.durations import duration_ns
-from tracelake.limits import ARCHIVE_TASKS_AT_ONCE, ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
+from tracelake.limits import (
+    ARCHIVE_GRACE_MAX_S,
+    ARCHIVE_TASKS_AT_ONCE,
+    ARCHIVE_UPLOAD_GRACE_S,
+    PAGE_ROWS_DEFAULT,
+)
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess, TaskRunner, run_told
 from tracelake.tracking.store import TrackingStore
 
 FOLDER: Final = "archive"
 """Of the lake, where its repository is unless the settings name one."""
+_MEMORY: Final = "memory://"
 Runners: TypeAlias = Callable[[TaskRunner | None, str | None], TaskRunner]
 """(runner, Spark master) → where tasks run."""
 _log: Final = logging.getLogger(__name__)
@@ -83,7 +90,7 @@ class LakeArchive:
         if location is not None:
             changed["location"] = location.rstrip("/") or None
             if changed["location"]:
-                open_objects(changed["location"])
+                self._check(open_objects(changed["location"]))
         if retention is not None:
             if retention:
                 duration_ns(retention)
@@ -91,6 +98,13 @@ class LakeArchive:
         if allowlist is not None:
             changed["allowlist"] = tuple(sorted(set(allowlist)))
         return change_settings(self._tracking, changed)
+
+    def _check(self, repository: ObjectStore) -> None:
+        if repository.url.startswith(_MEMORY) and not self._lake_url.startswith(_MEMORY):
+            raise UsageError(
+                f"{repository.url} is gone with this process, and what would be archived there with it; name a place "
+                "that stays"
+            )
 
     def set_retention(
         self, retention: str, *, experiment: str | None = None, workspace: str | None = None
@@ -235,10 +249,16 @@ class LakeArchive:
         return delete_traces(self._store, self._repository_or_none(), trace_ids)
 
     def sweep(self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S) -> int:
-        """Delete what killed archivers left in the repository, uploads after so long; return how many objects."""
+        """Delete what killed archivers left in the repository, uploads after so long; return how many objects.
+
+        What another lake has in the same repository stays. Raises UsageError.
+        """
+        if not 0 <= grace_s <= ARCHIVE_GRACE_MAX_S:
+            raise UsageError(f"a grace of {grace_s:g} s makes no sense: say 0 to {ARCHIVE_GRACE_MAX_S:.0f} s")
         objects = self._repository_or_none()
         if objects is None:
             return 0
+        is_ours = partial(is_of, lake_id=self._tracking.lake_id)
         return passes.sweep(self._store, objects, time.time_ns() - int(grace_s * 1e9), is_ours)
 
     def space(self) -> ArchiveSpace:

@@ -5,13 +5,15 @@
 | `trace` | `<experiment>/traces/tr-<trace>/artifacts/<generation>-<attempt>/traces.pb` | its directory |
 | `pack` | `packs/<attempt>.pack` | `…pack#<offset>+<length>` |
 
-Every upload has a name of its own, so who loses never touches what another one made.
+Every upload has a name of its own, so who loses never touches what another one made. An attempt begins with what tells
+its lake, so that lakes may share a repository.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from typing import Final
 from urllib.parse import quote
 
@@ -24,10 +26,17 @@ from tracelake.storage import ObjectStore
 FILE: Final = "traces.pb"
 _PACKS: Final = "packs/"
 _OURS: Final = re.compile(
-    r"packs/[0-9a-f]{32}\.pack|[^/]+/traces/tr-[^/]+/artifacts/[0-9]+-[0-9a-f]{32}/traces\.pb"
+    r"packs/([0-9a-f]{32})\.pack|[^/]+/traces/tr-[^/]+/artifacts/[0-9]+-([0-9a-f]{32})/traces\.pb"
 )
+_MARK_CHARS: Final = 12
+"""Of an attempt: what tells its lake; the rest is of chance."""
 _OURS_SOMEWHERE: Final = re.compile(rf"(?<=/)(?:{_OURS.pattern})\Z")
 _IN_PACK: Final = re.compile(r"(.+\.pack)#([0-9]{1,15})\+([0-9]{1,15})", re.DOTALL)
+
+
+def new_attempt(lake_id: str) -> str:
+    """Return a new id for uploads of a lake, in hex."""
+    return _mark_of(lake_id) + uuid.uuid4().hex[_MARK_CHARS:]
 
 
 def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: int, attempt: str) -> str:
@@ -52,6 +61,16 @@ def _folder_of(experiment_id: str) -> str:
 def is_ours(path: str) -> bool:
     """Whether an object of a repository has a name that an upload of ours gives. Attachments have none (A11)."""
     return _OURS.fullmatch(path) is not None
+
+
+def is_of(path: str, lake_id: str) -> bool:
+    """Whether an object has a name that an upload of this lake gives, and of no other that shares its repository."""
+    match = _OURS.fullmatch(path)
+    return match is not None and (match[1] or match[2]).startswith(_mark_of(lake_id))
+
+
+def _mark_of(lake_id: str) -> str:
+    return hashlib.sha256(lake_id.encode()).hexdigest()[:_MARK_CHARS]
 
 
 def is_pack(path: str) -> bool:

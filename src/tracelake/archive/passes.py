@@ -7,14 +7,13 @@ on an outcome that is not known.
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import Protocol
 
 from tracelake._errors import DamageError, StorageError
-from tracelake.archive.layouts import encode, read_back
+from tracelake.archive.layouts import encode, new_attempt, read_back
 from tracelake.archive.model import HotSnapshot, LayoutName, Stored
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
@@ -94,7 +93,7 @@ def archive_batch(
     time. Raises StorageError where the tracking store fails: then nobody knows of the rest of this batch, and the next
     pass looks again.
     """
-    snapshots, fates = store.begin(layout, trace_ids, uuid.uuid4().hex, location)
+    snapshots, fates = store.begin(layout, trace_ids, new_attempt(store.tracking.lake_id), location)
     stored, failed = repository.store(snapshots)
     fates.update(failed)
     of = {snapshot.trace_id: snapshot for snapshot in snapshots}
@@ -142,7 +141,7 @@ def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[
 def sweep(
     store: ArchiveStore, objects: ObjectStore, began_before_ns: int, is_ours: Callable[[str], bool]
 ) -> int:
-    """Delete uploads that came to nothing, and objects of ours that no row knows; return how many.
+    """Delete uploads that came to nothing, and objects that no row knows; return how many.
 
     Objects are listed first and rows are read then: an upload has its row before its first byte, and keeps it until it
     can never be named, so what has none is nobody's.

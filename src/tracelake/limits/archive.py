@@ -54,7 +54,7 @@ ARCHIVE_INTERVAL_MAX_S: Final = 86_400.0
 ARCHIVE_REQUEST_TRACES_MAX: Final = 500
 """Traces that one request restores or deletes. Beyond: 413."""
 ARCHIVE_GRACE_MAX_S: Final = 31_536_000.0
-"""The longest grace of a sweep that a request asks for, a year. Beyond: 400."""
+"""The longest grace of a sweep, a year. Beyond: `UsageError`, and 400."""
 ARCHIVE_LISTED_DEFAULT: Final = 20
 """Experiments, traces, operations that the page of the archive lists. Beyond: parameter `limit` asks for more."""
 OPERATIONS_AT_ONCE: Final = 4
