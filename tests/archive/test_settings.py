@@ -19,9 +19,10 @@ from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import span_numbers, trace_id
-from tracelake._errors import UsageError
+from tracelake._errors import DamageError, UsageError
 from tracelake.archive import archive as archives
 from tracelake.archive import settings as kept
+from tracelake.archive.model import ArchiveSettings
 from tracelake.archive.store import ArchiveStore
 from tracelake.durations import duration_ns
 
@@ -165,3 +166,37 @@ def test_a_repository_in_memory_is_refused(make: Make) -> None:
     lake = make("trace")
     with pytest.raises(UsageError, match="gone with this process"):
         lake.archive.configure(location="memory://box")
+
+
+def test_bytes_of_a_command_line_that_are_no_text(make: Make) -> None:
+    """They are refused: page and API could not say them, and failed for everybody until somebody set others."""
+    lake = make("trace")
+    before = lake.archive.settings()
+
+    def check() -> None:
+        for words in ({"allowlist": ["\udc80"]}, {"location": f"file://{lake.path}/\udc80"}):
+            with pytest.raises(UsageError, match="no place for such a value"):
+                lake.archive.configure(**words)
+        assert lake.archive.settings() == before
+
+    check()
+    assert_caught(
+        Broken("texts are texts", kept.change_settings, "ensure_ascii=False", "ensure_ascii=True"), check
+    )
+
+
+def test_settings_that_cannot_be_read_are_set_anew(make: Make) -> None:
+    """By who says all of them: what is left out nobody knows, and the error says so."""
+    lake = make("trace")
+    lake.write((1, 1))
+    assert lake.archive.run().fates == {"archived": 1}
+    with lake.tracking.database.writing() as connection:
+        connection.execute(text("UPDATE tracelake_archive_settings SET settings = 'torn'"))
+    for change in (lake.archive.settings, lambda: lake.archive.configure(retention="2d")):
+        with pytest.raises(
+            DamageError, match="set layout, location, retention and allowlist anew, all at once"
+        ):
+            change()
+    lake.archive.configure(layout="trace", location="", retention="2d", allowlist=[])
+    assert lake.archive.settings() == ArchiveSettings("trace", None, "2d")
+    whole(lake)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from sqlalchemy import Connection, select, update
@@ -29,17 +29,24 @@ def read_settings(tracking: TrackingStore) -> ArchiveSettings:
 def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> ArchiveSettings:
     """Change some of how a lake archives, by one transaction. Raises DamageError, UsageError.
 
-    The repository cannot be moved away from what is in it, or is on its way into it.
+    The repository cannot be moved away from what is in it, or is on its way into it. What cannot be read is set anew by
+    who says all of it.
     """
     with tracking.database.writing() as connection:
-        before = locked_settings(connection, tracking, is_changed=True)
+        try:
+            before = locked_settings(connection, tracking, is_changed=True)
+        except DamageError:
+            if len(changed) < len(fields(ArchiveSettings)):
+                raise
+            before = ArchiveSettings(**changed)
         after = replace(before, **changed)
         if after.location != before.location and has_objects(connection, tracking.lake):
             raise UsageError(
                 "traces are archived in the present repository: restore or delete them first, or keep it where it is"
             )
         here = update(archive_settings).where(archive_settings.c.lake == tracking.lake)
-        connection.execute(here, {"settings": json.dumps(asdict(after))})
+        # As it is: what is no UTF-8, as a command line may have it, is refused here, and would fail each answer.
+        connection.execute(here, {"settings": json.dumps(asdict(after), ensure_ascii=False)})
     return after
 
 
@@ -65,4 +72,7 @@ def _from_text(text: str | None) -> ArchiveSettings:
         fields = {} if text is None else json.loads(text)
         return ArchiveSettings(**fields | {"allowlist": tuple(fields.get("allowlist", ()))})
     except (ValueError, TypeError, AttributeError) as error:
-        raise DamageError(f"the settings of the archive cannot be read: {error}; set them anew") from error
+        raise DamageError(
+            f"the settings of the archive cannot be read: {error}; set layout, location, retention and allowlist anew, "
+            "all at once"
+        ) from error
