@@ -22,7 +22,9 @@ from tests.tracking.requests import span_numbers, trace_id
 from tracelake._errors import DamageError, UsageError
 from tracelake.archive import archive as archives
 from tracelake.archive import settings as kept
+from tracelake.archive.archive import LakeArchive
 from tracelake.archive.model import ArchiveSettings
+from tracelake.archive.settings import change_settings
 from tracelake.archive.store import ArchiveStore
 from tracelake.durations import duration_ns
 
@@ -76,7 +78,17 @@ def whole(lake: HotLake) -> None:
         assert lake.archive.restore(trace_id(1))
     assert span_numbers(lake.tracking.traces([trace_id(1)])[trace_id(1)].data) == [1]
     lake.archive.sweep(0)
-    assert [each for each in lake.lake.objects.list("archive/") if each.path.endswith(".pb")] == []
+    assert uploaded(lake) == 0
+
+
+def uploaded(lake: HotLake) -> int:
+    """Return how many traces lie in the repository that a lake has of its own."""
+    return sum(each.path.endswith(".pb") for each in lake.lake.objects.list("archive/"))
+
+
+def interrupted(*_given: Any) -> Any:
+    """End a pass as a signal does."""
+    raise KeyboardInterrupt
 
 
 def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Path) -> None:
@@ -109,9 +121,7 @@ def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Pa
         Broken(
             "the repository is where it was", ArchiveStore._note_uploads, ".location != location", " is None"
         ),
-        Broken(
-            "it stays where objects are", kept.change_settings, "after.location != before.location", "False"
-        ),
+        Broken("it stays where traces are", kept._leave_repository, "objects.state == LIVE", "False"),
     ):
         assert_caught(rule, check)
 
@@ -139,6 +149,70 @@ def test_a_repository_is_not_moved_while_uploads_are_noted(postgres: PostgresSer
         "who notes uploads locks settings", kept.locked_settings, ".with_for_update(read=not is_changed)", ""
     )
     assert_caught(rule, check)
+
+
+def test_a_repository_that_is_moved_while_a_pass_finalizes(postgres: PostgresServer, tmp_path: Path) -> None:
+    """Whoever is first: what is finalized in a transaction that has not ended yet is there, and stays."""
+    numbers = count()
+
+    def check() -> None:
+        number, url = next(numbers), postgres.url(postgres.new_schema())
+        lake = HotLake(tmp_path / f"lake-{number}", url, layout="trace", retention="1m")
+        with closing(lake.tracking), closing(lake.lake):
+            lake.write((1, 1))
+
+            def move() -> None:
+                with suppress(UsageError):
+                    change_settings(lake.tracking, {"location": f"file://{tmp_path}/moved-{number}"})
+
+            with beside(lake, "UPDATE tracelake_archive_objects", move):
+                assert lake.archive.run().fates == {"archived": 1}
+            whole(lake)
+
+    check()
+    rule = Broken("uploads are locked", kept._leave_repository, "uploads.with_for_update()", "uploads")
+    assert_caught(rule, check)
+
+
+def test_a_repository_that_cannot_be_reached_can_be_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is archived there, whatever passes began to upload: who mistyped a location sets another one."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    lake = make("trace", location="s3://mistyped")
+    lake.write((1, 1))
+    assert lake.archive.run().fates == {"failed": 1}
+    lake.archive.configure(location="")
+    assert lake.archive.space().uploads == 0
+    assert lake.archive.run().fates == {"archived": 1}
+    whole(lake)
+
+
+def test_what_a_killed_pass_left_goes_where_its_repository_is_left(make: Make, tmp_path: Path) -> None:
+    """It can be reached: nobody looks there any more once another one is set."""
+    lake = make("trace")
+    lake.write((1, 1))
+    left: list[int] = []
+
+    def check() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArchiveStore, "finalize", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                lake.archive.run()
+        assert uploaded(lake) == 1
+        lake.archive.configure(location=f"file://{tmp_path}/{len(left)}")
+        left.append(uploaded(lake))
+        lake.archive.configure(location="")
+        assert left[-1] == 0
+
+    check()
+    broken = Broken("nothing is left", LakeArchive._clear_repository, "location == settings.location", "True")
+    assert_caught(broken, check)
 
 
 @contextmanager

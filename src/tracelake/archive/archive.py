@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import time
@@ -9,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from tracelake._errors import StorageError, UsageError
+from tracelake._errors import StorageError, TracelakeError, UsageError
 from tracelake.archive import passes
 from tracelake.archive.batches import Place, TraceBatch
 from tracelake.archive.candidates import Candidates
@@ -97,7 +98,18 @@ class LakeArchive:
             changed["retention"] = retention or None
         if allowlist is not None:
             changed["allowlist"] = tuple(sorted(set(allowlist)))
+        if "location" in changed:
+            self._clear_repository(changed["location"])
         return change_settings(self._tracking, changed)
+
+    def _clear_repository(self, location: str | None) -> None:
+        """Take away what passes left where no trace is archived, if it is reached: another one is to take its place."""
+        with contextlib.suppress(TracelakeError, OSError):
+            settings = self.settings()
+            if location == settings.location or self._store.has_objects(only_live=True):
+                return
+            left = [each.path for each in self._store.leftovers(time.time_ns())]
+            passes.delete_condemned(self._store, self._repository(settings), left)
 
     def _check(self, repository: ObjectStore) -> None:
         if repository.url.startswith(_MEMORY) and not self._lake_url.startswith(_MEMORY):

@@ -124,7 +124,7 @@ def _pieces(
 _REASONS = {
     TraceFate.WAITING: "the tables of main do not hold it any more; the next pass looks again",
     TraceFate.CHANGED: "spans came while it was archived; the next pass takes it",
-    TraceFate.FAILED: "the upload took so long that a sweep gave it up; the next pass takes it",
+    TraceFate.FAILED: "a sweep, or who moved the repository, gave its upload up; the next pass takes it",
 }
 
 

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from tracelake._errors import DamageError, UsageError
 from tracelake.archive.model import ArchiveSettings
+from tracelake.archive.protocol import LIVE
 from tracelake.tracking.schema import archive_objects, archive_settings
 from tracelake.tracking.store import TrackingStore
 
@@ -29,8 +30,8 @@ def read_settings(tracking: TrackingStore) -> ArchiveSettings:
 def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> ArchiveSettings:
     """Change some of how a lake archives, by one transaction. Raises DamageError, UsageError.
 
-    The repository cannot be moved away from what is in it, or is on its way into it. What cannot be read is set anew by
-    who says all of it.
+    The repository cannot be moved away from traces that are in it, and uploads that are under way come to nothing. What
+    cannot be read is set anew by who says all of it.
     """
     with tracking.database.writing() as connection:
         try:
@@ -40,10 +41,8 @@ def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> Arch
                 raise
             before = ArchiveSettings(**changed)
         after = replace(before, **changed)
-        if after.location != before.location and has_objects(connection, tracking.lake):
-            raise UsageError(
-                "traces are archived in the present repository: restore or delete them first, or keep it where it is"
-            )
+        if after.location != before.location:
+            _leave_repository(connection, tracking.lake)
         here = update(archive_settings).where(archive_settings.c.lake == tracking.lake)
         # As it is: what is no UTF-8, as a command line may have it, is refused here, and would fail each answer.
         connection.execute(here, {"settings": json.dumps(asdict(after), ensure_ascii=False)})
@@ -61,10 +60,23 @@ def locked_settings(connection: Connection, tracking: TrackingStore, *, is_chang
     return _from_text(connection.execute(query.with_for_update(read=not is_changed)).scalar())
 
 
-def has_objects(connection: Connection, lake: int) -> bool:
-    """Whether the repository has, or may have, an object of ours."""
-    query = select(archive_objects.c.path).where(archive_objects.c.lake == lake).limit(1)
-    return connection.execute(query).first() is not None
+def _leave_repository(connection: Connection, lake: int) -> None:
+    """Give up all uploads to a repository, so that no trace is ever archived there. Raises UsageError where some are.
+
+    It may be one that never was, or is no more: so nobody need reach it.
+    """
+    objects = archive_objects.c
+    uploads = select(objects.path).where(objects.lake == lake, objects.state != LIVE).order_by(objects.path)
+    connection.execute(
+        uploads.with_for_update()
+    ).all()  # who finalizes one of them was before, or finds it gone
+    if connection.execute(
+        select(objects.path).where(objects.lake == lake, objects.state == LIVE).limit(1)
+    ).first():
+        raise UsageError(
+            "traces are archived in the present repository: restore or delete them first, or keep it where it is"
+        )
+    connection.execute(delete(archive_objects).where(objects.lake == lake))
 
 
 def _from_text(text: str | None) -> ArchiveSettings:

@@ -22,7 +22,7 @@ from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.rows import ArchiveRows, standing
-from tracelake.archive.settings import has_objects, locked_settings
+from tracelake.archive.settings import locked_settings
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking.database import at_once
 from tracelake.tracking.outbox import keep
@@ -242,9 +242,12 @@ class ArchiveStore(ArchiveRows):
 
         return self._read(look)
 
-    def has_objects(self) -> bool:
-        """Whether the repository has, or may have, an object of ours."""
-        return self._read(lambda connection: has_objects(connection, self.lake))
+    def has_objects(self, *, only_live: bool = False) -> bool:
+        """Whether the repository has, or may have, an object of ours; or one that traces name."""
+        objects = archive_objects.c
+        which = (objects.state == LIVE,) if only_live else ()
+        query = select(objects.path).where(objects.lake == self.lake, *which).limit(1)
+        return self._read(lambda connection: connection.execute(query).first() is not None)
 
     # The way back, and the way out
 
