@@ -19,9 +19,9 @@ from tests.pipeline.poison import POISON, Poisoned
 from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.archive import archive as archives
-from tracelake.archive import passes, protocol
+from tracelake.archive import passes, protocol, restoring
 from tracelake.archive import tables as archive_tables
-from tracelake.archive.layouts import path_in
+from tracelake.archive.layouts import path_in, read_archived
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository
 from tracelake.lake.archive import LakeTables
@@ -132,6 +132,43 @@ def test_a10_a_restore_that_was_overtaken_puts_nothing_old_back(make: Make) -> N
     check()
     rule = Broken("any archive will do", protocol.may_restore, "trace.location == location", "True")
     assert_caught(rule, check)
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_a10_of_two_restores_none_takes_the_other_for_damage(make: Make, layout: str) -> None:
+    """A10: who is first takes the object along; the other one looks again, and says that the trace is hot, or gone."""
+
+    def check(others: str) -> None:
+        lake = make(layout)
+        lake.write((1, 1))
+        lake.archive.run()
+
+        def late(*given: Any) -> bytes:
+            patch.undo()
+            assert (
+                lake.archive.restore(trace_id(1))
+                if others == "restore"
+                else lake.archive.delete([trace_id(1)])
+            )
+            return read_archived(*given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(restoring, "read_archived", late)
+            if others == "restore":
+                assert not lake.archive.restore(trace_id(1))
+            else:
+                with pytest.raises(NotFoundError):
+                    lake.archive.restore(trace_id(1))
+
+    for others in ("restore", "delete"):
+        check(others)
+        rule = Broken(
+            "what is gone may be nobody's loss",
+            restoring.restore_trace,
+            "now is not None and now.archive_location == location",
+            "True",
+        )
+        assert_caught(rule, partial(check, others))
 
 
 def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None:

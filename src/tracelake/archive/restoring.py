@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tracelake._errors import ContentionError, NotFoundError, StorageError
+from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
 from tracelake.archive.layouts import path_in, read_archived
 from tracelake.archive.passes import delete_condemned
 from tracelake.archive.store import ArchiveStore
@@ -37,7 +37,13 @@ def restore_trace(
         path = _path(objects, location)
         late = None if path else store.late(trace_id)
         if path and objects is not None:
-            data = read_archived(objects, location, row.archive_bytes, row.archive_sha256)
+            try:
+                data = read_archived(objects, location, row.archive_bytes, row.archive_sha256)
+            except DamageError:
+                now = store.archived([trace_id]).get(trace_id)
+                if now is not None and now.archive_location == location:
+                    raise
+                continue  # somebody has restored or deleted it meanwhile, and its object with it
         else:
             data = read_tables(trace_id)
         if store.restore(trace_id, location, data, count_spans(data), path, late):
