@@ -336,17 +336,45 @@ def test_what_was_given_up_is_told_and_holds_up_nothing(make: Make) -> None:
     assert lake.archive.run().fates == {"archived": 1}
 
 
-def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make) -> None:
-    """A6: layout `lake` finds out only when it compares with the tables; the mark is the same."""
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make, layout: str) -> None:
+    """A6: layout `lake` finds out only when it compares with the tables; the others could not bring it back."""
+
+    def check() -> None:
+        lake = make(layout)
+        lake.write((1, 1), (2, 1))
+        of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
+        no_trace = {"payload": zstandard.compress(b"no trace"), "size_bytes": len(b"no trace")}
+        with lake.tracking.database.writing() as connection:
+            connection.execute(update(trace_parts).where(*of_first).values(**no_trace))
+        assert lake.archive.run().fates == {"archived": 1, "malformed": 1}
+        assert lake.archive.run().fates == {}
+        assert lake.archive.space().failed_traces == 1
+
+    check()
+    if layout != "lake":
+        assert_caught(Broken("decoded before", ArchiveStore.begin, 'layout != "lake"', "False"), check)
+
+
+def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) -> None:
+    """What the tables are the archive of comes back, and what is hot can be deleted."""
     lake = make("lake")
     lake.write((1, 1), (2, 1))
-    of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
-    no_trace = {"payload": zstandard.compress(b"no trace"), "size_bytes": len(b"no trace")}
-    with lake.tracking.database.writing() as connection:
-        connection.execute(update(trace_parts).where(*of_first).values(**no_trace))
-    assert lake.archive.run().fates == {"archived": 1, "malformed": 1}
-    assert lake.archive.run().fates == {}
-    assert lake.archive.space().failed_traces == 1
+    assert lake.archive.run().fates == {"archived": 2}
+    away = lake.path.parent / "away"
+    lake.archive.configure(layout="trace", location=f"file://{away}")
+    lake.write((3, 1))
+    lake.write((4, 1))
+    assert lake.archive.run(traces_max=1).fates == {"archived": 1}
+    away.rename(lake.path.parent / "elsewhere")
+    away.write_bytes(b"no directory")
+    assert lake.archive.restore(trace_id(1))
+    assert lake.archive.delete([trace_id(1), trace_id(2), trace_id(4)]) == [
+        trace_id(each) for each in (1, 2, 4)
+    ]
+    for act in (lake.archive.restore, lambda id: lake.archive.delete([id])):
+        with pytest.raises(StorageError, match="cannot open"):
+            act(trace_id(3))
 
 
 def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from tracelake.limits import (
 )
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess, TaskRunner, run_told
+from tracelake.tracking.schema import LAKE_LOCATION
 from tracelake.tracking.store import TrackingStore
 
 FOLDER: Final = "archive"
@@ -243,7 +244,7 @@ class LakeArchive:
 
     def restore(self, trace_id: str) -> bool:
         """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""
-        return restore_trace(self._store, self._repository_or_none(), self._read_tables, trace_id)
+        return restore_trace(self._store, self._repository_of([trace_id]), self._read_tables, trace_id)
 
     def retry(self, trace_ids: Sequence[str]) -> list[str]:
         """Let the next pass look again at traces that are marked, and return those that were.
@@ -258,7 +259,7 @@ class LakeArchive:
 
         What the tables of the lake have of them stays.
         """
-        return delete_traces(self._store, self._repository_or_none(), trace_ids)
+        return delete_traces(self._store, self._repository_of(trace_ids), trace_ids)
 
     def sweep(self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S) -> int:
         """Delete what killed archivers left in the repository, uploads after so long; return how many objects.
@@ -291,6 +292,13 @@ class LakeArchive:
 
     def _repository_url(self, settings: ArchiveSettings) -> str:
         return settings.location or f"{self._lake_url}/{FOLDER}"
+
+    def _repository_of(self, trace_ids: Sequence[str]) -> ObjectStore | None:
+        """Return the repository where one of these traces is in it: the others do not fail if it cannot be opened."""
+        places = [row.archive_location for row in self._store.archived(trace_ids).values()]
+        if any(place is not None and not place.startswith(LAKE_LOCATION) for place in places):
+            return self._repository(self.settings())
+        return None
 
     def _repository_or_none(self) -> ObjectStore | None:
         """Return the repository, None where nothing was ever put into one."""

@@ -17,6 +17,9 @@ import uuid
 from typing import Final
 from urllib.parse import quote
 
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive.model import HotSnapshot, LayoutName, Stored
 from tracelake.archive.packs import Frame, unpack, write_pack
@@ -146,3 +149,12 @@ def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: 
             "with another checksum were stored; restore the object from a copy"
         )
     return unpack(data, location, TRACE_ARCHIVED_MAX_BYTES) if match else data
+
+
+def count_spans(data: bytes, name: str) -> int:
+    """Return how many spans a `TracesData` has. Raises DamageError, with the name of what it is, for what is none."""
+    try:
+        groups = TracesData.FromString(data).resource_spans
+    except DecodeError as error:
+        raise DamageError(f"{name} cannot be decoded: {error}; restore it from a copy") from error
+    return sum(len(scope.spans) for group in groups for scope in group.scope_spans)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
-from tracelake.archive.layouts import path_in, read_archived
+from tracelake.archive.layouts import count_spans, path_in, read_archived
 from tracelake.archive.passes import delete_condemned
 from tracelake.archive.store import ArchiveStore
 from tracelake.limits import ARCHIVE_RESTORE_TRIES_MAX
@@ -46,7 +44,9 @@ def restore_trace(
                 continue  # somebody has restored or deleted it meanwhile, and its object with it
         else:
             data = read_tables(trace_id)
-        if store.restore(trace_id, location, data, count_spans(data), path, late):
+        if store.restore(
+            trace_id, location, data, count_spans(data, f"the archive of trace {trace_id}"), path, late
+        ):
             if path and objects is not None:
                 _clean_up(store, objects, [path])
             return True
@@ -75,14 +75,9 @@ def _path(objects: ObjectStore | None, location: str | None) -> str:
     """Return the object that a location names, "" where it names none."""
     if location is None or location.startswith(LAKE_LOCATION):
         return ""
-    assert objects is not None, "who deletes what is in a repository has it open"
+    if objects is None:
+        raise ContentionError(f"a trace was archived at {location} just now; try again")
     return path_in(objects, location)
-
-
-def count_spans(data: bytes) -> int:
-    """Return how many spans a `TracesData` has."""
-    groups = TracesData.FromString(data).resource_spans
-    return sum(len(scope.spans) for group in groups for scope in group.scope_spans)
 
 
 def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tracelake._errors import DamageError
 from tracelake.archive import protocol
-from tracelake.archive.layouts import path_of
+from tracelake.archive.layouts import count_spans, path_of
 from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
 from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
 from tracelake.archive.retention import TraceFate
@@ -73,6 +73,8 @@ class ArchiveStore(ArchiveRows):
                 generation = info.db_payload_generation
                 try:
                     data = _joined(trace_id, parts.get(trace_id, ()))
+                    if layout != "lake":  # which decodes it to compare it
+                        count_spans(data, f"trace {trace_id} in the tracking store")
                 except DamageError as error:
                     malformed[trace_id] = (generation, info.life)
                     others[trace_id] = (TraceFate.MALFORMED, str(error))
