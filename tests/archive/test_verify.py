@@ -20,7 +20,15 @@ from tracelake.archive.verify import check_archive, check_tables, spans_of_archi
 from tracelake.results import Finding
 from tracelake.tracking import verify as tracking_verify
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.schema import archive_objects, metadata, outbox, spans, trace_info, trace_parts
+from tracelake.tracking.schema import (
+    archive_objects,
+    archive_settings,
+    metadata,
+    outbox,
+    spans,
+    trace_info,
+    trace_parts,
+)
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.verify import check_store
 
@@ -144,6 +152,7 @@ DAMAGES: Final[dict[str, tuple[list[Any], tuple[str, int]]]] = {
         [update(trace_info).where(of(trace_info, FILE)).values(archive_sha256="0" * 64)],
         ("archived trace", FILE),
     ),
+    "settings of the archive": ([update(archive_settings).values(settings="torn")], ("record", ANY)),
 }
 """What is done, and what is named for it."""
 

@@ -26,6 +26,7 @@ from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     LAKE_LOCATION,
     archive_objects,
+    archive_settings,
     outbox,
     spans,
     trace_info,
@@ -55,9 +56,14 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
             objects.lake == tracking.lake, objects.state == LIVE
         )
         live = {row.path: row.traces for row in connection.execute(query)}
+    try:
+        settings = read_settings(tracking)
+    except DamageError as error:
+        yield Finding("damaged", "record", archive_settings.name, str(error))
+        return  # nobody knows where the repository is
     if not traces and not live:
         return
-    repository = open_objects(read_settings(tracking).location or f"{lake_url}/{FOLDER}")
+    repository = open_objects(settings.location or f"{lake_url}/{FOLDER}")
     by_path = Counter[str]()
     for trace_id, location, size_bytes, sha256 in traces:
         try:
