@@ -12,12 +12,12 @@ import pytest
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import span_numbers, trace_id
-from tracelake._errors import UsageError
+from tracelake._errors import StorageError, UsageError
 from tracelake.archive.layouts import is_of, new_attempt, path_of
 from tracelake.archive.model import LAYOUTS
 from tracelake.cli import run
 from tracelake.limits import ARCHIVE_GRACE_MAX_S
-from tracelake.storage import open_objects
+from tracelake.storage import FileObjectStore, open_objects
 
 
 def shared(folder: Path, layout: str) -> None:
@@ -59,3 +59,25 @@ def test_a_grace_that_makes_no_sense(folders: Iterator[Path], grace_s: float) ->
         assert lake.archive.sweep(ARCHIVE_GRACE_MAX_S) == 0
         minutes = f"--grace-minutes={grace_s / 60!r}"
         assert run(["archive", "sweep", minutes, "--lake", str(lake.path)]) == 2
+
+
+def test_an_object_that_cannot_be_deleted_now_is_told(
+    folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The trace is gone, and its spans are in the repository still: who deleted it hears of that."""
+    lake = HotLake(next(folders), layout="trace", retention="1m")
+    with closing(lake.tracking), closing(lake.lake):
+        lake.write((1, 1))
+        lake.archive.run()
+
+        def away(*_given: object) -> None:
+            raise StorageError("the bucket does not answer")
+
+        monkeypatch.setattr(FileObjectStore, "delete", away)
+        assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
+        (said,) = caplog.messages[-1:]
+        assert said.startswith("what no trace names any more is still in file://")
+        assert said.endswith("until `tracelake archive sweep` takes it away: the bucket does not answer")
+        assert lake.archive.space().uploads == 1
+        monkeypatch.undo()
+        assert (lake.archive.sweep(0), lake.archive.space().uploads) == (1, 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
 from tracelake.archive.layouts import count_spans, path_in, read_archived
@@ -13,6 +14,7 @@ from tracelake.limits import ARCHIVE_RESTORE_TRIES_MAX
 from tracelake.storage import ObjectStore
 from tracelake.tracking.schema import LAKE_LOCATION, TRACKING_STORE
 
+_log: Final = logging.getLogger(__name__)
 ReadTables = Callable[[str], bytes]
 """(trace id) → all its spans in the tables of the lake, as a `TracesData`. Raises NotFoundError."""
 
@@ -81,6 +83,12 @@ def _path(objects: ObjectStore | None, location: str | None) -> str:
 
 
 def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> None:
-    """Delete objects that nobody names any more; what fails now is the next sweep's."""
-    with contextlib.suppress(StorageError, OSError):
+    """Delete objects that nobody names any more; what fails now is the next sweep's, and is told."""
+    try:
         delete_condemned(store, objects, paths)
+    except (StorageError, OSError) as error:
+        _log.warning(
+            "what no trace names any more is still in %s until `tracelake archive sweep` takes it away: %s",
+            objects.url,
+            error,
+        )
