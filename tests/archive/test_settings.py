@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from sqlalchemy import event, text
 
@@ -174,8 +175,20 @@ def test_a_repository_that_is_moved_while_a_pass_finalizes(postgres: PostgresSer
     assert_caught(rule, check)
 
 
-def test_a_repository_that_cannot_be_reached_can_be_left(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is archived there, whatever passes began to upload: who mistyped a location sets another one."""
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_repository_that_cannot_be_reached_can_be_left(
+    make: Make, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    """Nothing is archived there, whatever passes began to upload: who mistyped a location sets another one.
+
+    Nobody answers, or somebody who has nothing (404).
+    """
+
+    def nothing(*_given: Any) -> None:
+        raise FileNotFoundError("Object at location a not found: status code: 404")
+
+    if answers:
+        monkeypatch.setattr(obstore, "put", nothing)
     for name, value in {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
         "AWS_ALLOW_HTTP": "true",

@@ -9,6 +9,9 @@ import pytest
 from obstore import exceptions as obstore
 from psycopg import errors as postgres
 
+from tests.broken import Broken, assert_caught
+from tracelake._errors import NotFoundError, StorageError
+from tracelake.storage.buckets import failed
 from tracelake.storage.failures import (
     OBSTORE_ERRORS,
     FailureKind,
@@ -52,6 +55,21 @@ def test_buckets(error: Exception, failure: FailureKind) -> None:
     """What is not known as certain may have been done."""
     assert of_obstore(error) is failure
     assert isinstance(error, OBSTORE_ERRORS), "else the stores would not catch it"
+
+
+@pytest.mark.parametrize("doing", ["write", "create"])
+def test_what_is_written_need_not_be_there(doing: str) -> None:
+    """A store that answers 404 to a write has no such bucket, or is no store: that is no object that is absent."""
+    absent = FileNotFoundError("Object at location a not found: Server returned non-2xx status code: 404")
+
+    def check() -> None:
+        error = failed(doing, "s3://bucket", "a", absent)
+        assert isinstance(error, StorageError)
+        assert f"cannot {doing} 'a' in s3://bucket" in str(error)
+
+    check()
+    assert isinstance(failed("read", "s3://bucket", "a", absent), NotFoundError)
+    assert_caught(Broken("a write finds nothing", failed, f'"{doing}"', '"else"'), check)
 
 
 def test_every_error_of_the_client_library_is_caught() -> None:

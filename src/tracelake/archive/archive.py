@@ -109,8 +109,11 @@ class LakeArchive:
             settings = self.settings()
             if location == settings.location or self._store.has_objects(only_live=True):
                 return
-            left = [each.path for each in self._store.leftovers(time.time_ns())]
-            passes.delete_condemned(self._store, self._repository(settings), left)
+            objects = self._repository(settings)
+            for left in self._store.leftovers(
+                time.time_ns()
+            ):  # one by one: the first says whether it is reached
+                passes.delete_condemned(self._store, objects, [left.path])
 
     def _check(self, repository: ObjectStore) -> None:
         if repository.url.startswith(_MEMORY) and not self._lake_url.startswith(_MEMORY):

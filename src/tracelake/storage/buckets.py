@@ -256,8 +256,11 @@ def connect(url: str, retries: int, **timeouts: timedelta) -> Client:
 
 
 def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | NotFoundError:
-    """Return the error to raise for one of the client library."""
-    if of_obstore(error) is FailureKind.NOT_FOUND:
+    """Return the error to raise for one of the client library.
+
+    What is to be written need not be there: who says so (404) is no store, or has no such bucket.
+    """
+    if of_obstore(error) is FailureKind.NOT_FOUND and doing not in ("write", "create"):
         return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")
     return StorageError(f"cannot {doing} {path!r} in {url}: {explain_obstore(error)}")
 
