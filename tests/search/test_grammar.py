@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
-from tracelake.search.grammar import AllOf, AnyOf, Not, Text, parse
+from tracelake.search.grammar import AllOf, AnyOf, Not, Refused, Text, _Parser, parse
 from tracelake.search.query import Searcher
 from tracelake.search.syntax import texts_wanted
 
@@ -200,6 +201,10 @@ def times() -> st.SearchStrategy[Asked]:
         "2026-01-01..": (NOW_NS, 2**63),
         "start:..2025-12": (0, NOW_NS - 1),
         "start>2025-12-31": (NOW_NS, 2**63),
+        "2026-01-01..9999-12-31": (NOW_NS, 2**63),
+        "start>=9999-12-31T23:59:59": (1, 0),
+        "start<9999-12": (0, 2**63),
+        "start>0001-01-01T00:00+01:00": (0, 2**63),
         "start>=2025-12-31T23:00Z": (NOW_NS - HOUR_NS, 2**63),
         "start<=2026-01-01T01:00+01:00": (0, NOW_NS + 60 * 10**9 - 1),
         "start<2025-12-31T23:00:00.000000000": (0, NOW_NS - HOUR_NS - 1),
@@ -376,3 +381,92 @@ def test_groups_beside_each_other_stay_apart() -> None:
         (Text(None, "a", 0), AllOf((Text(None, "b", 5), Not(Text(None, "c", 15)))))
     )
     assert parse("name:(a -b)") == AllOf((Text("name", "a", 6), Not(Text("name", "b", 9))))
+
+
+@pytest.mark.parametrize(
+    ("query", "text", "prefix"),
+    [
+        (r"a\~1", "a~1", False),
+        (r"a\\~1", "a\\", False),
+        (r"a\^2", "a^2", False),
+        (r"C:\\*", None, False),
+        (r"C\:\\*", "C:\\", True),
+        (r"C\:\\\*", "C:\\*", False),
+        (r"a\*", "a*", False),
+        (r"\last", "last", False),
+        (r"\NOT", "NOT", False),
+    ],
+)
+def test_a_backslash_takes_the_next_character_as_it_is(query: str, text: str | None, prefix: bool) -> None:
+    """Also where it means something at the end of a word, and where a backslash stands before it itself."""
+    clause = parse(query)
+    assert isinstance(clause, Text)
+    if text is None:
+        assert (clause.field, clause.text, clause.prefix) == ("C", "\\", True)
+        return
+    assert (clause.text, clause.prefix) == (text, prefix)
+    assert clause.distance == (query == r"a\\~1")
+
+
+def test_operators_need_no_space_before_a_phrase() -> None:
+    """As before a parenthesis: else they would be words that are looked for."""
+    either = (Text(None, "a", 0), Text(None, "b", 4, quoted=True))
+    assert parse('a OR"b"') == AnyOf(either)
+    neither = Not(Text(None, "b", 5, quoted=True))
+    assert parse('a NOT"b"AND c') == AllOf((Text(None, "a", 0), AllOf((neither, Text(None, "c", 12)))))
+    assert parse('ORDER"b"') == AllOf((Text(None, "ORDER", 0), Text(None, "b", 5, quoted=True)))
+
+
+def check_paths() -> None:
+    for query in ('has:attributes."a \\"b"', 'has:(attributes."a \\"b")'):
+        clause = parse(query)
+        assert isinstance(clause, Text)
+        assert (clause.field, clause.text, clause.prefix) == ("has", 'attributes.a "b', False), query
+    assert parse('has:resource."a b"*') == Text("has", "resource.a b", 0, quoted=True, prefix=True)
+    assert parse('has:attributes."a" b') == AllOf(
+        (Text("has", "attributes.a", 0, quoted=True), Text(None, "b", 19))
+    )
+
+
+def test_has_takes_a_path_as_a_field_is_written() -> None:
+    """With quotes around the key alone, which would be a phrase beside it else."""
+    check_paths()
+
+
+@pytest.mark.parametrize(
+    ("query", "place"),
+    [
+        ("duration > 2s", 9),
+        ("x AND (tokens >5)", 14),
+        ("start\t>= 2026-01-01", 6),
+        ("attributes.http.status_code >= 500", 28),
+        ('attributes."a b" <-1', 17),
+    ],
+)
+def test_a_comparison_that_is_taken_apart_by_spaces_is_told(query: str, place: int) -> None:
+    """It would be words, and signs that count for nothing."""
+    with pytest.raises(Refused, match="a comparison has no spaces: write ") as caught:
+        parse(query)
+    assert caught.value.place == place
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["duration > two", "the tokens -> 5", "model > 5", "name:(tokens > 5)", '"tokens > 5"', "tokens 5"],
+)
+def test_words_beside_signs_are_words(query: str) -> None:
+    """Where no field with an order stands before a number, nothing else can be meant."""
+    parse(query)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("has: a quoted path", _Parser._value, 'field == "has"', "False"), check_paths),
+        (Broken("has: the beginning of one", _Parser._value, "bool(path.group(2))", "False"), check_paths),
+    ],
+    ids=lambda value: value.rule if isinstance(value, Broken) else "",
+)
+def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
+    """Each rule of the grammar above is noticed where it is broken."""
+    assert_caught(broken, check)

@@ -5,9 +5,10 @@ alternatives = conjunction { OR conjunction }
 conjunction  = operand { AND operand }
 operand      = [ NOT | - | + ] ( [ field ":" ] "(" query ")" [ boost ] | clause [ boost ] )
 clause       = [ field ":" ] text | field ( ">" | ">=" | "<" | "<=" ) word | [ field ":" ] word ".." word
-             | "last" number unit | "*"
+             | "has:" path [ "*" ] | "last" number unit | "*"
 text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
-field        = letter { letter | digit | "_" | "." | "-" | "/" } | ( "attributes" | "resource" ) "." '"' anything '"'
+field        = letter { letter | digit | "_" | "." | "-" | "/" } | path
+path         = ( "attributes" | "resource" ) "." '"' anything '"'
 boost        = "^" number
 
 A word is what has no space, quote or parenthesis in it; a backslash takes the next character as it is.
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake import limits
+from tracelake.search.fields import NUMBERS
 
 
 class Refused(ValueError):  # noqa: N818  it is what the parser says, not what users get
@@ -103,17 +105,21 @@ Clause: TypeAlias = Text | ValueRange | Last | Everything
 Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 
 _SPACE: Final = re.compile(r"\s*")
-_OPERATOR: Final = re.compile(r"(AND|OR|NOT)(?=[\s(]|$)")
+_OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
-_FIELD: Final = re.compile(
-    r"""((?:attributes|resource)\."(?:\\.|[^"\\])*"|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)""", re.DOTALL
+_QUOTED_PATH: Final = r"""(?:attributes|resource)\."(?:\\.|[^"\\])*\""""
+_PATH: Final = re.compile(rf"({_QUOTED_PATH})(\*?)", re.DOTALL)
+_FIELD: Final = re.compile(rf"({_QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
+_APART: Final = re.compile(
+    rf"({_QUOTED_PATH}|(?:attributes|resource)\.[\w./-]+|{'|'.join(NUMBERS)})\s+([<>]=?)\s*[\d.+-]", re.DOTALL
 )
+"""What means to compare, and would be words without a sign between them."""
 _PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 _WORD: Final = re.compile(r'(?:\\.|[^\s"()\\])+', re.DOTALL)
 _SLOP: Final = re.compile(r"~(\w*)")
 _BOOST: Final = re.compile(r"\^(\d{1,6}(?:\.\d{0,6})?)(?=[\s)]|$)")
-_BOOSTED: Final = re.compile(r"(.+)\^(\d{1,6}(?:\.\d{0,6})?)", re.DOTALL)
-_FUZZY: Final = re.compile(r"(.+)~(\w*)", re.DOTALL)
+_BOOSTED: Final = re.compile(r"((?:\\.|[^\\])+)\^(\d{1,6}(?:\.\d{0,6})?)", re.DOTALL)
+_FUZZY: Final = re.compile(r"((?:\\.|[^\\])+)~(\w*)", re.DOTALL)
 _LAST: Final = re.compile(r"last\s+(\d+\s?[a-z]+)(?=[\s)]|$)")
 _DATES: Final = re.compile(r"(?:\d{4}-\d{2}\S*)?\.\.(?:\d{4}-\d{2}\S*)?")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
@@ -195,6 +201,12 @@ class _Parser:
         start = self.place
         if field is None and (last := self._take(_LAST)) is not None:
             return Last(last.group(1), start)
+        if field is None and (apart := _APART.match(self._text, start)) is not None:
+            raise Refused(
+                apart.start(2),
+                f"a comparison has no spaces: write {apart.group(1)}{apart.group(2)} and behind it the value; "
+                "quote the words to look for them",
+            )
         match = self._take(_FIELD)
         if match is None:
             return self._value(field, start)
@@ -219,6 +231,8 @@ class _Parser:
     def _value(self, field: str | None, start: int) -> Node:
         if self._text[self.place] == '"':
             return self._phrase(field, start)
+        if field == "has" and (path := self._take(_PATH)) is not None:
+            return Text(field, _name(path.group(1)), start, quoted=True, prefix=bool(path.group(2)))
         match = self._take(_WORD)
         if match is None:
             raise Refused(self.place, "a backslash ends it; write it twice, or quote the text")
@@ -278,11 +292,11 @@ def _word(field: str | None, word: str, start: int) -> Clause:
         if fuzzy.group(2) not in ("1", "2"):
             raise Refused(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")
         return Text(field, _plain(fuzzy.group(1)), start, distance=int(fuzzy.group(2)))
-    prefix = word.endswith("*") and not word.endswith("\\*")
-    body = word[: len(word) - prefix]
-    if "*" in _ESCAPED.sub("", body):
+    bare = _ESCAPED.sub("", word)
+    prefix = bare.endswith("*")
+    if "*" in bare[: len(bare) - prefix]:
         raise Refused(start, "* stands at the end of a word only, for any letters that follow: ref*")
-    return Text(field, _plain(body), start, prefix=prefix)
+    return Text(field, _plain(word[: len(word) - prefix]), start, prefix=prefix)
 
 
 def _plain(text: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from calendar import monthrange
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
@@ -22,7 +23,8 @@ _NS: Final = {
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s?([a-zµ]+)")
 _TIME: Final = re.compile(
-    r"(\d{4})-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-]\d\d:\d\d)?)?)?", re.ASCII
+    r"(\d{4})-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?(Z|[+-][01]\d:[0-5]\d)?)?)?",
+    re.ASCII,
 )
 _LEAST: Final = Decimal(-(1 << 63))
 _MOST: Final = Decimal((1 << 63) - 1)
@@ -63,7 +65,7 @@ def period(text: str) -> tuple[int, int] | None:
         return None
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
-        begin = datetime(
+        moment = datetime(
             int(year),
             int(month),
             int(day or 1),
@@ -72,23 +74,20 @@ def period(text: str) -> tuple[int, int] | None:
             int(second or 0),
             tzinfo=UTC,
         )
-        if zone not in (None, "Z"):
-            ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
-            begin = begin - ahead if zone[0] == "+" else begin + ahead
-        if day is None:
-            end = begin.replace(year=begin.year + begin.month // 12, month=begin.month % 12 + 1)
-        else:
-            end = begin + timedelta(
-                **{"seconds" if second else "minutes" if hour else "days": 1}  # what it names last
-            )
-    except (ValueError, OverflowError):
+    except ValueError:
         return None
-    first = _since(begin)
+    # In integers: the calendar of Python ends with the year 9999, and the last day of it is a time, too.
+    first = _since(moment)
+    if zone not in (None, "Z"):
+        ahead = (int(zone[1:3]) * 60 + int(zone[4:6])) * _NS["m"]
+        first += -ahead if zone[0] == "+" else ahead
     if fraction is not None:
         step = 10 ** (9 - len(fraction))
         first += int(fraction) * step
         return first, first + step - 1
-    return first, _since(end) - 1
+    if day is None:
+        return first, first + monthrange(moment.year, moment.month)[1] * _NS["d"] - 1
+    return first, first + _NS["s" if second else "m" if hour else "d"] - 1  # what it names last
 
 
 def _since(moment: datetime) -> int:
