@@ -305,11 +305,11 @@ def check_none(query: str) -> Callable[[], object]:
 
 MUTANTS: list[tuple[Broken, Callable[[], object]]] = [
     (
-        Broken("stems end otherwise", sieve._of_word, '_OTHER_ENDING.sub("", word.stem)', "word.stem"),
+        Broken("stems end otherwise", sieve._of_word, "beginning(word.stem)", "word.stem"),
         check_passes,
     ),
     (
-        Broken("words are sought by stems", sieve._of_word, '"", word.stem', '"", word.written'),
+        Broken("words are sought by stems", sieve._of_word, "(word.stem)", "(word.written)"),
         check_passes,
     ),
     (Broken("only English is stemmed", sieve._of_word, "if analyzer.stemmed", "if True"), check_passes),

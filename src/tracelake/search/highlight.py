@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Final, NamedTuple
@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 from tracelake import limits
 from tracelake.search.analyzers import ENGLISH, Analyzer, Word
 from tracelake.search.cutting import is_pair, is_unspaced
-from tracelake.search.spellings import has_part, is_alike, words_in
+from tracelake.search.grammar import Text
+from tracelake.search.spellings import beginning, has_part, is_alike, words_in
 from tracelake.search.syntax import texts_wanted
 
 OPEN: Final = "[["
@@ -69,11 +70,19 @@ class _Wanted(NamedTuple):
                 )
                 pattern += re.escape(word.written[1:] if goes_on else word.written)
             elif self.prefix and word is last:
-                pattern += rf"(?<!{letter}){re.escape(word.written)}{letter}*"
+                pattern += rf"(?<!{letter})(?:{_written(word.written)}|{self._root(word)}){letter}*"
             else:
-                pattern += rf"(?<!{letter}){re.escape(_root(word))}{letter}*?(?!{letter})"
+                pattern += rf"(?<!{letter}){self._root(word)}{letter}*?(?!{letter})"
             before = word
         return pattern
+
+    def _root(self, word: Word) -> str:
+        """Return what all words of a stem begin with, as an expression."""
+        if not self.analyzer.stemmed:
+            return _written(word.stem)
+        root = _written(beginning(word.stem))
+        # Or each word with this letter would be one that may be `die`.
+        return f"{root}(?:ie|y)" if word.stem.endswith("ie") else root
 
     def holds(self, text: str) -> bool:
         """Whether a text that the pattern found is it, or has it as a part."""
@@ -98,17 +107,23 @@ class _Wanted(NamedTuple):
 @lru_cache(limits.QUERIES_KEPT)
 def _terms(query: str, analyzer: Analyzer) -> tuple[_Wanted, ...]:
     """Return the first of the different words and phrases that a query looks for: a text is searched for each."""
-    wanted = (
-        _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
-        for text in texts_wanted(query)
-        if (words := analyzer.words_wanted(text.text))
-    )
+    wanted = (each for text in texts_wanted(query) for each in _wanted_of(text, analyzer))
     return tuple(islice(dict.fromkeys(wanted), limits.HIGHLIGHT_TERMS_MAX))
 
 
-def _root(word: Word) -> str:
-    """Return what all words of a stem begin with, nearly always: `polici` is of policy and of policies."""
-    return word.stem[:-1] if len(word.stem) > 2 and word.stem.endswith("i") else word.stem
+def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Wanted]:
+    """Yield what a clause looks for; words that others may stand between, each by itself, too."""
+    words = analyzer.words_wanted(text.text)
+    if words:
+        yield _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
+    if text.quoted and text.distance and len(words) > 1:
+        for word in words:
+            yield _Wanted(analyzer, (word,), text.prefix and word is words[-1])
+
+
+def _written(text: str) -> str:
+    """Return what finds a text in lower case: of all letters İ alone becomes two."""
+    return re.escape(text).replace("i\u0307", "(?:i\u0307|\u0130)")
 
 
 def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
@@ -116,11 +131,13 @@ def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
     alike = [one for one in wanted if one.distance]
     shortest = min((len(one.words[0].stem) - one.distance for one in alike), default=0)
 
+    def is_alike_one(word: str) -> bool:
+        stems = [each.stem for each in analyzer.words_of(word)]
+        return any(one.is_alike(stems) for one in alike)
+
     def is_spelled_so(word: str) -> bool:
-        if alike and len(word) >= shortest:
-            stems = [each.stem for each in analyzer.words_of(word)]
-            if any(one.is_alike(stems) for one in alike):
-                return True
+        if alike and len(word) >= shortest and (is_alike_one(word) or has_part(word, 1, is_alike_one)):
+            return True
         return any(has_part(word, len(one.words), one.holds) for one in wanted)
 
     return [

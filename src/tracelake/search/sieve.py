@@ -7,25 +7,20 @@ is none.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tracelake._errors import QueryError
 from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import fields, units
 from tracelake.search.analyzers import Analyzer, Word
 from tracelake.search.grammar import AllOf, AnyOf, Boost, Node, Text
+from tracelake.search.spellings import beginning
 from tracelake.search.syntax import KEYWORDS, OWNERS, tree
 
 Sieve: TypeAlias = Callable[[bytes], bool]
 """Tells whether a text (`documents.written`, in lower case, UTF-8) may have what a query asks for."""
-
-_OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
-"""How an English stem may end where its words do not: `dying` is `die`, `hoping` is `hope`, `visibility` is `visibl`.
-
-By the rules of the stemmer (snowballstem.org/algorithms/english): all that it puts in the place of another ending."""
 
 
 def sieve_of(query: str, service: str | None, workspace: str | None, analyzer: Analyzer) -> Sieve | None:
@@ -83,7 +78,7 @@ def _needles(node: Text, analyzer: Analyzer) -> Iterable[str]:
 
 def _of_word(word: Word, analyzer: Analyzer) -> str:
     """Return how each word begins that has this stem, or that begins as this word does."""
-    return _sure(_OTHER_ENDING.sub("", word.stem) if analyzer.stemmed else word.stem)
+    return _sure(beginning(word.stem) if analyzer.stemmed else word.stem)
 
 
 def _sure(text: str) -> str:

@@ -10,6 +10,15 @@ from tracelake.limits import HIGHLIGHT_SPELLINGS_MAX_CHARS
 from tracelake.search.parts import BORDER, parts_of_name
 
 _BORDER: Final = re.compile(BORDER)
+_OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
+"""How an English stem may end where its words do not: `dying` is `die`, `hoping` is `hope`, `visibility` is `visibl`.
+
+By the rules of the stemmer (snowballstem.org/algorithms/english): all that it puts in the place of another ending."""
+
+
+def beginning(stem: str) -> str:
+    """Return how each word begins that has this English stem."""
+    return _OTHER_ENDING.sub("", stem)
 
 
 def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list[str]:

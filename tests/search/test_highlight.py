@@ -1,0 +1,120 @@
+"""Excerpts of hits: what a query finds in a text is marked there, however it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.broken import Broken, assert_caught
+from tests.search.test_sieve import ENDINGS, ROOTS
+from tracelake.search import highlight as module
+from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer
+from tracelake.search.highlight import _Wanted, highlight
+
+
+def check_words() -> None:
+    """A word is marked where it stands, and where another one of its stem does."""
+    for word in ("visibility", "availability", "hoping", "making", "dying", "skies", "gently", "İstanbul"):
+        for analyzer in ANALYZERS.values():
+            marked = f"a [[{word}]], so"
+            assert highlight([f"a {word}, so"], word, analyzer) == marked, (word, analyzer.name)
+            assert highlight([f"a {word}, so"], f'"{word}"', analyzer) == marked, (word, analyzer.name)
+    for word, query in (
+        ("dying", "die"),
+        ("died", "dying"),
+        ("making", "makes"),
+        ("availability", "available"),
+    ):
+        assert highlight([f"day {word} on"], query) == f"day [[{word}]] on"
+    assert highlight(["day on"], "die") == "day on"
+    assert highlight(["the visibility one"], '"visible one"') == "the [[visibility one]]"
+
+
+def test_words_are_marked_whatever_their_stem_is() -> None:
+    """The stem of `visibility` is `visibl`, which it does not begin with."""
+    check_words()
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.sampled_from(ROOTS), st.sampled_from(ENDINGS), st.sampled_from((ENGLISH, CJK)))
+def test_each_word_is_marked_that_is_searched_for(root: str, ending: str, analyzer: Analyzer) -> None:
+    """By itself, and in front of another one."""
+    word = f"{root}{ending}".partition("'")[0]
+    for query in (word, f'"{word} so"', f"{word}*"):
+        assert "[[" in highlight([f"a {word} so"], query, analyzer)
+
+
+def check_beginnings() -> None:
+    """What begins as it is written is marked, and what has the stem of it."""
+    assert highlight(["a refund, a ref, refunding"], "refunds*") == "a [[refund]], a ref, [[refunding]]"
+    assert highlight(["a polite policy"], '"a policies"*') == "a polite policy"
+    assert highlight(["no policy"], '"no policies"*') == "[[no policy]]"
+
+
+def test_beginnings_are_marked_as_they_are_found() -> None:
+    """The index has stems: `refunds*` finds `refund`."""
+    check_beginnings()
+
+
+def check_apart() -> None:
+    """Words of a phrase with others between are marked each by itself, and together where they stand so."""
+    phrase = '"refund policy"~2'
+    assert highlight(["a refund of the policy"], phrase) == "a [[refund]] of the [[policy]]"
+    assert highlight(["the refund policy, a refund"], phrase) == "the [[refund policy]], a [[refund]]"
+    assert highlight(["a refund of policies"], '"refund polic"~2*') == "a [[refund]] of [[policies]]"
+    assert highlight(["refunds, no refu"], '"refu a"~2*') == "refunds, no [[refu]]", "the last one begins so"
+    assert highlight(["東京の都"], '"東京都"~3', CJK) == "[[東京]]の都"
+
+
+def test_words_of_a_phrase_that_stand_apart_are_marked() -> None:
+    """They are what was found."""
+    check_apart()
+
+
+def check_alike() -> None:
+    """A part of an identifier that differs by a letter is found, so it is marked."""
+    for analyzer in (ENGLISH, CJK, WHITESPACE):
+        assert highlight(["a refundPolicy"], "polici~1", analyzer) == "a [[refundPolicy]]"
+        assert highlight(["a refundPolicy"], "polizz~1", analyzer) == "a refundPolicy"
+
+
+def test_parts_of_identifiers_that_are_alike_are_marked() -> None:
+    """As words are that are written alike."""
+    check_alike()
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("words end otherwise", _Wanted._root, "beginning(word.stem)", "word.stem"), check_words),
+        (Broken("`dying` is `die`", _Wanted._root, "(?:ie|y)", "ie"), check_words),
+        (
+            Broken("İ is two letters in lower case", module._written, '"(?:i\\u0307|\\u0130)"', '"i\\u0307"'),
+            check_words,
+        ),
+        (
+            Broken("a beginning is a stem, too", _Wanted.pattern, "|{self._root(word)})", ")"),
+            check_beginnings,
+        ),
+        (Broken("words apart", module._wanted_of, "text.quoted and text.distance", "False"), check_apart),
+        (
+            Broken(
+                "the last begins so", module._wanted_of, "text.prefix and word is words[-1]", "text.prefix"
+            ),
+            check_apart,
+        ),
+        (
+            Broken("parts that are alike", module._spelled, "or has_part(word, 1, is_alike_one)", ""),
+            check_alike,
+        ),
+    ],
+    ids=lambda value: value.rule if isinstance(value, Broken) else "",
+)
+def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
+    """Each rule of what is marked is noticed where it is broken."""
+    module._terms.cache_clear()
+    assert_caught(broken, check)
+    module._terms.cache_clear()
