@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
+from tracelake import limits
+from tracelake.search import complete
+from tracelake.search.complete import _Terms
+from tracelake.search.narrowing import escaped
 from tracelake.search.query import Searcher
 
 ROWS = (
@@ -71,6 +76,61 @@ def test_what_is_offered_finds_something(searcher: Searcher, typed: str) -> None
     offered = searcher.completions(typed)
     assert offered
     assert all(searcher.search(query, 1) for query in offered)
+
+
+ODD_KEYS = ('q"q', "back\\slash", "a b", "ΟΔΟΣ", "x" * 200, "plain")
+ODD_VALUES = ("", "ΟΔΟΣ", "C:\\", 'q"q', "..", "*", "a~1", "tab\there", "x" * limits.QUERY_MAX_CHARS)
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """Spans of each odd value, in each column and attribute."""
+    rows = [
+        span(n, service=value, model=value, session_id=value, attributes=[(key, value) for key in ODD_KEYS])
+        for n, value in enumerate(ODD_VALUES)
+    ]
+    return Searcher(*index_of([table(rows)]), tmp_path_factory.mktemp("cache"))
+
+
+def check_odd(odd: Searcher) -> None:
+    paths = [f'attributes."{escaped(key)}"' for key in ODD_KEYS]
+    for field in ("service", "model", "session", *paths):
+        offered = odd.completions(f"{field}:")
+        assert len(offered) == len(ODD_VALUES) - 1 - (field not in paths), field
+        assert all(odd.search(query, 1) for query in offered), field
+        for value in ("ΟΔ", "ΟΔΟΣ", "C:\\", 'q"'):
+            assert len(odd.completions(f'{field}:"{escaped(value)}')) == 1, (field, value)
+    assert odd.completions("service:C:\\\\") == ['service:"c:\\\\"']
+    offered = odd.completions("has:attributes.")
+    assert len(offered) == len(ODD_KEYS) - 1
+    assert all(odd.search(query, 1) for query in offered)
+    assert 'attributes."q\\"q":' in odd.completions("attributes.")
+
+
+def test_what_is_offered_is_a_query_whatever_the_values_are(odd: Searcher) -> None:
+    """Empty, Greek, with quotes and backslashes, in keys as in values; what is too long for a query is not offered."""
+    check_odd(odd)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("what is typed has backslashes", complete.completions, "plain(word if", "str(word if"),
+        Broken("so have paths", complete.completions, "name_of(field)", "field.replace('\"', '')"),
+        Broken("no longer than a query", complete.completions, "if len(each) <= limits.QUERY_MAX_CHARS", ""),
+        Broken(
+            "letters as in the index",
+            complete.completions,
+            "path, lowered(beginning)",
+            "path, beginning.lower()",
+        ),
+        Broken("paths that are cut", _Terms.beginning, '"has" and len(term)', '"has" and -len(term)'),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_rules_are_caught(odd: Searcher, broken: Broken) -> None:
+    """Each rule of what is offered is noticed where it is broken."""
+    assert_caught(broken, lambda: check_odd(odd))
 
 
 def test_an_empty_index_offers_fields(tmp_path: Path) -> None:

@@ -229,6 +229,7 @@ def attribute_atoms() -> st.SearchStrategy[Asked]:
     comparable = [text for text in NUMBERS if text != "NaN"]
 
     def asked(owner: str, key: str, operator: str, wanted: str) -> Asked:
+        operator = operator if wanted or operator == "has" else "quoted"
         path = f"{owner}.{key}" if key.replace(".", "").replace("_", "").isascii() and " " not in key else ""
         path = path or f"{owner}.{quoted(key)}"
 
@@ -257,7 +258,7 @@ def attribute_atoms() -> st.SearchStrategy[Asked]:
         plain = re.sub(r"[^\w.+-]", r"\\\g<0>", wanted)
         return Asked(written.get(operator, f"{path}{operator}{plain}"), OPERAND, judge)
 
-    whole = st.sampled_from([value for value in VALUES if 0 < len(value) <= 128])
+    whole = st.sampled_from([value for value in VALUES if len(value) <= 128])
     owners, keys = st.sampled_from(("attributes", "resource")), st.sampled_from(KEYS)
     return st.builds(asked, owners, keys, st.sampled_from((":", "quoted", "*", "has")), whole) | st.builds(
         asked, owners, keys, st.sampled_from(COMPARED), st.sampled_from(comparable)

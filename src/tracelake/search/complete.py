@@ -13,12 +13,15 @@ import tantivy
 from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.facets import count, only
+from tracelake.search.fields import lowered
+from tracelake.search.grammar import QUOTED_PATH, name_of, plain
 from tracelake.search.narrowing import escaped, written
 from tracelake.search.syntax import KEYWORDS, OWNERS, only_of
 from tracelake.search.values import SEPARATOR, as_written, path_term, term_of
 
 _TYPED: Final = re.compile(
-    r'(?:^|(?<=[\s(+-]))((?:(?:attributes|resource)\."[^"]*"|[A-Za-z_][\w./-]*):)?(?:"([^"]*)|([^\s"()]*))$'
+    rf"""(?:^|(?<=[\s(+-]))(?:({QUOTED_PATH}|[A-Za-z_][\w./-]*):)?(?:"((?:\\.|[^"\\])*)|([^\s"()]*))$""",
+    re.DOTALL,
 )
 _PLAIN_PATH: Final = re.compile(r"\w+\.[\w./-]+")
 
@@ -49,16 +52,18 @@ def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace 
         return []
     field, quoted, word = typed.groups()
     index = _Terms(searcher, workspace)
-    beginning = (word if quoted is None else quoted).encode(errors="replace").decode().lower()
+    beginning = plain(word if quoted is None else quoted).encode(errors="replace").decode()
     if field is not None:
-        values: Iterator[str] = (
-            field + text for text in _values(index, field[:-1].replace('"', ""), beginning)
-        )
+        path = name_of(field).encode(errors="replace").decode()
+        values: Iterator[str] = (f"{field}:{text}" for text in _values(index, path, lowered(beginning)))
     elif quoted is None and beginning:
-        values = _names(index, beginning)
+        values = _names(index, lowered(beginning))
     else:
         return []
-    return [query[: typed.start()] + text for text in islice(values, limits.COMPLETIONS_MAX)]
+    queries = (query[: typed.start()] + text for text in values)
+    return list(
+        islice((each for each in queries if len(each) <= limits.QUERY_MAX_CHARS), limits.COMPLETIONS_MAX)
+    )
 
 
 def _names(index: _Terms, beginning: str) -> Iterator[str]:
@@ -87,7 +92,7 @@ def _values(index: _Terms, field: str, beginning: str) -> Iterator[str]:
         for value in index.beginning(field, beginning):
             yield written(value)
     elif field.startswith(OWNERS):
-        for term in index.beginning("attribute", term_of(path_term(field.lower()), beginning)):
+        for term in index.beginning("attribute", lowered(term_of(path_term(field), beginning))):
             yield written(term.partition(SEPARATOR)[2])
 
 
@@ -103,6 +108,8 @@ class _Terms:
         workspace = self.workspace
         most = limits.COMPLETIONS_MAX if workspace is None else limits.COMPLETIONS_LOOKED_AT_MAX
         for term, _ in self.searcher.terms_with_prefix(field, prefix, limit=most):
+            if field == "has" and len(term) > limits.INDEX_VALUE_MAX_CHARS:
+                continue  # a path that is cut, which no query has
             if workspace is None or workspace.has(self.searcher, field, term):
                 yield as_written(term) if field in fields.LISTS else term
 

@@ -107,11 +107,12 @@ Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 _SPACE: Final = re.compile(r"\s*")
 _OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
-_QUOTED_PATH: Final = r"""(?:attributes|resource)\."(?:\\.|[^"\\])*\""""
-_PATH: Final = re.compile(rf"({_QUOTED_PATH})(\*?)", re.DOTALL)
-_FIELD: Final = re.compile(rf"({_QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
+QUOTED_PATH: Final = r"""(?:attributes|resource)\."(?:\\.|[^"\\])*\""""
+"""A path with quotes around its key, as an expression."""
+_PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
+_FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
 _APART: Final = re.compile(
-    rf"({_QUOTED_PATH}|(?:attributes|resource)\.[\w./-]+|{'|'.join(NUMBERS)})\s+([<>]=?)\s*[\d.+-]", re.DOTALL
+    rf"({QUOTED_PATH}|(?:attributes|resource)\.[\w./-]+|{'|'.join(NUMBERS)})\s+([<>]=?)\s*[\d.+-]", re.DOTALL
 )
 """What means to compare, and would be words without a sign between them."""
 _PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
@@ -210,7 +211,7 @@ class _Parser:
         match = self._take(_FIELD)
         if match is None:
             return self._value(field, start)
-        name, operator = _name(match.group(1)), match.group(2).lstrip(":")
+        name, operator = name_of(match.group(1)), match.group(2).lstrip(":")
         if not operator:
             if self._text[self.place : self.place + 1] == "(":
                 return self._group(name, depth)
@@ -223,7 +224,7 @@ class _Parser:
         word = self._take(_WORD)
         if word is None:
             raise Refused(self.place, f"a number or time is missing behind {match.group()!r}")
-        value = _plain(word.group())
+        value = plain(word.group())
         if operator.startswith(">"):
             return ValueRange(name, value, None, start, with_low=operator == ">=")
         return ValueRange(name, None, value, start, with_high=operator == "<=")
@@ -232,7 +233,7 @@ class _Parser:
         if self._text[self.place] == '"':
             return self._phrase(field, start)
         if field == "has" and (path := self._take(_PATH)) is not None:
-            return Text(field, _name(path.group(1)), start, quoted=True, prefix=bool(path.group(2)))
+            return Text(field, name_of(path.group(1)), start, quoted=True, prefix=bool(path.group(2)))
         match = self._take(_WORD)
         if match is None:
             raise Refused(self.place, "a backslash ends it; write it twice, or quote the text")
@@ -254,7 +255,7 @@ class _Parser:
             )
         prefix = self._text.startswith("*", self.place)
         self.place += prefix
-        text = _plain(match.group(1))
+        text = plain(match.group(1))
         return self._boosted(Text(field, text, start, quoted=True, prefix=prefix, distance=int(digits)))
 
     def _operator(self, word: str) -> bool:
@@ -274,10 +275,10 @@ class _Parser:
         return match
 
 
-def _name(field: str) -> str:
+def name_of(field: str) -> str:
     """Return a field, the quotes around an attribute's key taken off."""
     owner, quote, key = field.partition('"')
-    return f"{owner}{_plain(key[:-1])}" if quote else field
+    return f"{owner}{plain(key[:-1])}" if quote else field
 
 
 def _word(field: str | None, word: str, start: int) -> Clause:
@@ -286,19 +287,19 @@ def _word(field: str | None, word: str, start: int) -> Clause:
         return Everything()
     low, dots, high = word.partition("..")
     if dots and word.strip(".") and (field is not None or _DATES.fullmatch(word)):
-        bounds = [None if bound in ("", "*") else _plain(bound) for bound in (low, high)]
-        return ValueRange(field or "start", bounds[0], bounds[1], start, written=_plain(word))
+        bounds = [None if bound in ("", "*") else plain(bound) for bound in (low, high)]
+        return ValueRange(field or "start", bounds[0], bounds[1], start, written=plain(word))
     if (fuzzy := _FUZZY.fullmatch(word)) is not None:
         if fuzzy.group(2) not in ("1", "2"):
             raise Refused(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")
-        return Text(field, _plain(fuzzy.group(1)), start, distance=int(fuzzy.group(2)))
+        return Text(field, plain(fuzzy.group(1)), start, distance=int(fuzzy.group(2)))
     bare = _ESCAPED.sub("", word)
     prefix = bare.endswith("*")
     if "*" in bare[: len(bare) - prefix]:
         raise Refused(start, "* stands at the end of a word only, for any letters that follow: ref*")
-    return Text(field, _plain(word[: len(word) - prefix]), start, prefix=prefix)
+    return Text(field, plain(word[: len(word) - prefix]), start, prefix=prefix)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Return a text without its backslashes."""
     return _ESCAPED.sub(r"\1", text)

@@ -156,12 +156,12 @@ class _Compiler:
             return self._exists(field, node.place)
         if field == "has":
             return self._exists(node.text, node.place, prefix=node.prefix)
+        if field.startswith(OWNERS):
+            return self._attribute(node, field)
         if not node.text:
             raise Refused(node.place, f"the value is empty; spans without it are NOT has:{field}")
         if field in KEYWORDS:
             return _filter(self._whole(node, field, node.text))
-        if field.startswith(OWNERS):
-            return self._attribute(node, field)
         if field in fields.NUMBERS:
             return self._range(ValueRange(field, node.text, node.text, node.place))
         return self._like(node) if field == "like" else _no_field(node, field)
