@@ -7,6 +7,8 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import pytest
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
-from tracelake.search.grammar import AllOf, AnyOf, Not, Refused, Text, _Parser, parse
+from tracelake.search import grammar, prepared
+from tracelake.search.grammar import AllOf, AnyOf, Not, Refused, Text, ValueRange, _Parser, parse
 from tracelake.search.query import Searcher
 from tracelake.search.syntax import texts_wanted
 
@@ -418,6 +421,39 @@ def test_operators_need_no_space_before_a_phrase() -> None:
     assert parse('ORDER"b"') == AllOf((Text(None, "ORDER", 0), Text(None, "b", 5, quoted=True)))
 
 
+def check_dots() -> None:
+    assert parse("service:s..t*") == Text("service", "s..t", 0, prefix=True)
+    assert parse("name:(a..b OR c)") == AnyOf((Text("name", "a..b", 6), Text("name", "c", 14)))
+    assert [text.text for text in texts_wanted("name:a..b")] == ["a..b"]
+    assert parse("tokens:1..*") == ValueRange("tokens", "1", None, 0, written="1..*")
+    rows = [span(n, service=value, attributes=[("p", value)]) for n, value in enumerate(DOTTED)]
+    texts = {row["span_id"]: row["service"] for row in rows}
+    objects, manifest = index_of([table(rows)])
+    with TemporaryDirectory() as cache:
+        searcher = Searcher(objects, manifest, Path(cache))
+        for query, expected in FOUND.items():
+            for path in ("attributes.p", "service"):
+                hits = searcher.search(f"{path}:{query}", 10)
+                assert {texts[hit.span_id] for hit in hits} == expected, (path, query)
+
+
+DOTTED: Final = ("../lib", "s..t", "s..team", "1..4x", r"C:\..\x")
+
+
+FOUND: Final = {
+    "../l*": {"../lib"},
+    "../lib": {"../lib"},
+    "s..t*": {"s..t", "s..team"},
+    "1..4*": {"1..4x"},
+    r"C:\\..\\x": {r"C:\..\x"},
+}
+
+
+def test_a_text_with_two_dots_is_a_text() -> None:
+    """Where its field has no order, or its ends have none: also its beginning, such as of a path."""
+    check_dots()
+
+
 def check_paths() -> None:
     for query in ('has:attributes."a \\"b"', 'has:(attributes."a \\"b")'):
         clause = parse(query)
@@ -463,6 +499,8 @@ def test_words_beside_signs_are_words(query: str) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
+        (Broken("texts have no order", grammar._word, "else _has_order(field)", "else True"), check_dots),
+        (Broken("its beginning", grammar.text_of, "_text(node.field", "Text(node.field"), check_dots),
         (Broken("has: a quoted path", _Parser._value, 'field == "has"', "False"), check_paths),
         (Broken("has: the beginning of one", _Parser._value, "bool(path.group(2))", "False"), check_paths),
     ],
@@ -470,4 +508,6 @@ def test_words_beside_signs_are_words(query: str) -> None:
 )
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
     """Each rule of the grammar above is noticed where it is broken."""
+    prepared._prepared.cache_clear()
     assert_caught(broken, check)
+    prepared._prepared.cache_clear()

@@ -14,9 +14,9 @@ from tracelake import limits
 from tracelake.search import fields
 from tracelake.search.facets import count, only
 from tracelake.search.fields import lowered
-from tracelake.search.grammar import QUOTED_PATH, name_of, plain
+from tracelake.search.grammar import OWNERS, QUOTED_PATH, name_of, plain
 from tracelake.search.narrowing import escaped, written
-from tracelake.search.syntax import KEYWORDS, OWNERS, only_of
+from tracelake.search.syntax import KEYWORDS, only_of
 from tracelake.search.values import SEPARATOR, as_written, path_term, term_of
 
 _TYPED: Final = re.compile(

@@ -56,7 +56,7 @@ class ValueRange:
     with_low: bool = True
     with_high: bool = True
     written: str = ""
-    """The whole value `low..high`, which may be a text for fields of texts."""
+    """The whole value `low..high` as it is written, which may be a text (see `text_of`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,10 @@ _LAST: Final = re.compile(r"last\s+(\d+\s?[a-z]+)(?=[\s)]|$)")
 _DATES: Final = re.compile(r"(?:\d{4}-\d{2}\S*)?\.\.(?:\d{4}-\d{2}\S*)?")
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _ENDS: Final = re.compile(r"(?=[\s)]|$)")
+
+
+OWNERS: Final = ("attributes.", "resource.")
+"""What fields of attributes begin with."""
 
 
 def parse(query: str) -> Node:
@@ -286,9 +290,22 @@ def _word(field: str | None, word: str, start: int) -> Clause:
     if word == "*" and field is None:
         return Everything()
     low, dots, high = word.partition("..")
-    if dots and word.strip(".") and (field is not None or _DATES.fullmatch(word)):
+    if dots and word.strip(".") and (_DATES.fullmatch(word) if field is None else _has_order(field)):
         bounds = [None if bound in ("", "*") else plain(bound) for bound in (low, high)]
-        return ValueRange(field or "start", bounds[0], bounds[1], start, written=plain(word))
+        return ValueRange(field or "start", bounds[0], bounds[1], start, written=word)
+    return _text(field, word, start)
+
+
+def _has_order(field: str) -> bool:
+    return field in NUMBERS or field.startswith(OWNERS)
+
+
+def text_of(node: ValueRange) -> Text:
+    """Return the text that a range is whose ends have no order: `../lib*`. Raises Refused."""
+    return _text(node.field, node.written, node.place)
+
+
+def _text(field: str | None, word: str, start: int) -> Text:
     if (fuzzy := _FUZZY.fullmatch(word)) is not None:
         if fuzzy.group(2) not in ("1", "2"):
             raise Refused(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")

@@ -58,8 +58,6 @@ def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - on
             return _starting(starts(node, now_ns))
         case Text("start", text, place) if text:
             return _starting(starts(ValueRange("start", text, text, place), now_ns))
-        case ValueRange(field, place=place, written=written) if field in NAMED and written:
-            return _named(field, Text(field, written, place))
         case Text(field) if field in NAMED and node.text:
             return _named(field, node)
         case _:

@@ -15,9 +15,9 @@ from tracelake._errors import QueryError
 from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import fields, units
 from tracelake.search.analyzers import Analyzer, Word
-from tracelake.search.grammar import AllOf, AnyOf, Boost, Node, Text
+from tracelake.search.grammar import OWNERS, AllOf, AnyOf, Boost, Node, Text
 from tracelake.search.spellings import beginning
-from tracelake.search.syntax import KEYWORDS, OWNERS, tree
+from tracelake.search.syntax import KEYWORDS, tree
 
 Sieve: TypeAlias = Callable[[bytes], bool]
 """Tells whether a text (`documents.written`, in lower case, UTF-8) may have what a query asks for."""

@@ -19,6 +19,7 @@ from tracelake._errors import QueryError
 from tracelake.search import fields, grammar, units
 from tracelake.search.analyzers import ENGLISH, Analyzer, Word
 from tracelake.search.grammar import (
+    OWNERS,
     AllOf,
     AnyOf,
     Boost,
@@ -36,7 +37,6 @@ from tracelake.search.values import number_terms, path_term, term_of
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*fields.FACETS, "trace")
-OWNERS: Final = ("attributes.", "resource.")
 FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has", "like")
 """All fields but attributes, for which see `OWNERS`."""
 
@@ -208,9 +208,7 @@ class _Compiler:
         if field.startswith(OWNERS):
             return self._doubles(node)
         if field not in fields.NUMBERS:
-            if not node.written or field not in FIELDS:
-                _no_order(node)
-            return self._text(Text(field, node.written, node.place), field)
+            _no_order(node)
         if field == "start":
             return self._integers("start", starts(node, self.now_ns))
         if field == "duration":
@@ -234,7 +232,7 @@ class _Compiler:
         for text, value in ((node.low, low), (node.high, high)):
             if text is not None and value is None:
                 if node.written:  # a text with two dots in it
-                    return self._attribute(Text(node.field, node.written, node.place), node.field)
+                    return self._attribute(grammar.text_of(node), node.field)
                 raise Refused(
                     node.place, f"{text!r} is no number, and only numbers have an order; quote it behind :"
                 )
@@ -312,7 +310,7 @@ def _pattern(word: Word, *, begins: bool) -> str:
 
 
 def _no_field(node: Text | ValueRange, name: str) -> NoReturn:
-    value = node.written if isinstance(node, ValueRange) else node.text
+    value = node.low or node.high if isinstance(node, ValueRange) else node.text
     near = difflib.get_close_matches(name.lower(), FIELDS, 1)
     hint = f"did you mean {near[0]}? There are" if near else "there are"
     raise Refused(
