@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.test_sieve import ENDINGS, ROOTS
+from tracelake import limits
 from tracelake.search import highlight as module
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer
 from tracelake.search.highlight import _Wanted, highlight
@@ -84,6 +85,18 @@ def check_alike() -> None:
 def test_parts_of_identifiers_that_are_alike_are_marked() -> None:
     """As words are that are written alike."""
     check_alike()
+
+
+def check_many() -> None:
+    """Each spelling costs a look through the text: the first are enough for an excerpt."""
+    words = [f"a{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(limits.HIGHLIGHT_TERMS_MAX + 1)]
+    alike = module._terms("a~2", ENGLISH)
+    assert len(module._spelled(" ".join(words), alike, ENGLISH)) == limits.HIGHLIGHT_TERMS_MAX
+
+
+def test_of_many_spellings_the_first_are_looked_for() -> None:
+    """A short word with ~2 is like most words of a text."""
+    check_many()
 
 
 @pytest.mark.parametrize(

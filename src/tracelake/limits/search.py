@@ -32,7 +32,8 @@ FACET_VALUES_MAX: Final = 20
 FACET_VALUES_COUNTED_MAX: Final = 60_000
 """Different values that a facet counts in one part of the index. Beyond: the rarest are others, and it is not exact."""
 HIGHLIGHT_TERMS_MAX: Final = 32
-"""Different words and phrases of a query that are marked in excerpts. Beyond: the first of them are."""
+"""Different words and phrases of a query that are marked in excerpts, and spellings of these in a text. Beyond: the
+first of them are."""
 HIGHLIGHT_SPELLINGS_MAX_CHARS: Final = 20_000
 """Characters of a text that are looked through for words written otherwise. Beyond: they are not marked."""
 LIKE_WORDS_MAX: Final = 25

@@ -127,7 +127,7 @@ def _written(text: str) -> str:
 
 
 def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
-    """Return the words of a text that are wanted in another spelling."""
+    """Return the first words of a text that are wanted in another spelling: it is searched for each, too."""
     alike = [one for one in wanted if one.distance]
     shortest = min((len(one.words[0].stem) - one.distance for one in alike), default=0)
 
@@ -140,10 +140,10 @@ def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
             return True
         return any(has_part(word, len(one.words), one.holds) for one in wanted)
 
+    words = filter(is_spelled_so, words_in(text, identifiers_only=not alike, letter=analyzer.letter))
     return [
         _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
-        for word in words_in(text, identifiers_only=not alike, letter=analyzer.letter)
-        if is_spelled_so(word)
+        for word in islice(words, limits.HIGHLIGHT_TERMS_MAX)
     ]
 
 
@@ -160,8 +160,13 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
     wanted = [*wanted, *_spelled(text, wanted, analyzer)]
     pattern = _pattern(wanted)
     matches: list[_Match] = []
+
+    @lru_cache(limits.INDEX_IDENTIFIERS_KEPT)  # words repeat
+    def term_of(occurrence: str) -> _Wanted | None:
+        return next((one for one in wanted if one.holds(occurrence)), None)
+
     for occurrence in pattern.finditer(text):
-        term = next((one for one in wanted if one.holds(occurrence.group())), None)
+        term = term_of(occurrence.group())
         if term is not None:
             matches.append(_Match(occurrence.start(), occurrence.end(), term))
         if len(matches) == limits.HIGHLIGHT_MATCHES_MAX:
