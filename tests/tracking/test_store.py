@@ -148,10 +148,10 @@ def test_w6_the_row_of_a_trace_is_told_its_own_spans(store: TrackingStore) -> No
 
     check()
     for broken in (
-        Broken("its own spans", TrackingStore._advance, "if others", "if False and others"),
+        Broken("its own spans", TrackingStore._tell, "if others", "if False and others"),
         Broken(
             "one generation",
-            TrackingStore._advance,
+            TrackingStore._tell,
             "rows(others, 0)",
             "rows(others, 1)",
         ),

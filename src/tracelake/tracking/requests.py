@@ -126,7 +126,7 @@ def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] |
     if not its:
         return None
     rows = write.rows if its == brought else [row for row in write.rows if row[_WORKSPACE] in its]
-    root = min((row for row in rows if row[_PARENT] is None), key=_by_start, default=None)
+    root = min((row for row in rows if row[_PARENT] is None), key=_by_standing, default=None)
     return {
         "workspace": workspace,
         "experiment_id": write.experiment_id,
@@ -175,6 +175,11 @@ def _state(root: tuple[Any, ...] | None) -> str:
 
 def _by_start(row: tuple[Any, ...]) -> tuple[int, str]:
     return row[_START], row[_SPAN]
+
+
+def _by_standing(row: tuple[Any, ...]) -> tuple[int, str, int]:
+    """Of several claims about a span the one that ended last is first: it stands, but for what senders say of it."""
+    return *_by_start(row), -row[_END]
 
 
 def _first(rows: Sequence[tuple[Any, ...]], at: int) -> str | None:

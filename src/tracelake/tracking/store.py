@@ -34,6 +34,7 @@ from tracelake.tracking.requests import (
     without,
 )
 from tracelake.tracking.schema import (
+    ARCHIVE_REPO,
     LAKE_LOCATION,
     TRACKING_STORE,
     lakes,
@@ -100,7 +101,10 @@ class TrackingStore:
         self.page_key = page_key
         self.lake = _lake(database, lake_id)
         self._compressors = _Compressors()
-        self._upsert = database.inserting(trace_info, (*_OF_ADVANCE, *OF_INFO), _upsert())
+        self._upserts = {
+            place: database.inserting(trace_info, (*_OF_ADVANCE, *OF_INFO), _upsert(place))
+            for place in (TRACKING_STORE, ARCHIVE_REPO)
+        }
         self._insert_outbox = database.inserting(outbox, OF_OUTBOX, "RETURNING sequence")
         self._insert_parts = database.inserting(trace_parts, [column.name for column in trace_parts.c])
         self._insert_spans = database.inserting(spans, OF_SPANS)
@@ -122,11 +126,13 @@ class TrackingStore:
         segment = b"" if in_parts else _segment(requests)
         now_ns = time.time_ns()
         with self.database.writing() as connection:
-            hot = self._advance(connection, writes, now_ns)
+            hot = self._tell(connection, writes, now_ns, TRACKING_STORE)
             refused = self._refused(connection, [trace_id for trace_id in writes if trace_id not in hot])
             taken = {trace_id: write for trace_id, write in writes.items() if trace_id not in refused}
             if not taken:
                 return refusals(requests, refused, ARCHIVED)
+            if late := {trace_id: write for trace_id, write in taken.items() if trace_id not in hot}:
+                self._tell(connection, late, now_ns, ARCHIVE_REPO)
             if refused and not in_parts:
                 segment = _segment(requests, refused)
             size_bytes = (
@@ -220,29 +226,32 @@ class TrackingStore:
         with self.database.writing() as connection:
             connection.execute(delete(lakes).where(lakes.c.lake == self.lake, lakes.c.lake_id == ""))
 
-    def _advance(self, connection: Connection, writes: dict[str, TraceWrite], now_ns: int) -> set[str]:
-        """Make traces known or advance their generation, by one statement; return those whose payload is here.
+    def _tell(
+        self, connection: Connection, writes: dict[str, TraceWrite], now_ns: int, place: str
+    ) -> set[str]:
+        """Make traces known or tell them what is brought, by one statement; return those whose payload is in a place.
 
-        A row that is there may be of another workspace than the first span that is brought, and is told then, by a
-        statement more, what is brought of its own.
+        Here its generation advances. A row that is there may be of another workspace than the first span that is
+        brought, and is told then, by a statement more, what is brought of its own.
         """
+        upsert = self._upserts[place]
         first = {trace_id: info_of(write) or {} for trace_id, write in writes.items()}
 
         def rows(infos: dict[str, dict[str, Any]], more: int) -> list[tuple[Any, ...]]:
             return [
-                (self.lake, trace_id, TRACKING_STORE, now_ns, more, *map(info.__getitem__, OF_INFO))
+                (self.lake, trace_id, place, now_ns, more, *map(info.__getitem__, OF_INFO))
                 for trace_id, info in infos.items()
             ]
 
-        hot: dict[str, str] = dict(self._upsert(connection, rows(first, 1)))
+        told: dict[str, str] = dict(upsert(connection, rows(first, 1 if place == TRACKING_STORE else 0)))
         others = {
             trace_id: info
-            for trace_id, of in hot.items()
+            for trace_id, of in told.items()
             if of != first[trace_id]["workspace"] and (info := info_of(writes[trace_id], of))
         }
         if others:
-            self._upsert(connection, rows(others, 0))
-        return set(hot)
+            upsert(connection, rows(others, 0))
+        return set(told)
 
     def _refused(self, connection: Connection, archived: Sequence[str]) -> set[str]:
         """Return the archived traces that take no late spans: those whose archive are not the tables of the lake."""
@@ -269,13 +278,15 @@ class TrackingStore:
             )
 
 
-def _upsert() -> str:
-    """Return what is said of a trace that is known: its generation advances while its payload is here."""
+def _upsert(place: str) -> str:
+    """Return what is said of a trace that is known, while its payload is in a place."""
     is_its = "excluded.workspace = known.workspace"  # spans of another are none of what this one is told
+    # A claim that the root is running may come behind the one that it has ended, which stands.
+    is_root = "excluded.name IS NOT NULL AND (excluded.state <> 'IN_PROGRESS' OR known.state = 'IN_PROGRESS')"
     told = {
         "start_ns": f"{is_its} AND excluded.start_ns < known.start_ns",
         "end_ns": f"{is_its} AND excluded.end_ns > known.end_ns",
-        **dict.fromkeys(_OF_ROOT, f"{is_its} AND excluded.name IS NOT NULL"),
+        **dict.fromkeys(_OF_ROOT, f"{is_its} AND {is_root}"),
         **{name: f"{is_its} AND known.{name} IS NULL" for name in _OF_ANY},
     }
     sets = [
@@ -284,7 +295,7 @@ def _upsert() -> str:
     return (
         f"ON CONFLICT (lake, trace_id) DO UPDATE SET {', '.join(sets)}, updated_ns = excluded.updated_ns,"
         " db_payload_generation = known.db_payload_generation + excluded.db_payload_generation"
-        f" WHERE known.spans_location = '{TRACKING_STORE}' RETURNING trace_id, workspace"
+        f" WHERE known.spans_location = '{place}' RETURNING trace_id, workspace"
     )
 
 
