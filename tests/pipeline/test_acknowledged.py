@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, update
 
 import tracelake
 from tests.broken import Broken, assert_caught
@@ -170,4 +170,28 @@ def test_a_row_that_lacks_a_part_is_damaged(lake: tracelake.Lake) -> None:
     assert_caught(
         Broken("it has its size", segments, '.ljust(row.size_bytes, b"\\0")', ""),
         lambda: check_lacking(lake, 4),
+    )
+
+
+def check_damaged(lake: tracelake.Lake, first: int) -> None:
+    """Let a row be taken of which one part has flipped, the one that comes first."""
+    store, before = lake.hot.set_up(), taken(lake)
+    store.write([request((first, 1), (first + 1, 1), (first + 2, 1))])
+    with store.database.writing() as connection:
+        bad = update(trace_parts).where(trace_parts.c.trace_id == trace_id(first))
+        connection.execute(bad.values(payload=b"not zstd"))
+    assert taken(lake) == before + 2
+    assert Outbox(store).waiting() == []
+    assert {row["trace_id"] for row in lake.sql("SELECT trace_id FROM traces").to_pylist()} >= {
+        trace_id(first + 1),
+        trace_id(first + 2),
+    }
+
+
+def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
+    """All whole parts of a row reach the tables: those that came behind the damage had not."""
+    check_damaged(lake, 1)
+    assert_caught(
+        Broken("damage comes last", segments, "key=_damaged_last", "key=None"),
+        lambda: check_damaged(lake, 4),
     )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pytest
 from google.protobuf.json_format import MessageToDict
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from tests.broken import Broken, assert_caught
 from tests.strategies import span_facts
@@ -21,7 +21,7 @@ from tests.tracking.requests import request, span_numbers, trace_id
 from tests.tracking.test_store import archive, requests_of
 from tracelake.archive.store import ArchiveStore
 from tracelake.otlp.by_trace import take_apart
-from tracelake.otlp.framing import segment_problem
+from tracelake.otlp.framing import Payload, Reading, segment_problem
 from tracelake.tracking import outbox as outboxes
 from tracelake.tracking import requests as rows_of_requests
 from tracelake.tracking.database import TrackingDatabase
@@ -114,7 +114,33 @@ def check_lost(store: TrackingStore, _folder: Path) -> None:
     assert f"outbox/{row.sequence}" in [each.path for each in check_store(store, ())]
 
 
-CHECKS: list[Check] = [check_told, check_as_received, check_refused, check_deleted, check_lost]
+def check_damaged(store: TrackingStore, folder: Path) -> None:
+    """Of a row one part of which cannot be read all others are, whichever it is; and it is damaged."""
+    for bad in (1, 2, 3):
+        traces = [10 * bad + each for each in (1, 2, 3)]
+        store.write([request(*((trace, trace) for trace in traces), text=TEXT)])
+        (row,) = Outbox(store).waiting()
+        of = trace_parts.c
+        with store.database.writing() as connection:
+            part = (of.trace_id == trace_id(traces[bad - 1]), of.sequence == row.sequence)
+            whole = connection.execute(select(of.payload).where(*part)).scalar_one()
+            flipped = whole[:-6] + bytes([whole[-6] ^ 1]) + whole[-5:]
+            connection.execute(update(trace_parts).where(*part).values(payload=flipped))
+        segment = Outbox(store).read(row.sequence)
+        assert segment is not None
+        assert len(segment) == row.size_bytes
+        assert segment_problem(segment) is not None
+        assert f"outbox/{row.sequence}" in [each.path for each in check_store(store, ())]
+        (folder / "row").write_bytes(segment)
+        payloads = [each.data for each in Reading(str(folder / "row")) if isinstance(each, Payload)]
+        others = [trace for place, trace in enumerate(traces, 1) if place != bad]
+        assert span_numbers(b"".join(payloads)) == others
+        Outbox(store).trim([row.sequence])
+
+
+CHECKS: list[Check] = [
+    *(check_told, check_as_received, check_refused, check_deleted, check_lost, check_damaged)
+]
 DECIDES = rows_of_requests.is_in_parts
 MUTANTS: list[tuple[Broken, Check]] = [
     (Broken("it is not stored twice", DECIDES, "return (", "return False and ("), check_told),
@@ -141,6 +167,10 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken("a row has all its parts", outboxes.segments, '.ljust(row.size_bytes, b"\\0")', ""),
         check_lost,
+    ),
+    (
+        Broken("what is whole is read", outboxes.segments, "key=_damaged_last", "key=None"),
+        check_damaged,
     ),
 ]
 

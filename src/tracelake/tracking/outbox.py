@@ -17,10 +17,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, select, update
 
+from tracelake._errors import DamageError
 from tracelake.otlp.framing import segment_of_frames
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, trace_info, trace_parts
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TrackingStore, unpacked
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
     """Return what rows say, by their numbers, of those that are there.
 
     One that lacks parts has as many bytes as it should, with nothing in place of them: it is damaged, whoever reads it.
+    One of which a part cannot be read has it behind all others.
     """
     query = select(outbox.c.sequence, outbox.c.payload, outbox.c.size_bytes)
     rows = connection.execute(query.where(outbox.c.lake == lake, outbox.c.sequence.in_(sequences))).all()
@@ -50,9 +52,21 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
             parts[sequence].append(tuple(part))
     payloads = {}
     for row in rows:
-        payload = row.payload or segment_of_frames([part[1:] for part in sorted(parts[row.sequence])])
+        if not (payload := row.payload):
+            in_order = sorted(parts[row.sequence], key=_damaged_last)
+            payload = segment_of_frames([part[1:] for part in in_order])
         payloads[row.sequence] = payload[: row.size_bytes].ljust(row.size_bytes, b"\0")
     return payloads
+
+
+def _damaged_last(part: tuple[str, int, bytes]) -> tuple[bool, str]:
+    """Nothing of a segment is read that is behind damage: so what cannot be read takes nothing along that can."""
+    trace_id, size_bytes, payload = part
+    try:
+        unpacked(trace_id, payload, size_bytes)
+    except DamageError:
+        return True, trace_id
+    return False, trace_id
 
 
 def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
