@@ -238,7 +238,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "what was given up is read",
             HotTraces._of_large,
-            "self._uncommitted.is_given_up(trace_id)",
+            "self.is_given_up(trace_id)",
             "False",
         ),
         check_given_up,
@@ -249,8 +249,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
             HotTraces._of_large,
             "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
             "    # Asked after that: who gives rows up marks their traces by the same transaction.\n"
-            "    if self._uncommitted.is_given_up(trace_id):",
-            "    given_up = self._uncommitted.is_given_up(trace_id)\n"
+            "    if self.is_given_up(trace_id):",
+            "    given_up = self.is_given_up(trace_id)\n"
             "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
             "    if given_up:",
         ),

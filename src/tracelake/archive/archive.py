@@ -19,7 +19,7 @@ from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
 from tracelake.archive.one_pass import Archive, OnePass
 from tracelake.archive.own_retention import set_own_retention
-from tracelake.archive.restoring import delete_traces, restore_trace
+from tracelake.archive.restoring import delete_traces, read_trace, restore_trace
 from tracelake.archive.retention import TraceFate, cutoff_ns
 from tracelake.archive.scheduling import Marks
 from tracelake.archive.settings import change_settings, read_settings
@@ -248,6 +248,10 @@ class LakeArchive:
     def restore(self, trace_id: str) -> bool:
         """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""
         return restore_trace(self._store, self._repository_of([trace_id]), self._read_tables, trace_id)
+
+    def read(self, trace_id: str) -> bytes | None:
+        """Return an archived trace out of its repository, as a `TracesData`. See `read_trace`."""
+        return read_trace(self._store, self._repository_or_none(), trace_id)
 
     def retry(self, trace_ids: Sequence[str]) -> list[str]:
         """Let the next pass look again at traces that are marked, and return those that were.

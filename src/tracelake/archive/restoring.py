@@ -57,6 +57,26 @@ def restore_trace(
     )
 
 
+def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) -> bytes | None:
+    """Return an archived trace out of its repository, nothing where that are the tables; None where it is not archived.
+
+    None too where it was restored, deleted, or archived anew meanwhile. Raises DamageError, StorageError.
+    """
+    row = store.archived([trace_id]).get(trace_id)
+    location = None if row is None else row.archive_location
+    if row is None or location is None or row.spans_location == TRACKING_STORE:
+        return None
+    if location.startswith(LAKE_LOCATION) or objects is None:
+        return b""
+    try:
+        return read_archived(objects, location, row.archive_bytes, row.archive_sha256)
+    except (DamageError, NotFoundError):
+        now = store.archived([trace_id]).get(trace_id)
+        if now is None or now.spans_location == TRACKING_STORE or now.archive_location != location:
+            return None
+        raise
+
+
 def delete_traces(store: ArchiveStore, objects: ObjectStore | None, trace_ids: Sequence[str]) -> list[str]:
     """Delete traces from the tracking store and its archive repository; return those that were there.
 

@@ -16,12 +16,15 @@ import pyarrow as pa
 
 from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake.lake.archive import open_archive
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import HotList, HotLists, summaries
 from tracelake.lake.hot_search import BothTiersSearch, HotSearch
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
+from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.schema import TRANSACTION_FIELD
+from tracelake.otlp.size import rows_bytes
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
 from tracelake.tables.commit_view import CommitView
@@ -189,8 +192,20 @@ class HotTier:
         if store is None or not trace_id.isalnum():
             return []
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
+        return [within(self._here(store, each), workspace) for each in ids]
+
+    def _here(self, store: TrackingStore, trace_id: str) -> pa.Table:
+        """Return the rows of what is here of a trace; of what the tables may lack for good, those of its archive."""
         traces = self._reads_of(store)[1]
-        return [within(traces.rows(each), workspace) for each in ids]
+        for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
+            rows = traces.rows(trace_id)
+            if len(rows) or not traces.is_given_up(trace_id):
+                break
+            if (data := open_archive(self._opened).read(trace_id)) is not None:
+                if rows_bytes(data) > limits.TRACE_ROWS_MAX_BYTES:
+                    raise too_large(trace_id)
+                return pa.Table.from_batches([rows_of(data).take()])
+        return rows
 
     def _reads_of(self, store: TrackingStore) -> tuple[HotLists, HotTraces]:
         """Return what reads lists and traces of this store, and keeps what it has read."""

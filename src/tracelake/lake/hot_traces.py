@@ -48,11 +48,15 @@ class HotTraces:
         finally:
             self._reading.release()
 
+    def is_given_up(self, trace_id: str) -> bool:
+        """Whether the tables may lack for good what is not here of a trace."""
+        return self._uncommitted.is_given_up(trace_id)
+
     def _of_large(self, trace_id: str) -> pa.Table:
         rows = SPANS.empty_table()
         parts = self._uncommitted.of_trace(trace_id, waiting=True)
         # Asked after that: who gives rows up marks their traces by the same transaction.
-        if self._uncommitted.is_given_up(trace_id):
+        if self.is_given_up(trace_id):
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
             rows = standing([rows, self._read(step, rows.nbytes)])

@@ -1,0 +1,97 @@
+"""What the tables will never have of a trace is read out of its archive, where it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import trace_id
+from tracelake._errors import DamageError, NotFoundError
+from tracelake.archive import restoring
+from tracelake.archive.layouts import read_archived
+from tracelake.lake.hot import HotTier
+from tracelake.storage import ObjectStore
+from tracelake.tracking.outbox import Outbox
+
+Make = Callable[..., HotLake]
+
+
+def given_up(lake: HotLake, first: int) -> None:
+    """Archive two traces of which the tables lack a span, and all; and one of which they lack none."""
+    lake.write((first, 1), (first + 2, 1))
+    lake.write((first, 2), (first + 1, 1), commit=False)
+    rows = Outbox(lake.tracking)
+    rows.give_up([row.sequence for row in rows.waiting()])
+    assert len(lake.archive.retry([trace_id(first), trace_id(first + 1)])) == 2
+    assert lake.archive.run().fates == {"archived": 3}
+    assert lake.hot([first, first + 1, first + 2]) == []
+
+
+def spans(lake: HotLake, trace: int) -> list[str]:
+    """Return the names of the spans of a trace."""
+    return [span["name"] for span in lake.lake.trace(trace_id(trace)).spans]
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -> None:
+    """A14: no trace is read shorter than its archive has it; what is gone of that is an error."""
+    lake = make(layout)
+    reads = list[str]()
+
+    def check(first: int) -> None:
+        given_up(lake, first)
+        del reads[:]
+        assert spans(lake, first) == ["span 1", "span 2"]
+        assert spans(lake, first + 1) == ["span 1"]
+        assert len(reads) == 2
+        assert spans(lake, first + 2) == ["span 1"]
+        assert len(reads) == 2, "the tables have it"
+        assert lake.lake.within("default").trace(trace_id(first + 1)).summary["span_count"] == 1
+        with pytest.raises(NotFoundError):
+            lake.lake.within("other").trace(trace_id(first + 1))
+
+    def noted(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
+        reads.append(location)
+        return read_archived(objects, location, size_bytes, sha256)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restoring, "read_archived", noted)
+        check(1)
+        assert_caught(
+            Broken("its archive is read", HotTier._here, "is_given_up(trace_id)", "is_given_up('')"),
+            lambda: check(11),
+        )
+        assert_caught(
+            Broken("of no other", HotTier._here, "not traces.is_given_up(trace_id)", "False"),
+            lambda: check(21),
+        )
+    for info in list(lake.lake.objects.list("archive/")):
+        lake.lake.objects.delete(info.path)
+    with pytest.raises(DamageError, match="is gone"):
+        spans(lake, 1)
+    assert spans(lake, 3) == ["span 1"]
+
+
+def test_who_restores_it_meanwhile_takes_nothing_away(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a trace that is restored while its archive is read, the payload is read."""
+    lake = make("trace")
+    turns = list[int]()
+
+    def meanwhile(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
+        if turns:
+            lake.archive.restore(trace_id(turns.pop()))
+        return read_archived(objects, location, size_bytes, sha256)
+
+    def check(first: int) -> None:
+        given_up(lake, first)
+        turns.append(first)
+        assert spans(lake, first) == ["span 1", "span 2"]
+
+    monkeypatch.setattr(restoring, "read_archived", meanwhile)
+    check(1)
+    assert_caught(
+        Broken("it is looked at again", restoring.read_trace, "!= location", "== location"), lambda: check(11)
+    )
