@@ -15,12 +15,13 @@ from tests.lake.test_lake_search import ingest
 from tests.pipeline.spans import a_span
 from tracelake import Lake, StorageError, TaskError
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.limits import INDEX_MERGE_PAUSE_MAX_S, INDEX_MERGE_TRIES
-from tracelake.pipeline import faults
+from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
 from tracelake.pipeline.index_build import Builder
 from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks import trying_again
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
+from tracelake.tasks.trying_again import TryingAgain
 
 RUNS = 2
 
@@ -54,13 +55,13 @@ class Merging:
         self.runner, self.now_s = Failing(), 0.0
         stores = lake._opened.stores
         self.merger = IndexMerger(Builder(stores.key_value, stores.objects, 2, self.runner))
-        self.merger._pauses._clock = lambda: self.now_s
+        self.merger._again._pauses._clock = lambda: self.now_s
 
     def waits_s(self) -> float:
         """Let time pass until it tries again, and return how long that was."""
         before_s = self.now_s
         while not self.merger.tries_again():
-            assert self.now_s <= before_s + 2 * INDEX_MERGE_PAUSE_MAX_S, "it waits for ever"
+            assert self.now_s <= before_s + 2 * MAINTENANCE_PAUSE_MAX_S, "it waits for ever"
             self.now_s += 0.25
         return self.now_s - before_s
 
@@ -121,16 +122,16 @@ def check_bound(lake: Lake, error: Exception) -> None:
     merging = Merging(lake)
     merging.runner.always = {0: error}
     pauses_s = []
-    for number in range(INDEX_MERGE_TRIES + 8):
+    for number in range(MAINTENANCE_TRIES + 8):
         merging.merger.maintain()
-        assert (counts(lake)[1] < RUNS * FAN_OUT) == (number >= INDEX_MERGE_TRIES)
+        assert (counts(lake)[1] < RUNS * FAN_OUT) == (number >= MAINTENANCE_TRIES)
         pauses_s.append(merging.waits_s())
     assert counts(lake)[1] == FAN_OUT + 1
     assert pauses_s == sorted(pauses_s)
     assert pauses_s[-1] > pauses_s[0]
     for _ in range(9):
         merging.merger.maintain()
-        assert merging.waits_s() <= INDEX_MERGE_PAUSE_MAX_S
+        assert merging.waits_s() <= MAINTENANCE_PAUSE_MAX_S
     merging.runner.always = {}
     merging.merger.maintain()
     assert counts(lake)[1] == RUNS
@@ -176,25 +177,30 @@ def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
     full, far = OF_THE_MACHINE[0], OF_THE_MACHINE[-2]
     rules: tuple[tuple[Broken, Callable[[Lake, Path], None]], ...] = (
         (
-            Broken("only damage is passed by", faults.is_damage, "isinstance(error, DamageError)", "True"),
+            Broken(
+                "only damage is passed by", trying_again.is_damage, "isinstance(error, DamageError)", "True"
+            ),
             lambda lake, _: check_left(lake, StorageError("no")),
         ),
         (
             Broken(
-                "only damage is passed by, in a task", faults.is_damage, "issubclass(kind, DamageError)", "1"
+                "only damage is passed by, in a task",
+                trying_again.is_damage,
+                "issubclass(kind, DamageError)",
+                "1",
             ),
             lambda lake, _: check_left(lake, far),
         ),
         (
-            Broken("it is tried again without a commit", IndexMerger.maintain, "or self.tries_again()", ""),
+            Broken("it is tried again without a commit", IndexMerger.maintain, "or again.is_time()", ""),
             lambda lake, _: check_left(lake, full),
         ),
         (
-            Broken("after a pause", IndexMerger.tries_again, "and self._pauses.failing(_LEFT) is None", ""),
+            Broken("after a pause", TryingAgain.is_time, "and self._pauses.failing(_LEFT) is None", ""),
             lambda lake, _: check_left(lake, full),
         ),
         (
-            Broken("not for ever before all else", IndexMerger.maintain, ">= INDEX_MERGE_TRIES", "< 0"),
+            Broken("not for ever before all else", TryingAgain.passes_by, ">= self._tries", "< 0"),
             lambda lake, _: check_bound(lake, full),
         ),
         (
@@ -202,7 +208,7 @@ def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
             lambda lake, _: check_bound(lake, full),
         ),
         (
-            Broken("commits do not wait for the pause", IndexMerger._leave, "+ self.fan_out", "+ 1000"),
+            Broken("commits do not wait for the pause", TryingAgain.left, "+ self._transactions", "+ 1000"),
             check_transactions,
         ),
     )

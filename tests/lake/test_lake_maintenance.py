@@ -420,7 +420,7 @@ def test_what_tasks_of_maintenance_raise_ends_no_run(
     for what in (
         "table spans was not compacted",
         "table traces was not compacted",
-        "the index was not merged of",
+        "the index was not merged",
     ):
         assert what in caplog.text
     assert "OSError: [Errno 28] no space left on device" in caplog.text

@@ -17,10 +17,10 @@ from tracelake import (
 )
 from tracelake.limits import PIPELINE_PAUSE_MAX_S
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources import buckets, looks
 from tracelake.storage import open_objects
 from tracelake.storage.foreign import ForeignObjects, open_foreign
+from tracelake.tasks.pauses import Pauses
 
 __all__ = ["fixture_place"]
 

@@ -232,7 +232,7 @@ def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         commit(lake, pipeline, 0, 3)
         maintaining.end()
         monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 0.0)
-        monkeypatch.setattr(maintaining._rooms.merger._pauses, "_clock", lambda: now_s[0])
+        monkeypatch.setattr(maintaining._rooms.merger._again._pauses, "_clock", lambda: now_s[0])
         with monkeypatch.context() as patch:
             patch.setattr("tracelake.pipeline.index_build.merge_parts", full)
             pipeline.run_once(goes_on=True)

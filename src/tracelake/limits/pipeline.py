@@ -88,6 +88,12 @@ TRY_LOOKS: Final = 5
 """Looks, each TRY_BEAT_S after the one before, in which a process shows nothing. Beyond: it is taken for dead."""
 MAINTENANCE_BEHIND_MAX: Final = 256
 """Transactions that a pipeline makes beside one pass of maintenance. Beyond: it waits for that."""
+MAINTENANCE_TRIES: Final = 3
+"""Times in a row that a disk, store or process which fails has ended the compaction of a table, or the merging of the
+index. Beyond: what fails is passed by, as what is damaged is, and all else is done."""
+MAINTENANCE_PAUSE_MAX_S: Final = 600.0
+"""The longest pause before compaction or merges that failed are tried again; it doubles up to there. Beyond: they
+are."""
 TRY_NOTES_MAX: Final = 100
 """Notes of processes that died, or are at it. Beyond: the oldest are forgotten."""
 ASIDE_REASON_MAX_CHARS: Final = 1_000

@@ -94,11 +94,6 @@ INDEX_REST_AFTER_S: Final = 60.0
 wait for what comes."""
 INDEX_REST_SHARE: Final = 4
 """How many times larger than all that are merged with it the largest part is that is merged then. Beyond: it stays."""
-INDEX_MERGE_TRIES: Final = 3
-"""Calls of a merger in a row that a disk, store or process which fails has ended. Beyond: what fails is passed by, as
-what is damaged is, and all else is merged."""
-INDEX_MERGE_PAUSE_MAX_S: Final = 600.0
-"""The longest pause before merges that failed are tried again; it doubles up to there. Beyond: they are."""
 INDEX_REWRITTEN_SHARE: Final = 0.2
 """The share of documents whose rows were replaced. Beyond: parts of the index are written again without them."""
 INDEX_REPLACED_MIN: Final = 1_000

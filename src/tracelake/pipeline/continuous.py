@@ -18,7 +18,6 @@ from tracelake.pipeline.fitting import Fitting
 from tracelake.pipeline.forgetting import Forgetting
 from tracelake.pipeline.inputs import into_transactions
 from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.report import report_of
 from tracelake.pipeline.sources.added import AddedSources
 from tracelake.pipeline.sources.looks import Looks, Seen
@@ -32,6 +31,7 @@ from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import BUILT_IN
+from tracelake.tasks.pauses import Pauses
 from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
 from tracelake.tasks.runners import TaskRunner, is_warm
 

@@ -82,14 +82,6 @@ def may_be_of_input(error: Exception) -> bool:
     return not isinstance(error, _NOT_OF_INPUT) and _may_be(type(error).__name__)
 
 
-def is_damage(error: Exception) -> bool:
-    """Whether something failed because what was read of a store is not what was written, here or in a task."""
-    if isinstance(error, TaskError):
-        kind = getattr(_errors, (error.kind or "").rsplit(".", 1)[-1], None)
-        return isinstance(kind, type) and issubclass(kind, DamageError)
-    return isinstance(error, DamageError)
-
-
 def _may_be(name: str) -> bool:
     """Whether an error of a class of this name may be of the input."""
     kind = getattr(_errors, name, None) or getattr(builtins, name, None)

@@ -21,12 +21,8 @@ from tracelake._errors import ContentionError, TracelakeError
 from tracelake.limits import (
     CONDITIONAL_WRITE_TRIES_MAX,
     INDEX_FAN_OUT,
-    INDEX_MERGE_PAUSE_MAX_S,
-    INDEX_MERGE_TRIES,
 )
-from tracelake.pipeline.faults import is_damage
 from tracelake.pipeline.index_build import Begun, Builder, IndexedRows
-from tracelake.pipeline.pauses import Pauses
 from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
@@ -47,14 +43,12 @@ from tracelake.shards.store import Shard
 from tracelake.storage import ObjectStore
 from tracelake.tables.indexes import INDEX, INDEX_ENTRY, TABLE_ENTRY, analyzer_of, base_of, index_at
 from tracelake.tasks.progress import OnProgress, silent
+from tracelake.tasks.trying_again import TryingAgain
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.store import Repository
 
 COMMITTER: Final = "index merge"
 """Who commits merges: commits of no transaction, after which every table and search has the same rows."""
-
-_LEFT: Final = "merges"
-"""What has a pause: all that a call has left, since it failed."""
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -90,17 +84,11 @@ class IndexMerger:
         self._builder = builder
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
-        self._not_before = 0
-        """The transaction before which nothing can be due, or after a failure is not tried again, but for a pause."""
-        self._pauses = Pauses[str](longest_s=INDEX_MERGE_PAUSE_MAX_S)
-        self._has_left = False
-        """Whether the last call that did something left what had failed."""
-        self._ended = 0
-        """How many calls were ended by what failed, since the last one that left nothing."""
+        self._again = TryingAgain(self.fan_out)
 
     def tries_again(self) -> bool:
         """Whether something has failed, and its pause is over."""
-        return self._has_left and self._pauses.failing(_LEFT) is None
+        return self._again.is_time()
 
     def maintain(self, progress: OnProgress = silent, *, at_rest: bool = False) -> None:
         """Merge what is due, more of it where nothing comes, and rewrite parts with too many rows that were replaced.
@@ -111,27 +99,20 @@ class IndexMerger:
         ends the call; where that is so again and again, others are merged first.
         """
         standing: StandingIndex | None = None
-        behind = _Behind(self.fan_out, at_rest=at_rest, by_any=self._ended >= INDEX_MERGE_TRIES)
-        not_before = 0 if at_rest or self.tries_again() else self._not_before
+        again, behind = self._again, _Behind(self.fan_out, at_rest=at_rest)
+        not_before = 0 if at_rest or again.is_time() else again.not_before
         try:
             while (standing := standing_of(self._repository, self._objects, not_before)) is not None:
                 if not self._step(standing, behind, progress):
                     break
         except TracelakeError as error:
-            self._ended += 1
-            self._leave(standing)
+            again.ended(standing.transaction if standing is not None else -self.fan_out)
             logger.warning("the index was not merged: %s. It will be tried again.", error)
         else:
             if standing is not None and behind.has_passed:
-                self._leave(standing)
+                again.left(standing.transaction)
             elif standing is not None:
-                self._ended, self._has_left = 0, False
-                self._pauses.went_well(_LEFT)
-
-    def _leave(self, standing: StandingIndex | None) -> None:
-        self._not_before = standing.transaction + self.fan_out if standing is not None else 0
-        self._has_left = True
-        self._pauses.failed(_LEFT, "")
+                again.went_well()
 
     def _step(self, standing: StandingIndex, behind: _Behind, progress: OnProgress) -> bool:
         """Do what is due; return whether something was done, and more may be due."""
@@ -141,7 +122,7 @@ class IndexMerger:
         run = behind.due(all_generations)
         if run:
             return self._merge_or_pass_by(standing, run, behind, progress)
-        self._not_before = standing.transaction + until_due(all_generations, self.fan_out)
+        self._again.not_before = standing.transaction + until_due(all_generations, self.fan_out)
         for each in without_vectors(all_generations, standing.manifest.vectors):
             self._merge_or_pass_by(standing, [each], behind, progress)
         batches = Shard(standing.shard, self._builder.key_value, self._objects).state().batches
@@ -159,7 +140,7 @@ class IndexMerger:
         try:
             return self._merge(standing, run, progress)
         except TracelakeError as error:
-            if not behind.by_any and not is_damage(error):
+            if not self._again.passes_by(error):
                 raise
             logger.warning(
                 "the index was not merged of transactions %d to %d: %s. It will be tried again.",
@@ -223,9 +204,8 @@ class _Behind:
     transactions. So a long run is tried again in short ones, and only a short one is passed by.
     """
 
-    def __init__(self, fan_out: int, *, at_rest: bool, by_any: bool) -> None:
-        """With `by_any`, whatever fails of a run has it passed by."""
-        self._fan_out, self._at_rest, self.by_any = fan_out, at_rest, by_any
+    def __init__(self, fan_out: int, *, at_rest: bool) -> None:
+        self._fan_out, self._at_rest = fan_out, at_rest
         self._lower = 0
         self.has_passed = False
 

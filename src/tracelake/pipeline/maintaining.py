@@ -129,7 +129,7 @@ class Maintaining:
             awaited_by(step)
 
     def _tries_again(self) -> bool:
-        return self._rooms.merger.tries_again()
+        return self._rooms.merger.tries_again() or self._rooms.maintainer.tries_again()
 
     def _maintain(self, progress: OnProgress) -> None:
         rooms = self._rooms

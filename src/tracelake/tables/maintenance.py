@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from tracelake._errors import ContentionError, DamageError, TaskError, TracelakeError
-from tracelake.limits import COMPACTION_TRIES_MAX
+from tracelake._errors import ContentionError, DamageError, TracelakeError
+from tracelake.limits import COMPACTION_FAN_OUT, COMPACTION_TRIES_MAX, MAINTENANCE_TRIES
 from tracelake.results import CompactReport, GcReport
 from tracelake.shards.collect import Collector
 from tracelake.shards.compaction import CompactReceipt, compact_tasks, run_compact_task
@@ -26,6 +27,7 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.built_in import entry_of
 from tracelake.tasks.progress import OnProgress, Progress, silent
 from tracelake.tasks.runners import TaskRunner, run_told
+from tracelake.tasks.trying_again import TryingAgain
 from tracelake.versions.model import TableAt
 from tracelake.versions.store import Repository
 
@@ -41,45 +43,74 @@ class Maintainer:
         objects: ObjectStore,
         runner: TaskRunner,
         committed: Callable[[str], int] | None = None,
+        tries: int = MAINTENANCE_TRIES,
     ) -> None:
-        """`committed` tells the committed upper of a table; that of branch `main` by default."""
+        """`committed` tells the committed upper of a table; that of branch `main` by default.
+
+        After so many `tries` that the machine has ended, what fails is passed by; 0 is for who maintains once.
+        """
         self._key_value = key_value
         self._objects = objects
         self._runner = runner
         self._committed = committed or partial(committed_upper, Repository(key_value, objects))
+        self._again: defaultdict[str, TryingAgain] = defaultdict(
+            partial(TryingAgain, COMPACTION_FAN_OUT, tries)
+        )
+        """Of tables of which something was left since it failed, by their names."""
+
+    def tries_again(self) -> bool:
+        """Whether something of a table has failed, and its pause is over."""
+        return any(again.is_time() for again in self._again.values())
 
     def maintain(
         self, shard: Shard, order: tuple[str, ...], progress: OnProgress = silent
     ) -> list[CompactReport]:
         """Compact what is due of the transactions that are committed, and collect what was replaced.
 
-        A failure is logged, and left to the next call: nothing but time depends on this. What is damaged keeps itself
-        from being compacted, and nothing that came after it.
+        A failure is logged, and left to a later call: after a pause, which grows, or some transactions; nothing but
+        time depends on this. What is damaged keeps itself from being compacted, and nothing that came after it.
+        Whatever else fails, as a disk that is full, is no fault of what was compacted and ends the call; where that is
+        so again and again, what came after it is compacted first.
         """
         reports: list[CompactReport] = []
-        behind = _Behind()
+        again, upper = self._again[shard.name], 0
         try:
             state = shard.state()
-            if not due(state.batches, state.upper):  # nearly always: not worth a lease
-                return reports
-            while True:
-                try:
-                    report = self._compact(shard, order, partial(behind.due, until=state.upper), progress)
-                except (DamageError, TaskError) as error:
-                    logger.warning(
-                        "table %s was not compacted: %s. It will be tried again.", shard.name, error
-                    )
-                    if not behind.pass_by(shard, str(error)):
-                        break
-                    continue
-                if report is None:
-                    break
-                reports.append(report)
+            upper = state.upper
+            behind = _Behind(upper)
+            if due(state.batches, upper):  # hardly ever: else it is not worth a lease
+                if upper < again.not_before and not again.is_time():
+                    return reports
+                while (report := self._compact_or_pass_by(shard, order, again, behind, progress)) is not None:
+                    reports.append(report)
             if reports:
                 Collector(shard, self._key_value, self._objects).retired()
         except TracelakeError as error:
-            logger.warning("table %s was not compacted: %s. It will be tried again.", shard.name, error)
+            again.ended(upper)
+            _tell(shard, error)
+        else:
+            if behind.has_passed:
+                again.left(upper)
+            else:
+                again.went_well()
         return reports
+
+    def _compact_or_pass_by(
+        self,
+        shard: Shard,
+        order: tuple[str, ...],
+        again: TryingAgain,
+        behind: _Behind,
+        progress: OnProgress,
+    ) -> CompactReport | None:
+        """Compact what is due, what cannot be left out; None where nothing is."""
+        while True:
+            try:
+                return self._compact(shard, order, behind.due, progress)
+            except TracelakeError as error:
+                if not again.passes_by(error) or not behind.pass_by(shard, str(error)):
+                    raise
+                _tell(shard, error)
 
     def compact_all(
         self, shard: Shard, order: tuple[str, ...], since: int | None = None, progress: OnProgress = silent
@@ -140,13 +171,15 @@ class Maintainer:
 class _Behind:
     """What is due behind batches that cannot be compacted."""
 
-    def __init__(self) -> None:
-        self._lower = 0
+    def __init__(self, until: int) -> None:
+        """Leave alone what reaches beyond `until`."""
+        self._lower, self._until = 0, until
         self._tried: Sequence[BatchRef] = ()
+        self.has_passed = False
 
-    def due(self, batches: Sequence[BatchRef], until: int) -> Sequence[BatchRef]:
+    def due(self, batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
         """Return what is due, the oldest first."""
-        self._tried = due([batch for batch in batches if batch.lower >= self._lower], until)
+        self._tried = due([batch for batch in batches if batch.lower >= self._lower], self._until)
         return self._tried
 
     def pass_by(self, shard: Shard, said: str) -> bool:
@@ -155,7 +188,12 @@ class _Behind:
             return False
         spoken_of = [ref for ref in self._tried if _is_told(shard, ref, said)]
         self._lower, self._tried = (spoken_of or self._tried)[-1].upper, ()
+        self.has_passed = True
         return True
+
+
+def _tell(shard: Shard, error: TracelakeError) -> None:
+    logger.warning("table %s was not compacted: %s. It will be tried again.", shard.name, error)
 
 
 def _is_told(shard: Shard, ref: BatchRef, said: str) -> bool:

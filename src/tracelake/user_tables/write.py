@@ -99,7 +99,7 @@ def publish(
         stores, spec, as_of, f"table {spec.name}: {counts.get('inserted', 0)} rows inserted", counts
     )
     shard = Shard(spec.name, stores.key_value, stores.objects)
-    Maintainer(stores.key_value, stores.objects, InProcess()).maintain(shard, spec.key)
+    Maintainer(stores.key_value, stores.objects, InProcess(), tries=0).maintain(shard, spec.key)
     return commit
 
 

@@ -25,11 +25,11 @@ from tracelake.pipeline.kafka.client import address_of
 from tracelake.pipeline.kafka.cluster import Cluster, Ends, cluster_of, remember_cluster
 from tracelake.pipeline.kafka.model import PartitionName, is_range, name_of
 from tracelake.pipeline.kafka.positions import Positions
-from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources.acknowledged import QUARANTINE
 from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, Lag, New, Verdict, may_pass
 from tracelake.replicas.account import Waiting
 from tracelake.storage import ObjectStore
+from tracelake.tasks.pauses import Pauses
 
 KAFKA: Final = "kafka"
 

@@ -20,13 +20,13 @@ from tracelake.limits import (
     SOURCES_TOLD_MAX,
 )
 from tracelake.pipeline.inputs import INPUT_COST_BYTES
-from tracelake.pipeline.pauses import Pauses
 from tracelake.pipeline.sources.added import AddedSources, SourceRecord
 from tracelake.pipeline.sources.beside import Begin, asked, in_thread
 from tracelake.pipeline.sources.port import Lag, Watch
 from tracelake.pipeline.sources.protocol import counts, in_turn
 from tracelake.replicas.account import Waiting
 from tracelake.replicas.model import SourceAccount
+from tracelake.tasks.pauses import Pauses
 
 OpenWatch: TypeAlias = Callable[[str], Watch]
 """What opens a source by its address. Raises UsageError."""

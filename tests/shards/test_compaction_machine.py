@@ -1,0 +1,220 @@
+"""What a machine does to a compaction, as a full disk or a store that says no once, is no fault of what it is of."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.shards.modelled_shard import ORDER, Lab
+from tracelake._errors import DamageError, StorageError, TaskError
+from tracelake.limits import COMPACTION_FAN_OUT as FAN_OUT
+from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
+from tracelake.shards.compaction import CompactTask
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks import trying_again
+from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
+from tracelake.tasks.trying_again import TryingAgain
+
+DUE = 2 * FAN_OUT
+"""Batches of two runs that are due: of large ones, and then of small ones."""
+
+
+class Failing(InProcess):
+    """Fails as the machine does, as often as it is told, or always at the first batch; counts what it was given."""
+
+    def __init__(self) -> None:
+        self.errors: list[Exception] = []
+        self.always: Exception | None = None
+        self.first = ""
+        self.calls = 0
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks, or fail."""
+        self.calls += 1
+        if self.always is not None and any(self.first in repr(task) for task in tasks):
+            raise self.always
+        if self.errors:
+            raise self.errors.pop()
+        assert all(isinstance(task, CompactTask) for task in tasks)
+        return super().run(function, tasks, on_done)
+
+
+class Compacting:
+    """A maintainer with a clock of its own, of a shard with two runs that are due."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lab, self.runner, self.now_s = Lab(folder), Failing(), 0.0
+        for number in range(DUE):
+            rows = FAN_OUT**2 if number < FAN_OUT else 1
+            self.lab.upsert({f"k{number}-{row}": row for row in range(rows)})
+        self.runner.first = self.lab.shard.batch(self.lab.shard.state().batches[0]).parts[0].path
+        self.maintainer = self.lab.maintainer(self.runner)
+        self.maintainer._again["s"]._pauses._clock = lambda: self.now_s
+
+    def batches(self) -> int:
+        """Compact what is due, and return how many batches there are."""
+        self.maintainer.maintain(self.lab.shard, ORDER)
+        return len(self.lab.shard.state().batches)
+
+    def waits_s(self) -> float:
+        """Let time pass until it tries again, and return how long that was."""
+        before_s = self.now_s
+        while not self.maintainer.tries_again():
+            assert self.now_s <= before_s + 2 * MAINTENANCE_PAUSE_MAX_S, "it waits for ever"
+            self.now_s += 0.25
+        return self.now_s - before_s
+
+
+OF_THE_MACHINE = (
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EMFILE, "Too many open files"),
+    OSError(errno.EIO, "Input/output error"),
+    MemoryError(),
+    StorageError("the store said no"),
+    TaskError("a task failed on an executor: StorageError", kind="tracelake._errors.StorageError"),
+    TaskError("its process has died"),
+)
+
+
+def check_left(folder: Path, error: Exception) -> None:
+    """Check that one error ends a call, passes nothing by, and that all is compacted a pause later, at rest."""
+    compacting = Compacting(folder)
+    compacting.runner.errors = [error]
+    assert (compacting.batches(), compacting.runner.calls) == (DUE, 1), "nothing is passed by"
+    assert (compacting.batches(), compacting.runner.calls) == (DUE, 1), "not before the pause is over"
+    assert 0 < compacting.waits_s() <= 2
+    assert compacting.batches() == 2
+    assert not compacting.maintainer.tries_again()
+    compacting.lab.check()
+
+
+@pytest.mark.parametrize("error", OF_THE_MACHINE, ids=str)
+def test_an_error_of_the_machine_passes_nothing_by_and_is_tried_again(
+    tmp_path: Path, error: Exception
+) -> None:
+    """After a pause, and whether or not anything comes."""
+    check_left(tmp_path, error)
+
+
+def check_damage(folder: Path, error: Exception) -> None:
+    """Check that damage has what it is in passed by at once, and that it is tried again."""
+    compacting = Compacting(folder)
+    compacting.runner.always = error
+    assert compacting.batches() == FAN_OUT + 1
+    compacting.waits_s()
+    compacting.runner.always = None
+    assert compacting.batches() == 2
+    assert not compacting.maintainer.tries_again()
+
+
+@pytest.mark.parametrize(
+    "error", [DamageError("torn"), TaskError("torn", kind="tracelake._errors.DamageError")], ids=repr
+)
+def test_damage_has_a_run_passed_by(tmp_path: Path, error: Exception) -> None:
+    """Here as in a task, and what was passed by is tried again though nothing comes."""
+    check_damage(tmp_path, error)
+
+
+def check_bound(folder: Path, error: Exception) -> None:
+    """Check that a run at which the machine always fails keeps others from being compacted for some tries only."""
+    compacting = Compacting(folder)
+    compacting.runner.always = error
+    pauses_s = []
+    for number in range(MAINTENANCE_TRIES + 8):
+        assert compacting.batches() == (DUE if number < MAINTENANCE_TRIES else FAN_OUT + 1)
+        pauses_s.append(compacting.waits_s())
+    assert pauses_s == sorted(pauses_s)
+    assert pauses_s[-1] > pauses_s[0]
+    for _ in range(9):
+        compacting.batches()
+        assert compacting.waits_s() <= MAINTENANCE_PAUSE_MAX_S
+    compacting.runner.always = None
+    assert compacting.batches() == 2
+
+
+@pytest.mark.parametrize("error", [MemoryError(), StorageError("not this one")], ids=str)
+def test_what_fails_for_ever_is_passed_by_after_some_tries(tmp_path: Path, error: Exception) -> None:
+    """And it is compacted once that is mended, for it is tried again and again, ever more seldom."""
+    check_bound(tmp_path, error)
+
+
+def check_transactions(folder: Path) -> None:
+    """Check that transactions that come make a maintainer try again, and not each of them."""
+    compacting = Compacting(folder)
+    compacting.runner.errors = [OSError(errno.ENOSPC, "No space left on device")]
+    compacting.batches()
+    for number in range(FAN_OUT):
+        assert compacting.runner.calls == 1, number
+        compacting.lab.upsert({f"later{number}": number})
+        compacting.batches()
+    assert compacting.runner.calls > 1
+    assert len(compacting.lab.shard.state().batches) == 2
+
+
+def test_transactions_make_it_try_again(tmp_path: Path) -> None:
+    """However long the pause is: very many batches would be there."""
+    check_transactions(tmp_path)
+
+
+def test_who_maintains_once_goes_on_at_once(tmp_path: Path) -> None:
+    """A writer remembers no tries: what fails each time would hold up all that is newer for good."""
+    compacting = Compacting(tmp_path)
+    compacting.runner.always = MemoryError()
+    once = Maintainer(
+        compacting.lab.key_value, compacting.lab.objects, compacting.runner, lambda _: DUE, tries=0
+    )
+    once.maintain(compacting.lab.shard, ORDER)
+    assert len(compacting.lab.shard.state().batches) == FAN_OUT + 1
+
+
+def test_rules_of_failing_compactions_are_held(tmp_path: Path) -> None:
+    """Each broken once: a test above fails."""
+    full, far = OF_THE_MACHINE[0], OF_THE_MACHINE[-2]
+    compact, damage = Maintainer._compact_or_pass_by, TaskError("", kind="tracelake._errors.DamageError")
+    rules: tuple[tuple[Broken, Callable[[Path], None]], ...] = (
+        (
+            Broken("only damage is passed by", compact, "not again.passes_by(error)", "False"),
+            lambda folder: check_left(folder, full),
+        ),
+        (
+            Broken("in a task too", trying_again.is_damage, "issubclass(kind, DamageError)", "True"),
+            lambda folder: check_left(folder, far),
+        ),
+        (
+            Broken("damage in a task", trying_again.is_damage, "issubclass(kind, DamageError)", "False"),
+            lambda folder: check_damage(folder, damage),
+        ),
+        (
+            Broken("tried again without a commit", Maintainer.maintain, "and not again.is_time()", ""),
+            lambda folder: check_left(folder, full),
+        ),
+        (
+            Broken("after a pause", Maintainer.maintain, "upper < again.not_before", "False"),
+            lambda folder: check_left(folder, full),
+        ),
+        (
+            Broken("what was passed by is tried again", Maintainer.maintain, "behind.has_passed", "False"),
+            lambda folder: check_damage(folder, damage),
+        ),
+        (
+            Broken("it ends", Maintainer.maintain, "again.went_well()", "pass"),
+            lambda folder: check_left(folder, full),
+        ),
+        (
+            Broken("not for ever before all else", TryingAgain.passes_by, ">= self._tries", "< 0"),
+            lambda folder: check_bound(folder, full),
+        ),
+        (
+            Broken("commits do not wait", TryingAgain.left, "+ self._transactions", "+ 1000"),
+            check_transactions,
+        ),
+    )
+    for number, (broken, check) in enumerate(rules):
+        (folder := tmp_path / str(number)).mkdir()
+        assert_caught(broken, lambda: check(folder))  # noqa: B023  called at once
