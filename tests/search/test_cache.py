@@ -254,10 +254,10 @@ def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
         (check_blocks, Broken("others in use", PartCache.fetch, "(*parts, *used)", "parts")),
         (
             check_altered,
-            Broken("it comes again", OpenIndex.searcher, "self._cache.drop_altered(parts)", "pass"),
+            Broken("it comes again", OpenIndex.searcher, "self.renew(analyzer, parts)", "pass"),
         ),
         (check_altered, Broken("alone", PartCache.drop_altered, "is_as_packed(place, sha256)", "False")),
-        (check_altered, Broken("once", PartCache.drop_altered, "self._compared.add(sha256)", "pass")),
+        (check_altered, Broken("once", PartCache.drop_altered, "self._compared_s[sha256] = now_s", "pass")),
         (
             check_altered,
             Broken("of as many", PartCache._fetch, "header.documents == part.documents", "True"),

@@ -49,8 +49,9 @@ def asked_of(
     by_meaning = searcher.by_meaning(query, by.mode, by.vector, service, now_ns, workspace)
     if by_meaning is None:
         return AskedSearch(lambda _limit, _offset: [], _nothing, PartsAsked(0, 0))
-    searching, asked = by_meaning
-    return AskedSearch(partial(searching.search, asked), partial(searching.count, asked), searcher.all_parts)
+    _, asked = by_meaning
+    hits, count = partial(searcher.hits_by_meaning, asked), partial(searcher.count_by_meaning, asked)
+    return AskedSearch(hits, count, searcher.all_parts)
 
 
 @dataclass(frozen=True, slots=True)

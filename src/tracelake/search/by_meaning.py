@@ -19,7 +19,8 @@ from tracelake.search.meaning import Meant, meant
 from tracelake.search.opening import Opened
 from tracelake.search.raw_hits import RawHit, raw_hit
 from tracelake.search.semantic import Mode, Ranked, Vector, Vectors, no_span, ranked
-from tracelake.search.syntax import compiled, only_of, refusal, tree
+from tracelake.search.stumbling import blame
+from tracelake.search.syntax import compiled, only_of, tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class ByMeaning:
                 query_of,
             )
         except ValueError as error:
-            raise refusal(asked.query, error) from error
+            raise blame(asked.query, error) from error
 
     def _check_like(self, like: Text | None, workspace: str | None) -> None:
         """Raise Refused for a span of another workspace, as for one that is not there."""

@@ -44,7 +44,7 @@ class PartCache:
         self.directory = directory
         self._objects = objects
         self._swept_links = False
-        self._compared: set[str] = set()
+        self._compared_s: dict[str, float] = {}
         self._sweeps_next_s = float("-inf")
 
     def fetch(
@@ -98,18 +98,23 @@ class PartCache:
                     file.replace(place / file.name)
         return header
 
-    def drop_altered(self, parts: Iterable[PartRef]) -> None:
+    def drop_altered(self, parts: Iterable[PartRef]) -> int:
         """Delete those of these parts that are not what was unpacked: they come again when they are asked for.
 
-        That reads all of them, but what it has read once it does not read again.
+        That reads all of them, but what it has read it does not read again for some minutes. Returns how many went.
         """
-        for sha256 in {part.sha256 for part in parts} - self._compared:
+        now_s, dropped = time.monotonic(), 0
+        for sha256 in {part.sha256 for part in parts}:
             place = self.directory / sha256
+            if now_s - self._compared_s.get(sha256, float("-inf")) < PART_COPY_IDLE_MIN_S:
+                continue
             if is_as_packed(place, sha256):
-                self._compared.add(sha256)
+                self._compared_s[sha256] = now_s
             else:
+                dropped += 1
                 with suppress(OSError):
                     self._drop(str(place))
+        return dropped
 
     def _note_use(self, parts: Iterable[str]) -> None:
         for sha256 in parts:

@@ -31,6 +31,7 @@ from tracelake.search.live import Marked, Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import Header, IndexSegment, write_meta
 from tracelake.search.scratch import delete_directory
+from tracelake.search.stumbling import stumbling
 from tracelake.search.unpublished import UnpublishedPart
 from tracelake.search.vector_block import FILE as VECTORS_FILE
 from tracelake.search.vector_block import VectorBlock, check_block, read_block
@@ -63,6 +64,23 @@ class OpenIndex:
         """What is linked, by the name of the analyzer: parts of another one are in no index with these."""
         self._blocks: dict[str, VectorBlock] = {}
         """The vectors of parts, by checksum."""
+        self.renewals = 0
+        """How often all was opened anew, since copies were altered or may have been."""
+        self._renewed_s = float("-inf")
+
+    def renew(self, analyzer: Analyzer, parts: Sequence[PartRef]) -> int:
+        """Let come again those of these parts whose copies were altered; return how often that was so until now.
+
+        What was opened before has mapped what was altered, though another process may have let it come again: so it is
+        opened anew where no copy differs, too, but then once in some minutes.
+        """
+        now_s = time.monotonic()
+        if self._cache.drop_altered(parts) or now_s - self._renewed_s > PART_COPY_IDLE_MIN_S:
+            self._renewed_s = now_s
+            self._links.pop(analyzer.name, None)
+            self._blocks = {}
+            self.renewals += 1
+        return self.renewals
 
     def searcher(
         self,
@@ -88,14 +106,16 @@ class OpenIndex:
         check_ceiling(len(parts) + len(unpublished), more + len(unpublished))
         try:
             try:
-                return self._open(manifest, parts, known, rows, analyzer, unpublished)
+                with stumbling():
+                    return self._open(manifest, parts, known, rows, analyzer, unpublished)
             except (OSError, ValueError) as error:
                 # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache; or
                 # what is in the cache was altered there: nothing of the lake is damaged then.
                 self._links.pop(analyzer.name, None)
                 if isinstance(error, ValueError) and not is_exhausted(error):
-                    self._cache.drop_altered(parts)
-                return self._open(manifest, parts, {}, rows, analyzer, unpublished)
+                    self.renew(analyzer, parts)
+                with stumbling():
+                    return self._open(manifest, parts, {}, rows, analyzer, unpublished)
         except (OSError, ValueError) as error:
             self._links.pop(analyzer.name, None)
             if is_exhausted(error):

@@ -16,7 +16,7 @@ from tracelake.limits import (
     LIKE_SPANS_KEPT,
     SEARCH_RANKED_BEYOND_HITS,
 )
-from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer, of_fingerprint
+from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.by_meaning import Asked, ByMeaning, rows_gone
 from tracelake.search.complete import OneWorkspace, completions
 from tracelake.search.facets import Counted, RawFacet, check, count, only
@@ -29,7 +29,7 @@ from tracelake.search.pruning import MayMatch, may_match, newest_after, only_aft
 from tracelake.search.raw_hits import AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
-from tracelake.search.syntax import refusal
+from tracelake.search.stumbling import blame, renewing
 from tracelake.search.unpublished import UnpublishedPart
 from tracelake.storage.ports import ObjectStore
 
@@ -92,6 +92,7 @@ class Searcher:
         """What made words of the texts, and makes them of queries."""
         self._grammar = grammar_of(self.analyzer)
         self._index = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
+        self._renewals = self._index.renewals
         self._parts = self._index.parts(manifest)
         self._all = tuple(range(len(self._parts)))
         self.all_parts = PartsAsked(len(self._parts), 0)
@@ -103,9 +104,24 @@ class Searcher:
         if at_once:
             self.open()
 
+    @renewing
     def open(self) -> None:
         """Open all parts."""
         self._opened()
+
+    def renew(self) -> bool:
+        """Open what is opened from now on out of copies that are as they were packed; False where all of them were."""
+        before, self._renewals = self._renewals, self._index.renew(self.analyzer, self._parts)
+        if self._renewals == before:
+            return False
+        self._whole = self._by_meaning = None
+        self._some = {}
+        return True
+
+    @property
+    def described(self) -> str:
+        """Which index it is, for people."""
+        return f"index {self._manifest.index} build {self._manifest.build}"
 
     def _opened(self) -> Opened | None:
         """Return all parts, open; None where there is none."""
@@ -131,11 +147,12 @@ class Searcher:
         documents = sum(part.documents for part in parts) + self._beside
         if opened.documents != documents:
             raise DamageError(
-                f"index {manifest.index} build {manifest.build} has {opened.documents} documents, "
+                f"{self.described} has {opened.documents} documents, "
                 f"and its manifest says {documents}; run `tracelake verify`"
             )
         return opened
 
+    @renewing
     def search(
         self,
         query: str,
@@ -182,10 +199,11 @@ class Searcher:
             if len(ranked) < offset + limit:  # all of them are later than all others
                 ranked = ranked_of(asked)
         except ValueError as error:
-            raise refusal(query, error) from error
+            raise blame(query, error) from error
         page = ranked[offset : offset + limit]
         return [raw_hit(searcher, 0.0 if by_time else score, address) for score, address in page]
 
+    @renewing
     def count(
         self,
         query: str,
@@ -206,8 +224,9 @@ class Searcher:
         try:
             return count(plan.searcher, plan.query, facets, only(service=service, workspace=workspace))
         except ValueError as error:
-            raise refusal(query, error) from error
+            raise blame(query, error) from error
 
+    @renewing
     def parts_asked(
         self,
         query: str,
@@ -234,7 +253,7 @@ class Searcher:
             else:
                 asked = prepared(query, service, self.analyzer, now_ns, workspace)
         except ValueError as error:
-            raise refusal(query, error) from error
+            raise blame(query, error) from error
         if like or (scored and asked.is_ranked) or (may := may_match(asked.node, now_ns)) is None:
             return self._plan_of(asked, self._opened(), self.all_parts)
         numbers = self._may_match(may) if self._is_prunable else self._all
@@ -273,11 +292,13 @@ class Searcher:
     def _beside(self) -> int:
         return sum(part.header.documents for part in self._unpublished)
 
+    @renewing
     def traces_among(self, trace_ids: Collection[str]) -> set[str]:
         """Return which of these traces have documents here, those of replaced rows left out."""
         opened = self._opened()
         return set() if opened is None else _traces_of(opened.searcher, self._of_traces(trace_ids))
 
+    @renewing
     def traces_found(
         self,
         trace_ids: Collection[str],
@@ -298,11 +319,12 @@ class Searcher:
                 return _traces(plan.searcher, some) & set(trace_ids)
             return _traces_of(plan.searcher, tantivy.Query.boolean_query(both))
         except ValueError as error:
-            raise refusal(query, error) from error
+            raise blame(query, error) from error
 
     def _of_traces(self, trace_ids: Collection[str]) -> tantivy.Query:
         return tantivy.Query.term_set_query(self._grammar.schema, "trace", sorted(trace_ids))
 
+    @renewing
     def by_meaning(
         self,
         query: str,
@@ -318,13 +340,33 @@ class Searcher:
         """
         if self.vectors is None:
             raise QueryError(NO_VECTORS)
+        meaning = self._meaning()
+        return None if meaning is None else (meaning, Asked(query, mode, vector, service, now_ns, workspace))
+
+    @renewing
+    def hits_by_meaning(self, asked: Asked, limit: int, offset: int) -> list[RawHit]:
+        """Return hits `offset` to `offset + limit` of a search by meaning, in order. Raises QueryError."""
+        meaning = self._meaning()
+        return [] if meaning is None else meaning.search(asked, limit, offset)
+
+    @renewing
+    def count_by_meaning(self, asked: Asked, facets: Sequence[str]) -> Counted:
+        """Return how many spans the result has, and facets of these. Raises QueryError."""
+        meaning = self._meaning()
+        assert meaning is not None, "who has something to ask has an index"
+        return meaning.count(asked, facets)
+
+    def _meaning(self) -> ByMeaning | None:
         opened = self._opened()
-        if opened is None:
+        if opened is None or self._manifest.vectors is None:
             return None
         if self._by_meaning is None:  # not before: damage of vectors does not stop a search by words
-            self._by_meaning = _by_meaning(self._index, self._manifest, opened, self._texts_of, self.analyzer)
-        return self._by_meaning, Asked(query, mode, vector, service, now_ns, workspace)
+            blocks = self._index.blocks(self._manifest, self._manifest.vectors)
+            vectors = Vectors(self._manifest.vectors, blocks, rows_gone(opened))
+            self._by_meaning = ByMeaning(opened, vectors, self._texts_of, self.analyzer)
+        return self._by_meaning
 
+    @renewing
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
         """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
         opened = self._opened()
@@ -332,14 +374,6 @@ class Searcher:
         return completions(
             searcher, typed, None if workspace is None else OneWorkspace(self._grammar, workspace)
         )
-
-
-def _by_meaning(
-    index: OpenIndex, manifest: Manifest, opened: Opened, texts_of: TextsOf | None, analyzer: Analyzer
-) -> ByMeaning:
-    assert manifest.vectors is not None
-    blocks = index.blocks(manifest, manifest.vectors)
-    return ByMeaning(opened, Vectors(manifest.vectors, blocks, rows_gone(opened)), texts_of, analyzer)
 
 
 def _traces_of(searcher: tantivy.Searcher, query: tantivy.Query) -> set[str]:

@@ -81,5 +81,6 @@ def _is_sure(hits: list[AnyHit], wanted: int) -> bool:
 def raw_hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddress) -> RawHit:
     """Return the hit of a document."""
     stored = searcher.doc(address).get_first("id")
-    assert isinstance(stored, bytes), stored
+    if not isinstance(stored, bytes):
+        raise ValueError(f"Data corrupted: a document has no id but {stored!r}")  # as tantivy would say it
     return RawHit(stored, score)
