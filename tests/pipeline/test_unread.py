@@ -20,13 +20,14 @@ from tracelake._errors import TracelakeError
 from tracelake.journal.model import Suspect
 from tracelake.journal.suspects import Suspects, on_unread
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline import pauses, unread
+from tracelake.pipeline import unread
 from tracelake.pipeline.kafka.cluster import Cluster
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources import files
 from tracelake.pipeline.sources.kafka import KafkaSource
 from tracelake.pipeline.taking import Taking
 from tracelake.pipeline.unread import Waited, waited_again
+from tracelake.tasks import pauses
 from tracelake.tasks.runners import InProcess
 
 

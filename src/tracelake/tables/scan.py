@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import duckdb
 import pyarrow as pa
@@ -24,7 +24,6 @@ from tracelake.limits import (
     SPLIT_BATCH_ROWS,
     SPLIT_MIN_BYTES,
 )
-from tracelake.search.live import RowIds
 from tracelake.shards.buckets import may_share
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
@@ -45,6 +44,9 @@ from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 from tracelake.tables.conditions import condition, order
 from tracelake.tables.pruning import Layout
+
+if TYPE_CHECKING:
+    from tracelake.search.live import RowIds
 
 _columns: Final[Columns] = kept_columns()
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")

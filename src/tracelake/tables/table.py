@@ -16,7 +16,6 @@ from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.limits import LOOKED_UP_TRACES_MAX
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import TableInfo
-from tracelake.search.live import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
 from tracelake.tables.scan import Scan, connection
@@ -24,6 +23,8 @@ from tracelake.tables.scan import Scan, connection
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
+
+    from tracelake.search.live import RowIds
 
 
 @dataclass(frozen=True, slots=True)
