@@ -25,6 +25,7 @@ from typing import Final
 import tantivy
 
 from tracelake.limits import IDENTIFIER_MAX_BYTES, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
+from tracelake.search.grammar import ORDERED
 
 KEYWORD: Final = "tracelake_keyword"
 TERMS: Final = "tracelake_terms"
@@ -44,7 +45,7 @@ KEYWORDS: Final = (*FACETS, "trace")
 LISTS: Final = ("attribute", "number", "has")
 """Fields of many whole values, which tantivy gets as one text with `values.JOINT` between them: a value by itself
 costs as much as a field."""
-NUMBERS: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
+NUMBERS: Final = ORDERED
 """Fast fields of integers: nanoseconds since 1970, nanoseconds, and three counts."""
 TEXTS: Final = ("name", "text")
 """Where words without a prefix are looked for."""

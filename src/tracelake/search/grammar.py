@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake import limits
-from tracelake.search.fields import NUMBERS
 
 
 class Refused(ValueError):  # noqa: N818  it is what the parser says, not what users get
@@ -104,6 +103,8 @@ class Boost:
 Clause: TypeAlias = Text | ValueRange | Last | Everything
 Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 
+ORDERED: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
+"""Fields of numbers and times: what is compared with them may stand behind `>`."""
 _SPACE: Final = re.compile(r"\s*")
 _OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
@@ -112,7 +113,7 @@ QUOTED_PATH: Final = r"""(?:attributes|resource)\."(?:\\.|[^"\\])*\""""
 _PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
 _FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
 _APART: Final = re.compile(
-    rf"({QUOTED_PATH}|(?:attributes|resource)\.[\w./-]+|{'|'.join(NUMBERS)})\s+([<>]=?)\s*[\d.+-]", re.DOTALL
+    rf"({QUOTED_PATH}|(?:attributes|resource)\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]", re.DOTALL
 )
 """What means to compare, and would be words without a sign between them."""
 _PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
@@ -297,7 +298,7 @@ def _word(field: str | None, word: str, start: int) -> Clause:
 
 
 def _has_order(field: str) -> bool:
-    return field in NUMBERS or field.startswith(OWNERS)
+    return field in ORDERED or field.startswith(OWNERS)
 
 
 def text_of(node: ValueRange) -> Text:
