@@ -7,6 +7,7 @@ from threading import Event
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tracelake.archive.scheduling import ArchiveLoop, Marks, Schedule, Turn
+from tracelake.limits import ARCHIVE_SWEEP_EACH_S
 
 NONE: Marks = frozenset()
 A: Marks = frozenset({("1", "{}")})
@@ -34,6 +35,15 @@ def turns() -> None:
     more = first.passed(Turn.ALL, 7.0, 300.0, NONE, NONE).passed(Turn.MARKED, 8.0, 300.0, A, A, goes_on=True)
     assert more == Schedule(307.0)
     assert more.turn(9.0, A) is Turn.MARKED, "and so is a mark that is not through"
+    sweeping = Schedule(0.0, next_sweep_s=5.0)
+    assert sweeping.turn(4.0, NONE) is Turn.ALL
+    later = sweeping.passed(Turn.ALL, 7.0, 300.0, NONE, A, goes_on=True)
+    assert later.waited(A).turn(7.0, A) is Turn.SWEEP, "passes that follow each other put off no sweep"
+    swept = later.swept(8.0)
+    assert swept.turn(8.0, A) is Turn.ALL, "and a sweep puts off no pass"
+    rest = swept.passed(Turn.ALL, 9.0, 10 * ARCHIVE_SWEEP_EACH_S, NONE, NONE)
+    assert rest.turn(8.0 + ARCHIVE_SWEEP_EACH_S - 1, NONE) is Turn.WAIT
+    assert rest.turn(8.0 + ARCHIVE_SWEEP_EACH_S, NONE) is Turn.SWEEP
 
 
 def test_what_is_next() -> None:
@@ -53,6 +63,9 @@ def test_each_of_it_is_noticed_when_it_breaks() -> None:
         Broken("a mark is known for ever", Schedule.waited, "self.tried & marks", "self.tried"),
         Broken("what goes on waits", Schedule.passed, "0.0 if goes_on else ", ""),
         Broken("a mark that goes on was tried", Schedule.passed, "self.tried if goes_on else ", ""),
+        Broken("a sweep is due", Schedule.turn, "now_s >= self.next_sweep_s", "False"),
+        Broken("a sweep comes again", Schedule.swept, "limits.ARCHIVE_SWEEP_EACH_S", "float('inf')"),
+        Broken("a sweep waits for the next", Schedule.swept, "now_s + limits.ARCHIVE_SWEEP_EACH_S", "now_s"),
         Broken("the interval waits for marks", Schedule.turn, "now_s >= self.next_pass_s", "marks"),
     ):
         assert_caught(broken, turns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from math import inf, nan
 from pathlib import Path
@@ -13,10 +13,11 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import span_numbers, trace_id
 from tracelake._errors import StorageError, UsageError
+from tracelake.archive import passes
 from tracelake.archive.layouts import is_of, new_attempt, path_of
 from tracelake.archive.model import LAYOUTS
 from tracelake.cli import run
-from tracelake.limits import ARCHIVE_GRACE_MAX_S
+from tracelake.limits import ARCHIVE_DELETES_FAILED_MAX, ARCHIVE_GRACE_MAX_S
 from tracelake.storage import FileObjectStore, open_objects
 
 
@@ -81,3 +82,104 @@ def test_an_object_that_cannot_be_deleted_now_is_told(
         assert lake.archive.space().uploads == 1
         monkeypatch.undo()
         assert (lake.archive.sweep(0), lake.archive.space().uploads) == (1, 0)
+
+
+def away(*_given: object) -> None:
+    """Answer as a bucket that is away."""
+    raise StorageError("the bucket does not answer")
+
+
+def uploads_of_an_outage(lake: HotLake) -> None:
+    """Check that passes leave no more rows than so many and a batch while the repository is away, and none after."""
+    lake.write(*((number, 1) for number in range(1, 9)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passes, "ARCHIVE_GIVEN_UP_MAX", 4)
+        patch.setattr(FileObjectStore, "put", away)
+        patch.setattr(FileObjectStore, "delete", away)
+        for _ in range(4):
+            report = lake.archive.run()
+            assert report.fates == {"failed": 8}
+            assert lake.archive.space().uploads == 8
+        assert "more than 4 objects that were given up cannot be deleted from file://" in str(
+            report.failed_first
+        )
+        assert "nothing is uploaded until they can: the bucket does not answer" in str(report.failed_first)
+        patch.undo()
+        patch.setattr(passes, "ARCHIVE_GIVEN_UP_MAX", 4)
+        assert lake.archive.run().fates == {"archived": 8}
+    assert (lake.archive.space().uploads, lake.archive.sweep(0)) == (3, 3)
+    assert lake.archive.restore(trace_id(8))
+
+
+def test_rows_of_uploads_are_bounded_while_the_repository_is_away(make: Callable[..., HotLake]) -> None:
+    """Each pass left as many rows as traces; they are deleted before anything else is uploaded."""
+    uploads_of_an_outage(make("trace"))
+    for rule in (
+        Broken("what was given up goes first", passes._hindrance, "<= ARCHIVE_GIVEN_UP_MAX", ">= 0"),
+        Broken("nothing is uploaded", passes.archive_batch, "if hindrance is not None", "if False"),
+    ):
+        assert_caught(rule, lambda: uploads_of_an_outage(make("trace")))
+
+
+def one_that_stays(lake: HotLake) -> None:
+    """Check that an object which cannot be deleted keeps no other one."""
+    lake.write((1, 1), (2, 1), (3, 1))
+    assert lake.archive.run().fates == {"archived": 3}
+    delete, asked = FileObjectStore.delete, []
+
+    def but_the_first(objects: FileObjectStore, path: str) -> None:
+        asked.append(path)
+        if path == asked[0]:
+            away()
+        delete(objects, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileObjectStore, "delete", but_the_first)
+        assert len(lake.archive.delete([trace_id(1), trace_id(2), trace_id(3)])) == 3
+        assert lake.archive.space().uploads == 1
+        with pytest.raises(StorageError, match="does not answer"):
+            lake.archive.sweep(0)
+    assert (lake.archive.sweep(0), lake.archive.space().uploads) == (1, 0)
+
+
+def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., HotLake]) -> None:
+    """Those beside it go, and their rows; a repository that is away is not asked for each of them."""
+    one_that_stays(make("trace"))
+    for rule in (
+        Broken("others go", passes.delete_condemned, "== ARCHIVE_DELETES_FAILED_MAX", ">= 1"),
+        Broken("what stays is told", passes.delete_condemned, "if failures:", "if False:"),
+        Broken(
+            "what stays is known", passes.delete_condemned, "store.forget(deleted)", "store.forget(condemned)"
+        ),
+    ):
+        assert_caught(rule, lambda: one_that_stays(make("trace")))
+    lake = make("trace")
+    lake.write(*((number, 1) for number in range(1, 9)))
+    lake.archive.run()
+    asked: list[object] = []
+
+    def counted(*given: object) -> None:
+        asked.append(given)
+        away()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileObjectStore, "delete", counted)
+        lake.archive.delete([trace_id(number) for number in range(1, 9)])
+    assert len(asked) == ARCHIVE_DELETES_FAILED_MAX
+
+
+def test_what_landed_late_is_looked_for_piece_by_piece(
+    make: Callable[..., HotLake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repository has more objects than fit into memory; a server that stops does not wait for the last of them."""
+    monkeypatch.setattr(passes, "OBJECTS_LISTED_AT_ONCE", 2)
+    lake = make("trace")
+    lake.write((8, 1), (9, 1))
+    assert lake.archive.run().fates == {"archived": 2}
+    objects = open_objects(f"file://{lake.path}/archive")
+    for number in range(1, 6):
+        objects.put(path_of("trace", "0", trace_id(number), 1, new_attempt("lake-a")), b"")
+    assert lake.archive.sweep(0, lambda: True) == 0
+    assert (lake.archive.sweep(0), lake.archive.sweep(0)) == (5, 0)
+    assert lake.archive.restore(trace_id(8))
+    assert lake.archive.restore(trace_id(9))

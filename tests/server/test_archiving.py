@@ -22,6 +22,8 @@ from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
 from tests.server.process import serving
 from tests.server.test_metrics import Samples, scrape
+from tracelake import limits
+from tracelake._errors import StorageError
 from tracelake.archive.archive import LakeArchive
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import ARCHIVE_NOW_TAG
@@ -29,6 +31,7 @@ from tracelake.archive.scheduling import Marks
 from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
 from tracelake.server.archiving import Archiving
+from tracelake.storage import FileObjectStore
 from tracelake.tracking.inbox import Inbox
 
 Make = Callable[..., HotLake]
@@ -209,6 +212,41 @@ def test_a_pass_that_fails_is_told_until_one_goes_well(
     assert warning() == ""
     assert lake.hot([1, 2, 3]) == []
     assert of_archive(scrape(client))["last_pass_failed"] == 0
+
+
+def check_sweeps(lake: HotLake, caplog: pytest.LogCaptureFixture) -> None:
+    """Check that a server takes away what could not be deleted, and says where it cannot either."""
+    lake.archive.run()
+
+    def away(*_given: object) -> None:
+        raise StorageError("the bucket does not answer")
+
+    caplog.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileObjectStore, "delete", away)
+        patch.setattr(limits, "ARCHIVE_SWEEP_EACH_S", 0.01)
+        lake.archive.delete(sorted(each.trace_id for each in lake.archive.traces()))
+        assert lake.archive.space().uploads == 3
+        archiving = Archiving(lake.lake, 0.01, poll_s=0.01)
+        archiving.start()
+        try:
+            wait_until(lambda: "could not be swept: the bucket does not answer" in caplog.text)
+            patch.undo()
+            patch.setattr(limits, "ARCHIVE_SWEEP_EACH_S", 0.01)
+            wait_until(lambda: lake.archive.space().uploads == 0)
+            wait_until(
+                lambda: any(
+                    (each.kind, each.asked_by, each.result) == ("sweep", "interval", {"deleted_objects": 0})
+                    for each in archiving.operations.newest()
+                )
+            )
+        finally:
+            archiving.stop()
+
+
+def test_a_server_sweeps_by_itself(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """What passes, restores and deletions have left goes without anybody who asks, once it can be deleted."""
+    check_sweeps(make(layout="trace", retention="1m"), caplog)
 
 
 def test_a_store_that_is_away_is_told(

@@ -268,10 +268,12 @@ class LakeArchive:
         """
         return delete_traces(self._store, self._repository_of(trace_ids), trace_ids)
 
-    def sweep(self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S) -> int:
+    def sweep(
+        self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False
+    ) -> int:
         """Delete what killed archivers left in the repository, uploads after so long; return how many objects.
 
-        What another lake has in the same repository stays. Raises UsageError.
+        What another lake has in the same repository stays. `stopping` is asked between objects. Raises UsageError.
         """
         if not 0 <= grace_s <= ARCHIVE_GRACE_MAX_S:
             raise UsageError(f"a grace of {grace_s:g} s makes no sense: say 0 to {ARCHIVE_GRACE_MAX_S:.0f} s")
@@ -279,7 +281,7 @@ class LakeArchive:
         if objects is None:
             return 0
         is_ours = partial(is_of, lake_id=self._tracking.lake_id)
-        return passes.sweep(self._store, objects, time.time_ns() - int(grace_s * 1e9), is_ours)
+        return passes.sweep(self._store, objects, time.time_ns() - int(grace_s * 1e9), is_ours, stopping)
 
     def space(self) -> ArchiveSpace:
         """Return what is hot, archived and failed, and the bytes of both sides."""

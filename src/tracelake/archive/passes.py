@@ -18,7 +18,14 @@ from tracelake.archive.model import HotSnapshot, LayoutName, Stored
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
 from tracelake.batching import batches
-from tracelake.limits import ARCHIVE_FINALIZE_BYTES, ARCHIVE_FINALIZE_TRACES, ARCHIVE_UPLOADS_AT_ONCE
+from tracelake.limits import (
+    ARCHIVE_DELETES_FAILED_MAX,
+    ARCHIVE_FINALIZE_BYTES,
+    ARCHIVE_FINALIZE_TRACES,
+    ARCHIVE_GIVEN_UP_MAX,
+    ARCHIVE_UPLOADS_AT_ONCE,
+    OBJECTS_LISTED_AT_ONCE,
+)
 from tracelake.storage import ObjectStore
 
 
@@ -93,6 +100,9 @@ def archive_batch(
     time. Raises StorageError where the tracking store fails: then nobody knows of the rest of this batch, and the next
     pass looks again.
     """
+    hindrance = None if objects is None else _hindrance(store, objects)
+    if hindrance is not None:
+        return dict.fromkeys(trace_ids, (TraceFate.FAILED, hindrance))
     snapshots, fates = store.begin(layout, trace_ids, new_attempt(store.tracking.lake_id), location)
     stored, failed = repository.store(snapshots)
     fates.update(failed)
@@ -128,27 +138,67 @@ _REASONS = {
 }
 
 
+def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
+    """Take away what was given up, where that is much; return why nothing is to be uploaded, where that fails.
+
+    Else each pass leaves as many rows, and perhaps objects, as it uploads, for as long as the repository is away.
+    """
+    left = store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)
+    if len(left) <= ARCHIVE_GIVEN_UP_MAX:
+        return None
+    try:
+        delete_condemned(store, objects, [each.path for each in left])
+    except (StorageError, OSError) as error:
+        if len(store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)) > ARCHIVE_GIVEN_UP_MAX:
+            return (
+                f"more than {ARCHIVE_GIVEN_UP_MAX:,} objects that were given up cannot be deleted from {objects.url}, "
+                f"and nothing is uploaded until they can: {error}"
+            )
+    return None
+
+
 def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> int:
-    """Give up objects that nobody names, delete them, and forget them; return how many."""
+    """Give up objects that nobody names, delete them, and forget those that are; return how many.
+
+    Raises StorageError, OSError where some are not: one that cannot be deleted stops no others, and a store that is
+    away is not asked for all of them.
+    """
     condemned = [path for path in paths if store.condemn(path)]
+    deleted: list[str] = []
+    failures: list[Exception] = []
     for path in condemned:
-        objects.delete(path)
-    if condemned:
-        store.forget(condemned)
-    return len(condemned)
+        try:
+            objects.delete(path)
+            deleted.append(path)
+        except (StorageError, OSError) as error:
+            failures.append(error)
+            if len(failures) == ARCHIVE_DELETES_FAILED_MAX:
+                break
+    if deleted:
+        store.forget(deleted)
+    if failures:
+        raise failures[0]
+    return len(deleted)
 
 
 def sweep(
-    store: ArchiveStore, objects: ObjectStore, began_before_ns: int, is_ours: Callable[[str], bool]
+    store: ArchiveStore,
+    objects: ObjectStore,
+    began_before_ns: int,
+    is_ours: Callable[[str], bool],
+    stopping: Callable[[], bool] = lambda: False,
 ) -> int:
     """Delete uploads that came to nothing, and objects that no row knows; return how many.
 
     Objects are listed first and rows are read then: an upload has its row before its first byte, and keeps it until it
-    can never be named, so what has none is nobody's.
+    can never be named, so what has none is nobody's. `stopping` is asked between some of them.
     """
     deleted = delete_condemned(store, objects, [left.path for left in store.leftovers(began_before_ns)])
-    listed = [info.path for info in objects.list("") if is_ours(info.path)]
-    for path in store.unknown(listed):
-        objects.delete(path)
-        deleted += 1
+    ours = (info.path for info in objects.list("") if is_ours(info.path))
+    for listed in batches(ours, lambda _path: 1, OBJECTS_LISTED_AT_ONCE):
+        if stopping():
+            break
+        for path in store.unknown(listed):
+            objects.delete(path)
+            deleted += 1
     return deleted

@@ -1,10 +1,11 @@
-"""When a server archives: by interval, and between for experiments that somebody marks archiveNow.
+"""When a server archives: by interval, and between for experiments that somebody marks archiveNow; and when it sweeps.
 
 Any number of servers may do so on one lake: what several take at once is decided by finalize, trace by trace.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ class Turn(Enum):
     """A pass over all that is due."""
     MARKED = "marked"
     """A pass over experiments that are marked archiveNow."""
+    SWEEP = "sweep"
+    """A sweep of what passes have left."""
     WAIT = "wait"
 
 
@@ -38,9 +41,12 @@ class Schedule:
 
     next_pass_s: float
     tried: Marks = frozenset()
+    next_sweep_s: float = math.inf
 
     def turn(self, now_s: float, marks: Marks) -> Turn:
-        """Decide what is next."""
+        """Decide what is next; a sweep before passes, which may follow each other for long."""
+        if now_s >= self.next_sweep_s:
+            return Turn.SWEEP
         if now_s >= self.next_pass_s:
             return Turn.ALL
         return Turn.MARKED if marks - self.tried else Turn.WAIT
@@ -65,11 +71,15 @@ class Schedule:
         """
         again_s = now_s + (0.0 if goes_on else interval_s)
         next_pass_s = again_s if turn is Turn.ALL else self.next_pass_s
-        return Schedule(next_pass_s, (self.tried if goes_on else before) & after)
+        return replace(self, next_pass_s=next_pass_s, tried=(self.tried if goes_on else before) & after)
+
+    def swept(self, now_s: float) -> Schedule:
+        """Return what is known after a sweep that ended now."""
+        return replace(self, next_sweep_s=now_s + limits.ARCHIVE_SWEEP_EACH_S)
 
 
 class ArchiveLoop:
-    """Makes passes in a thread of its own until it is stopped; the first at once."""
+    """Makes passes in a thread of its own until it is stopped, the first at once, and sweeps, an interval later."""
 
     def __init__(
         self,
@@ -78,14 +88,16 @@ class ArchiveLoop:
         interval_s: float,
         stopping: Event,
         poll_s: float = limits.ARCHIVE_POLL_S,
+        sweep: Callable[[], None] = lambda: None,
     ) -> None:
         """Call `run_pass` so long after the pass before it ended, with whether only marked experiments are meant.
 
-        It returns whether there is more that can be done at once. `marks` is asked every `poll_s` seconds. Neither
-        raises. `stopping` is set by `stop`.
+        It returns whether there is more that can be done at once. `marks` is asked every `poll_s` seconds, and
+        `sweep` called now and then. None of them raises. `stopping` is set by `stop`.
         """
         self._run_pass = run_pass
         self._marks = marks
+        self._sweep = sweep
         self._interval_s = interval_s
         self._poll_s = poll_s
         self._stopping = stopping
@@ -103,13 +115,17 @@ class ArchiveLoop:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        schedule = Schedule(time.monotonic())
+        began_s = time.monotonic()
+        schedule = Schedule(began_s, next_sweep_s=began_s + self._interval_s)
         while not self._stopping.is_set():
             marks = self._marks()
             turn = schedule.turn(time.monotonic(), marks)
             if turn is Turn.WAIT:
                 schedule = schedule.waited(marks)
                 self._stopping.wait(max(0.0, min(self._poll_s, schedule.next_pass_s - time.monotonic())))
+            elif turn is Turn.SWEEP:
+                self._sweep()
+                schedule = schedule.swept(time.monotonic())
             else:
                 goes_on = self._run_pass(turn is Turn.MARKED)
                 now_s, after = time.monotonic(), self._marks()

@@ -221,7 +221,7 @@ class ArchiveStore(ArchiveRows):
 
         self._write(drop)
 
-    def leftovers(self, began_before_ns: int) -> list[Leftover]:
+    def leftovers(self, began_before_ns: int, most: int | None = None) -> list[Leftover]:
         """Return uploads that were begun before then and came to nothing, and objects that are to be deleted."""
         objects = archive_objects.c
         query = (
@@ -232,6 +232,7 @@ class ArchiveStore(ArchiveRows):
                 | ((objects.state == OPEN) & (objects.began_ns < began_before_ns))
             )
             .order_by(objects.path)
+            .limit(most)
         )
         return self._read(lambda connection: [Leftover(*row) for row in connection.execute(query)])
 

@@ -41,6 +41,14 @@ ARCHIVE_RESTORE_TRIES_MAX: Final = 5
 ARCHIVE_UPLOAD_GRACE_S: Final = 3600.0
 """How old an upload that nobody has finalized must be for a sweep to give it up. Beyond: it does; who still works at it
 is told, and its traces stay hot."""
+ARCHIVE_GIVEN_UP_MAX: Final = 1_024
+"""Objects that passes gave up and that are not deleted yet, as where the repository is away. Beyond: who archives a
+batch deletes them first; where that fails, nothing is uploaded, and traces stay hot."""
+ARCHIVE_DELETES_FAILED_MAX: Final = 3
+"""Objects that cannot be deleted, of those that are taken away at once. Beyond: the others wait for the next sweep."""
+ARCHIVE_SWEEP_EACH_S: Final = 21_600.0
+"""Seconds between two sweeps that a server makes by itself; the first comes an interval of passes after its start.
+Beyond: the next one begins."""
 ARCHIVE_CUT_PAGES: Final = 200
 """Pages that one transaction of SQLite gives back to the disk after a pass. Beyond: the next one does."""
 ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5

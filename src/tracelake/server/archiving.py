@@ -1,4 +1,4 @@
-"""The archive in a server: passes by interval and for requests, one at a time, and what they came to."""
+"""The archive in a server: passes by interval and for requests, one at a time, sweeps, and what they came to."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tracelake.lake.lake import Lake
 from tracelake.server.operations import Operations, Result, ServerOperation, Tell
 
 PASS: Final = "pass"  # noqa: S105  the archive makes passes
+SWEEP: Final = "sweep"
 BY_INTERVAL, BY_MARK, BY_REQUEST = "interval", "archiveNow", "request"
 """Who asked for a pass."""
 _log: Final = logging.getLogger("tracelake.server")
@@ -61,7 +62,7 @@ class Archiving:
         self._loop = (
             None
             if interval_s is None
-            else ArchiveLoop(self._turn, self._marks, interval_s, self._stopping, poll_s)
+            else ArchiveLoop(self._turn, self._marks, interval_s, self._stopping, poll_s, self._sweep)
         )
 
     def start(self) -> None:
@@ -128,7 +129,7 @@ class Archiving:
         """Begin a sweep. Raises UsageError, BackPressureError."""
         archive = self._lake.archive
         return self.operations.begin(
-            "sweep", BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
+            SWEEP, BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
         )
 
     def _turn(self, only_marked: bool) -> bool:
@@ -148,6 +149,18 @@ class Archiving:
 
         self.operations.carry_out(PASS, asked_by, one)
         return any(report.goes_on and TraceFate.ARCHIVED.value in report.fates for report in reports)
+
+    def _sweep(self) -> None:
+        """Take away what passes have left; what fails is told, and tried again with the next sweep."""
+        if not self._has_hot_tier():
+            return
+
+        def body(_tell: Tell) -> Result:
+            return {"deleted_objects": self._lake.archive.sweep(stopping=self._stopping.is_set)}
+
+        operation = self.operations.carry_out(SWEEP, BY_INTERVAL, body)
+        if operation.error is not None:
+            _log.warning("what archive passes have left could not be swept: %s", operation.error)
 
     def _has_hot_tier(self) -> bool:
         """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
