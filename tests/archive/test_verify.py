@@ -15,9 +15,11 @@ from sqlalchemy import delete, insert, select, update
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import payload, request, trace_id
+from tracelake._errors import StorageError
 from tracelake.archive import verify as archive_verify
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.results import Finding
+from tracelake.storage import FileObjectStore
 from tracelake.tracking import verify as tracking_verify
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import (
@@ -181,13 +183,76 @@ def test_each_kind_of_damage_is_named(lake: HotLake) -> None:
     assert named(lake) == {("archived trace", trace_id(PACK))}
 
 
+def check_repository_away(lake: HotLake, patch: pytest.MonkeyPatch) -> None:
+    """Check what is said of a repository that cannot be opened, or that fails with each read."""
+    repository, elsewhere = lake.path / "archive", lake.path / "elsewhere"
+    torn = update(outbox).values(size_bytes=1)
+    with damaged(lake, torn):
+        repository.rename(elsewhere)
+        repository.write_bytes(b"no directory")
+        report = lake.lake.verify()
+        assert [(each.what, each.path) for each in report.findings] == [
+            ("outbox row", report.findings[0].path),
+            ("archive repository", repository.as_uri()),
+        ]
+        assert "2 archived traces are in it: cannot open" in report.findings[1].detail
+        repository.unlink()
+        elsewhere.rename(repository)
+
+    def away(objects: FileObjectStore, path: str, *_range: int) -> bytes:
+        if objects.url.endswith("/archive"):
+            asked.append(path)
+            raise StorageError("the bucket does not answer")
+        return read(objects, path)
+
+    asked: list[str] = []
+    read = FileObjectStore.get
+    patch.setattr(FileObjectStore, "get", away)
+    patch.setattr(FileObjectStore, "get_range", away)
+    with damaged(lake, torn):
+        whats = [each.what for each in lake.lake.verify().findings]
+    assert whats == ["outbox row", "archived trace", "archived trace", "archive object"]
+    assert len(asked) == 3
+    patch.setattr(archive_verify, "VERIFY_ALIKE_MAX", 1)
+    ((what, path),) = named(lake) - {("archived trace", trace_id(FILE))}
+    assert (what, path, len(asked)) == ("archive repository", repository.as_uri(), 4)
+    patch.undo()
+
+
+def test_a_repository_that_is_away_is_named(lake: HotLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong beside it is named too: it ended with an error, and what had been found until then was lost."""
+    check_repository_away(lake, monkeypatch)
+    for rule in (
+        Broken(
+            "it is not read for ever",
+            archive_verify._check_repository,
+            "            if unread < V",
+            "            if unread >= 0 or V",
+        ),
+        Broken(
+            "of packs neither",
+            archive_verify._check_repository,
+            "is_pack(path) and unread < V",
+            "is_pack(path) and unread >= 0 or V",
+        ),
+        Broken(
+            "what was not read is told",
+            archive_verify._check_repository,
+            "if unread >= V",
+            "if unread < 0 and V",
+        ),
+    ):
+        with monkeypatch.context() as patch:
+            assert_caught(rule, lambda: check_repository_away(lake, patch))
+
+
 RULES: Final = [
     Broken("hot has a payload", tracking_verify._trace_problems, "if not parts:", "if False:"),
     Broken("late spans go", tracking_verify._trace_problems, "not in waiting", "is None"),
     Broken("spans of its own", tracking_verify._part_problem, "!= part.trace_id", "is None"),
     Broken("as many", tracking_verify._part_problem, "!= part.spans", "< 0"),
     Broken("columns", tracking_verify._differ, "stored - columns or", "False and"),
-    Broken("objects count", archive_verify.check_archive, "!= live.get(path, 0)", "is None"),
+    Broken("objects count", archive_verify._check_repository, "!= live.get(path, 0)", "is None"),
     Broken("tables have it", archive_verify.check_tables, "anti join", "semi join"),
     Broken("of each workspace", archive_verify.check_tables, "using ({KEY})", "using (trace_id, span_id)"),
 ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 from sqlalchemy import Connection, select
 
-from tracelake._errors import DamageError, NotFoundError
+from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.archive.archive import FOLDER
 from tracelake.archive.layouts import is_pack, path_in, read_archived
 from tracelake.archive.packs import check_pack
@@ -33,6 +33,7 @@ from tracelake.tracking.schema import (
 )
 from tracelake.tracking.store import TrackingStore
 
+REPOSITORY: Final = "archive repository"
 _CLAIMS = pa.schema([(name, pa.string()) for name in TABLE_SPANS.key])
 _AS_STORED = f"replace(left(workspace, {TRACKING_NAME_MAX_CHARS}), chr(0), chr(65533))"
 """A workspace as a column of the tracking store has it; see `tracking.requests`."""
@@ -41,7 +42,8 @@ _AS_STORED = f"replace(left(workspace, {TRACKING_NAME_MAX_CHARS}), chr(0), chr(6
 def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
     """Yield what is missing, cut or altered of traces in the repository, and which objects are named otherwise.
 
-    Raises StorageError where the tracking store or the repository cannot be asked.
+    A repository that cannot be opened, or does not answer again and again, is one finding, and not read any further.
+    Raises StorageError where the tracking store cannot be asked.
     """
     with tracking.database.reading() as connection:
         info, objects = trace_info.c, archive_objects.c
@@ -63,21 +65,44 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
         return  # nobody knows where the repository is
     if not traces and not live:
         return
-    repository = open_objects(settings.location or f"{lake_url}/{FOLDER}")
+    url = settings.location or f"{lake_url}/{FOLDER}"
+    try:
+        repository = open_objects(url)
+    except (StorageError, UsageError, OSError) as error:
+        yield Finding("missing", REPOSITORY, url, f"{len(traces)} archived traces are in it: {error}")
+        return
+    yield from _check_repository(tracking, repository, traces, live)
+
+
+def _check_repository(
+    tracking: TrackingStore, repository: ObjectStore, traces: Sequence[Any], live: Mapping[str, int]
+) -> Iterator[Finding]:
     by_path = Counter[str]()
+    unread = 0
     for trace_id, location, size_bytes, sha256 in traces:
         try:
             by_path[path_in(repository, location)] += 1
-            read_archived(repository, location, size_bytes, sha256)
+            if unread < VERIFY_ALIKE_MAX:
+                read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
             if _is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
                 yield Finding("damaged", "archived trace", trace_id, str(error))
+        except (StorageError, OSError) as error:
+            unread += 1
+            yield Finding("missing", "archived trace", trace_id, f"its archive cannot be read: {error}")
     for path in sorted(live.keys() | by_path.keys()):
-        if is_pack(path):
-            yield from _check_pack(repository, path)
+        if is_pack(path) and unread < VERIFY_ALIKE_MAX:
+            try:
+                yield from _check_pack(repository, path)
+            except (StorageError, OSError) as error:
+                unread += 1
+                yield Finding("missing", "archive object", path, f"it cannot be read: {error}")
         if by_path[path] != live.get(path, 0):
             detail = f"{by_path[path]} traces are in it, and its row says {live.get(path, 0)}: a sweep may go wrong"
             yield Finding("mismatch", "archive object", path, detail)
+    if unread >= VERIFY_ALIKE_MAX:
+        detail = f"it could not be read {unread} times, and all else that is in it was not read"
+        yield Finding("missing", REPOSITORY, repository.url, detail)
 
 
 def _check_pack(repository: ObjectStore, path: str) -> Iterator[Finding]:

@@ -33,7 +33,8 @@ is taken for damage."""
 ARCHIVE_FAILURES_TOLD_MAX: Final = 20
 """Traces that stayed hot which a pass tells the reasons of. Beyond: they are counted."""
 VERIFY_ALIKE_MAX: Final = 10
-"""Traces that `verify` names for one thing that is wrong with many. Beyond: the others are not named."""
+"""Traces that `verify` names for one thing that is wrong with many, and reads of the archive repository that may fail.
+Beyond: the others are not named, and not read."""
 VERIFY_SPANS_AT_ONCE: Final = 100_000
 """Spans of archived traces that `verify` reads at once. Beyond: it reads again."""
 ARCHIVE_RESTORE_TRIES_MAX: Final = 5
