@@ -17,13 +17,15 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import POISON, Poisoned
 from tests.tracking.requests import payload, request, span_numbers, trace_id
-from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake._errors import DamageError, NotFoundError, StorageError, TracelakeError, UsageError
 from tracelake.archive import archive as archives
 from tracelake.archive import passes, protocol, restoring
 from tracelake.archive import tables as archive_tables
+from tracelake.archive.archive import LakeArchive
 from tracelake.archive.layouts import path_in, read_archived
 from tracelake.archive.store import ArchiveStore
 from tracelake.archive.tables import TablesRepository
+from tracelake.cli import run
 from tracelake.lake.archive import LakeTables
 from tracelake.otlp.by_trace import rows_of
 from tracelake.pipeline.claims import KEY, without_repeats
@@ -356,8 +358,8 @@ def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make, layout: s
         assert_caught(Broken("decoded before", ArchiveStore.begin, 'layout != "lake"', "False"), check)
 
 
-def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) -> None:
-    """What the tables are the archive of comes back, and what is hot can be deleted."""
+def beside_a_repository_that_cannot_be_opened(make: Make) -> None:
+    """Check what comes back and can be deleted, alone and together with what is in that repository."""
     lake = make("lake")
     lake.write((1, 1), (2, 1))
     assert lake.archive.run().fates == {"archived": 2}
@@ -369,12 +371,40 @@ def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) 
     away.rename(lake.path.parent / "elsewhere")
     away.write_bytes(b"no directory")
     assert lake.archive.restore(trace_id(1))
-    assert lake.archive.delete([trace_id(1), trace_id(2), trace_id(4)]) == [
-        trace_id(each) for each in (1, 2, 4)
-    ]
+    failed: dict[str, TracelakeError] = {}
+    several = [trace_id(number) for number in (3, 1, 9)]
+    assert lake.archive.delete(several, failed.__setitem__) == [trace_id(1)]
+    assert list(failed) == [trace_id(3)]
+    assert "cannot open" in str(failed[trace_id(3)])
+    with pytest.raises(StorageError, match="cannot open"):
+        lake.archive.delete([trace_id(3), trace_id(2)])
+    assert list(lake.archive._store.archived([trace_id(2), trace_id(3)])) == [trace_id(3)]
+    lake.archive.configure(layout="lake")
+    lake.write((5, 1))
+    lake.write((6, 1))
+    where = ["--lake", str(lake.path), "--json"]
+    with pytest.MonkeyPatch.context() as patch:
+        if url := lake.environment().get("TRACELAKE_TRACKING"):
+            patch.setenv("TRACELAKE_TRACKING", url)
+        assert run(["archive", "restore", trace_id(3), trace_id(5), *where]) == 1
+        assert run(["archive", "delete", trace_id(3), trace_id(5), *where]) == 1
+    assert list(lake.archive._store.archived([trace_id(3), trace_id(5)])) == [trace_id(3)]
+    assert lake.archive.delete([trace_id(4)]) == [trace_id(4)]
     for act in (lake.archive.restore, lambda id: lake.archive.delete([id])):
         with pytest.raises(StorageError, match="cannot open"):
             act(trace_id(3))
+
+
+def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) -> None:
+    """What the tables are the archive of comes back, and what is hot can be deleted, whatever is beside it."""
+    beside_a_repository_that_cannot_be_opened(make)
+    for rule in (
+        Broken("each has its outcome", LakeArchive.delete, "objects = error", "raise"),
+        Broken("it stays", restoring._path, "raise objects", "return ''"),
+        Broken("others go first", restoring.delete_traces, "failed[trace_id] = error", "raise"),
+        Broken("it is told", restoring.delete_traces, "raise why", "continue"),
+    ):
+        assert_caught(rule, lambda: beside_a_repository_that_cannot_be_opened(make))
 
 
 def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

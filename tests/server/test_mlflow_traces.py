@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,6 +145,27 @@ def test_traces_are_deleted_by_id_and_by_age(
         {"request_ids": ["x"] * (limits.MLFLOW_DELETED_TRACES_MAX + 1)},
     ):
         assert client.post(DELETE, json={"experiment_id": "0", **wrong}).status_code == 400
+
+
+def test_a_repository_that_cannot_be_opened_keeps_its_traces_alone(tmp_path: Path) -> None:
+    """Of those that a request deletes the others go, and who asked is told of what stays."""
+    lake = HotLake(tmp_path / "lake", layout="trace", retention="1m")
+    with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
+        client = Client(create_app(lake.lake, inbox))
+        lake.write((1, 1))
+        lake.archive.run()
+        shutil.rmtree(lake.path / "archive")
+        (lake.path / "archive").write_bytes(b"no directory")
+        lake.write((2, 1), (3, 1))
+        ids = [f"tr-{trace_id(number)}" for number in (1, 2)]
+        answer = client.post(DELETE, json={"experiment_id": "0", "request_ids": ids})
+        assert (answer.status_code, answer.json()["error_code"]) == (503, "TEMPORARILY_UNAVAILABLE")
+        said = f"1 traces were deleted, and 1 were not, of which tr-{trace_id(1)}: cannot open"
+        assert said in answer.json()["message"]
+        deleted = client.post("/api/v1/archive/deletions", json={"trace_ids": [trace_id(1), trace_id(3)]})
+        assert deleted.json()["result"]["deleted"] == [trace_id(3)]
+        assert "cannot open" in deleted.json()["result"]["failed"][trace_id(1)]
+        assert list(lake.tracking.infos([trace_id(number) for number in (1, 2, 3)])) == [trace_id(1)]
 
 
 def test_experiments_are_searched(client: Client) -> None:

@@ -104,6 +104,7 @@ def test_sizes(number: int, text: str) -> None:
             "1 restored\nc: gone",
         ),
         ({"kind": "deletion", "result": {"deleted": ["a"]}}, "1 deleted"),
+        ({"kind": "deletion", "result": {"deleted": [], "failed": {"a": "away"}}}, "0 deleted\na: away"),
         ({"kind": "sweep", "result": {"deleted_objects": 3}}, "3 objects deleted"),
         ({"kind": "sweep"}, "0 objects deleted"),
     ],

@@ -19,7 +19,7 @@ from tracelake.archive.listing import ArchivedTrace, ArchiveState, list_traces
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
 from tracelake.archive.one_pass import Archive, OnePass
 from tracelake.archive.own_retention import set_own_retention
-from tracelake.archive.restoring import delete_traces, read_trace, restore_trace
+from tracelake.archive.restoring import OnFailed, delete_traces, read_trace, restore_trace
 from tracelake.archive.retention import TraceFate, cutoff_ns
 from tracelake.archive.scheduling import Marks
 from tracelake.archive.settings import change_settings, read_settings
@@ -261,12 +261,18 @@ class LakeArchive:
         """
         return self._store.unmark(trace_ids)
 
-    def delete(self, trace_ids: Sequence[str]) -> list[str]:
+    def delete(self, trace_ids: Sequence[str], on_failed: OnFailed | None = None) -> list[str]:
         """Delete traces from the tracking store and the repository, and return those that were there.
 
-        What the tables of the lake have of them stays.
+        What the tables of the lake have of them stays. `on_failed` is told each that stays, as where the repository
+        cannot be opened; without it the first such error is raised, once the others are gone.
         """
-        return delete_traces(self._store, self._repository_of(trace_ids), trace_ids)
+        objects: ObjectStore | TracelakeError | None
+        try:
+            objects = self._repository_of(trace_ids)
+        except TracelakeError as error:
+            objects = error
+        return delete_traces(self._store, objects, trace_ids, on_failed)
 
     def sweep(
         self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
+from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError, TracelakeError
 from tracelake.archive.layouts import count_spans, path_in, read_archived
 from tracelake.archive.passes import delete_condemned
 from tracelake.archive.store import ArchiveStore
@@ -17,6 +17,8 @@ from tracelake.tracking.schema import LAKE_LOCATION, TRACKING_STORE
 _log: Final = logging.getLogger(__name__)
 ReadTables = Callable[[str], bytes]
 """(trace id) → all its spans in the tables of the lake, as a `TracesData`. Raises NotFoundError."""
+OnFailed = Callable[[str, TracelakeError], None]
+"""(trace id, why it stays)."""
 
 
 def restore_trace(
@@ -77,28 +79,44 @@ def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) 
         raise
 
 
-def delete_traces(store: ArchiveStore, objects: ObjectStore | None, trace_ids: Sequence[str]) -> list[str]:
+def delete_traces(
+    store: ArchiveStore,
+    objects: ObjectStore | TracelakeError | None,
+    trace_ids: Sequence[str],
+    on_failed: OnFailed | None = None,
+) -> list[str]:
     """Delete traces from the tracking store and its archive repository; return those that were there.
 
-    `objects` is None where no trace is in a repository. A trace that is archived or restored meanwhile stays, and is
-    not among them: call again.
+    `objects` is None where no trace is in a repository, and an error where it cannot be opened. A trace that is
+    archived or restored meanwhile stays, and is not among them: call again. `on_failed` is told each that stays because
+    nobody can say which object it has; without it the first such error is raised, once the others are gone.
     """
     places: dict[str, tuple[str | None, str]] = {}
+    failed: dict[str, TracelakeError] = {}
     for trace_id, row in store.archived(trace_ids).items():
         location = None if row.spans_location == TRACKING_STORE else str(row.archive_location)
-        places[trace_id] = (location, _path(objects, location))
+        try:
+            places[trace_id] = (location, _path(objects, location))
+        except TracelakeError as error:
+            failed[trace_id] = error
     gone = store.delete(places)
-    if objects is not None:
+    if objects is not None and not isinstance(objects, TracelakeError):
         _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in gone} - {""}))
+    for trace_id, why in failed.items():
+        if on_failed is None:
+            raise why
+        on_failed(trace_id, why)
     return gone
 
 
-def _path(objects: ObjectStore | None, location: str | None) -> str:
-    """Return the object that a location names, "" where it names none."""
+def _path(objects: ObjectStore | TracelakeError | None, location: str | None) -> str:
+    """Return the object that a location names, "" where it names none. Raises what the repository failed with."""
     if location is None or location.startswith(LAKE_LOCATION):
         return ""
     if objects is None:
         raise ContentionError(f"a trace was archived at {location} just now; try again")
+    if isinstance(objects, TracelakeError):
+        raise objects
     return path_in(objects, location)
 
 

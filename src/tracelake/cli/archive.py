@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
+from tracelake._errors import TracelakeError, UsageError
 from tracelake.cli import render_archive as render
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
@@ -123,7 +123,7 @@ def restore(
         for trace_id in traces:
             try:
                 restored[trace_id] = open_lake.archive.restore(trace_id)
-            except (NotFoundError, StorageError, DamageError) as error:
+            except TracelakeError as error:
                 failed[trace_id] = str(error)
     if as_json:
         print_json({"restored": restored, "failed": failed})
@@ -164,15 +164,21 @@ def delete(
 ) -> None:
     """Delete traces from the hot tier and the archive repository.
 
-    Prints those that were there. The tables of the lake keep what they have; attachments stay where they are."""
+    Prints those that were there, and names those that stay because their repository cannot be opened. The tables of
+    the lake keep what they have; attachments stay where they are."""
+    failed: dict[str, str] = {}
     with opened(lake) as open_lake:
-        gone = open_lake.archive.delete(traces)
+        gone = open_lake.archive.delete(traces, lambda trace_id, error: failed.update({trace_id: str(error)}))
     if as_json:
         print_json(gone)
-        return
-    for trace_id in gone:
-        console().print(plain(trace_id))
-    console().print(f"{len(gone)} of {len(set(traces))} traces deleted.")
+    else:
+        for trace_id in gone:
+            console().print(plain(trace_id))
+        console().print(f"{len(gone)} of {len(set(traces))} traces deleted.")
+    for trace_id, reason in failed.items():
+        console(stderr=True).print(plain(f"{trace_id} stays as it is: {reason}"), soft_wrap=True)
+    if failed:
+        raise typer.Exit(FAILED)
 
 
 @archive_app.command(

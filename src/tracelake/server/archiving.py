@@ -123,7 +123,13 @@ class Archiving:
     def begin_deletion(self, trace_ids: Sequence[str]) -> ServerOperation:
         """Begin to delete traces. Raises UsageError, LimitError, BackPressureError."""
         archive, ids = self._lake.archive, _ids(trace_ids)
-        return self.operations.begin("deletion", BY_REQUEST, lambda _tell: {"deleted": archive.delete(ids)})
+
+        def delete(_tell: Tell) -> Result:
+            failed: dict[str, str] = {}
+            gone = archive.delete(ids, lambda trace_id, error: failed.update({trace_id: str(error)}))
+            return {"deleted": gone, "failed": failed}
+
+        return self.operations.begin("deletion", BY_REQUEST, delete)
 
     def begin_sweep(self, grace_s: float) -> ServerOperation:
         """Begin a sweep. Raises UsageError, BackPressureError."""

@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse
 
-from tracelake._errors import UsageError
+from tracelake._errors import StorageError, TracelakeError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.limits import (
     MLFLOW_DELETED_TRACES_MAX,
@@ -134,6 +134,14 @@ def _delete(lake: Lake, wanted: Deletion) -> int:
         most = min(wanted.max_traces or MLFLOW_DELETED_TRACES_MAX, MLFLOW_DELETED_TRACES_MAX)
         chosen = store.began_until(wanted.experiment_id, wanted.max_timestamp_millis or 0, most)
     deleted = 0
+    failed: dict[str, TracelakeError] = {}
     for at in range(0, len(chosen), TRACKING_IDS_AT_ONCE):
-        deleted += len(lake.archive.delete(chosen[at : at + TRACKING_IDS_AT_ONCE]))
+        some = chosen[at : at + TRACKING_IDS_AT_ONCE]
+        deleted += len(lake.archive.delete(some, failed.__setitem__))
+    if failed:  # the answer has room for a number, and no reasons
+        trace_id, error = next(iter(failed.items()))
+        told = (
+            f"{deleted:,} traces were deleted, and {len(failed):,} were not, of which tr-{trace_id}: {error}"
+        )
+        raise StorageError(told) from error
     return deleted

@@ -95,7 +95,7 @@ def outcome(operation: Row) -> str:
         case "restore":
             told, failed = f"{sum(result.get('restored', {}).values()):,} restored", result.get("failed", {})
         case "deletion":
-            told, failed = f"{len(result.get('deleted', ())):,} deleted", {}
+            told, failed = f"{len(result.get('deleted', ())):,} deleted", result.get("failed", {})
         case _:
             told, failed = f"{result.get('deleted_objects', 0):,} objects deleted", {}
     return "\n".join([told, *_reasons(failed)])
