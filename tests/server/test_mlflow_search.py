@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
@@ -17,8 +21,10 @@ from tracelake.lake.hot import HotTier
 from tracelake.server import mlflow_search
 from tracelake.server.app import create_app
 from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.schema import trace_parts
 
 SEARCH = "/api/3.0/mlflow/traces/search"
+BATCH = "/api/3.0/mlflow/traces/batchGet"
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +160,55 @@ def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch:
             refused = asked_for(first, third)
             assert (refused.status_code, "fewer traces" in refused.json()["message"]) == (413, True)
             assert len(asked_for(first, trace_id(99)).json()["traces"]) == 1, "of one, what `get` answers"
+
+
+def a_batch_beside_damage(lake: HotLake) -> None:
+    """Check what a batch says of traces whose payload, or archive, is damaged, and of those beside them."""
+    with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
+        client = Client(create_app(lake.lake, inbox))
+        lake.write((1, 1), (2, 1))
+        lake.archive.run()
+        lake.archive.configure(retention="")
+        lake.write((3, 1), (4, 1), (4, 2), commit=False)
+        with lake.tracking.database.writing() as connection:
+            parts = trace_parts.c.trace_id == trace_id(3)
+            connection.execute(update(trace_parts).where(parts).values(payload=b"torn"))
+        lake.lake.annotations.set_tag(trace_id(3), "team", "a")
+        whole = [client.get(BATCH, params={"trace_ids": trace_id(4)}).json()["traces"][0]]
+        ids = [trace_id(number) for number in (3, 99, 4)]
+        damaged, *others = client.get(BATCH, params={"trace_ids": ids}).json()["traces"]
+        assert others == whole
+        assert damaged["spans"] == []
+        info = client.get(f"/api/3.0/mlflow/traces/{trace_id(3)}").json()["trace"]["trace_info"]
+        why = damaged["trace_info"]["tags"].pop("tracelake.damage")
+        assert damaged["trace_info"] == info
+        assert info["tags"]["team"] == "a"
+        one = client.get("/api/3.0/mlflow/traces/get", params={"trace_id": trace_id(3)})
+        assert (one.status_code, one.json()["message"]) == (500, why)
+        assert trace_id(3) in why
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(HotTier, "infos", lambda *_: {})
+            refused = client.get(BATCH, params={"trace_ids": ids})
+        assert refused.status_code == 500
+        assert refused.json()["message"] == f"trace tr-{trace_id(3)}: {why}; ask for the others without it"
+
+
+def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None:
+    """It is there, without spans and with a tag that says why: the client's `search_traces` gets all others."""
+    lakes = (HotLake(tmp_path / str(number), layout="pack", retention="1m") for number in count())
+    a_batch_beside_damage(next(lakes))
+    for rule in (
+        Broken(
+            "the others are answered", mlflow_search._traces, "_damaged(lake, trace_id, error)", "error[0]"
+        ),
+        Broken(
+            "it is there", mlflow_search._traces, "traces.append(_damaged(lake, trace_id, error))", "continue"
+        ),
+        Broken("it says why", mlflow_search._damaged, "DAMAGE_TAG: str(error)", "'a': 'b'"),
+        Broken("its tags are there", mlflow_search._damaged, '**info["tags"], ', ""),
+    ):
+        assert_caught(rule, lambda: a_batch_beside_damage(next(lakes)))
 
 
 def test_the_info_of_a_trace_reads_no_spans(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from fastapi import APIRouter, Depends, Query
 from google.protobuf.json_format import MessageToDict
 
-from tracelake._errors import LimitError, NotFoundError, UsageError
+from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.limits import (
     MLFLOW_BATCH_MAX_BYTES,
@@ -30,6 +30,8 @@ from tracelake.tables.traces import IN_ORDER
 _WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
 """What traces are of that the tracking store never had."""
+DAMAGE_TAG: Final = "tracelake.damage"
+"""Of a trace that a batch has without its spans: why they cannot be read."""
 
 
 class OfExperiment(msgspec.Struct, frozen=True):
@@ -142,7 +144,21 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
             traces.append(_told(lake, rows))
         except NotFoundError:
             continue  # as MLflow does: deleted between the search and this
+        except DamageError as error:
+            traces.append(_damaged(lake, trace_id, error))
     return traces
+
+
+def _damaged(lake: Lake, trace_id: str, error: DamageError) -> dict[str, Any]:
+    """Return a trace whose spans cannot be read: what is known of it, no spans, and a tag that says why.
+
+    It takes none of the others along, and does not look deleted. Raises DamageError for one that has no row.
+    """
+    stored = lake.hot.infos([trace_id])
+    if not stored:
+        raise DamageError(f"trace tr-{trace_id}: {error}; ask for the others without it") from error
+    (info,) = _infos(lake, stored)
+    return {"trace_info": {**info, "tags": {**info["tags"], DAMAGE_TAG: str(error)}}, "spans": []}
 
 
 def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
