@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError, UnreadInputsError
+from tracelake.journal.model import RecordedInput
 from tracelake.pipeline.sources import outbox
 from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource
 from tracelake.tasks.runners import InProcess
@@ -148,6 +150,14 @@ def test_broken_rules_are_caught(lake: tracelake.Lake, broken: Broken, check: ob
     assert_caught(broken, lambda: check(lake))
 
 
+def incomplete(store: TrackingStore, first: int, count: int) -> list[int]:
+    """Return those of some traces that say that the tables may lack spans of them."""
+    infos = store.infos([trace_id(number) for number in range(first, first + count)])
+    marked = {each for each, info in infos.items() if info["archival_failure"] == INCOMPLETE}
+    assert marked == {each for each, info in infos.items() if info["given_up"]}
+    return [number for number in range(first, first + count) if trace_id(number) in marked]
+
+
 def check_lacking(lake: tracelake.Lake, first: int) -> None:
     """Let a row be taken of which the database has lost a part."""
     store, before = lake.hot.set_up(), taken(lake)
@@ -160,8 +170,7 @@ def check_lacking(lake: tracelake.Lake, first: int) -> None:
     assert Outbox(store).waiting() == []
     kept = [info.size_bytes for info in lake.objects.list(f"quarantine/{OUTBOX}/{lacking.sequence}")]
     assert kept == [lacking.size_bytes]
-    left = trace_id(first + 1)
-    assert store.infos([left])[left]["archival_failure"] == INCOMPLETE
+    assert incomplete(store, first, 3) == [first]
 
 
 def test_a_row_that_lacks_a_part_is_damaged(lake: tracelake.Lake) -> None:
@@ -186,6 +195,7 @@ def check_damaged(lake: tracelake.Lake, first: int) -> None:
         trace_id(first + 1),
         trace_id(first + 2),
     }
+    assert incomplete(store, first, 3) == [first]
 
 
 def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
@@ -195,3 +205,51 @@ def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
         Broken("damage comes last", segments, "key=_damaged_last", "key=None"),
         lambda: check_damaged(lake, 4),
     )
+
+
+def check_read_before(lake: tracelake.Lake, first: int) -> None:
+    """Let a part flip that was whole again when the row is let go: nobody knows then what was read."""
+    store, before = lake.hot.set_up(), taken(lake)
+    store.write([request((first, 1), (first + 1, 1))])
+    its = trace_parts.c.trace_id == trace_id(first)
+    with store.database.writing() as connection:
+        whole = connection.execute(select(trace_parts.c.payload).where(its)).scalar_one()
+        connection.execute(update(trace_parts).where(its).values(payload=b"not zstd"))
+    let_go = OutboxSource.let_go
+
+    def mended(source: OutboxSource, given: Sequence[RecordedInput]) -> None:
+        if lake.table("spans").info().rows > before:
+            with store.database.writing() as connection:
+                connection.execute(update(trace_parts).where(its).values(payload=whole))
+        let_go(source, given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OutboxSource, "let_go", mended)
+        assert taken(lake) == before + 1
+    assert incomplete(store, first, 2) == [first, first + 1]
+
+
+def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
+    """Whole neighbours of a damaged part are in the tables, and passes take them; what nobody knows is said of all."""
+    check_damaged(lake, 1)
+    check_read_before(lake, 10)
+    for number, (broken, check) in enumerate(
+        (
+            (Broken("whole ones are whole", Outbox.let_go, "if not is_whole", ""), check_damaged),
+            (Broken("what lacks is told", Outbox.let_go, "if not is_whole", "if False"), check_damaged),
+            (
+                Broken(
+                    "what is lost is told",
+                    Outbox.looked_through,
+                    " | set(connection.execute(told).scalars())",
+                    "",
+                ),
+                check_lacking,
+            ),
+            (
+                Broken("nobody knows", OutboxSource.let_go, "if is_same else", "if True else"),
+                check_read_before,
+            ),
+        )
+    ):
+        assert_caught(broken, partial(check, lake, 20 + 10 * number))

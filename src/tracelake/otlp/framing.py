@@ -366,6 +366,13 @@ def _stored(data: bytes) -> bytes:
     )
 
 
+def segment_payloads(data: bytes) -> Iterator[Payload]:
+    """Yield the payloads of a segment of the inbox that can be read: none behind damage."""
+    for item in _read_open(BytesIO(data), _Share(0, 1)):
+        if isinstance(item, Payload):
+            yield item
+
+
 def segment_problem(data: bytes) -> Problem | None:
     """Return what is wrong with the bytes of a segment of the inbox, None where it is whole."""
     if not data.startswith(ZSTD_MAGIC):

@@ -11,17 +11,29 @@ deletes such a part before its row is gone gives the row its payload first (`kee
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from tracelake._errors import DamageError
-from tracelake.otlp.framing import segment_of_frames
+from tracelake._errors import DamageError, InputError
+from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.framing import segment_of_frames, segment_payloads
 from tracelake.tracking.database import at_once
-from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, trace_info, trace_parts
+from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore, unpacked
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRow:
+    """A row as it can be read."""
+
+    segment: bytes
+    traces: dict[str, bool]
+    """That came with it, and whether all can be read that it brought of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,16 @@ def _damaged_last(part: tuple[str, int, bytes]) -> tuple[bool, str]:
     except DamageError:
         return True, trace_id
     return False, trace_id
+
+
+def _spans_read(segment: bytes) -> Counter[str]:
+    """Return how many spans of each trace can be read of a segment."""
+    read = Counter[str]()
+    for payload in segment_payloads(segment):
+        with suppress(InputError):
+            for trace_id, trace in take_apart(payload.format, payload.data).items():
+                read[trace_id] += len(trace.rows)
+    return read
 
 
 def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
@@ -127,6 +149,24 @@ class Outbox:
                 payloads.update(segments(connection, self._lake, some))
         return payloads
 
+    def looked_through(self, sequence: int) -> ReadRow | None:
+        """Return a row, and which of its traces it has whole, None where it is gone. For one that is damaged: it reads
+        all spans of the lake."""
+        parts, of = trace_parts.c, spans.c
+        with self._database.reading() as connection:
+            segment = segments(connection, self._lake, [sequence]).get(sequence)
+            # `+ 0` as in `Uncommitted.listed`. Of what the database has lost, the columns of spans are left.
+            brought = select(parts.trace_id, parts.spans).where(
+                parts.lake + 0 == self._lake, parts.sequence == sequence
+            )
+            counts = {row.trace_id: int(row.spans) for row in connection.execute(brought)}
+            told = select(of.trace_id).where(of.lake == self._lake, of.sequence == sequence).distinct()
+            traces = counts.keys() | set(connection.execute(told).scalars())
+        if segment is None:
+            return None
+        read = _spans_read(segment)
+        return ReadRow(segment, {each: 0 < counts.get(each, 0) <= read[each] for each in sorted(traces)})
+
     def there(self, sequences: Collection[int]) -> set[int]:
         """Return the numbers of the rows that are there."""
         there: set[int] = set()
@@ -173,6 +213,26 @@ class Outbox:
                     .values(archival_failure=mark, given_up=True)
                 )
                 self._trim(connection, some)
+
+    def let_go(self, sequence: int, traces: Mapping[str, bool]) -> None:
+        """Delete a row that was read as far as it can be, and a commit holds that; again is fine.
+
+        Of its traces those say so, as in `give_up`, of which it did not have all.
+        """
+        lost = [trace_id for trace_id, is_whole in traces.items() if not is_whole]
+        of = trace_info.c
+        mark = func.coalesce(of.archival_failure, INCOMPLETE)
+        with self._database.writing() as connection:
+            for ids in at_once(sorted(traces)):
+                its = select(of.trace_id).where(of.lake == self._lake, of.trace_id.in_(ids))
+                connection.execute(its.order_by(of.trace_id).with_for_update()).all()
+            if self._locked_rows(connection, [sequence]):
+                for ids in at_once(lost):
+                    these = (of.lake == self._lake, of.trace_id.in_(ids))
+                    connection.execute(
+                        update(trace_info).where(*these).values(archival_failure=mark, given_up=True)
+                    )
+                self._trim(connection, [sequence])
 
     def _trim(self, connection: Connection, sequences: Collection[int]) -> None:
         # Who restores one of them meanwhile counts on its late spans: there, or gone and in the tables.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Collection, Iterable, Sequence, Set
 from contextlib import suppress
@@ -42,11 +43,18 @@ class OutboxSource(AcknowledgedSource):
         return {path for path in paths if _sequence(path) in there}
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
-        """Delete rows that were taken; what could not be read whole is kept in quarantine, and its traces say so."""
+        """Delete rows that were taken.
+
+        What could not be read whole is kept in quarantine, and the traces say so of which it lacked spans.
+        """
         for each in taken:
-            if each.damaged and (payload := self._rows.read(_sequence(each.path))) is not None:
-                self._objects.create(QUARANTINE + each.path, payload)
-        self._rows.give_up([_sequence(each.path) for each in taken if each.damaged])
+            if each.damaged and (row := self._rows.looked_through(_sequence(each.path))) is not None:
+                self._objects.create(QUARANTINE + each.path, row.segment)
+                sha256 = hashlib.sha256(row.segment).hexdigest()
+                is_same = bool(each.sha256) and sha256.startswith(each.sha256)
+                # If it is not what was read, nobody knows what was.
+                traces = row.traces if is_same else dict.fromkeys(row.traces, False)
+                self._rows.let_go(_sequence(each.path), traces)
         self._rows.trim([_sequence(each.path) for each in taken])
 
     def give_up(self, path: str, *, unread: bool) -> None:
