@@ -135,7 +135,14 @@ def check_damaged(store: TrackingStore, folder: Path) -> None:
         payloads = [each.data for each in Reading(str(folder / "row")) if isinstance(each, Payload)]
         others = [trace for place, trace in enumerate(traces, 1) if place != bad]
         assert span_numbers(b"".join(payloads)) == others
-        Outbox(store).trim([row.sequence])
+        looked = Outbox(store).looked_through(row.sequence)
+        assert looked is not None
+        assert looked.traces == {trace_id(trace): trace in others for trace in traces}
+        for _ in range(2):
+            Outbox(store).let_go(row.sequence, looked.traces)
+        assert Outbox(store).waiting() == []
+        marked = {each: info["given_up"] for each, info in store.infos(list(looked.traces)).items()}
+        assert marked == {each: not is_whole for each, is_whole in looked.traces.items()}
 
 
 CHECKS: list[Check] = [
