@@ -6,7 +6,8 @@ What the spans of a scope share is built once and repeated by Arrow's `take`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -160,22 +161,55 @@ class SpanColumns(SpanChecks):
 
     def take(self) -> pa.RecordBatch:
         """Return what is held as one batch of schema SPANS, and start again with nothing."""
-        scope_rows = pa.array(self._scope_of_row, pa.int32())
-        resource_rows = pa.array(self._scopes.resources, pa.int32()).take(scope_rows)
+        (batch,) = self.take_in_batches(None)
+        return batch
+
+    def take_in_batches(self, max_bytes: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield what is held in batches that take so many bytes each, or have one span; and start again with nothing.
+
+        Resource and scope are repeated for the spans of one batch at a time.
+        """
         columns: dict[str, Array] = {
             name: pa.array(self._plain[name], type_) for name, type_ in _PLAIN_TYPES.items()
         }
-        columns |= {name: array.take(resource_rows) for name, array in self._resources.arrays().items()}
-        columns |= {name: array.take(scope_rows) for name, array in self._scopes.arrays().items()}
         columns["attributes"] = self._attributes.maps()
         columns["attribute_types"] = self._attributes.letters()
         columns["events"] = self._events.lists()
         columns["links"] = self._links.lists()
-        rest = [columns[field.name] for field in OTLP_REST]
-        columns["otlp"] = pa.StructArray.from_arrays(rest, fields=list(OTLP_REST))
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in SPANS.names], schema=SPANS)
+        of_scopes, of_resources = self._scopes.arrays(), self._resources.arrays()
+        resources = pa.array(self._scopes.resources, pa.int32())
+        of_rows = pa.array(self._scope_of_row, pa.int32())
+        starts = (
+            [0]
+            if max_bytes is None
+            else self._starts(sum(each.nbytes for each in columns.values()), max_bytes)
+        )
         self._begin()
-        return batch
+        for start, end in pairwise([*starts, len(of_rows)]):
+            scope_rows = of_rows.slice(start, end - start)
+            resource_rows = resources.take(scope_rows)
+            some = {name: array.slice(start, end - start) for name, array in columns.items()}
+            some |= {name: array.take(resource_rows) for name, array in of_resources.items()}
+            some |= {name: array.take(scope_rows) for name, array in of_scopes.items()}
+            rest = [some[field.name] for field in OTLP_REST]
+            some["otlp"] = pa.StructArray.from_arrays(rest, fields=list(OTLP_REST))
+            yield pa.RecordBatch.from_arrays([some[name] for name in SPANS.names], schema=SPANS)
+
+    def _starts(self, own_bytes: int, max_bytes: int) -> list[int]:
+        """Return where batches begin, where all columns but those of resources and scopes take so many bytes."""
+        each_bytes = own_bytes // max(len(self._scope_of_row), 1)
+        resources, scopes = self._resources.sizes_bytes, self._scopes.sizes_bytes
+        of_scope = [
+            each_bytes + resources[resource] + size
+            for resource, size in zip(self._scopes.resources, scopes, strict=True)
+        ]
+        starts, total_bytes = [0], 0
+        for row, scope in enumerate(self._scope_of_row):
+            total_bytes += of_scope[scope]
+            if total_bytes > max_bytes and row > starts[-1]:
+                starts.append(row)
+                total_bytes = of_scope[scope]
+        return starts
 
 
 def _read_plain(spans: Sequence[Message], dialect: Dialect) -> dict[str, list[Any]]:

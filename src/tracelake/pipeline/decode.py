@@ -172,12 +172,15 @@ class _Reader:
 
     def _stage(self, columns: SpanColumns) -> list[Piece]:
         """Stage what columns hold."""
+        pieces: list[Piece] = []
         if not columns.rows:
-            return []
-        rows = pa.Table.from_batches([columns.take()])
-        if not self._task.staging:
-            return []
-        return stage(rows, self._objects, self._task.staging, self._task.buckets)
+            return pieces
+        # A payload of a megabyte with a large resource may be a gigabyte of rows.
+        for batch in columns.take_in_batches(STAGED_PIECE_MAX_BYTES):
+            if self._task.staging:
+                rows = pa.Table.from_batches([batch])
+                pieces += stage(rows, self._objects, self._task.staging, self._task.buckets)
+        return pieces
 
 
 def _items(reading: Reading, receipt: ShareReceipt) -> Iterator[Payload | Problem]:

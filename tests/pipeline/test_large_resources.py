@@ -1,0 +1,107 @@
+"""A large resource of many small spans: the rows of a megabyte are a gigabyte, and never in memory together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.lake.test_large_resources import grown
+from tests.tracking.requests import request
+from tracelake.otlp.by_trace import rows_of
+from tracelake.otlp.columns import SpanColumns
+from tracelake.pipeline import decode
+from tracelake.pipeline import pieces as staging
+from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
+from tracelake.pipeline.pieces import read_piece
+from tracelake.pipeline.sources.files import FILES
+from tracelake.storage import FileObjectStore
+
+PIECE_BYTES = 300_000
+"""Bytes of rows of one piece here, of which a payload has twenty times as much."""
+
+
+def check_batches() -> None:
+    """Batches of so many bytes are the same rows; what one span takes alone is a batch, and nothing is one of none."""
+    mixed = grown(1, range(1, 21)).payload + request((2, 1), (2, 2), text="apple").payload
+    for data, max_bytes in ((mixed, 150_000), (mixed, 1), (mixed, 10**9)):
+        every = rows_of(data).take()
+        batches = list(rows_of(data).take_in_batches(max_bytes))
+        assert pa.Table.from_batches(batches).combine_chunks() == pa.Table.from_batches([every])
+        assert all(len(batch) for batch in batches)
+        assert all(len(batch) == 1 or batch.nbytes < 1.3 * max_bytes for batch in batches)
+        assert max_bytes != 150_000 or len(batches) < every.nbytes / 75_000
+    assert [len(batch) for batch in SpanColumns().take_in_batches(1)] == [0]
+    columns = rows_of(mixed)
+    list(columns.take_in_batches(10_000))
+    assert (columns.rows, columns.approx_bytes, len(columns.take())) == (0, 0, 0)
+
+
+def check_staged(folder: Path) -> None:
+    """A task holds so much of a payload at a time, and stages all of it."""
+    path = folder / "large.pb"
+    payload = grown(1, range(1, 151)).payload
+    path.write_bytes(payload)
+    objects = FileObjectStore(folder / "objects")
+    staged: list[int] = []
+    stage = staging.stage
+
+    def noted(rows: pa.Table, *others: object) -> object:
+        staged.append(rows.nbytes)
+        return stage(rows, *others)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "STAGED_PIECE_MAX_BYTES", PIECE_BYTES)
+        patch.setattr(decode, "stage", noted)
+        share = InputShare(FILES, str(path), path.stat().st_size)
+        receipt = run_read_task(ReadTask(objects.url, (share,), 4, "staging/"))
+    pieces = [*receipt.pieces, *receipt.shares[0].pieces]
+    rows = pa.concat_tables(read_piece(objects, piece) for piece in pieces)
+    assert receipt.shares[0].spans == len(rows) == 150
+    assert rows.sort_by("span_id").combine_chunks() == pa.Table.from_batches([rows_of(payload).take()])
+    assert max(staged) < 1.3 * PIECE_BYTES
+    assert len(staged) > 10
+
+
+def test_batches() -> None:
+    """Each has no more."""
+    check_batches()
+
+
+def test_staged(tmp_path: Path) -> None:
+    """So does what is staged."""
+    check_staged(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("resources count", SpanColumns._starts, "+ resources[resource] + size", "+ size"),
+        Broken("what spans have counts anew", SpanColumns._starts, "total_bytes = of_scope[scope]", "pass"),
+        Broken("no batch is empty", SpanColumns._starts, " and row > starts[-1]", ""),
+        Broken(
+            "scopes are those of the rows",
+            SpanColumns.take_in_batches,
+            "of_rows.slice(start,",
+            "of_rows.slice(0,",
+        ),
+        Broken(
+            "columns are those of the rows",
+            SpanColumns.take_in_batches,
+            "array.slice(start,",
+            "array.slice(0,",
+        ),
+    ],
+    ids=lambda each: each.rule,
+)
+def test_broken_batches_are_caught(broken: Broken) -> None:
+    """Each is noticed when it is gone."""
+    assert_caught(broken, check_batches)
+
+
+def test_broken_staging_is_caught(tmp_path: Path) -> None:
+    """So is a task that takes all at once."""
+    broken = Broken("a piece at a time", decode._Reader._stage, "(STAGED_PIECE_MAX_BYTES)", "(None)")
+    assert_caught(broken, lambda: check_staged(tmp_path))
