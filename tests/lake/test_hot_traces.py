@@ -110,10 +110,12 @@ def test_large_traces_are_read_in_turn(
     store.write([request((2, 1))])
     monkeypatch.setattr(limits, "HOT_TRACE_PARTS", 2)
     monkeypatch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
-    with traces._reading, monkeypatch.context() as patch:
+    traces._reading.begin()
+    with monkeypatch.context() as patch:
         assert span_ids(traces, 2) == [1]
         patch.setattr(Uncommitted, "of_traces", None)  # nor has who waits spans in memory meanwhile
         with pytest.raises(BackPressureError, match="read this one again later"):
             traces.rows(trace_id(1))
+    traces._reading.end()
     assert span_ids(traces, 1) == [1, 2, 3]
     assert len(lake.trace(trace_id(1)).spans) == 3

@@ -28,6 +28,7 @@ from tracelake.otlp.size import rows_bytes
 from tracelake.results import InboxInfo, Trace
 from tracelake.search.results import SearchResults
 from tracelake.tables.commit_view import CommitView
+from tracelake.tables.large_reads import begin_large_read
 from tracelake.tables.result_pages import PageToken
 from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS, summed
 from tracelake.tables.whole_trace import no_trace, to_rows, too_large
@@ -202,8 +203,10 @@ class HotTier:
             if len(rows) or not traces.is_given_up(trace_id):
                 break
             if (data := open_archive(self._opened).read(trace_id)) is not None:
-                if rows_bytes(data) > limits.TRACE_ROWS_MAX_BYTES:
+                if (takes := rows_bytes(data)) > limits.TRACE_ROWS_MAX_BYTES:
                     raise too_large(trace_id)
+                if takes > limits.LARGE_TRACE_ROWS_BYTES:
+                    begin_large_read()
                 return pa.Table.from_batches([rows_of(data).take()])
         return rows
 

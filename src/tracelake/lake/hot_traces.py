@@ -8,18 +8,17 @@ not grow with those who ask.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from threading import Lock
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from tracelake import limits
-from tracelake._errors import BackPressureError
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import steps
 from tracelake.lake.hot_rows import add_part
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS
+from tracelake.tables.large_reads import Turns, begin_large_read
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted
 
 
@@ -28,7 +27,7 @@ class HotTraces:
 
     def __init__(self, uncommitted: Uncommitted) -> None:
         self._uncommitted = uncommitted
-        self._reading = Lock()
+        self._reading = Turns(1)
 
     def rows(self, trace_id: str) -> pa.Table:
         """Return the rows of what is here of a trace, with the columns of SPANS; there may be several about a span.
@@ -40,13 +39,16 @@ class HotTraces:
         # Not one more is listed than it takes to tell whether it is large.
         parts = self._uncommitted.of_trace(trace_id, at_most=limits.HOT_TRACE_PARTS + 1)
         if not is_large(parts):
-            return self._read(parts)
-        if not self._reading.acquire(timeout=limits.HOT_TRACE_WAIT_S):
-            raise BackPressureError("other large traces take too long to be read; read this one again later")
+            return self._read(parts, begin_large_read)
+        self._reading.begin()
         try:
-            return self._of_large(trace_id)
+            rows = self._of_large(trace_id)
         finally:
-            self._reading.release()
+            self._reading.end()
+        # Not before: who has a turn there may wait for one here.
+        if rows.nbytes > limits.LARGE_TRACE_ROWS_BYTES:
+            begin_large_read()
+        return rows
 
     def is_given_up(self, trace_id: str) -> bool:
         """Whether the tables may lack for good what is not here of a trace."""
@@ -59,14 +61,21 @@ class HotTraces:
         if self.is_given_up(trace_id):
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
-            rows = standing([rows, self._read(step, rows.nbytes)])
+            rows = standing([rows, self._read(step, held_bytes=rows.nbytes)])
         return rows
 
-    def _read(self, parts: Sequence[ListedPart], held_bytes: int = 0) -> pa.Table:
-        """Return the rows of those of some parts that are still there, beside what is held. Raises LimitError."""
+    def _read(
+        self, parts: Sequence[ListedPart], begin: Callable[[], None] | None = None, held_bytes: int = 0
+    ) -> pa.Table:
+        """Return the rows of those of some parts that are still there, beside what is held.
+
+        What is large begins before it is made. Raises LimitError, and what `begin` does.
+        """
         columns = SpanColumns()
         for part in self._uncommitted.of_traces(parts):
             add_part(part, columns, limits.TRACE_ROWS_MAX_BYTES - held_bytes)
+            if begin is not None and columns.approx_bytes > limits.LARGE_TRACE_ROWS_BYTES:
+                begin()
         return pa.Table.from_batches([columns.take()])
 
 

@@ -23,6 +23,12 @@ read again."""
 TRACE_ROWS_MAX_BYTES: Final = 512 * MIB
 """What the rows of a trace take in memory that is read whole, resource and scope at each span. Beyond: 413; SQL reads
 columns of it."""
+LARGE_TRACE_ROWS_BYTES: Final = 32 * MIB
+"""Such rows that requests read beside each other, however many these are. Beyond: one answer is made at a time."""
+LARGE_TRACES_ANSWERED_MAX: Final = 4
+"""Answers with such a trace that are made, or were and are not sent yet, of one process. Beyond: they wait."""
+LARGE_TRACES_WAITING_MAX: Final = 8
+"""Requests that wait for one of these: each has a thread that others need. Beyond: 503."""
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query. Beyond: by one, which takes several processors."""
 READ_THROUGH_MAX_BYTES: Final = 64 * 1024

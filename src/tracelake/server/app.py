@@ -50,6 +50,7 @@ from tracelake.server.sources_api import sources_api
 from tracelake.server.transactions_api import transactions_api
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
+from tracelake.tables.large_reads import large_reads
 from tracelake.tracking.groups import RequestGroups
 
 logger = logging.getLogger("tracelake.server")
@@ -173,15 +174,17 @@ class _Answers:
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
+                reads.made()
                 self._requests.count(scope, message["status"])
                 message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
-        try:
-            await self._app(scope, receive, answer)
-        except Exception:
-            self._requests.count(scope, 500)
-            raise
+        with large_reads() as reads:
+            try:
+                await self._app(scope, receive, answer)
+            except Exception:
+                self._requests.count(scope, 500)
+                raise
 
 
 def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pyarrow as pa
 
 from tracelake._errors import LimitError, NotFoundError
-from tracelake.limits import TRACE_ROWS_MAX_BYTES
+from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Row
+from tracelake.tables.large_reads import begin_large_read
 from tracelake.tables.table import Table
 
 
 def whole(spans: Table, trace_id: str) -> pa.Table:
-    """Return the spans of a trace as they were sent. Raises LimitError where their rows take too much memory."""
+    """Return the spans of a trace as they were sent.
+
+    Raises LimitError where their rows take too much memory, BackPressureError where they take much, and others do.
+    """
+    with suppress(LimitError):
+        return spans.lookup([trace_id], SPANS.names, min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES))
+    begin_large_read()
     try:
         return spans.lookup([trace_id], SPANS.names, TRACE_ROWS_MAX_BYTES)
     except LimitError as error:

@@ -1,0 +1,237 @@
+"""Traces whose rows take much memory: one answer is made at a time, few wait to be sent, and nobody else waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from threading import Semaphore
+
+import anyio
+import httpx
+import pytest
+from starlette.types import Message
+
+from tests.archive.place import HotLake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_large_resources import grown
+from tests.server.client import Client
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
+from tracelake._errors import BackPressureError
+from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_traces import HotTraces
+from tracelake.server.app import _Answers, create_app
+from tracelake.tables import large_reads, whole_trace
+from tracelake.tables.large_reads import LargeReads, Turns
+from tracelake.tracking.inbox import Inbox
+
+LARGE = 300_000
+"""Bytes of rows from which on a trace is large here."""
+ROUTES = (
+    "/api/v1/traces/{}",
+    "/traces/{}",
+    "/api/v1/traces/{}?format=otlp",
+    "/api/3.0/mlflow/traces/get?trace_id={}",
+)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
+    """Serve a lake in which traces 1 (of tables alone), 2 (hot) and 3 (hot, in parts) are large, 4 and 5 not."""
+    hot = HotLake(folder / "lake", layout="pack", retention="1m")
+    with closing(hot.tracking), closing(hot.lake), closing(Inbox(hot.lake.objects)) as inbox:
+        hot.tracking.write([grown(1, range(1, 41)), request((4, 1))])
+        hot.commit()
+        assert hot.lake.archive.delete([trace_id(1)]) == [trace_id(1)]
+        hot.tracking.write([grown(2, range(1, 41)), request((5, 1))])
+        for spans in (range(1, 11), range(11, 21), range(21, 31)):
+            hot.tracking.write([grown(3, spans)])
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (limits, whole_trace):
+                patch.setattr(module, "LARGE_TRACE_ROWS_BYTES", LARGE)
+            patch.setattr(limits, "HOT_TRACE_PARTS", 2)
+            patch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
+            yield hot, Client(create_app(hot.lake, inbox))
+
+
+def free() -> tuple[int, int]:
+    """Return how many answers may still be begun, and made."""
+    return large_reads._ANSWERS._free._value, large_reads._MAKING._free._value
+
+
+def statuses(client: Client) -> dict[int, set[int]]:
+    """Return how each trace is answered by all routes."""
+    answers = {
+        number: [client.get(route.format(trace_id(number))) for route in ROUTES] for number in range(1, 6)
+    }
+    for answer in sum(answers.values(), list[httpx.Response]()):
+        assert answer.status_code == 200 or answer.headers["Retry-After"] == "5"
+    return {number: {answer.status_code for answer in some} for number, some in answers.items()}
+
+
+def check_routes(folder: Path) -> None:
+    """While others are made large traces are refused for a while, of either tier; all else is there."""
+    with served(folder) as (hot, client):
+        all_are_there = {number: {200} for number in range(1, 6)}
+        assert statuses(client) == all_are_there
+        for turns, at_once in (
+            (large_reads._MAKING, 1),
+            (large_reads._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
+        ):
+            for _ in range(at_once):
+                turns.begin()
+            try:
+                assert statuses(client) == {1: {503}, 2: {503}, 3: {503}, 4: {200}, 5: {200}}
+                assert client.get("/api/v1/traces").json()["traces"]
+                assert client.get("/api/v1/search", params={"q": "apple"}).status_code == 200
+                assert len(hot.lake.trace(trace_id(1)).spans) == 40  # who has a lake open waits for nobody
+            finally:
+                for _ in range(at_once):
+                    turns.end()
+        assert statuses(client) == all_are_there
+        assert free() == (limits.LARGE_TRACES_ANSWERED_MAX, 1)
+
+
+def check_archived(folder: Path) -> None:
+    """So it is with one that is read out of its archive."""
+    with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HotTraces, "rows", lambda *_: [])
+        patch.setattr(HotTraces, "is_given_up", lambda *_: True)
+        data = grown(9, range(1, 41)).payload
+        patch.setattr("tracelake.archive.archive.LakeArchive.read", lambda *_: data)
+        url = ROUTES[0].format(trace_id(9))
+        assert client.get(url).status_code == 200
+        large_reads._MAKING.begin()
+        try:
+            assert client.get(url).status_code == 503
+        finally:
+            large_reads._MAKING.end()
+
+
+def check_too_large(folder: Path) -> None:
+    """What is not read whole gives its turn back."""
+    with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
+        for module in (limits, whole_trace):
+            patch.setattr(module, "TRACE_ROWS_MAX_BYTES", LARGE + 1)
+        assert statuses_of_large(client) == [413] * 3
+        assert free() == (limits.LARGE_TRACES_ANSWERED_MAX, 1)
+
+
+def statuses_of_large(client: Client) -> list[int]:
+    """Return how the large traces are answered."""
+    return [client.get(ROUTES[0].format(trace_id(number))).status_code for number in (1, 2, 3)]
+
+
+def check_sending(folder: Path) -> None:
+    """The next one is made while an answer is sent, which counts until it is."""
+    with served(folder) as (hot, _), closing(Inbox(hot.lake.objects)) as inbox:
+        app = create_app(hot.lake, inbox)
+        seen: list[tuple[str, tuple[int, int]]] = []
+
+        async def run() -> None:
+            async def receive() -> Message:
+                return {"type": "http.request", "body": b"", "more_body": False}
+
+            async def send(message: Message) -> None:
+                seen.append((message["type"], free()))
+
+            path = ROUTES[0].format(trace_id(1))
+            scope = {
+                "type": "http",
+                "method": "GET",
+                "path": path,
+                "raw_path": path.encode(),
+                "query_string": b"",
+            }
+            scope |= {
+                "headers": [(b"host", b"127.0.0.1")],
+                "client": ("127.0.0.1", 1),
+                "server": ("127.0.0.1", 80),
+            }
+            scope |= {"http_version": "1.1", "scheme": "http", "root_path": ""}
+            await app(scope, receive, send)
+
+        anyio.run(run)
+        most = limits.LARGE_TRACES_ANSWERED_MAX
+        assert seen[0] == ("http.response.start", (most - 1, 1))
+        assert seen[-1] == ("http.response.body", (most - 1, 1))
+        assert free() == (most, 1)
+
+
+def check_turns(_: Path) -> None:
+    """So many have a turn, few wait, and no longer than they may; a request has one of each, whatever it reads."""
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(limits, "LARGE_TRACES_WAITING_MAX", 1)
+        patch.setattr(limits, "HOT_TRACE_WAIT_S", 30)
+        turns = Turns(1)
+        turns.begin()
+        waiting = threads.submit(turns.begin)
+        while not turns._waiting:
+            pass
+        patch.setattr(limits, "HOT_TRACE_WAIT_S", "for nothing")
+        with pytest.raises(BackPressureError, match="read this one again later"):
+            turns.begin()
+        turns.end()
+        waiting.result()
+        patch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
+        for _again in range(2):  # who waited for nothing does not count
+            with pytest.raises(BackPressureError):
+                turns.begin()
+            assert turns._waiting == 0
+        turns.end()
+        answers, making = Turns(1), Turns(1)
+        reads = LargeReads(answers, making)
+        reads.begin()
+        reads.begin()
+        reads.made()
+        reads.begin()
+        reads.sent()
+        reads.sent()
+        assert (answers._free._value, making._free._value) == (1, 1)
+        making.begin()
+        with pytest.raises(BackPressureError), large_reads.large_reads(answers, making):
+            large_reads.begin_large_read()
+        making.end()
+        assert (answers._free._value, making._free._value) == (1, 1)
+
+
+Check = Callable[[Path], None]
+
+
+@pytest.mark.parametrize("check", [check_routes, check_archived, check_too_large, check_sending, check_turns])
+def test_rules(check: Check, tmp_path: Path) -> None:
+    """Each holds."""
+    check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        (Broken("of tables", whole_trace.whole, "    begin_large_read()\n", ""), check_routes),
+        (Broken("of few parts", HotTraces._read, "columns.approx_bytes >", "False and columns.approx_bytes >"),
+         check_routes),
+        (Broken("of many parts", HotTraces.rows, "rows.nbytes >", "False and rows.nbytes >"), check_routes),
+        (Broken("of an archive", HotTier._here, "takes > limits.LARGE_TRACE_ROWS_BYTES", "False"), check_archived),
+        (Broken("small ones need no turn", whole_trace.whole, "min(LARGE_TRACE_ROWS_BYTES,", "min(1,"),
+         check_routes),
+        (Broken("it is made by then", _Answers.__call__, "reads.made()", "pass"), check_sending),
+        (Broken("it is given back", large_reads.large_reads, "reads.sent()", "pass"), check_too_large),
+        (Broken("one is made at a time", LargeReads.begin, "self._making.begin()", "pass"), check_routes),
+        (Broken("few wait to be sent", LargeReads.begin, "self._answers.begin()", "pass"), check_routes),
+        (Broken("few wait", Turns.begin, "self._waiting >=", "False and self._waiting >="), check_turns),
+        (Broken("who waits no more does not count", Turns.begin, "self._waiting -= 1", "pass"), check_turns),
+    ],
+    ids=lambda each: getattr(each, "rule", ""),
+)  # fmt: skip
+def test_broken_rules_are_caught(
+    broken: Broken, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is noticed when it is gone."""
+    for turns, at_once in (
+        (large_reads._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
+        (large_reads._MAKING, 1),
+    ):
+        monkeypatch.setattr(turns, "_free", Semaphore(at_once))  # what is taken there is not given back
+    assert_caught(broken, lambda: check(tmp_path))
