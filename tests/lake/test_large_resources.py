@@ -18,12 +18,16 @@ from tests.lake.test_hot_lists import counts, lists_of
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError
+from tracelake.archive.archive import LakeArchive
 from tracelake.lake import hot, hot_lists, hot_rows, hot_search
 from tracelake.lake.hot_lists import WaitingRows
 from tracelake.lake.hot_parts import HotParts
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.otlp import size
 from tracelake.otlp.by_trace import rows_of, take_apart
+from tracelake.otlp.conventions import WORKSPACE, WORKSPACE_DEFAULT
+from tracelake.otlp.resources import of_workspace
+from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.tables import scan, whole_trace
 from tracelake.tracking.requests import TracedRequest
@@ -34,10 +38,17 @@ ROWS_BYTES = 1_000_000
 """What rows of one part may take here, and are below for text that grows as text does."""
 
 
-def grown(trace: int, spans: range, resource_bytes: int = 40_000, text: str = "apple") -> TracedRequest:
+def grown(
+    trace: int,
+    spans: range,
+    resource_bytes: int = 40_000,
+    text: str = "apple",
+    workspace: str = WORKSPACE_DEFAULT,
+) -> TracedRequest:
     """Return a request with small spans of a large resource."""
     data = pb.TracesData.FromString(payload(*((trace, span) for span in spans), text=text))
     resource = data.resource_spans[0].resource
+    resource.attributes.add(key=WORKSPACE).value.string_value = workspace
     resource.attributes.add(key="large").value.string_value = "x" * resource_bytes
     body = data.SerializeToString()
     return TracedRequest("protobuf", body, take_apart("protobuf", body))
@@ -175,6 +186,51 @@ def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipel
             lake.trace(trace_id(1), at=lake.log()[0].id)
 
 
+def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """However much another workspace has of a trace, what this one has of it is read, and all of it."""
+
+    def check() -> None:
+        assert [span["span_id"] for span in lake.within("b").trace(trace_id(1)).spans] == [
+            f"{90:016x}",
+            f"{91:016x}",
+        ]
+        with pytest.raises(LimitError, match=trace_id(1)):
+            lake.within("a").trace(trace_id(1))
+        with pytest.raises(LimitError, match=trace_id(1)):
+            lake.trace(trace_id(1))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (limits, whole_trace):
+            patch.setattr(module, "TRACE_ROWS_MAX_BYTES", 700_000)
+            patch.setattr(module, "LARGE_TRACE_ROWS_BYTES", 50_000)
+        store.write([grown(1, range(90, 91), 1_000, workspace="b"), grown(1, range(1, 21), workspace="a")])
+        store.write([grown(1, range(91, 92), 1_000, workspace="b")])
+        for spans in (range(21, 31), range(31, 41)):
+            store.write([grown(1, spans, workspace="a")])
+        check()
+        with pytest.MonkeyPatch.context() as in_steps:
+            in_steps.setattr(limits, "HOT_TRACE_PARTS", 1)
+            in_steps.setattr(limits, "LARGE_TRACE_ROWS_BYTES", 600_000)
+            in_steps.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
+            check()
+        while pipeline.run_once() is not None:
+            pass
+        check()
+        assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
+        check()  # of tables alone
+        patch.setattr(limits, "HOT_TRACE_PARTS", 64)
+        store.write([grown(2, range(1, 2), 1_000, workspace="b")])
+        data = (
+            grown(2, range(1, 21), workspace="a").payload
+            + grown(2, range(1, 2), 1_000, workspace="b").payload
+        )
+        patch.setattr(HotTraces, "rows", lambda *_: SPANS.empty_table())
+        patch.setattr(HotTraces, "is_given_up", lambda *_: True)
+        patch.setattr(LakeArchive, "read", lambda *_: data)
+        assert len(lake.within("b").trace(trace_id(2)).spans) == 1
+    assert of_workspace(b"\xff", "a") == b"\xff", "decoding says what is wrong"
+
+
 def check_about(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
     """Of a trace of which a commit has many spans those alone are read that others are about."""
     store.write([grown(1, range(1, 41)), request((2, 1))])
@@ -208,6 +264,7 @@ CHECKS: tuple[Check, ...] = (
     check_step,
     check_sizes_of_text,
     check_whole,
+    check_workspaces,
     check_about,
 )
 
@@ -241,8 +298,13 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
         (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),
          check_whole),
         (Broken("so much of both tiers", hot.HotTier._rows, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
-        (Broken("so much of a commit", whole_trace.whole, "SPANS.names, TRACE_ROWS_MAX_BYTES)", "SPANS.names)"),
-         check_whole),
+        (Broken("so much of a commit", whole_trace.whole, "TRACE_ROWS_MAX_BYTES, own", "None, own"), check_whole),
+        (Broken("of a commit those of others do not count", whole_trace.whole, "if workspace is not None:",
+                "if False:"), check_workspaces),
+        (Broken("nor of a part", hot_rows.add_part, "workspace is not None and", "False and"), check_workspaces),
+        (Broken("nor of an archive", hot.HotTier._here, "if workspace is not None:", "if False:"), check_workspaces),
+        (Broken("nor of parts", HotTraces._of_large, "rows.nbytes), workspace)", "rows.nbytes), None)"),
+         check_workspaces),
         (Broken("rows are those that are asked for", scan._only, "row_ids is None", "True"), check_about),
         (Broken("rows are counted", scan._within, "total_bytes += table.nbytes", "pass"), check_about),
     ],

@@ -23,6 +23,7 @@ from tracelake.lake.hot_search import BothTiersSearch, HotSearch
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
 from tracelake.otlp.by_trace import rows_of
+from tracelake.otlp.resources import of_workspace
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.otlp.size import rows_bytes
 from tracelake.results import InboxInfo, Trace
@@ -193,16 +194,18 @@ class HotTier:
         if store is None or not trace_id.isalnum():
             return []
         ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
-        return [within(self._here(store, each), workspace) for each in ids]
+        return [within(self._here(store, each, workspace), workspace) for each in ids]
 
-    def _here(self, store: TrackingStore, trace_id: str) -> pa.Table:
+    def _here(self, store: TrackingStore, trace_id: str, workspace: str | None) -> pa.Table:
         """Return the rows of what is here of a trace; of what the tables may lack for good, those of its archive."""
         traces = self._reads_of(store)[1]
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
-            rows = traces.rows(trace_id)
+            rows = traces.rows(trace_id, workspace)
             if len(rows) or not traces.is_given_up(trace_id):
                 break
             if (data := open_archive(self._opened).read(trace_id)) is not None:
+                if workspace is not None:
+                    data = of_workspace(data, workspace)
                 if (takes := rows_bytes(data)) > limits.TRACE_ROWS_MAX_BYTES:
                     raise too_large(trace_id)
                 if takes > limits.LARGE_TRACE_ROWS_BYTES:

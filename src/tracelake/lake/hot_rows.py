@@ -15,6 +15,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, InputError
 from tracelake.otlp.by_trace import add_rows, rows_of
 from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.resources import of_workspace
 from tracelake.otlp.schema import SPANS
 from tracelake.otlp.size import rows_bytes
 from tracelake.tables.whole_trace import too_large
@@ -62,14 +63,24 @@ def decoded(parts: Sequence[StoredPart], room_bytes: float) -> DecodedParts:
     return DecodedParts(rows, unread, large)
 
 
-def add_part(part: StoredPart, columns: SpanColumns, room_bytes: float, *, spread: bool = True) -> None:
-    """Add the spans of a part to columns.
+def add_part(
+    part: StoredPart,
+    columns: SpanColumns,
+    room_bytes: float,
+    *,
+    spread: bool = True,
+    workspace: str | None = None,
+) -> None:
+    """Add the spans of a part to columns; where they are large, and there is a `workspace`, those of it alone.
 
     Raises LimitError where columns have no room for its rows, or rows grow much and may not (`spread`), DamageError
     where it cannot be read; some may have been added then.
     """
     data = unpacked(part.trace_id, part.payload, part.size_bytes)
     takes = rows_bytes(data)
+    if workspace is not None and columns.approx_bytes + takes > limits.LARGE_TRACE_ROWS_BYTES:
+        data = of_workspace(data, workspace)
+        takes = rows_bytes(data)
     if columns.approx_bytes + takes > room_bytes or (grows_much(takes, data) and not spread):
         raise too_large(part.trace_id)
     try:

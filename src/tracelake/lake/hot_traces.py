@@ -19,6 +19,7 @@ from tracelake.lake.hot_rows import add_part
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS
 from tracelake.tables.large_reads import Turns, begin_large_read
+from tracelake.tables.workspaces import within
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted
 
 
@@ -29,20 +30,22 @@ class HotTraces:
         self._uncommitted = uncommitted
         self._reading = Turns(1)
 
-    def rows(self, trace_id: str) -> pa.Table:
+    def rows(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the rows of what is here of a trace, with the columns of SPANS; there may be several about a span.
 
-        Of a large one what waits in the outbox alone, unless some of it was given up: a commit that is chosen after
-        this call has the rest. Raises DamageError, LimitError for rows that take too much memory, BackPressureError
-        where others read large traces for too long.
+        Those of other workspaces are left out where they are many. Of a large one what waits in the outbox alone,
+        unless some of it was given up: a commit that is chosen after this call has the rest.
+
+        Raises DamageError, LimitError for rows that take too much memory, BackPressureError where others read large
+        traces for too long.
         """
         # Not one more is listed than it takes to tell whether it is large.
         parts = self._uncommitted.of_trace(trace_id, at_most=limits.HOT_TRACE_PARTS + 1)
         if not is_large(parts):
-            return self._read(parts, begin_large_read)
+            return self._read(parts, workspace, begin_large_read)
         self._reading.begin()
         try:
-            rows = self._of_large(trace_id)
+            rows = self._of_large(trace_id, workspace)
         finally:
             self._reading.end()
         # Not before: who has a turn there may wait for one here.
@@ -54,18 +57,23 @@ class HotTraces:
         """Whether the tables may lack for good what is not here of a trace."""
         return self._uncommitted.is_given_up(trace_id)
 
-    def _of_large(self, trace_id: str) -> pa.Table:
+    def _of_large(self, trace_id: str, workspace: str | None) -> pa.Table:
         rows = SPANS.empty_table()
         parts = self._uncommitted.of_trace(trace_id, waiting=True)
         # Asked after that: who gives rows up marks their traces by the same transaction.
         if self.is_given_up(trace_id):
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
-            rows = standing([rows, self._read(step, held_bytes=rows.nbytes)])
+            new = within(self._read(step, workspace, held_bytes=rows.nbytes), workspace)
+            rows = standing([rows, new])
         return rows
 
     def _read(
-        self, parts: Sequence[ListedPart], begin: Callable[[], None] | None = None, held_bytes: int = 0
+        self,
+        parts: Sequence[ListedPart],
+        workspace: str | None,
+        begin: Callable[[], None] | None = None,
+        held_bytes: int = 0,
     ) -> pa.Table:
         """Return the rows of those of some parts that are still there, beside what is held.
 
@@ -73,7 +81,8 @@ class HotTraces:
         """
         columns = SpanColumns()
         for part in self._uncommitted.of_traces(parts):
-            add_part(part, columns, limits.TRACE_ROWS_MAX_BYTES - held_bytes)
+            room_bytes = limits.TRACE_ROWS_MAX_BYTES - held_bytes
+            add_part(part, columns, room_bytes, workspace=workspace)
             if begin is not None and columns.approx_bytes > limits.LARGE_TRACE_ROWS_BYTES:
                 begin()
         return pa.Table.from_batches([columns.take()])

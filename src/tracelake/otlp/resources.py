@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.common.v1.common_pb2 import EntityRef
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake.otlp.attributes import Array, Attributes, check_texts, read_attributes
 from tracelake.otlp.conventions import SERVICE, WORKSPACE, WORKSPACE_DEFAULT
 from tracelake.otlp.messages import Message
 from tracelake.otlp.schema import ATTRIBUTES, SCOPE
-from tracelake.otlp.values import READABLE
+from tracelake.otlp.values import READABLE, RefusedError
 
 
 class Resources:
@@ -106,6 +109,16 @@ class Scopes:
             "scope": pa.array(self._scopes, SCOPE),
             "scope_schema_url": pa.array(self._schema_urls, pa.string()),
         }
+
+
+def of_workspace(data: bytes, workspace: str) -> bytes:
+    """Return the spans of one workspace of a `TracesData`; of what is none all, for decoding says what is wrong."""
+    resources = Resources()
+    with suppress(ProtobufDecodeError, RefusedError):
+        groups = TracesData.FromString(data).resource_spans
+        own = [group for group in groups if resources.names(resources.add(group))[1] == workspace]
+        return TracesData(resource_spans=own).SerializeToString()
+    return data
 
 
 def _named(attributes: Attributes, name: str) -> str | None:

@@ -193,7 +193,7 @@ class CommitView:
 
     def whole(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the spans of one trace, as `spans_of`. Raises LimitError where they take too much memory."""
-        return within(whole(self._tables[TABLE_SPANS.name], trace_id), workspace)
+        return whole(self._tables[TABLE_SPANS.name], trace_id, workspace)
 
     def full_id(self, trace_id: str, others: Collection[str] = (), workspace: str | None = None) -> str:
         """Return a trace id by the unique beginning of it, here and among others. Raises NotFoundError."""

@@ -10,20 +10,29 @@ from tracelake._errors import LimitError, NotFoundError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Row
+from tracelake.shards.rows import ROW_ID
 from tracelake.tables.large_reads import begin_large_read
 from tracelake.tables.table import Table
+from tracelake.tables.workspaces import within
 
 
-def whole(spans: Table, trace_id: str) -> pa.Table:
-    """Return the spans of a trace as they were sent.
+def whole(spans: Table, trace_id: str, workspace: str | None = None) -> pa.Table:
+    """Return the spans of a trace as they were sent, in one workspace or in all: those of others take no memory.
 
     Raises LimitError where their rows take too much memory, BackPressureError where they take much, and others do.
     """
+    few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
     with suppress(LimitError):
-        return spans.lookup([trace_id], SPANS.names, min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES))
+        return within(spans.lookup([trace_id], SPANS.names, few_bytes), workspace)
+    columns, own = SPANS.names, None
+    if workspace is not None:
+        columns = [*SPANS.names, ROW_ID.name]
+        own = within(spans.lookup([trace_id], ["workspace", ROW_ID.name]), workspace)[ROW_ID.name].to_numpy()
+        with suppress(LimitError):
+            return spans.lookup([trace_id], columns, few_bytes, own).select(SPANS.names)
     begin_large_read()
     try:
-        return spans.lookup([trace_id], SPANS.names, TRACE_ROWS_MAX_BYTES)
+        return spans.lookup([trace_id], columns, TRACE_ROWS_MAX_BYTES, own).select(SPANS.names)
     except LimitError as error:
         raise too_large(trace_id) from error
 
