@@ -11,10 +11,13 @@ from tests.archive.test_archive import Make
 from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import trace_id
+from tracelake._errors import LimitError
 from tracelake.archive import tables
 from tracelake.archive.model import HotSnapshot
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.tables import TablesRepository
+from tracelake.cli import archive as cli_archive
+from tracelake.cli import run
 from tracelake.lake import archive as lake_archive
 
 SMALL = 700_000
@@ -83,7 +86,25 @@ def check_about(make: Make) -> None:
     assert read == [1]
 
 
-CHECKS = (check_one, check_pieces, check_about)
+def check_restore(make: Make) -> None:
+    """A trace of which the tables have too much is not brought back, and stays as it is; those beside it are."""
+    lake = make("lake")
+    lake.tracking.write([grown(1, range(1, 11)), grown(2, range(1, 11))])
+    lake.commit()
+    assert lake.archive.run().fates == {"archived": 2}
+    lake.tracking.write([grown(1, range(11, 31))])
+    lake.commit()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lake_archive, "TRACE_ROWS_MAX_BYTES", SMALL)
+        with pytest.raises(LimitError, match="take more than"):
+            lake.archive.restore(trace_id(1))
+        assert lake.hot([1, 2]) == []
+        ids = [trace_id(1), trace_id(2)]
+        assert run(["archive", "restore", "--lake", str(lake.path), *ids]) == 1
+    assert lake.hot([1, 2]) == [2]
+
+
+CHECKS = (check_one, check_pieces, check_about, check_restore)
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -98,6 +119,9 @@ def test_rules(make: Make, check: Callable[[Make], None]) -> None:
         (Broken("so much of one trace", TablesRepository._fates, "> TRACE_ROWS_MAX_BYTES", "< 0"), check_one),
         (Broken("so much at once", TablesRepository.store, "rows_bytes(each.data)", "0"), check_pieces),
         (Broken("so much of the tables", lake_archive._about, "max_bytes=max(", "max_bytes=10**9 + max("), check_about),
+        (Broken("so much is brought back", lake_archive.LakeTables.spans, ", max_bytes=TRACE_ROWS_MAX_BYTES", ""),
+         check_restore),
+        (Broken("others are brought back", cli_archive.restore, ", LimitError)", ")"), check_restore),
     ],
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip

@@ -488,7 +488,7 @@ LIKE = span_texts.texts_of
         (Broken("SQL", SEES.sql, "here = table_within(table.name, rows, workspace)", "here = rows"), "services"),
         (Broken("sums", workspaces.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),
-        (Broken("hot spans", hot.HotTier._hot, "(store, each), workspace)", "(store, each), None)"), TRACE),
+        (Broken("hot spans", hot.HotTier._hot, "each, workspace), workspace)", "each, None), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
         (Broken("hits", SEES._rows_of, "only_within(sql, workspace)", "sql"), SEARCH),
         (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),

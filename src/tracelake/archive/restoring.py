@@ -26,8 +26,9 @@ def restore_trace(
 ) -> bool:
     """Bring an archived trace back into the tracking store; False where it is there already.
 
-    Raises NotFoundError where nobody knows it, DamageError where its archive is missing or damaged: then it stays
-    archived as it is, and so after a crash at any step.
+    Raises NotFoundError where nobody knows it, LimitError where the tables have more of it than is read whole,
+    DamageError where its archive is missing or damaged: then it stays archived as it is, and so after a crash at any
+    step.
     """
     for _ in range(ARCHIVE_RESTORE_TRIES_MAX):
         row = store.archived([trace_id]).get(trace_id)

@@ -55,7 +55,8 @@ class Tables(Protocol):
     def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
         """Return the rows of these traces, and the transaction as of which they are; -1 where there is none.
 
-        Where there are `claims`, others may be left out than those of spans that these are about.
+        Where there are `claims`, others may be left out than those of spans that these are about. Else raises
+        LimitError where they take more memory than a trace that is read whole.
         """
 
     def transaction(self) -> int:

@@ -12,7 +12,7 @@ from tracelake._settings import find_metadata
 from tracelake.archive.archive import LakeArchive
 from tracelake.lake.location import open_location
 from tracelake.lake.opened import OpenLake
-from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TASK_LAKES_OPEN_MAX
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TASK_LAKES_OPEN_MAX, TRACE_ROWS_MAX_BYTES
 from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.maintenance import committed_upper
@@ -60,7 +60,10 @@ class LakeTables:
 
         def read(view: CommitView) -> tuple[pa.Table, int]:
             table = view.table(TABLE_SPANS.name)
-            rows = table.lookup(trace_ids) if claims is None else _about(table, trace_ids, claims)
+            if claims is not None:
+                rows = _about(table, trace_ids, claims)
+            else:
+                rows = table.lookup(trace_ids, max_bytes=TRACE_ROWS_MAX_BYTES)
             return rows, view.time_of(TABLE_SPANS.name)
 
         return self._opened.read(MAIN, read)
