@@ -147,8 +147,8 @@ class _SimulatedParts(Uncommitted):
 class _LargeTraces(HotTraces):
     """Every trace is a large one, of which only what waits is read beside the tables."""
 
-    def rows(self, trace_id: str) -> pa.Table:
-        return self._of_large(trace_id)
+    def rows(self, trace_id: str, workspace: str | None = None) -> pa.Table:
+        return self._of_large(trace_id, workspace)
 
 
 class OutboxScenario(Scenario):
