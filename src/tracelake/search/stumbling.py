@@ -85,7 +85,7 @@ def renewing(
         try:
             with stumbling():
                 return ask(self, *args, **kwargs)
-        except ValueError as error:
+        except (Stumbled, ValueError) as error:  # what gave up, and what tantivy says by itself
             if not _is_of_data(error):
                 raise
             if not self.renew():
