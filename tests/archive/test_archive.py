@@ -167,7 +167,7 @@ def test_a10_of_two_restores_none_takes_the_other_for_damage(make: Make, layout:
         rule = Broken(
             "what is gone may be nobody's loss",
             restoring.restore_trace,
-            "now is not None and now.archive_location == location",
+            "is_still_at(store.tracking, trace_id, location)",
             "True",
         )
         assert_caught(rule, partial(check, others))

@@ -93,5 +93,6 @@ def test_who_restores_it_meanwhile_takes_nothing_away(make: Make, monkeypatch: p
     monkeypatch.setattr(restoring, "read_archived", meanwhile)
     check(1)
     assert_caught(
-        Broken("it is looked at again", restoring.read_trace, "!= location", "== location"), lambda: check(11)
+        Broken("it is looked at again", restoring.read_trace, "if is_still_at(", "if not is_still_at("),
+        lambda: check(11),
     )

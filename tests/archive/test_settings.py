@@ -24,7 +24,7 @@ from tracelake._errors import DamageError, UsageError
 from tracelake.archive import archive as archives
 from tracelake.archive import settings as kept
 from tracelake.archive.archive import LakeArchive
-from tracelake.archive.model import ArchiveSettings
+from tracelake.archive.model import ArchiveReport, ArchiveSettings
 from tracelake.archive.settings import change_settings
 from tracelake.archive.store import ArchiveStore
 from tracelake.durations import duration_ns
@@ -127,23 +127,39 @@ def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Pa
         assert_caught(rule, check)
 
 
-def test_a_repository_is_not_moved_while_uploads_are_noted(postgres: PostgresServer, tmp_path: Path) -> None:
+def check_moved_beside(
+    postgres: PostgresServer, folder: Path, statement: str, move: Callable[[HotLake, str], object]
+) -> ArchiveReport:
+    """Move the repository of a new lake while a transaction of a pass is open behind a statement: all is whole.
+
+    Returns the report of the pass.
+    """
+    lake = HotLake(folder / "lake", postgres.url(postgres.new_schema()), layout="trace", retention="1m")
+
+    def moved() -> None:
+        with suppress(UsageError):
+            move(lake, f"file://{folder}/moved")
+
+    with closing(lake.tracking), closing(lake.lake):
+        lake.write((1, 1))
+        with beside(lake, statement, moved):
+            report = lake.archive.run()
+        whole(lake)
+        return report
+
+
+def test_a_repository_is_not_moved_while_uploads_are_noted(
+    postgres: PostgresServer, folders: Iterator[Path]
+) -> None:
     """Whoever is first: uploads count, too, whose transaction has not ended yet."""
-    numbers = count()
 
     def check() -> None:
-        number, url = next(numbers), postgres.url(postgres.new_schema())
-        lake = HotLake(tmp_path / f"lake-{number}", url, layout="trace", retention="1m")
-        with closing(lake.tracking), closing(lake.lake):
-            lake.write((1, 1))
-
-            def move() -> None:
-                with suppress(UsageError):
-                    lake.archive.configure(location=f"file://{tmp_path}/moved-{number}")
-
-            with beside(lake, "INSERT INTO tracelake_archive_objects", move):
-                lake.archive.run()
-            whole(lake)
+        check_moved_beside(
+            postgres,
+            next(folders),
+            "INSERT INTO tracelake_archive_objects",
+            lambda lake, place: lake.archive.configure(location=place),
+        )
 
     check()
     rule = Broken(
@@ -152,23 +168,19 @@ def test_a_repository_is_not_moved_while_uploads_are_noted(postgres: PostgresSer
     assert_caught(rule, check)
 
 
-def test_a_repository_that_is_moved_while_a_pass_finalizes(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_a_repository_that_is_moved_while_a_pass_finalizes(
+    postgres: PostgresServer, folders: Iterator[Path]
+) -> None:
     """Whoever is first: what is finalized in a transaction that has not ended yet is there, and stays."""
-    numbers = count()
 
     def check() -> None:
-        number, url = next(numbers), postgres.url(postgres.new_schema())
-        lake = HotLake(tmp_path / f"lake-{number}", url, layout="trace", retention="1m")
-        with closing(lake.tracking), closing(lake.lake):
-            lake.write((1, 1))
-
-            def move() -> None:
-                with suppress(UsageError):
-                    change_settings(lake.tracking, {"location": f"file://{tmp_path}/moved-{number}"})
-
-            with beside(lake, "UPDATE tracelake_archive_objects", move):
-                assert lake.archive.run().fates == {"archived": 1}
-            whole(lake)
+        report = check_moved_beside(
+            postgres,
+            next(folders),
+            "UPDATE tracelake_archive_objects",
+            lambda lake, place: change_settings(lake.tracking, {"location": place}),
+        )
+        assert report.fates == {"archived": 1}
 
     check()
     rule = Broken("uploads are locked", kept._leave_repository, "uploads.with_for_update()", "uploads")

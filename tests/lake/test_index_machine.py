@@ -12,8 +12,9 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_merges import counts
 from tests.lake.test_lake_search import ingest
+from tests.machine import FAILURES
 from tests.pipeline.spans import a_span
-from tracelake import Lake, StorageError, TaskError
+from tracelake import Lake, StorageError
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
 from tracelake.pipeline.index_build import Builder
@@ -86,17 +87,6 @@ def opened(folder: Path) -> Lake:
     return lake
 
 
-OF_THE_MACHINE = (
-    OSError(errno.ENOSPC, "No space left on device"),
-    OSError(errno.EMFILE, "Too many open files"),
-    OSError(errno.EIO, "Input/output error"),
-    MemoryError(),
-    StorageError("the store said no"),
-    TaskError("a task failed on an executor: StorageError", kind="tracelake._errors.StorageError"),
-    TaskError("its process has died"),
-)
-
-
 def check_left(lake: Lake, error: Exception) -> None:
     """Check that one error ends a call, passes nothing by, and that all is merged a pause later, without a commit."""
     merging = Merging(lake)
@@ -111,7 +101,7 @@ def check_left(lake: Lake, error: Exception) -> None:
     assert not merging.merger.tries_again()
 
 
-@pytest.mark.parametrize("error", OF_THE_MACHINE, ids=str)
+@pytest.mark.parametrize("error", FAILURES, ids=str)
 def test_an_error_of_the_machine_passes_nothing_by_and_is_tried_again(lake: Lake, error: Exception) -> None:
     """After a pause, and whether or not anything comes."""
     check_left(lake, error)
@@ -174,7 +164,7 @@ def test_transactions_go_on_beside_merges_that_fail(lake: Lake, tmp_path: Path) 
 
 def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
     """Each broken once: a test above fails."""
-    full, far = OF_THE_MACHINE[0], OF_THE_MACHINE[-2]
+    full, far = FAILURES[0], FAILURES[-2]
     rules: tuple[tuple[Broken, Callable[[Lake, Path], None]], ...] = (
         (
             Broken(

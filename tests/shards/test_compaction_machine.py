@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.broken import Broken, assert_caught
+from tests.machine import FAILURES
 from tests.shards.modelled_shard import ORDER, Lab
 from tracelake._errors import DamageError, StorageError, TaskError
 from tracelake.limits import COMPACTION_FAN_OUT as FAN_OUT
@@ -71,17 +72,6 @@ class Compacting:
         return self.now_s - before_s
 
 
-OF_THE_MACHINE = (
-    OSError(errno.ENOSPC, "No space left on device"),
-    OSError(errno.EMFILE, "Too many open files"),
-    OSError(errno.EIO, "Input/output error"),
-    MemoryError(),
-    StorageError("the store said no"),
-    TaskError("a task failed on an executor: StorageError", kind="tracelake._errors.StorageError"),
-    TaskError("its process has died"),
-)
-
-
 def check_left(folder: Path, error: Exception) -> None:
     """Check that one error ends a call, passes nothing by, and that all is compacted a pause later, at rest."""
     compacting = Compacting(folder)
@@ -94,7 +84,7 @@ def check_left(folder: Path, error: Exception) -> None:
     compacting.lab.check()
 
 
-@pytest.mark.parametrize("error", OF_THE_MACHINE, ids=str)
+@pytest.mark.parametrize("error", FAILURES, ids=str)
 def test_an_error_of_the_machine_passes_nothing_by_and_is_tried_again(
     tmp_path: Path, error: Exception
 ) -> None:
@@ -175,7 +165,7 @@ def test_who_maintains_once_goes_on_at_once(tmp_path: Path) -> None:
 
 def test_rules_of_failing_compactions_are_held(tmp_path: Path) -> None:
     """Each broken once: a test above fails."""
-    full, far = OF_THE_MACHINE[0], OF_THE_MACHINE[-2]
+    full, far = FAILURES[0], FAILURES[-2]
     compact, damage = Maintainer._compact_or_pass_by, TaskError("", kind="tracelake._errors.DamageError")
     rules: tuple[tuple[Broken, Callable[[Path], None]], ...] = (
         (

@@ -9,6 +9,7 @@ from typing import Final
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError, TracelakeError
 from tracelake.archive.layouts import count_spans, path_in, read_archived
 from tracelake.archive.passes import delete_condemned
+from tracelake.archive.rows import is_still_at
 from tracelake.archive.store import ArchiveStore
 from tracelake.limits import ARCHIVE_RESTORE_TRIES_MAX
 from tracelake.storage import ObjectStore
@@ -43,8 +44,7 @@ def restore_trace(
             try:
                 data = read_archived(objects, location, row.archive_bytes, row.archive_sha256)
             except DamageError:
-                now = store.archived([trace_id]).get(trace_id)
-                if now is not None and now.archive_location == location:
+                if is_still_at(store.tracking, trace_id, location):
                     raise
                 continue  # somebody has restored or deleted it meanwhile, and its object with it
         else:
@@ -74,10 +74,9 @@ def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) 
     try:
         return read_archived(objects, location, row.archive_bytes, row.archive_sha256)
     except (DamageError, NotFoundError):
-        now = store.archived([trace_id]).get(trace_id)
-        if now is None or now.spans_location == TRACKING_STORE or now.archive_location != location:
-            return None
-        raise
+        if is_still_at(store.tracking, trace_id, location):
+            raise
+        return None
 
 
 def delete_traces(

@@ -37,6 +37,14 @@ _DECIDING: Final = (
 """Of a row, without its texts: what archivers go by."""
 
 
+def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
+    """Whether that is still where a trace is archived: else what is gone there is nobody's loss."""
+    info = trace_info.c
+    query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
+    with tracking.database.reading() as connection:
+        return bool(connection.execute(query).scalar() == location)
+
+
 class ArchiveRows:
     """The rows of one lake. Objects are locked before traces, traces by id, and rows of the outbox last, everywhere."""
 

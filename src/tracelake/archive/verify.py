@@ -14,6 +14,7 @@ from tracelake.archive.archive import FOLDER
 from tracelake.archive.layouts import is_pack, path_in, read_archived
 from tracelake.archive.packs import check_pack
 from tracelake.archive.protocol import LIVE
+from tracelake.archive.rows import is_still_at
 from tracelake.archive.settings import read_settings
 from tracelake.limits import TRACKING_NAME_MAX_CHARS, VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
 from tracelake.pipeline.claims import KEY
@@ -85,7 +86,7 @@ def _check_repository(
             if unread < VERIFY_ALIKE_MAX:
                 read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
-            if _is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
+            if is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
                 yield Finding("damaged", "archived trace", trace_id, str(error))
         except (StorageError, OSError) as error:
             unread += 1
@@ -113,13 +114,6 @@ def _check_pack(repository: ObjectStore, path: str) -> Iterator[Finding]:
         yield Finding("damaged", "archive object", path, str(error))
     except NotFoundError:
         pass  # the traces that are in it say so, or it is deleted this moment
-
-
-def _is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
-    info = trace_info.c
-    query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
-    with tracking.database.reading() as connection:
-        return bool(connection.execute(query).scalar() == location)
 
 
 def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:

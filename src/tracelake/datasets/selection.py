@@ -13,7 +13,7 @@ from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import Row
 from tracelake.shards.rows import literal
 from tracelake.tables.commit_view import CommitView
-from tracelake.tables.whole_trace import to_rows
+from tracelake.tables.table import to_rows
 
 Key: TypeAlias = tuple[str, str, str]
 """Trace id, span id and workspace."""

@@ -31,8 +31,9 @@ from tracelake.search.results import SearchResults
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.large_reads import begin_large_read
 from tracelake.tables.result_pages import PageToken
+from tracelake.tables.table import to_rows
 from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS, summed
-from tracelake.tables.whole_trace import no_trace, to_rows, too_large
+from tracelake.tables.whole_trace import no_trace, too_large
 from tracelake.tables.workspaces import within
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.place import find_tracking, has_place, set_up

@@ -83,7 +83,7 @@ class HotLists:
         def read(view: CommitView) -> pa.Table | None:
             shown, committed = _shown(view, ids)
             try:
-                here = view.spans_of(shown, max_bytes=limits.UNCOMMITTED_ROWS_MAX_BYTES)
+                here = view.spans_of(shown, limits.UNCOMMITTED_ROWS_MAX_BYTES)
             except LimitError:  # all that a commit has some of is shown as it has them
                 shown = [trace_id for trace_id in shown if trace_id not in committed]
                 here = SPANS.empty_table()

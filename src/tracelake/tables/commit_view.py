@@ -40,10 +40,10 @@ from tracelake.tables.row_ids import TableRows
 from tracelake.tables.scan import Scan, checked, connection, select
 from tracelake.tables.span_texts import TEXT_COLUMNS, texts_of, texts_to_show
 from tracelake.tables.spec import read_spec
-from tracelake.tables.table import Origin, Table
+from tracelake.tables.table import Origin, Table, to_rows
 from tracelake.tables.traces import IN_ORDER, TRACES
-from tracelake.tables.whole_trace import no_trace, to_rows, whole
-from tracelake.tables.workspaces import made_of, only_within, table_within, told_of, within
+from tracelake.tables.whole_trace import no_trace, whole
+from tracelake.tables.workspaces import made_of, only_within, table_within, told_of
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
@@ -182,14 +182,12 @@ class CommitView:
             raise no_trace(trace_id)
         return Trace(full, summary[0], tuple(to_rows(spans)))
 
-    def spans_of(
-        self, trace_ids: Sequence[str], workspace: str | None = None, max_bytes: int | None = None
-    ) -> pa.Table:
+    def spans_of(self, trace_ids: Sequence[str], max_bytes: int) -> pa.Table:
         """Return the spans of traces as they were sent: not the transaction that brought them.
 
         Raises LimitError where they take more memory.
         """
-        return within(self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names, max_bytes), workspace)
+        return self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names, max_bytes)
 
     def whole(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the spans of one trace, as `spans_of`. Raises LimitError where they take too much memory."""

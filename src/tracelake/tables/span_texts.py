@@ -7,8 +7,7 @@ from typing import Final
 from tracelake.results import Row
 from tracelake.search.documents import document_text
 from tracelake.tables.newer import NewerRows
-from tracelake.tables.table import Table
-from tracelake.tables.whole_trace import to_rows
+from tracelake.tables.table import Table, to_rows
 from tracelake.tables.workspaces import within
 
 TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "events")

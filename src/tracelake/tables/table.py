@@ -15,7 +15,7 @@ import pyarrow as pa
 from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.limits import LOOKED_UP_TRACES_MAX
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.results import TableInfo
+from tracelake.results import Row, TableInfo
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
 from tracelake.tables.scan import Scan, connection
@@ -280,3 +280,8 @@ class Table:
         """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
         with self._leased():
             return self.scan.sql(self._files)
+
+
+def to_rows(table: pa.Table) -> list[Row]:
+    """Return rows with maps as dicts, at every level."""
+    return table.to_pylist(maps_as_pydicts="strict")

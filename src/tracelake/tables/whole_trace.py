@@ -9,7 +9,6 @@ import pyarrow as pa
 from tracelake._errors import LimitError, NotFoundError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS
-from tracelake.results import Row
 from tracelake.shards.rows import ROW_ID
 from tracelake.tables.large_reads import begin_large_read
 from tracelake.tables.table import Table
@@ -49,8 +48,3 @@ def too_large(trace_id: str) -> LimitError:
 def no_trace(trace_id: str) -> NotFoundError:
     """Return the error for a trace that is not there."""
     return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")
-
-
-def to_rows(table: pa.Table) -> list[Row]:
-    """Return rows with maps as dicts, at every level."""
-    return table.to_pylist(maps_as_pydicts="strict")
