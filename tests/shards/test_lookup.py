@@ -133,8 +133,11 @@ def check_damage() -> None:
     world = World(3)
     whole = {info.path: world.objects.get(info.path) for info in list(world.objects.list(""))}
     wanted = world.wanted(2, sorted(KEYS))
+    # By what they hold, for their names are of chance: what is flipped is the same in each run. Where nobody looks at
+    # checksums, Arrow may end the process that reads what others would flip.
+    paths = sorted(whole, key=whole.__getitem__)
     for number in range(150):
-        path = world.chance.choice(sorted(whole))
+        path = world.chance.choice(paths)
         data = bytearray(whole[path])
         pages = 150  # in a small part they come first, and the footer is most of it
         data[world.chance.randrange(pages if number % 2 else len(data))] ^= 1 << world.chance.randrange(8)
