@@ -130,7 +130,7 @@ def check_summary() -> None:
 
 def check_damage() -> None:
     """Flip bits of parts: the same rows are found, or an error."""
-    world = World(3)
+    world = World(4)
     whole = {info.path: world.objects.get(info.path) for info in list(world.objects.list(""))}
     wanted = world.wanted(2, sorted(KEYS))
     # By what they hold, for their names are of chance: what is flipped is the same in each run. Where nobody looks at
