@@ -23,7 +23,7 @@ def test_a_few_rounds(tmp_path: Path) -> None:
         assert not campaign.wrong
 
     assert_caught(
-        Broken("packs are read whole", verify.check_archive, "if is_pack(path) and", "if False and"),
+        Broken("packs are read whole", verify._check_repository, "if is_pack(path) and", "if False and"),
         check_objects,
     )
     campaign.wrong.clear()
