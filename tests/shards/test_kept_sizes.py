@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 from typing import Final
 
 import pyarrow as pa
@@ -19,7 +20,10 @@ from tracelake.shards.lookup import _kept
 from tracelake.shards.parts import KEY_FILTER
 
 SAME: Final = 64
-"""Values alike, so that what other threads allocate meanwhile is nothing beside them."""
+"""Values alike that are allocated at once."""
+
+ROUNDS: Final = 9
+"""Times that is measured: what other threads allocate or free meanwhile is in few of them."""
 
 
 _COUNTS: Final = ("ordblks", "smblks", "hblks")
@@ -42,6 +46,16 @@ class _Allocated(ctypes.Structure):
         return int(told.uordblks + told.hblkhd)
 
 
+def each_takes(value: Callable[[int], object]) -> float:
+    """Return the bytes that a value takes: the median of rounds."""
+    kept, rounds = [], []
+    for measured in range(ROUNDS):
+        begun = _Allocated.now()
+        kept.append([value(measured * SAME + number) for number in range(SAME)])
+        rounds.append((_Allocated.now() - begun) / SAME)
+    return median(rounds)
+
+
 def footer_of(groups: int) -> bytes:
     """Return a part with the columns of spans, and so many row groups."""
     fields = [field.with_nullable(True) for field in SPANS]
@@ -56,10 +70,12 @@ def footer_of(groups: int) -> bytes:
 def check_footer(groups: int) -> None:
     """Compare with what is allocated."""
     data = footer_of(groups)
-    begun = _Allocated.now()
-    kept = [Footer(pq.read_metadata(pa.BufferReader(data)), b"") for _ in range(SAME)]
-    each = (_Allocated.now() - begun) / SAME
-    assert 0.75 < footers._size(kept[0]) / each < 1.5, each
+
+    def footer(_: int) -> Footer:
+        return Footer(pq.read_metadata(pa.BufferReader(data)), b"")
+
+    each = each_takes(footer)
+    assert 0.75 < footers._size(footer(0)) / each < 1.5, each
 
 
 def read_group(data: pa.Buffer) -> pa.Table:
@@ -74,10 +90,8 @@ def check_column() -> None:
     schema = pa.schema({"key": pa.string()}, {KEY_FILTER: b"x" * 100_000})
     pq.write_table(pa.table({"key": ["a", "b"]}, schema), sink)
     data = sink.getvalue()
-    begun = _Allocated.now()
-    kept = [_kept(read_group(data)) for _ in range(SAME)]
-    each = (_Allocated.now() - begun) / SAME
-    assert 0.5 < lookup._size(kept[0]) / each < 2, each
+    each = each_takes(lambda _: _kept(read_group(data)))
+    assert 0.5 < lookup._size(_kept(read_group(data))) / each < 2, each
 
 
 @pytest.mark.parametrize("groups", [1, 40])
@@ -88,13 +102,13 @@ def test_a_footer_counts_for_what_it_takes(groups: int) -> None:
 
 def check_summary() -> None:
     """Compare summaries of a few keys with what is allocated, with the keys by which they are kept."""
-    begun = _Allocated.now()
-    kept = {
-        (f"shards/spans/parts/000000/0-{number:032x}.parquet", f"{number:032x}"): Summary(bytes(30 + number))
-        for number in range(10_000, 10_000 + SAME)
-    }
-    each = (_Allocated.now() - begun) / SAME
-    assert 0.75 < footers._size_of_summary(next(iter(kept.values()))) / each < 1.5, each
+
+    def summary(number: int) -> dict[tuple[str, str], Summary]:
+        key = f"shards/spans/parts/000000/0-{number:032x}.parquet", f"{number:032x}"
+        return {key: Summary(bytes(10_030))}
+
+    each = each_takes(summary)
+    assert 0.75 < footers._size_of_summary(*summary(0).values()) / each < 1.5, each
 
 
 def test_a_summary_counts_for_what_it_takes() -> None:
