@@ -98,7 +98,7 @@ def test_a_segment_of_frames_is_a_segment_of_their_payloads(tmp_path: Path) -> N
         ]
         frames = [compress(data) for data in payloads]
         segment = segment_of_frames(zip(sizes, frames, strict=True))
-        assert len(segment) == segment_of_frames_bytes(frames) or not sizes
+        assert len(segment) == segment_of_frames_bytes([*map(len, frames)]) or not sizes
         assert not sizes or (framing._small_segment(segment) is not None) is (max(sizes) < 2**17)
         (tmp_path / "segment").write_bytes(segment)
         read = [item for item in Reading(str(tmp_path / "segment")) if isinstance(item, Payload)]

@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Outbox, segments
 from tracelake.tracking.schema import INCOMPLETE, trace_parts
+from tracelake.tracking.schema import outbox as outbox_rows
 from tracelake.tracking.store import TrackingStore
 
 
@@ -205,6 +207,48 @@ def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
         Broken("damage comes last", segments, "key=_damaged_last", "key=None"),
         lambda: check_damaged(lake, 4),
     )
+
+
+def check_again(lake: tracelake.Lake, first: int) -> None:
+    """Let a row be taken whose own payload has flipped: what was sent stands in the parts of its traces too."""
+    store, before = lake.hot.set_up(), taken(lake)
+    sent = request((first, 1), (first + 1, 1))
+    store.write([replace(sent, refused=1)])  # as it came, with what the pipeline refuses again
+    (row,) = Outbox(store).waiting()
+    damaged = (
+        update(outbox_rows)
+        .where(outbox_rows.c.sequence == row.sequence)
+        .values(payload=b"\0" * row.size_bytes)
+    )
+    lost = update(trace_parts).where(trace_parts.c.trace_id == trace_id(first + 1))
+    with store.database.writing() as connection:
+        connection.execute(damaged)
+        if first % 2:
+            connection.execute(lost.values(payload=b"not zstd"))
+    lost_spans = first % 2
+    taken(lake)  # its own payload is let go of
+    assert taken(lake) == before + 2 - lost_spans
+    assert Outbox(store).waiting() == []
+    kept = [info.size_bytes for info in lake.objects.list(f"quarantine/{OUTBOX}/{row.sequence}")]
+    assert kept == [row.size_bytes]
+    assert incomplete(store, first, 2) == ([first + 1] if lost_spans else [])
+
+
+def test_what_a_damaged_row_lacks_comes_again_of_the_parts(lake: tracelake.Lake) -> None:
+    """Spans that were refused at the door, or JSON, leave a payload beside the parts: one of both is enough."""
+    check_again(lake, 2)
+    number = 1
+    check_again(lake, number)
+    for broken in (
+        Broken("parts come again", Outbox.let_go, "self._again(connection, sequence, lost)", "set[str]()"),
+        Broken("what comes is not lost", Outbox.let_go, " if trace_id not in again", ""),
+        Broken("told by its parts", Outbox._again, "if payload else ()", ""),
+    ):
+        number += 10
+        assert_caught(broken, partial(check_again, lake, number))
+        Outbox(lake.hot.required_store()).trim(
+            [row.sequence for row in Outbox(lake.hot.required_store()).waiting()]
+        )
 
 
 def check_read_before(lake: tracelake.Lake, first: int) -> None:

@@ -145,8 +145,31 @@ def check_damaged(store: TrackingStore, folder: Path) -> None:
         assert marked == {each: not is_whole for each, is_whole in looked.traces.items()}
 
 
+def check_again(store: TrackingStore, folder: Path) -> None:
+    """What a row lacks that had a payload of its own comes again by the parts, once: also where these are damaged."""
+    sent = as_json(request((1, 1), (2, 2), (3, 3), text=TEXT))
+    store.write([sent])
+    rows = Outbox(store)
+    (row,) = rows.waiting()
+    for _ in range(2):
+        rows.let_go(
+            row.sequence, {trace_id(1): True, trace_id(2): False, trace_id(3): False, trace_id(4): False}
+        )
+        (again,) = rows.waiting()
+        assert again.sequence > row.sequence
+        assert again.received_ns == row.received_ns
+        assert stored(store) == [b""]
+        assert span_numbers(b"".join(requests_of(store, folder))) == [2, 3]
+        assert list(check_store(store, ())) == []
+    assert not any(info["given_up"] for info in store.infos([trace_id(each) for each in (1, 2, 3)]).values())
+    rows.let_go(again.sequence, {trace_id(2): False, trace_id(3): True})
+    assert rows.waiting() == []
+    given_up = {each: info["given_up"] for each, info in store.infos([trace_id(2), trace_id(3)]).items()}
+    assert given_up == {trace_id(2): True, trace_id(3): False}
+
+
 CHECKS: list[Check] = [
-    *(check_told, check_as_received, check_refused, check_deleted, check_lost, check_damaged)
+    *(check_told, check_as_received, check_refused, check_deleted, check_lost, check_damaged, check_again)
 ]
 DECIDES = rows_of_requests.is_in_parts
 MUTANTS: list[tuple[Broken, Check]] = [
@@ -178,6 +201,14 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken("what is whole is read", outboxes.segments, "key=_damaged_last", "key=None"),
         check_damaged,
+    ),
+    (
+        Broken("what was whole stays", Outbox._again, "of.trace_id.in_(ids), ", ""),
+        check_again,
+    ),
+    (
+        Broken("it is as old as it was", Outbox._again, '"received_ns": received_ns', '"received_ns": 0'),
+        check_again,
     ),
 ]
 

@@ -354,9 +354,9 @@ def segment_of_frames(frames: Iterable[tuple[int, bytes]]) -> bytes:
     return b"".join(parts)
 
 
-def segment_of_frames_bytes(frames: Collection[bytes]) -> int:
-    """Return the size of such a segment."""
-    return len(_SEGMENT_MAGIC) + len(frames) * len(_stored(b"p" + bytes(4))) + sum(map(len, frames))
+def segment_of_frames_bytes(frames: Collection[int]) -> int:
+    """Return the size of such a segment, by the bytes of its frames."""
+    return len(_SEGMENT_MAGIC) + len(frames) * len(_stored(b"p" + bytes(4))) + sum(frames)
 
 
 def _stored(data: bytes) -> bytes:

@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, update
+from sqlalchemy import Connection, Insert, Table, delete, func, insert, literal, select, update
 
 from tracelake._errors import DamageError, InputError
 from tracelake.otlp.by_trace import take_apart
-from tracelake.otlp.framing import segment_of_frames, segment_payloads
+from tracelake.otlp.framing import segment_of_frames, segment_of_frames_bytes, segment_payloads
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore, unpacked
@@ -217,7 +217,8 @@ class Outbox:
     def let_go(self, sequence: int, traces: Mapping[str, bool]) -> None:
         """Delete a row that was read as far as it can be, and a commit holds that; again is fine.
 
-        Of its traces those say so, as in `give_up`, of which it did not have all.
+        Of its traces, of which it did not have all, those come again by a row of their own that are stored in parts
+        beside its payload too; the others say so, as in `give_up`.
         """
         lost = [trace_id for trace_id, is_whole in traces.items() if not is_whole]
         of = trace_info.c
@@ -227,12 +228,34 @@ class Outbox:
                 its = select(of.trace_id).where(of.lake == self._lake, of.trace_id.in_(ids))
                 connection.execute(its.order_by(of.trace_id).with_for_update()).all()
             if self._locked_rows(connection, [sequence]):
-                for ids in at_once(lost):
+                again = self._again(connection, sequence, lost)
+                for ids in at_once([trace_id for trace_id in lost if trace_id not in again]):
                     these = (of.lake == self._lake, of.trace_id.in_(ids))
                     connection.execute(
                         update(trace_info).where(*these).values(archival_failure=mark, given_up=True)
                     )
                 self._trim(connection, [sequence])
+
+    def _again(self, connection: Connection, sequence: int, trace_ids: Collection[str]) -> set[str]:
+        """Make a row of the parts of traces that came with a row that has a payload, and return which there are.
+
+        They are copied, with the columns of their spans: who reads them by the number of the old row goes on.
+        """
+        own = select(outbox.c.payload, outbox.c.received_ns).where(*self._of([sequence]))
+        payload, received_ns = connection.execute(own).one()
+        of = trace_parts.c
+        sizes = dict[str, int]()
+        for ids in at_once(trace_ids if payload else ()):
+            its = (of.lake == self._lake, of.trace_id.in_(ids), of.sequence == sequence)
+            sizes.update(connection.execute(select(of.trace_id, func.length(of.payload)).where(*its)).all())
+        if sizes:
+            row = {"lake": self._lake, "payload": b"", "received_ns": received_ns}
+            row["size_bytes"] = segment_of_frames_bytes(sizes.values())
+            (number,) = connection.execute(insert(outbox).values(row).returning(outbox.c.sequence)).one()
+            for table in (trace_parts, spans):
+                for ids in at_once(sizes):
+                    connection.execute(_copied(table, self._lake, ids, sequence, number))
+        return set(sizes)
 
     def _trim(self, connection: Connection, sequences: Collection[int]) -> None:
         # Who restores one of them meanwhile counts on its late spans: there, or gone and in the tables.
@@ -269,3 +292,11 @@ class Outbox:
         parts = trace_parts.c
         # `+ 0` as in `Uncommitted.listed`.
         return select(parts.trace_id).where(parts.lake + 0 == self._lake, parts.sequence.in_(sequences))
+
+
+def _copied(table: Table, lake: int, trace_ids: Collection[str], sequence: int, number: int) -> Insert:
+    """Return what copies rows of traces that came with a row of the outbox, as if they had come with another."""
+    of = table.c
+    values = [literal(number) if column.name == "sequence" else column for column in of]
+    rows = select(*values).where(of.lake == lake, of.trace_id.in_(trace_ids), of.sequence == sequence)
+    return insert(table).from_select([column.name for column in of], rows)

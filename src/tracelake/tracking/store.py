@@ -136,7 +136,7 @@ class TrackingStore:
             if refused and not in_parts:
                 segment = _segment(requests, refused)
             size_bytes = (
-                segment_of_frames_bytes([packed[each] for each in taken]) if in_parts else len(segment)
+                segment_of_frames_bytes([len(packed[each]) for each in taken]) if in_parts else len(segment)
             )
             [(sequence,)] = self._insert_outbox(connection, [(self.lake, segment, size_bytes, now_ns)])
             parts = [
