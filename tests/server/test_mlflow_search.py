@@ -174,6 +174,7 @@ def a_batch_beside_damage(lake: HotLake) -> None:
             parts = trace_parts.c.trace_id == trace_id(3)
             connection.execute(update(trace_parts).where(parts).values(payload=b"torn"))
         lake.lake.annotations.set_tag(trace_id(3), "team", "a")
+        lake.write(*((5, number) for number in range(100)), commit=False)
         whole = [client.get(BATCH, params={"trace_ids": trace_id(4)}).json()["traces"][0]]
         ids = [trace_id(number) for number in (3, 99, 4)]
         damaged, *others = client.get(BATCH, params={"trace_ids": ids}).json()["traces"]
@@ -188,6 +189,17 @@ def a_batch_beside_damage(lake: HotLake) -> None:
         assert trace_id(3) in why
 
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "TRACE_ROWS_MAX_BYTES", 20_000)
+            ids = [trace_id(number) for number in (3, 5, 4)]
+            _, large, *others = client.get(BATCH, params={"trace_ids": ids}).json()["traces"]
+            one = client.get("/api/3.0/mlflow/traces/get", params={"trace_id": trace_id(5)})
+        assert others == whole
+        assert large["spans"] == []
+        why_large = large["trace_info"]["tags"]["tracelake.too_large"]
+        assert (one.status_code, one.json()["message"]) == (413, why_large)
+
+        ids = [trace_id(number) for number in (3, 99, 4)]
+        with pytest.MonkeyPatch.context() as patch:
             patch.setattr(HotTier, "infos", lambda *_: {})
             refused = client.get(BATCH, params={"trace_ids": ids})
         assert refused.status_code == 500
@@ -199,14 +211,22 @@ def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None
     lakes = (HotLake(tmp_path / str(number), layout="pack", retention="1m") for number in count())
     a_batch_beside_damage(next(lakes))
     for rule in (
+        Broken("the others are answered", mlflow_search._traces, "(DamageError, LimitError)", "LimitError"),
+        Broken("also beside large ones", mlflow_search._traces, "(DamageError, LimitError)", "DamageError"),
         Broken(
-            "the others are answered", mlflow_search._traces, "_damaged(lake, trace_id, error)", "error[0]"
+            "it is there",
+            mlflow_search._traces,
+            "traces.append(_without_spans(lake, trace_id, error))",
+            "pass",
         ),
+        Broken("it says why", mlflow_search._without_spans, "tag: str(error)", "'a': 'b'"),
         Broken(
-            "it is there", mlflow_search._traces, "traces.append(_damaged(lake, trace_id, error))", "continue"
+            "large is no damage",
+            mlflow_search._without_spans,
+            "(LimitError, TOO_LARGE_TAG)",
+            "(LimitError, DAMAGE_TAG)",
         ),
-        Broken("it says why", mlflow_search._damaged, "DAMAGE_TAG: str(error)", "'a': 'b'"),
-        Broken("its tags are there", mlflow_search._damaged, '**info["tags"], ', ""),
+        Broken("its tags are there", mlflow_search._without_spans, '**info["tags"], ', ""),
     ):
         assert_caught(rule, lambda: a_batch_beside_damage(next(lakes)))
 

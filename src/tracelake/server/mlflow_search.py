@@ -31,7 +31,8 @@ _WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
 """What traces are of that the tracking store never had."""
 DAMAGE_TAG: Final = "tracelake.damage"
-"""Of a trace that a batch has without its spans: why they cannot be read."""
+TOO_LARGE_TAG: Final = "tracelake.too_large"
+"""Of a trace that a batch has without its spans: why they cannot be read, or take too much memory."""
 
 
 class OfExperiment(msgspec.Struct, frozen=True):
@@ -132,7 +133,11 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
     spans = size_bytes = 0
     for trace_id in trace_ids:
         try:
-            rows = lake.hot.spans_of(trace_id)
+            try:
+                rows = lake.hot.spans_of(trace_id)
+            except (DamageError, LimitError) as error:
+                traces.append(_without_spans(lake, trace_id, error))
+                continue
             spans, size_bytes = spans + len(rows), size_bytes + rows.nbytes
             # A single one is answered whatever its size, as `traces/get` does.
             if traces and (spans > MLFLOW_BATCH_SPANS_MAX or size_bytes > MLFLOW_BATCH_MAX_BYTES):
@@ -144,21 +149,20 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
             traces.append(_told(lake, rows))
         except NotFoundError:
             continue  # as MLflow does: deleted between the search and this
-        except DamageError as error:
-            traces.append(_damaged(lake, trace_id, error))
     return traces
 
 
-def _damaged(lake: Lake, trace_id: str, error: DamageError) -> dict[str, Any]:
+def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -> dict[str, Any]:
     """Return a trace whose spans cannot be read: what is known of it, no spans, and a tag that says why.
 
-    It takes none of the others along, and does not look deleted. Raises DamageError for one that has no row.
+    It takes none of the others along, and does not look deleted. Raises such an error for one that has no row.
     """
     stored = lake.hot.infos([trace_id])
+    kind, tag = (LimitError, TOO_LARGE_TAG) if isinstance(error, LimitError) else (DamageError, DAMAGE_TAG)
     if not stored:
-        raise DamageError(f"trace tr-{trace_id}: {error}; ask for the others without it") from error
+        raise kind(f"trace tr-{trace_id}: {error}; ask for the others without it") from error
     (info,) = _infos(lake, stored)
-    return {"trace_info": {**info, "tags": {**info["tags"], DAMAGE_TAG: str(error)}}, "spans": []}
+    return {"trace_info": {**info, "tags": {**info["tags"], tag: str(error)}}, "spans": []}
 
 
 def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
