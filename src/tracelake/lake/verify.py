@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tracelake._errors import DamageError
+from tracelake._errors import DamageError, StorageError
 from tracelake.access.verify import check_access
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.datasets.verify import verify_files
@@ -35,6 +35,7 @@ from tracelake.tables.spec import table_names
 from tracelake.tables.verify import check_built_in, check_keys, check_spec, user_tables
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tracking.place import PLACE, find_tracking
+from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.verify import DATABASE, check_inbox, check_store
 from tracelake.versions.store import Repository
 from tracelake.versions.verify import (
@@ -100,9 +101,10 @@ class Verifier:
         self._findings += check_access(key_value)
         self._findings += records.findings
         self._findings += check_inbox(objects)
+        is_whole = not self._findings
         archived = self._check_tracking(steps, transactions)
         files, file_bytes = self._check_files(records, progress)
-        if not self._findings:  # on whole parts only: a scan over a damaged one says nothing new
+        if is_whole:  # a scan over a damaged part says nothing new
             view = self._view("main")
             self._findings += check_built_in(view)
             self._findings += check_tables(archived, view)
@@ -123,14 +125,24 @@ class Verifier:
         )
 
     def _check_tracking(self, steps: Mapping[int, Step], transactions: int) -> list[pa.RecordBatch]:
-        """Read the tracking store and its archive, where there are any; return what the tables must have of it."""
+        """Read the tracking store and its archive, where there are any; return what the tables must have of it.
+
+        A store that is away hides nothing of the lake that is wrong beside it.
+        """
         try:
             store = find_tracking(self._objects)
+            return [] if store is None else self._check_store(store, steps, transactions)
         except DamageError as error:
             self._findings.append(Finding("damaged", "record", PLACE, str(error)))
-            return []
-        if store is None:
-            return []
+        except StorageError as error:
+            detail = f"the tracking store cannot be read, and what is in it was not verified: {error}"
+            self._findings.append(Finding("missing", DATABASE, PLACE, detail))
+        return []
+
+    def _check_store(
+        self, store: TrackingStore, steps: Mapping[int, Step], transactions: int
+    ) -> list[pa.RecordBatch]:
+        """See `_check_tracking`. Raises StorageError."""
         # Inputs of the newest are let go now, perhaps; of each before them that was done before the next was begun.
         kept = {suspect.path for suspect in Suspects(self._key_value, "main").all()}
         taken = {
@@ -139,12 +151,15 @@ class Verifier:
             if t < transactions - _SETTLING
             for each in inputs_of(step.sources.get(OUTBOX, ()))
         }
+        is_damaged = False
         settled = {int(path.rpartition("/")[2]) for path in taken - kept}
-        stored = list(check_store(store, settled))
-        self._findings += stored
-        if any(finding.what == DATABASE for finding in stored):
+        for finding in check_store(store, settled):
+            self._findings.append(finding)
+            if finding.what == DATABASE:
+                is_damaged = True
+        if is_damaged:
             return []  # what a damaged file says of the archive is not to be believed
-        self._findings += check_archive(store, self._objects.url)
+        self._findings.extend(check_archive(store, self._objects.url))
         return spans_of_archived(store)
 
     def _check_tables(

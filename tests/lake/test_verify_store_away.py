@@ -1,0 +1,112 @@
+"""`verify` of a lake whose tracking store is away names that, and hides nothing that is wrong beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.tracking.requests import request
+from tracelake import Finding, StorageError
+from tracelake.lake import verify
+from tracelake.lake.verify import Verifier
+from tracelake.tables.built_in import TABLE_TRACES
+from tracelake.tasks.runners import InProcess
+from tracelake.tracking.place import PLACE
+from tracelake.tracking.verify import DATABASE
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+def make_lake(folder: Path) -> Path:
+    """Make a lake that has committed two traces of its hot tier; the process forgets where its store is."""
+    with tracelake.init(folder / "made") as lake:
+        lake.hot.set_up().write([request((1, 1), (2, 1))])
+        with closing(lake.pipeline(runner=InProcess())) as pipeline:
+            pipeline.run_once()
+        assert lake.verify().ok
+    return (folder / "made").rename(folder / "lake")
+
+
+def findings(root: Path) -> tuple[Finding, ...]:
+    """Verify."""
+    with tracelake.open(root) as lake:
+        return lake.verify().findings
+
+
+def check_away(folder: Path) -> None:
+    """Damage a part, with a store that no connection comes to."""
+    root = make_lake(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRACELAKE_TRACKING", NOWHERE)
+        (away,) = findings(root)
+        assert (away.kind, away.what, away.path) == ("missing", DATABASE, PLACE)
+        assert "was not verified" in away.detail
+        part = next(root.glob(f"shards/{TABLE_TRACES.name}/parts/*/*.parquet"))
+        part.write_bytes(part.read_bytes()[:-1])
+        damaged, again = findings(root)
+    assert (damaged.what, again) == ("part", away)
+
+
+def check_in_the_middle(folder: Path) -> None:
+    """Let the store go away behind the first thing that is wrong."""
+    wrong = Finding("damaged", "archived trace", "a", "b")
+
+    def broken(*_: object) -> Iterator[Finding]:
+        yield wrong
+        raise StorageError("the connection is gone")
+
+    root = make_lake(folder)
+    for check in ("check_store", "check_archive"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verify, check, broken)
+            first, away = findings(root)
+        assert first == wrong
+        assert (away.what, "the connection is gone" in away.detail) == (DATABASE, True)
+
+
+def check_tables_beside(folder: Path) -> None:
+    """Let tables differ from one another while the store is away."""
+    wrong = Finding("mismatch", "table", "traces", "another sum")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "check_built_in", lambda _view: [wrong])
+        root = make_lake_that_differs(folder)
+        patch.setenv("TRACELAKE_TRACKING", NOWHERE)
+        away, differs = findings(root)
+    assert (away.what, differs) == (DATABASE, wrong)
+
+
+def make_lake_that_differs(folder: Path) -> Path:
+    """Make a lake while tables are not compared."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verify, "check_built_in", lambda _view: [])
+        return make_lake(folder)
+
+
+def test_a_store_that_is_away_hides_nothing(tmp_path: Path) -> None:
+    """Minutes of reading ended in its error, and said nothing of a part that was damaged."""
+    folders = (tmp_path / str(number) for number in count())
+    check_away(next(folders))
+    check_in_the_middle(next(folders))
+    check_tables_beside(next(folders))
+    for broken, check in (
+        (
+            Broken("away is a finding", Verifier._check_tracking, "except StorageError", "except ValueError"),
+            check_away,
+        ),
+        (
+            Broken("what was read is told", Verifier._check_store, "self._findings.append(finding)", "pass"),
+            check_in_the_middle,
+        ),
+        (
+            Broken("tables are compared", Verifier._run, "if is_whole", "if not self._findings"),
+            check_tables_beside,
+        ),
+    ):
+        assert_caught(broken, partial(check, next(folders)))
