@@ -144,6 +144,22 @@ def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipe
     assert "spans of 1 traces have large resources" in str(results.not_searched)
 
 
+def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
+    """What a search indexes for itself, beside all others, has less room."""
+    store.write([request((8, 1), text="apple")])
+    lake.search("apple")
+    assert pipeline.run_once() is not None
+    for trace in range(1, 6):
+        store.write([grown(trace, range(1, 11), 20_000)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
+        patch.setattr(limits, "UNCOMMITTED_PART_ROWS_MAX_BYTES", 750_000)
+        patch.setattr(HotParts, "look", lambda *_: True)
+        results = lake.search("apple", limit=100)
+    assert results.total == 31
+    assert "spans of 2 traces have large resources" in str(results.not_searched)
+
+
 def check_search_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
     """All parts of a process have so much room together, the newest of it."""
     with pytest.MonkeyPatch.context() as patch:
@@ -260,6 +276,7 @@ CHECKS: tuple[Check, ...] = (
     check_room_beside_a_commit,
     check_searches,
     check_sifted,
+    check_sifted_room,
     check_search_room,
     check_step,
     check_sizes_of_text,
@@ -293,6 +310,8 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
         (Broken("it is said", hot_search._taken, "said.append(are_large(len(large)))", "pass"), check_searches),
         (Broken("it is said of what is looked through", HotParts.sifted, "part.large | passed.large", "part.large"),
          check_sifted),
+        (Broken("each of them has so much room", HotParts.sifted, "covering.parts, most_bytes)", "covering.parts)"),
+         check_sifted_room),
         (Broken("searches have so much room", HotParts._part, "- held_bytes", "- 0"), check_search_room),
         (Broken("a step has so much room", hot_rows.decoded, "room_bytes -= takes", "pass"), check_step),
         (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),

@@ -139,7 +139,9 @@ class HotParts:
         passed = covering.texts.passing(rows, sieve, known, most_bytes)
         # In order of the rows, as all parts are: of equal hits the first of these comes first, on each page.
         stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
-        part = self._part(stored, passed.sizes, analyzer, covering.parts)
+        # Each search has one of its own.
+        most_bytes = limits.UNCOMMITTED_PART_ROWS_MAX_BYTES
+        part = self._part(stored, passed.sizes, analyzer, covering.parts, most_bytes)
         part = replace(
             part, problems=part.problems + passed.problems, large=part.large | passed.large, is_sifted=True
         )
@@ -265,10 +267,11 @@ class HotParts:
         sizes: Mapping[int, int],
         analyzer: Analyzer,
         beside: Iterable[HotPart],
+        most_bytes: float = math.inf,
     ) -> HotPart:
-        """Return a part of what is stored, of these rows, as far as others beside it leave room."""
+        """Return a part of what is stored, of these rows, as far as others beside it, and `most_bytes`, leave room."""
         held_bytes = sum(part.index.rows.nbytes for part in beside if part.index is not None)
-        read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes)
+        read = decoded(stored, min(most_bytes, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes))
         ids = [next(self._row_ids) for _ in range(len(read.rows))]
         rows = read.rows.append_column(ROW_ID, pa.array(ids, ROW_ID.type))
         came_by = frozenset((part.trace_id, part.sequence) for part in stored)

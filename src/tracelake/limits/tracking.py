@@ -66,7 +66,8 @@ UNCOMMITTED_ROWS_MAX_BYTES: Final = 256 * MIB
 """What rows that no commit holds yet take in memory, resource and scope at each span, of all that lists show, and of
 all that searches find. Beyond: lists show the others as commits have them, and a search says that it has not looked."""
 UNCOMMITTED_PART_ROWS_MAX_BYTES: Final = 32 * MIB
-"""The same of the spans of one trace that one request brought. Beyond: as above, where they grow much, too."""
+"""The same of the spans of one trace that one request brought, where they grow much; and of what one search indexes for
+itself. Beyond: as above."""
 UNCOMMITTED_PART_GROWTH_MAX: Final = 8
 """How many times the OTLP of such spans their rows may take; text takes two to three times. Beyond: as above, where it
 is much: a large resource of many small spans."""
