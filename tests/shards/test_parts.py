@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
+from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError
+from tracelake.shards import parts
 from tracelake.shards.parts import check_part, write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.storage import open_objects
@@ -30,6 +32,39 @@ def test_a_column_has_a_dictionary_where_that_can_pay(tmp_path: Path) -> None:
     encodings = {group.column(n).path_in_schema: group.column(n).encodings for n in range(group.num_columns)}
     with_dictionary = {path for path, used in encodings.items() if "RLE_DICTIONARY" in used}
     assert with_dictionary == {"repeated", "nested.list.element"}
+
+
+def check_statistics(folder: Path) -> None:
+    """See which columns have a least and a greatest value in each row group."""
+    rows = pa.table(
+        {
+            "key": [f"{number:050d}" for number in range(100)],
+            "short": ["a", "b"] * 50,
+            "long": ["x" * 4_000] * 100,
+            "number": list(range(100)),
+            "time": pa.array(range(100), pa.timestamp("us")),
+            "nested": [[{"text": "y" * 4_000}]] * 100,
+        }
+    )
+    part = write_part(open_objects(folder.as_uri()), "s", 0, 0, with_row_ids(rows, 0, 0, 1), "key")
+    group = pq.read_metadata(folder / part.path).row_group(0)
+    told = {group.column(n).path_in_schema: group.column(n).statistics for n in range(group.num_columns)}
+    with_bounds = {path for path, each in told.items() if each is not None and each.has_min_max}
+    assert with_bounds == {"key", "short", "number", "time", "_row_id"}
+    assert part.footer_bytes < 4_000
+
+
+def test_a_footer_has_no_long_texts(tmp_path: Path) -> None:
+    """Queries skip row groups by the others; long ones were most of a footer, which each look at a part reads."""
+    check_statistics(tmp_path)
+    for broken in (
+        Broken("texts are short", parts._with_statistics, "pa.types.is_string(field.type)", "False"),
+        Broken(
+            "times have them", parts._with_statistics, "not (", "pa.types.is_integer(field.type) and not ("
+        ),
+        Broken("the key has them", write_part, "{*ranges, key}", "{*ranges}"),
+    ):
+        assert_caught(broken, lambda: check_statistics(tmp_path))
 
 
 @pytest.mark.parametrize("xxh3", [True, False], ids=["as written now", "as written before"])

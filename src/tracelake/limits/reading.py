@@ -6,7 +6,7 @@ from tracelake.limits.units import MIB
 
 ROW_GROUP_ROWS: Final = 16_384
 """Rows of one Parquet row group: small enough for point reads, large enough to compress. Beyond: the next group."""
-ROW_GROUP_MAX_BYTES: Final = 16 * MIB
+ROW_GROUP_MAX_BYTES: Final = 8 * MIB
 """Arrow bytes of one row group, which who reads it holds. Beyond: the next group, unless it is a single row."""
 FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
 """Footers of parts, as they are in memory, that a process keeps, so that who looks for keys reads each once. Beyond:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from base64 import b64encode
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -54,6 +55,7 @@ def write_part(
     `looked_up` says that `shards.lookup` will look for keys in it.
     """
     sink = pa.BufferOutputStream()
+    ranges = ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA]))
     group_bytes: list[int] = []
     written: list[pq.FileMetaData] = []
     with pq.ParquetWriter(
@@ -66,6 +68,7 @@ def write_part(
         write_page_index=True,
         write_page_checksum=True,
         store_schema=True,
+        write_statistics=_with_statistics(rows.schema, {*ranges, key}),
         use_dictionary=_with_dictionary(rows),  # type: ignore[arg-type]  # the stubs lack paths of columns
         column_encoding=dict.fromkeys(_DELTA.intersection(rows.schema.names), "DELTA_BINARY_PACKED"),
     ) as writer:
@@ -90,7 +93,7 @@ def write_part(
         sha256=hashlib.sha256(data).hexdigest(),
         first_key=keys[0].as_py() if keys is not None else "",
         last_key=keys[-1].as_py() if keys is not None else "",
-        ranges=ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA])),
+        ranges=ranges,
         first_row_id=bounds["min"].as_py() or 0,
         last_row_id=bounds["max"].as_py() or 0,
         xxh3=xxhash.xxh3_128_hexdigest(data),
@@ -140,6 +143,18 @@ def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:
     """Return a path for a part that nothing has yet."""
     name = "all" if is_all(bucket) else f"{bucket:04d}"
     return f"shards/{shard}/{folder}/{epoch:06d}/{name}-{uuid.uuid4().hex}.parquet"
+
+
+def _with_statistics(schema: pa.Schema, short: Set[str | None]) -> list[str]:
+    """Return the columns that queries skip row groups by: not long texts, nor what is nested, whose paths are longer.
+
+    The least and the greatest of long texts would be most of a footer, and more than that where row groups are small.
+    """
+    return [
+        field.name
+        for field in schema
+        if field.name in short or not (pa.types.is_string(field.type) or pa.types.is_binary(field.type))
+    ]
 
 
 def _with_dictionary(rows: pa.Table) -> list[str]:
