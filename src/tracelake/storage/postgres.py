@@ -10,9 +10,8 @@ A write whose connection is lost can still land until the server's own time-out 
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -22,6 +21,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.batching import batches
+from tracelake.storage.answered import AnsweredConnection, Row
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import (
     check_value,
@@ -38,7 +38,6 @@ from tracelake.storage.sql_ranges import in_range
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
 
 # Two processes that create a table at once can collide in the catalogue; the lock keeps them apart.
 _SET_UP = (
@@ -83,48 +82,6 @@ _REFUSALS: Final = {
 _NO_REPLY: Final = "check that it runs at that address and takes connections, then try again"
 
 
-class _PostgresConnection(psycopg.Connection[Row]):
-    """A connection that gives up a reply that does not come, as from a machine that vanished."""
-
-    answered_s: float = -math.inf
-    """When the server last replied, by the monotonic clock."""
-
-    @staticmethod
-    def check(connection: _PostgresConnection) -> None:
-        """Ask the server for a reply, unless it gave one a moment ago. Raises psycopg.Error where it is gone.
-
-        An idle connection may have been closed; without this a write over it would have an unknown outcome.
-        """
-        if time.monotonic() - connection.answered_s > limits.POSTGRES_IDLE_S:
-            ConnectionPool.check_connection(connection)
-
-    def wait(
-        self,
-        gen: Generator[Any, Any, T],
-        interval: float = limits.POSTGRES_POLL_S,
-        timeout: float | None = None,
-    ) -> T:
-        """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S."""
-        reply = super().wait(self._in_time(gen), interval, timeout)
-        self.answered_s = time.monotonic()
-        return reply
-
-    def _in_time(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        deadline = time.monotonic() + limits.POSTGRES_REPLY_TIMEOUT_S
-        try:
-            state = next(gen)
-            while True:
-                ready = yield state
-                if not ready and time.monotonic() > deadline:
-                    # The reply may still come: nothing else may be asked on this connection.
-                    self.pgconn.finish()
-                    raise psycopg.OperationalError(f"no reply in {limits.POSTGRES_REPLY_TIMEOUT_S} s")
-                state = gen.send(ready)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
-
 class PostgresKeyValueStore:
     """A `KeyValueStore` in the table `tracelake_records` of a database; safe for threads and processes.
 
@@ -145,9 +102,9 @@ class PostgresKeyValueStore:
         # Never the URL itself: it may hold a password.
         self._name = f"PostgreSQL database {parts.get('dbname', '')!r} on {parts.get('host', 'localhost')}"
         self._reach(url)
-        self._pool: ConnectionPool[_PostgresConnection] = ConnectionPool(
+        self._pool: ConnectionPool[AnsweredConnection] = ConnectionPool(
             url,
-            connection_class=_PostgresConnection,
+            connection_class=AnsweredConnection,
             kwargs={
                 "autocommit": True,
                 "connect_timeout": int(limits.STORE_CONNECT_TIMEOUT_S),
@@ -159,7 +116,7 @@ class PostgresKeyValueStore:
             timeout=limits.POSTGRES_TURN_TIMEOUT_S,
             reconnect_timeout=limits.STORE_CONNECT_TIMEOUT_S,
             configure=_configure,
-            check=_PostgresConnection.check,
+            check=_check,
             open=True,
         )
         try:
@@ -303,7 +260,7 @@ class PostgresKeyValueStore:
             lambda connection: connection.execute(query.encode(), values, binary=True).fetchall(), "read"
         )
 
-    def _run(self, action: Callable[[_PostgresConnection], T], doing: str) -> T:
+    def _run(self, action: Callable[[AnsweredConnection], T], doing: str) -> T:
         """Do what may be done twice, again over another connection where one is lost."""
         failed: psycopg.Error | None = None
         for _ in tries():
@@ -335,7 +292,7 @@ class PostgresKeyValueStore:
         way_out = next((way_out for word, way_out in _REFUSALS.items() if word in reason), _NO_REPLY)
         raise StorageError(f"cannot connect to {self._name}: {reason}; {way_out}")
 
-    def _take(self) -> _PostgresConnection:
+    def _take(self) -> AnsweredConnection:
         try:
             return self._pool.getconn()
         except PoolClosed as error:
@@ -346,7 +303,7 @@ class PostgresKeyValueStore:
                 "takes connections, and knows the user and password"
             ) from error
 
-    def _set_up(self, connection: _PostgresConnection) -> None:
+    def _set_up(self, connection: AnsweredConnection) -> None:
         mark = connection.execute(_FORMAT).fetchone()
         if mark == (None,):
             with connection.transaction():
@@ -362,7 +319,7 @@ class PostgresKeyValueStore:
         return StorageError(f"cannot {doing} in {self._name}: {_text(error)}; repair it, then try again")
 
 
-def _configure(connection: _PostgresConnection) -> None:
+def _configure(connection: AnsweredConnection) -> None:
     connection.execute(
         "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
         # A database may have it off for speed; an acknowledged write must be durable.
@@ -373,6 +330,15 @@ def _configure(connection: _PostgresConnection) -> None:
             str(int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)),
         ),
     )
+
+
+def _check(connection: AnsweredConnection) -> None:
+    """Ask the server for a reply, unless it gave one a moment ago. Raises psycopg.Error where it is gone.
+
+    An idle connection may have been closed; without this a write over it would have an unknown outcome.
+    """
+    if time.monotonic() - connection.answered_s > limits.POSTGRES_IDLE_S:
+        ConnectionPool.check_connection(connection)
 
 
 def _entry(row: Row) -> Entry:

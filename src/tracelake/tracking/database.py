@@ -267,10 +267,11 @@ class TrackingDatabase:
         return connection
 
     def _connect_postgres(self) -> Any:
-        import psycopg  # noqa: PLC0415  a tenth of a second, which only those who use it should pay
+        # A tenth of a second, which only those who use it should pay.
+        from tracelake.storage.answered import AnsweredConnection  # noqa: PLC0415
 
         timeout_ms = int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)
-        connection = psycopg.connect(
+        connection = AnsweredConnection.connect(
             self._url, connect_timeout=int(limits.STORE_CONNECT_TIMEOUT_S), application_name="tracelake"
         )
         try:

@@ -1,0 +1,79 @@
+"""A PostgreSQL that answers no more, as where its machine vanished: nobody waits for it for good."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+
+import psutil
+import pytest
+from sqlalchemy import Connection, text
+
+from tests.broken import Broken, assert_caught
+from tests.storage.servers.postgres import PostgresServer
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.storage.answered import AnsweredConnection
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+from tracelake.tracking.store import TrackingStore
+
+
+@pytest.fixture
+def store(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrackingStore]:
+    """Return a tracking store that waits for replies for a moment."""
+    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.5)
+    with closing(TrackingDatabase(postgres.url(postgres.new_schema()))) as database:
+        migrate(database)
+        yield TrackingStore(database, "lake-a")
+
+
+def backend(connection: Connection) -> psutil.Process:
+    """Return the process of the server that answers on a connection."""
+    return psutil.Process(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+
+def check_transaction(store: TrackingStore) -> None:
+    """In the middle of a transaction: it fails, and what comes next is stored."""
+    with ThreadPoolExecutor(1) as pool, store.database.writing() as connection:
+        process = backend(connection)
+        process.suspend()
+        try:
+            asked = pool.submit(connection.execute, text("SELECT 1"))
+            assert isinstance(asked.exception(limits.POSTGRES_REPLY_TIMEOUT_S + 5), Exception)
+        finally:
+            process.resume()
+        asked.result()
+
+
+def test_a_transaction_without_a_reply_fails(store: TrackingStore) -> None:
+    """See `check_transaction`."""
+    with pytest.raises(StorageError, match="no reply"):
+        check_transaction(store)
+    assert store.write([request((1, 1))]) == [None]
+    assert store.traces([trace_id(1)])
+
+
+def test_an_idle_connection_without_a_reply_is_replaced(store: TrackingStore) -> None:
+    """Between two requests: the next one is stored over another connection."""
+    with store.database.reading() as connection:
+        process = backend(connection)
+    process.suspend()
+    try:
+        assert store.write([request((1, 1))]) == [None]
+    finally:
+        process.resume()
+
+
+def test_a_wait_without_an_end_is_noticed(store: TrackingStore) -> None:
+    """The rule broken once: replies are waited for however long it takes."""
+    broken = Broken("a reply is given up", AnsweredConnection._in_time, "elif time.monotonic() >", "elif 0 >")
+    assert_caught(broken, lambda: check_broken(store))
+
+
+def check_broken(store: TrackingStore) -> None:
+    """As the tests above, without a wait for what nobody answers."""
+    with pytest.raises(StorageError, match="no reply"):
+        check_transaction(store)
