@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -22,7 +23,7 @@ from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.storage.servers.postgres import PostgresServer
 from tracelake import limits
-from tracelake._errors import UsageError
+from tracelake._errors import StorageError, UsageError
 from tracelake.tracking import migrating
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import current, migrate
@@ -166,6 +167,38 @@ def test_the_isolation_of_a_migration_is_its_own(
     """The rule broken once: what the server's default is counts."""
     broken = Broken("isolation", migrate, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SELECT 1")
     assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
+
+
+def check_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revision that takes longer than a statement may is carried out, and no other transaction takes so long then."""
+    url = postgres.url(postgres.new_schema())
+    with closing(TrackingDatabase(url)) as database:
+        migrate(database, "0004")
+    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.7)
+    with closing(TrackingDatabase(url)) as database:
+        with closing(psycopg.connect(url)) as other, ThreadPoolExecutor(1) as pool:
+            other.execute("LOCK TABLE tracelake_spans")
+            migrated = pool.submit(migrate, database)
+            time.sleep(1.5)
+            other.commit()
+            migrated.result()
+        assert is_whole(database)
+        with pytest.raises(StorageError, match="statement timeout"), database.writing() as connection:
+            connection.execute(text("SELECT pg_sleep(10)"))
+        with database.writing() as connection:
+            connection.execute(text("SET statement_timeout = 0"))
+        with pytest.raises(StorageError, match="no reply"), database.writing() as connection:
+            connection.execute(text("SELECT pg_sleep(10)"))
+
+
+def test_a_revision_may_take_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a lake with many rows could never be brought to this release. Each half of the rule broken once."""
+    check_long(postgres, monkeypatch)
+    for words in ("SET LOCAL statement_timeout = 0", "is_patient = True", "is_patient = False"):
+        other = {"is_patient = True": "is_patient = False", "is_patient = False": "is_patient = True"}
+        broken = Broken("patience", migrating._patiently, words, other.get(words, "SELECT 1"))
+        assert_caught(broken, lambda: check_long(postgres, monkeypatch))
 
 
 def test_what_marks_said_was_given_up_is_kept(new_url: Callable[[], str]) -> None:

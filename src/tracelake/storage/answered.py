@@ -20,6 +20,8 @@ class AnsweredConnection(psycopg.Connection[Row]):
 
     answered_s: float = -math.inf
     """When the server last replied, by the monotonic clock."""
+    is_patient: bool = False
+    """Whether a reply is waited for however long it takes."""
 
     def wait(
         self,
@@ -28,7 +30,7 @@ class AnsweredConnection(psycopg.Connection[Row]):
         timeout: float | None = None,
     ) -> T:
         """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S of silence."""
-        reply = super().wait(self._in_time(gen), interval, timeout)
+        reply = super().wait(gen if self.is_patient else self._in_time(gen), interval, timeout)
         self.answered_s = time.monotonic()
         return reply
 

@@ -1,13 +1,16 @@
 """Brings the tables of a tracking store to the form of this release, from any revision, by one transaction.
 
 It is all or nothing: who is killed leaves the revision that was there. Of several processes one migrates, and the
-others find it done, for each takes a lock first: SQLite's own, or one of PostgreSQL known by its number.
+others find it done, for each takes a lock first: SQLite's own, or one of PostgreSQL known by its number. To copy a
+large table takes as long as it takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import Connection, inspect, text
 
@@ -25,7 +28,7 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
     with database.reading() as connection:
         if current(connection) == revision:
             return
-    with database.writing() as connection:
+    with database.writing() as connection, _patiently(database, connection):
         if not database.is_sqlite:
             # Whoever waited for the lock must see what the one before it did, whatever the database's default is.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
@@ -56,3 +59,18 @@ def current(connection: Connection) -> str | None:
         return None
     revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     return revision
+
+
+@contextmanager
+def _patiently(database: TrackingDatabase, connection: Connection) -> Iterator[None]:
+    """Let PostgreSQL work on each statement of a transaction as long as it takes; waits for locks stay bounded."""
+    if database.is_sqlite:
+        yield
+        return
+    connection.execute(text("SET LOCAL statement_timeout = 0"))
+    driver: Any = connection.connection.driver_connection
+    driver.is_patient = True
+    try:
+        yield
+    finally:
+        driver.is_patient = False  # the connection is used again
