@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
@@ -123,6 +123,30 @@ def test_the_longest_names_that_come_in_can_change_places(store: TrackingStore) 
                 Broken("an id is short", experiment_of, "> limits.EXPERIMENT_ID_MAX_BYTES", f"> {bytes_max}"),
                 check,
             )
+
+
+def test_a_table_that_is_not_to_be_had_is_of_the_store(store: TrackingStore) -> None:
+    """A table that is gone for a while, or that the user has no rights to, refuses no request for good."""
+
+    def rename(before: str, after: str) -> None:
+        with store.database.writing() as connection:
+            connection.execute(text(f"ALTER TABLE {before} RENAME TO {after}"))
+
+    def check() -> None:
+        rename("tracelake_outbox", "elsewhere")
+        try:
+            with closing(TrackingDoor(store)) as door, pytest.raises(StorageError, match="tracelake_outbox"):
+                stored(door, request((1, 1)), request((2, 1)))
+            with pytest.raises(StorageError, match="cannot read"):
+                Outbox(store).waiting()
+        finally:
+            rename("elsewhere", "tracelake_outbox")
+        assert store.write([request((1, 1))]) == [None]
+
+    check()
+    if not store.database.is_sqlite:
+        broken = Broken("it is of the store", TrackingDatabase._failures, "_POSTGRES_REFUSED", '"none"')
+        assert_caught(broken, check)
 
 
 def test_a_store_that_is_away_is_asked_once(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:

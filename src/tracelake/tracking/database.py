@@ -57,6 +57,8 @@ _POSTGRES_THERE: Final = "23505"
 """What databases call a key that is there already."""
 _POSTGRES_TOO_LARGE: Final = "54"
 """How codes of PostgreSQL begin where a value is more than it can hold, such as a key of an index; others fit."""
+_POSTGRES_REFUSED: Final = "42"
+"""The same where a table is not there, or the user has no rights to it: that is of the database, and of no request."""
 _SQLITE_PRAGMAS: Final = (
     # Before there is a table, so that a file from which much was deleted can give space back.
     "PRAGMA auto_vacuum = INCREMENTAL",
@@ -225,8 +227,11 @@ class TrackingDatabase:
                 f"no connection to {self.name} in {limits.TRACKING_BUSY_TIMEOUT_S} s; check that it runs, "
                 "and try again later"
             ) from error
-        except (exc.OperationalError, exc.InternalError, exc.InterfaceError) as error:
-            if (getattr(error.orig, "sqlstate", None) or "").startswith(_POSTGRES_TOO_LARGE):
+        except (exc.OperationalError, exc.InternalError, exc.InterfaceError, exc.ProgrammingError) as error:
+            state = getattr(error.orig, "sqlstate", None) or ""
+            if isinstance(error, exc.ProgrammingError) and not state.startswith(_POSTGRES_REFUSED):
+                raise
+            if state.startswith(_POSTGRES_TOO_LARGE):
                 raise UsageError(
                     f"the tracking store has no place for such a value: {_text(error)}"
                 ) from error
