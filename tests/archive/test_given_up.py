@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 import pytest
 
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
-from tests.tracking.requests import trace_id
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive import restoring
 from tracelake.archive.layouts import read_archived
 from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_traces import HotTraces
 from tracelake.storage import ObjectStore
 from tracelake.tracking.outbox import Outbox
+from tracelake.versions.branches import MAIN
 
 Make = Callable[..., HotLake]
+LATER: Final = 3_000
 
 
 def given_up(lake: HotLake, first: int) -> None:
-    """Archive two traces of which the tables lack a span, and all; and one of which they lack none."""
-    lake.write((first, 1), (first + 2, 1))
+    """Archive three traces of which the tables lack a span, all, and a claim; and one of which they lack nothing."""
+    lake.write((first, 1), (first + 2, 1), (first + 3, 1))
     lake.write((first, 2), (first + 1, 1), commit=False)
+    lake.tracking.write([request((first + 2, 1), end_ns=LATER)])
     rows = Outbox(lake.tracking)
     rows.give_up([row.sequence for row in rows.waiting()])
-    assert len(lake.archive.retry([trace_id(first), trace_id(first + 1)])) == 2
-    assert lake.archive.run().fates == {"archived": 3}
-    assert lake.hot([first, first + 1, first + 2]) == []
+    traces = range(first, first + 4)
+    assert len(lake.archive.retry([*map(trace_id, traces)])) == 3
+    assert lake.archive.run().fates == {"archived": 4}
+    assert lake.hot(traces) == []
 
 
 def spans(lake: HotLake, trace: int) -> list[str]:
@@ -46,9 +54,10 @@ def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -
         del reads[:]
         assert spans(lake, first) == ["span 1", "span 2"]
         assert spans(lake, first + 1) == ["span 1"]
-        assert len(reads) == 2
-        assert spans(lake, first + 2) == ["span 1"]
-        assert len(reads) == 2, "the tables have it"
+        assert lake.lake.trace(trace_id(first + 2)).spans[0]["end_ns"] == LATER
+        assert len(reads) == 3
+        assert spans(lake, first + 3) == ["span 1"]
+        assert len(reads) == 3, "the tables have it"
         assert lake.lake.within("default").trace(trace_id(first + 1)).summary["span_count"] == 1
         with pytest.raises(NotFoundError):
             lake.lake.within("other").trace(trace_id(first + 1))
@@ -65,14 +74,46 @@ def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -
             lambda: check(11),
         )
         assert_caught(
-            Broken("of no other", HotTier._here, "not traces.is_given_up(trace_id)", "False"),
+            Broken("of no other", HotTier._here, "not traces.is_given_up(trace_id)", "len(rows)"),
             lambda: check(21),
         )
     for info in list(lake.lake.objects.list("archive/")):
         lake.lake.objects.delete(info.path)
     with pytest.raises(DamageError, match="is gone"):
         spans(lake, 1)
-    assert spans(lake, 3) == ["span 1"]
+    assert spans(lake, 4) == ["span 1"]
+
+
+@pytest.mark.parametrize("layout", ["trace", "pack"])
+def test_what_a_revert_took_of_a_trace_is_read(
+    make: Make, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    """A trace of many parts that is hot, and one that is archived, are read whole where `main` has less of them."""
+    lake = make(layout)
+    main = lake.lake.branch(MAIN)
+
+    def check(first: int) -> None:
+        lake.write((first, 1), (first + 1, 1), (first + 3, 1))
+        lake.write((first, 2), (first + 1, 2), (first + 2, 1))
+        main.revert(main.log()[0].id)
+        for hot in (True, False):
+            assert spans(lake, first) == spans(lake, first + 1) == ["span 1", "span 2"]
+            assert spans(lake, first + 2) == spans(lake, first + 3) == ["span 1"]
+            if hot:
+                assert lake.archive.run().fates == {"archived": 4}
+        assert lake.archive.delete([trace_id(first + 2)])
+        with pytest.raises(NotFoundError):
+            spans(lake, first + 2)
+
+    monkeypatch.setattr(limits, "HOT_TRACE_PARTS", 0)
+    check(16)
+    rules = (
+        Broken("it is noticed", HotTier._rows, "len(rows) < max(", "len(rows) < 0 * max("),
+        Broken("all parts are read", HotTraces._of_large, " or whole", ""),
+        Broken("its archive is read", HotTier._here, "not whole and ", ""),
+    )
+    for number, rule in enumerate(rules, 2):
+        assert_caught(rule, partial(check, 16 * number))
 
 
 def test_who_restores_it_meanwhile_takes_nothing_away(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,10 +249,10 @@ MUTANTS: list[tuple[Broken, Check]] = [
             HotTraces._of_large,
             "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
             "    # Asked after that: who gives rows up marks their traces by the same transaction.\n"
-            "    if self.is_given_up(trace_id):",
+            "    if self.is_given_up(trace_id)",
             "    given_up = self.is_given_up(trace_id)\n"
             "    parts = self._uncommitted.of_trace(trace_id, waiting=True)\n"
-            "    if given_up:",
+            "    if given_up",
         ),
         check_given_up,
     ),

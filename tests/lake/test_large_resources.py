@@ -240,7 +240,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
             grown(2, range(1, 21), workspace="a").payload
             + grown(2, range(1, 2), 1_000, workspace="b").payload
         )
-        patch.setattr(HotTraces, "rows", lambda *_: SPANS.empty_table())
+        patch.setattr(HotTraces, "rows", lambda *_, **__: SPANS.empty_table())
         patch.setattr(HotTraces, "is_given_up", lambda *_: True)
         patch.setattr(LakeArchive, "read", lambda *_: data)
         assert len(lake.within("b").trace(trace_id(2)).spans) == 1
@@ -316,7 +316,7 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
         (Broken("a step has so much room", hot_rows.decoded, "room_bytes -= takes", "pass"), check_step),
         (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),
          check_whole),
-        (Broken("so much of both tiers", hot.HotTier._rows, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
+        (Broken("so much of both tiers", hot.HotTier._both, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
         (Broken("so much of a commit", whole_trace.whole, "TRACE_ROWS_MAX_BYTES, own", "None, own"), check_whole),
         (Broken("of a commit those of others do not count", whole_trace.whole, "if workspace is not None:",
                 "if False:"), check_workspaces),

@@ -97,7 +97,7 @@ def check_routes(folder: Path) -> None:
 def check_archived(folder: Path) -> None:
     """So it is with one that is read out of its archive."""
     with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(HotTraces, "rows", lambda *_: [])
+        patch.setattr(HotTraces, "rows", lambda *_, **__: [])
         patch.setattr(HotTraces, "is_given_up", lambda *_: True)
         data = grown(9, range(1, 41)).payload
         patch.setattr("tracelake.archive.archive.LakeArchive.read", lambda *_: data)

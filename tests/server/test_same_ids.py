@@ -124,7 +124,7 @@ def test_each_team_keeps_its_own_row(teams: Teams) -> None:
     check(teams, "second", "fourth")  # archived, and late beside it
     check_tiers(teams)
     assert_caught(
-        Broken("each its tier", HotTier._rows, "(str(of), str(span))", f'("{A}", str(span))'),
+        Broken("each its tier", HotTier._both, "(str(of), str(span))", f'("{A}", str(span))'),
         lambda: check_tiers(teams),
     )
     teams.commit()

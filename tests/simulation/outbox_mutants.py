@@ -50,7 +50,7 @@ def _deleted() -> OutboxScenario:
 def main_first(self: HotTier, trace_id: str, workspace: str | None) -> tuple[Any, tuple[()]]:
     """The commit is read before the tracking store: what leaves the store between the two is in neither (O2)."""
     committed = self._opened.read(MAIN, lambda view: view.whole(trace_id, workspace))
-    return standing([*(each for each in self._hot(trace_id, workspace) if len(each)), committed]), ()
+    return standing([*(each for each in self._hot([trace_id], workspace, False) if len(each)), committed]), ()
 
 
 OUTBOX_MUTANTS: Final = [

@@ -170,7 +170,30 @@ class HotTier:
 
     def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[tuple[str, str]]]:
         """Return the rows of a trace, and workspace and id of spans of which the tracking store has a claim."""
-        hot = self._hot(trace_id.lower(), workspace)
+        # Counted first: what comes after that may be missing.
+        known = self._known(trace_id.lower(), workspace)
+        rows, spans = self._both(trace_id, workspace, [*known])
+        full_id = str(rows["trace_id"][0]) if len(rows) else trace_id.lower()
+        # A commit that was taken back, or lost, takes nothing along that the tracking store or its archive has.
+        if len(rows) < max((known[each] for each in known if each.startswith(full_id)), default=0):
+            rows, spans = self._both(trace_id, workspace, [*known], whole=True)
+        if not len(rows):
+            raise no_trace(trace_id)
+        return rows, spans
+
+    def _known(self, trace_id: str, workspace: str | None) -> dict[str, int]:
+        """Return how many spans came in of traces that begin so, two at most."""
+        store = self.store
+        if store is None or not trace_id.isalnum():
+            return {}
+        ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
+        return {each: self._reads_of(store)[1].known(each, workspace) for each in ids}
+
+    def _both(
+        self, trace_id: str, workspace: str | None, ids: Sequence[str], *, whole: bool = False
+    ) -> tuple[pa.Table, Collection[tuple[str, str]]]:
+        """Return the rows of both tiers, as `_rows`; of those ids the hot one has them `whole` where so asked."""
+        hot = self._hot(ids, workspace, whole)
         others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
 
         def read(view: CommitView) -> pa.Table:
@@ -181,28 +204,27 @@ class HotTier:
                 raise too_large(full_id)
             return rows
 
-        rows = self._opened.read(MAIN, read)
-        if not len(rows):
-            raise no_trace(trace_id)
-        return rows, {
+        return self._opened.read(MAIN, read), {
             (str(of), str(span))
             for batch in hot
             for of, span in zip(batch["workspace"].to_pylist(), batch["span_id"].to_pylist(), strict=True)
         }
 
-    def _hot(self, trace_id: str, workspace: str | None) -> list[pa.Table]:
+    def _hot(self, ids: Sequence[str], workspace: str | None, whole: bool) -> list[pa.Table]:
         store = self.store
-        if store is None or not trace_id.isalnum():
+        if store is None:
             return []
-        ids = [trace_id] if len(trace_id) == 32 else store.ids_that_begin(trace_id, 2, workspace)
-        return [within(self._here(store, each, workspace), workspace) for each in ids]
+        return [within(self._here(store, whole, each, workspace), workspace) for each in ids]
 
-    def _here(self, store: TrackingStore, trace_id: str, workspace: str | None) -> pa.Table:
-        """Return the rows of what is here of a trace; of what the tables may lack for good, those of its archive."""
+    def _here(self, store: TrackingStore, whole: bool, trace_id: str, workspace: str | None) -> pa.Table:
+        """Return the rows of what is here of a trace; of what the tables may lack for good, those of its archive.
+
+        And where it is to be `whole`.
+        """
         traces = self._reads_of(store)[1]
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
-            rows = traces.rows(trace_id, workspace)
-            if len(rows) or not traces.is_given_up(trace_id):
+            rows = traces.rows(trace_id, workspace, whole=whole)
+            if len(rows) or (not whole and not traces.is_given_up(trace_id)):
                 break
             if (data := open_archive(self._opened).read(trace_id)) is not None:
                 if workspace is not None:

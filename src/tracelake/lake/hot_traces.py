@@ -30,11 +30,11 @@ class HotTraces:
         self._uncommitted = uncommitted
         self._reading = Turns(1)
 
-    def rows(self, trace_id: str, workspace: str | None = None) -> pa.Table:
+    def rows(self, trace_id: str, workspace: str | None = None, *, whole: bool = False) -> pa.Table:
         """Return the rows of what is here of a trace, with the columns of SPANS; there may be several about a span.
 
         Those of other workspaces are left out where they are many. Of a large one what waits in the outbox alone,
-        unless some of it was given up: a commit that is chosen after this call has the rest.
+        unless some of it was given up: a commit that is chosen after this call has the rest. With `whole` all of it.
 
         Raises DamageError, LimitError for rows that take too much memory, BackPressureError where others read large
         traces for too long.
@@ -45,7 +45,7 @@ class HotTraces:
             return self._read(parts, workspace, begin_large_read)
         self._reading.begin()
         try:
-            rows = self._of_large(trace_id, workspace)
+            rows = self._of_large(trace_id, workspace, whole)
         finally:
             self._reading.end()
         # Not before: who has a turn there may wait for one here.
@@ -53,15 +53,19 @@ class HotTraces:
             begin_large_read()
         return rows
 
+    def known(self, trace_id: str, workspace: str | None = None) -> int:
+        """Return how many spans of a trace came in, be their payload here or gone."""
+        return self._uncommitted.spans_known(trace_id, workspace)
+
     def is_given_up(self, trace_id: str) -> bool:
         """Whether the tables may lack for good what is not here of a trace."""
         return self._uncommitted.is_given_up(trace_id)
 
-    def _of_large(self, trace_id: str, workspace: str | None) -> pa.Table:
+    def _of_large(self, trace_id: str, workspace: str | None, whole: bool) -> pa.Table:
         rows = SPANS.empty_table()
         parts = self._uncommitted.of_trace(trace_id, waiting=True)
         # Asked after that: who gives rows up marks their traces by the same transaction.
-        if self.is_given_up(trace_id):
+        if self.is_given_up(trace_id) or whole:
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
             new = within(self._read(step, workspace, held_bytes=rows.nbytes), workspace)

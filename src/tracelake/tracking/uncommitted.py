@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_
 
 from tracelake import limits
 from tracelake.tracking.database import at_once
-from tracelake.tracking.schema import outbox, trace_info, trace_parts
+from tracelake.tracking.schema import outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
 ListedPart: TypeAlias = tuple[str, int, int]
@@ -123,6 +123,16 @@ class Uncommitted:
         query = select(info.given_up).where(info.lake == self._lake, info.trace_id == trace_id)
         with self._database.reading() as connection:
             return bool(connection.execute(query).scalar())
+
+    def spans_known(self, trace_id: str, workspace: str | None = None) -> int:
+        """Return how many spans of a trace came in, of one workspace or of all, by the columns that stay."""
+        of = spans.c
+        claims = select(of.span_id, of.workspace).where(of.lake == self._lake, of.trace_id == trace_id)
+        if workspace is not None:
+            claims = claims.where(of.workspace == workspace)
+        query = select(func.count()).select_from(claims.distinct().subquery())
+        with self._database.reading() as connection:
+            return int(connection.execute(query).scalar_one())
 
     def of_trace(
         self, trace_id: str, *, at_most: int | None = None, waiting: bool = False
