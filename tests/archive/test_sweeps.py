@@ -146,10 +146,13 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., Hot
     """Those beside it go, and their rows; a repository that is away is not asked for each of them."""
     one_that_stays(make("trace"))
     for rule in (
-        Broken("others go", passes.delete_condemned, "== ARCHIVE_DELETES_FAILED_MAX", ">= 1"),
-        Broken("what stays is told", passes.delete_condemned, "if failures:", "if False:"),
+        Broken("others go", passes._delete, "== ARCHIVE_DELETES_FAILED_MAX", ">= 1"),
+        Broken("what stays is told", passes.sweep, "if failures:", "if False:"),
         Broken(
-            "what stays is known", passes.delete_condemned, "store.forget(deleted)", "store.forget(condemned)"
+            "what stays is known",
+            passes._delete_condemned,
+            "store.forget(deleted)",
+            "store.forget(condemned)",
         ),
     ):
         assert_caught(rule, lambda: one_that_stays(make("trace")))
@@ -166,6 +169,43 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., Hot
         patch.setattr(FileObjectStore, "delete", counted)
         lake.archive.delete([trace_id(number) for number in range(1, 9)])
     assert len(asked) == ARCHIVE_DELETES_FAILED_MAX
+
+
+def some_that_stay(lake: HotLake) -> None:
+    """Check that objects which cannot be deleted, known and unknown ones, keep none behind them from a sweep."""
+    objects = open_objects(f"file://{lake.path}/archive")
+    delete, stay = FileObjectStore.delete, list[str]()
+
+    def but_some(objects: FileObjectStore, path: str) -> None:
+        if path in stay:
+            away()
+        delete(objects, path)
+
+    numbers = range(1, 2 * ARCHIVE_DELETES_FAILED_MAX + 3)
+    lake.write(*((number, 1) for number in numbers))
+    assert lake.archive.run().fates == {"archived": len(numbers)}
+    stay += sorted(info.path for info in objects.list(""))[:-1:2]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileObjectStore, "delete", but_some)
+        assert lake.archive.delete([trace_id(number) for number in numbers])
+        assert [info.path for info in objects.list("")] == stay
+        for number in range(101, 101 + len(numbers)):
+            objects.put(path := path_of("trace", "0", trace_id(number), 1, new_attempt("lake-a")), b"")
+            stay += [path] if number % 2 else []
+        with pytest.raises(StorageError, match="does not answer"):
+            lake.archive.sweep(0)
+        assert sorted(info.path for info in objects.list("")) == sorted(stay)
+    assert lake.archive.sweep(0) == len(stay)
+
+
+def test_what_cannot_be_swept_keeps_no_other(make: Callable[..., HotLake]) -> None:
+    """However many of them there are among those that can."""
+    some_that_stay(make("trace"))
+    for rule in (
+        Broken("in a row", passes._delete, "in_a_row = 0\n    return", "pass\n    return"),
+        Broken("what landed late goes", passes.sweep, "if stopping():", "if failures:"),
+    ):
+        assert_caught(rule, lambda: some_that_stay(make("trace")))
 
 
 def test_what_landed_late_is_looked_for_piece_by_piece(

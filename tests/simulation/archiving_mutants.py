@@ -126,7 +126,7 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "deleted though it is named",
         80,
-        _words(passes.delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
+        _words(passes._delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
         scenario=_swept,
     ),
     _mutant("listed after the rows", 80, scenario=_swept, passes__sweep=listed_last),

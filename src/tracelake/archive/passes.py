@@ -163,22 +163,40 @@ def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[
     Raises StorageError, OSError where some are not: one that cannot be deleted stops no others, and a store that is
     away is not asked for all of them.
     """
-    condemned = [path for path in paths if store.condemn(path)]
-    deleted: list[str] = []
     failures: list[Exception] = []
-    for path in condemned:
-        try:
-            objects.delete(path)
-            deleted.append(path)
-        except (StorageError, OSError) as error:
-            failures.append(error)
-            if len(failures) == ARCHIVE_DELETES_FAILED_MAX:
-                break
-    if deleted:
-        store.forget(deleted)
+    deleted = _delete_condemned(store, objects, paths, failures)
     if failures:
         raise failures[0]
+    return deleted
+
+
+def _delete_condemned(
+    store: ArchiveStore, objects: ObjectStore, paths: Sequence[str], failures: list[Exception]
+) -> int:
+    """Do as `delete_condemned`, and note what fails."""
+    condemned = [path for path in paths if store.condemn(path)]
+    deleted = _delete(objects, condemned, failures)
+    if deleted:
+        store.forget(deleted)
     return len(deleted)
+
+
+def _delete(objects: ObjectStore, paths: Sequence[str], failures: list[Exception]) -> list[str]:
+    """Delete objects, and return those that are gone; note what fails, some in a row at most."""
+    deleted: list[str] = []
+    in_a_row = 0
+    for path in paths:
+        try:
+            objects.delete(path)
+        except (StorageError, OSError) as error:
+            failures.append(error)
+            in_a_row += 1
+            if in_a_row == ARCHIVE_DELETES_FAILED_MAX:
+                break
+        else:
+            deleted.append(path)
+            in_a_row = 0
+    return deleted
 
 
 def sweep(
@@ -191,14 +209,17 @@ def sweep(
     """Delete uploads that came to nothing, and objects that no row knows; return how many.
 
     Objects are listed first and rows are read then: an upload has its row before its first byte, and keeps it until it
-    can never be named, so what has none is nobody's. `stopping` is asked between some of them.
+    can never be named, so what has none is nobody's. `stopping` is asked between some of them. What cannot be deleted
+    keeps no other; it is raised at the end.
     """
-    deleted = delete_condemned(store, objects, [left.path for left in store.leftovers(began_before_ns)])
+    failures: list[Exception] = []
+    leftovers = [left.path for left in store.leftovers(began_before_ns)]
+    deleted = _delete_condemned(store, objects, leftovers, failures)
     ours = (info.path for info in objects.list("") if is_ours(info.path))
     for listed in batches(ours, lambda _path: 1, OBJECTS_LISTED_AT_ONCE):
         if stopping():
             break
-        for path in store.unknown(listed):
-            objects.delete(path)
-            deleted += 1
+        deleted += len(_delete(objects, store.unknown(listed), failures))
+    if failures:
+        raise failures[0]
     return deleted
