@@ -16,7 +16,8 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
 from tracelake import limits
-from tracelake.archive import passes
+from tracelake._errors import StorageError, TracelakeError
+from tracelake.archive import passes, restoring
 from tracelake.archive.model import HotSnapshot, Stored
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.database import _SQLITE_PRAGMAS, TrackingDatabase
@@ -32,6 +33,7 @@ OF_SQL = {
     "archive.settings",
     "tracking.database",
     "tracking.outbox",
+    "storage.answered",
 }
 """What may run in a transaction that writes: what makes statements, and decides on rows."""
 
@@ -135,6 +137,45 @@ def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
     cleared = "connection.execute(update(trace_info).where(*of).values(spans_location=ARCHIVE_REPO), places)"
     each = f"[{cleared.replace('places', 'each')} for each in places]"
     assert_caught(Broken("a statement a trace", ArchiveStore._clear, cleared, each), check)
+
+
+def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
+    """A deletion writes what the pipeline is still to read of each trace: writers wait for that of a few."""
+    lake = make("trace")
+
+    def check() -> None:
+        ids = [trace_id(number) for number in range(1, 8)]
+        for each in range(1, 8):
+            lake.write((each, 1), commit=False)
+        with watched(lake) as writes:
+            assert lake.archive.delete(ids) == ids
+        assert len(writes.statements) == 4
+        for each in range(1, 8):
+            lake.write((each, 1), commit=False)
+        deleted, failed = ArchiveStore.delete, dict[str, TracelakeError]()
+
+        def fails_at_last(self: ArchiveStore, places: Any) -> list[str]:
+            if ids[6] in places:
+                raise StorageError("away")
+            return deleted(self, places)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ArchiveStore, "delete", fails_at_last)
+            assert lake.archive.delete(ids, failed.__setitem__) == ids[:6]
+            assert [*failed] == ids[6:]
+            with pytest.raises(StorageError, match="away"):
+                lake.archive.delete(ids)
+        assert lake.hot(range(1, 8)) == [7]
+        assert lake.archive.delete(ids) == ids[6:]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(restoring, "ARCHIVE_FINALIZE_TRACES", 2)
+        check()
+        for rule in (
+            Broken("a few at a time", restoring.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
+            Broken("what fails is told", restoring.delete_traces, "places.keys() - set(gone)", "()"),
+        ):
+            assert_caught(rule, check)
 
 
 def test_what_is_cleared_is_not_written_again(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from tracelake.archive.layouts import count_spans, path_in, read_archived
 from tracelake.archive.passes import delete_condemned
 from tracelake.archive.rows import is_still_at
 from tracelake.archive.store import ArchiveStore
-from tracelake.limits import ARCHIVE_RESTORE_TRIES_MAX
+from tracelake.batching import batches
+from tracelake.limits import ARCHIVE_FINALIZE_TRACES, ARCHIVE_RESTORE_TRIES_MAX
 from tracelake.storage import ObjectStore
 from tracelake.tracking.schema import LAKE_LOCATION, TRACKING_STORE
 
@@ -89,7 +90,8 @@ def delete_traces(
 
     `objects` is None where no trace is in a repository, and an error where it cannot be opened. A trace that is
     archived or restored meanwhile stays, and is not among them: call again. `on_failed` is told each that stays because
-    nobody can say which object it has; without it the first such error is raised, once the others are gone.
+    nobody can say which object it has, or the tracking store failed; without it the first such error is raised, once
+    the others are gone.
     """
     places: dict[str, tuple[str | None, str]] = {}
     failed: dict[str, TracelakeError] = {}
@@ -99,7 +101,15 @@ def delete_traces(
             places[trace_id] = (location, _path(objects, location))
         except TracelakeError as error:
             failed[trace_id] = error
-    gone = store.delete(places)
+    gone: list[str] = []
+    for some in batches(
+        sorted(places), lambda _: 1, ARCHIVE_FINALIZE_TRACES
+    ):  # writers wait for each of them
+        try:
+            gone += store.delete({trace_id: places[trace_id] for trace_id in some})
+        except TracelakeError as error:
+            failed |= dict.fromkeys(places.keys() - set(gone), error)
+            break
     if objects is not None and not isinstance(objects, TracelakeError):
         _clean_up(store, objects, sorted({places[trace_id][1] for trace_id in gone} - {""}))
     for trace_id, why in failed.items():

@@ -20,7 +20,7 @@ ARCHIVE_TASKS_AT_ONCE: Final = 64
 ARCHIVE_PASS_TRACES: Final = 20_000
 """Traces that one pass of a server's scheduler takes. Beyond: another follows at once, if this one archived some."""
 ARCHIVE_FINALIZE_TRACES: Final = 64
-"""Traces whose payloads one transaction clears: writers wait for it. Beyond: the next transaction."""
+"""Traces whose payloads one transaction clears, or that it deletes: writers wait. Beyond: the next transaction."""
 ARCHIVE_FINALIZE_BYTES: Final = 8 * MIB
 """Their OTLP, uncompressed; a larger trace is cleared alone. Beyond: the next transaction."""
 ARCHIVE_UPLOADS_AT_ONCE: Final = 8
