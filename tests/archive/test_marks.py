@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,12 +13,13 @@ from sqlalchemy import update
 from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
 from tests.broken import Broken, assert_caught
-from tests.tracking.requests import request
+from tests.tracking.requests import request, trace_id
 from tracelake.archive import archive as archives
+from tracelake.archive import candidates
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.one_pass import OnePass, share_of
-from tracelake.archive.retention import ARCHIVE_NOW_TAG
+from tracelake.archive.retention import ARCHIVE_NOW_TAG, cutoff_ns
 from tracelake.tracking.schema import trace_info
 
 
@@ -181,3 +183,55 @@ def test_a_mark_that_is_set_while_a_pass_runs_is_for_the_next_one(hot: HotLake) 
     changed(hot, 1)
     broken = Broken("as it is now", OnePass.take, ", marks[", ", dict(self.candidates.marks())[")
     assert_caught(broken, lambda: changed(hot, 2))
+
+
+def come(lake: HotLake, number: int, *, commit: bool = False) -> None:
+    """Let a trace come that begins now, and of which the pipeline has nothing yet unless it commits."""
+    lake.write((number, 1), commit=commit)
+    begins_now = update(trace_info).where(trace_info.c.trace_id == trace_id(number))
+    with lake.tracking.database.writing() as connection:
+        connection.execute(begins_now.values(start_ns=time.time_ns()))
+
+
+def while_traces_come(lake: HotLake) -> None:
+    """Check that a mark is done though a trace waits in each pass; and that one that is set anew is of its own time."""
+    come(lake, 1)
+    tag(lake, ARCHIVE_NOW_TAG, "{}")
+    assert lake.archive.run().fates == {"waiting": 1}
+    lake.commit()
+    come(lake, 2)
+    assert lake.archive.run().fates == {"archived": 1}
+    tag(lake, ARCHIVE_NOW_TAG, "{}")  # which it was not before: the pass has taken it away
+    lake.commit()
+    assert lake.archive.run().fates == {"archived": 1}
+    assert not lake.archive.marks()
+
+
+def for_long(lake: HotLake) -> None:
+    """Check that a mark is not for ever of the time when it was seen: it may have been taken away, and set anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(candidates, "_SEEN_NS", 0)
+        come(lake, 1)
+        tag(lake, ARCHIVE_NOW_TAG, "{}")
+        assert lake.archive.run().fates == {"waiting": 1}
+        come(lake, 2, commit=True)
+        assert lake.archive.run().fates == {"archived": 2}
+
+
+def test_a7_archive_now_ends_while_traces_come(folders: Iterator[Path]) -> None:
+    """What begins once it was seen is none of what it asks for: else there is always some that waits."""
+
+    def check() -> None:
+        for each in (while_traces_come, for_long):
+            lake = HotLake(next(folders), layout="trace")
+            with closing(lake.tracking), closing(lake.lake):
+                each(lake)
+
+    check()
+    for rule in (
+        Broken("it is kept when it was seen", Candidates.marks, ".get(mark, now_ns)", ".get('', now_ns)"),
+        Broken("that counts", cutoff_ns, "if asked_ns is None", "if True"),
+        Broken("what is asked for anew is", Candidates.done_at_once, "self._seen_ns.pop(", "{}.pop("),
+        Broken("not for long", Candidates._due, "max(seen_ns, now_ns - _SEEN_NS)", "seen_ns"),
+    ):
+        assert_caught(rule, check)

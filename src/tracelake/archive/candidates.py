@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
@@ -20,7 +21,7 @@ from tracelake.archive.retention import (
     retention_of_tag,
 )
 from tracelake.archive.scheduling import Marks
-from tracelake.limits import ARCHIVE_LOOK_TRACES, TRACKING_IDS_AT_ONCE
+from tracelake.limits import ARCHIVE_LOOK_TRACES, ARCHIVE_NOW_SEEN_S, TRACKING_IDS_AT_ONCE
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
@@ -35,6 +36,7 @@ from tracelake.tracking.store import TrackingStore
 
 Said: TypeAlias = tuple[str | None, dict[str, str]]
 """The workspace of an experiment, None where all share it, and the tags that the archive reads."""
+_SEEN_NS: Final = ARCHIVE_NOW_SEEN_S * 10**9
 _SILENT: Final[Said] = (None, {})
 
 
@@ -43,6 +45,8 @@ class Candidates:
 
     def __init__(self, tracking: TrackingStore) -> None:
         self._database, self._lake = tracking.database, tracking.lake
+        self._seen_ns: dict[tuple[str, str], int] = {}
+        """When marks of archiveNow were seen first: what begins after that is none of what they ask for."""
 
     def due(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
         """Return experiments that have traces, with what of each is hot, archived and due.
@@ -90,7 +94,9 @@ class Candidates:
                 retention_of_tag(tags.get(RETENTION_TAG)),
                 allowed=experiment_id in settings.allowlist,
             )
-            at_once = archive_now_of_tag(tags.get(ARCHIVE_NOW_TAG))
+            mark = tags.get(ARCHIVE_NOW_TAG)
+            at_once = archive_now_of_tag(mark)
+            seen_ns = self._seen_ns.get((experiment_id, mark or ""), now_ns)
         except UsageError as error:
             return replace(due, problem=str(error))
         return replace(
@@ -98,7 +104,7 @@ class Candidates:
             retention=resolved.text,
             source=resolved.source,
             is_now=at_once is not None,
-            cutoff_ns=cutoff_ns(resolved.text, at_once, now_ns),
+            cutoff_ns=cutoff_ns(resolved.text, at_once, now_ns, max(seen_ns, now_ns - _SEEN_NS)),
         )
 
     def older(self, due: Sequence[ArchiveDue], cutoff: int) -> list[ArchiveDue]:
@@ -126,6 +132,7 @@ class Candidates:
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""
+        self._seen_ns.pop((experiment_id, value), None)  # the same may be asked for anew
         tags = experiment_tags.c
         with self._database.writing() as connection:
             connection.execute(
@@ -144,7 +151,10 @@ class Candidates:
             tags.lake == self._lake, tags.key == ARCHIVE_NOW_TAG
         )
         with self._database.reading() as connection:
-            return frozenset((row.experiment_id, row.value) for row in connection.execute(query))
+            marks = frozenset((row.experiment_id, row.value) for row in connection.execute(query))
+        now_ns = time.time_ns()
+        self._seen_ns = {mark: self._seen_ns.get(mark, now_ns) for mark in marks}
+        return marks
 
     def done_where_nothing_is_hot(self, due: Sequence[ArchiveDue], marks: Marks) -> None:
         """Clear archiveNow, as `marks` had it, of experiments that are not among those with hot traces."""

@@ -84,13 +84,19 @@ def archive_now_of_tag(value: str | None) -> ArchiveNow | None:
     return ArchiveNow(duration_ns(text))
 
 
-def cutoff_ns(retention: str | None, now: ArchiveNow | None, now_ns: int) -> int | None:
-    """Return the start before which traces are due; None where none is. The later of what is asked for counts."""
+def cutoff_ns(
+    retention: str | None, now: ArchiveNow | None, now_ns: int, asked_ns: int | None = None
+) -> int | None:
+    """Return the start before which traces are due; None where none is. The later of what is asked for counts.
+
+    What is asked for at once is of the time when it was asked for, `asked_ns`: else it would never be done where traces
+    come without a pause, of which the last always wait.
+    """
     cutoffs = []
     if retention is not None:
         cutoffs.append(now_ns - duration_ns(retention))
     if now is not None:
-        cutoffs.append(now_ns - now.older_than_ns)
+        cutoffs.append((now_ns if asked_ns is None else asked_ns) - now.older_than_ns)
     return (
         max((0, *cutoffs)) if cutoffs else None
     )  # no trace began before 1970, and no database counts so far back

@@ -76,6 +76,9 @@ OPERATION_ANSWER_WAIT_S: Final = 10.0
 """How long the answer to a request that began one waits for its end. Beyond: 202, with its id to ask again with."""
 ARCHIVE_POLL_S: Final = 5.0
 """How long a server waits between looks for experiments that are marked archiveNow. Beyond: it looks."""
+ARCHIVE_NOW_SEEN_S: Final = 600
+"""How long a mark archiveNow that is not done is of the time when it was first seen. Beyond: it is of so long before
+the pass."""
 ARCHIVE_STOP_MAX_S: Final = 30.0
 """How long a server that stops waits for the batch of a pass that is under way. Beyond: it leaves it; the next pass, of
 any server, goes on, and a sweep takes its uploads."""
