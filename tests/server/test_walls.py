@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +48,7 @@ from tracelake.lake import annotations as lake_annotations
 from tracelake.lake import hot
 from tracelake.otlp import placing
 from tracelake.search import complete, facets
-from tracelake.server import guard, routes, scope, taking
+from tracelake.server import guard, routes, scope, search_pages, taking
 from tracelake.server.app import create_app
 from tracelake.tables import commit_view, conditions, span_texts, workspaces
 from tracelake.tasks.runners import InProcess
@@ -403,6 +405,36 @@ def test_a_team_sees_its_own(walls: Walls) -> None:
     assert [span["_tier"] for span in hot_one.json()["spans"]] == ["hot"]
     assert (page.status_code, "plain step 1" in page.text) == (200, True)
     assert completed.json()["completions"] == ['service:"plain shop"']
+
+
+def led_to(answer: httpx.Response, rel: str) -> str:
+    """Return where a page leads to, behind it or before it."""
+    (address,) = re.findall(rf'<a href="([^"]*)" rel="{rel}">', answer.text)
+    return unescape(address)
+
+
+def check_pages_of_hits(walls: Walls) -> None:
+    """A page of hits leads to the next with the same key, and that one back, to those of the workspace alone."""
+    for who in ("whole", "a"):
+        (begun,) = walls.answers([Asked("GET", "/search?q=refund&limit=1")], who)
+        following = led_to(begun, "next")
+        (second,) = walls.answers([Asked("GET", following)], who)
+        assert second.status_code == 200, second.text
+        (again,) = walls.answers([Asked("GET", led_to(second, "prev"))], who)
+        assert again.status_code == 200, again.text
+        hits = [re.findall(r'href="(/traces/[^"]*)"', answer.text)[:1] for answer in (begun, second, again)]
+        assert (hits[0], hits[0] == hits[1]) == (hits[2], False)
+
+
+def test_pages_of_hits_go_on_with_the_same_key(walls: Walls) -> None:
+    """Also with a key of one workspace."""
+    check_pages_of_hits(walls)
+
+
+def test_pages_that_lead_to_others_are_caught(walls: Walls) -> None:
+    """The page before one begins as many hits before it as a page has."""
+    broken = Broken("where it begins", search_pages._before, "token.offset - limit", "token.offset")
+    assert_caught(broken, lambda: check_pages_of_hits(walls))
 
 
 def test_pages_of_one_key_are_none_of_another(walls: Walls) -> None:

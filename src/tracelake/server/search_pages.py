@@ -13,7 +13,6 @@ from fastapi.templating import Jinja2Templates
 from tracelake import limits
 from tracelake._errors import EmbeddingError, QueryError, UsageError
 from tracelake.lake.lake import Lake
-from tracelake.search.asked import By
 from tracelake.search.facets import DAY
 from tracelake.search.narrowing import clause_of, narrowed, widened
 from tracelake.search.query import Sort
@@ -24,7 +23,7 @@ from tracelake.server.pages import page_maker
 from tracelake.server.params import Hits, Text
 from tracelake.server.reads import search
 from tracelake.server.render import with_query
-from tracelake.tables.result_pages import PageToken, name_of_search, read_token
+from tracelake.tables.result_pages import PageToken, token_of
 
 FACETS: Final = ("service", "status", "kind", "model", "user", "session", "day")
 SAMPLES: Final = (
@@ -92,7 +91,9 @@ def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         except (QueryError, EmbeddingError, UsageError) as error:
             problem = error
         asked = AskedPage(q, sort, mode)
-        first = asked.token(page).offset if page and not problem else 0
+        # Which search it is of the lake has compared, which knows the workspace.
+        token = token_of(page) if page and not problem else None
+        first = token.offset if token is not None else 0
         character = getattr(problem, "character", None)
         return show(
             request,
@@ -112,7 +113,7 @@ def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
             orders=[] if mode != "text" else asked.orders(),
             modes=asked.modes() if results.vectors or mode != "text" else [],
             newest_url=asked.url() if page else None,
-            previous_url=asked.before(request, page, first, limit) if first else None,
+            previous_url=_before(request, token, limit) if token is not None and first else None,
             next_url=with_query(request, page=results.next_page) if results.next_page else None,
         )
 
@@ -147,14 +148,6 @@ class AskedPage:
             for mode, text in texts.items()
         ]
 
-    def token(self, page: str) -> PageToken:
-        """Read the token of one of its pages. Raises QueryError."""
-        return read_token(page, name_of_search(self.query, None, None, self.sort, *By(self.mode).told))
-
-    def before(self, request: Request, page: str | None, first: int, limit: int) -> str:
-        """Return where the page before one is, which begins at a hit."""
-        return with_query(request, page=str(replace(self.token(page or ""), offset=max(0, first - limit))))
-
 
 def neighbours(hit: Hit) -> dict[str, str]:
     """Return what leads from a hit to spans beside it."""
@@ -163,6 +156,11 @@ def neighbours(hit: Hit) -> dict[str, str]:
         texts[name]: AskedPage(query, "score" if name == "like" else "oldest").url()
         for name, query in hit.neighbours.items()
     }
+
+
+def _before(request: Request, token: PageToken, limit: int) -> str:
+    """Return where the page before one is."""
+    return with_query(request, page=str(replace(token, offset=max(0, token.offset - limit))))
 
 
 def _parted(query: str, character: int) -> tuple[str, str, str]:

@@ -40,13 +40,18 @@ def name_of_search(*asked: str | None) -> str:
     return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()[:16]
 
 
-def read_token(text: str, search: str) -> PageToken:
-    """Read a token of a search. Raises QueryError for what is none, or is one of another search."""
+def token_of(text: str) -> PageToken:
+    """Return what a token says, of whatever search it is. Raises QueryError for what is none."""
     match = _TOKEN.fullmatch(text)
     if match is None:
         raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a result as it is.")
     commit = None if match[1] == _NO_COMMIT else match[1]
-    token = PageToken(commit, int(match[2]), int(match[3]), match[4], match[5] or "")
+    return PageToken(commit, int(match[2]), int(match[3]), match[4], match[5] or "")
+
+
+def read_token(text: str, search: str) -> PageToken:
+    """Read a token of a search. Raises QueryError for what is none, or is one of another search."""
+    token = token_of(text)
     if token.search != search:
         raise QueryError(
             "this page is of another search; ask with the same query, condition, service and order, or without a page."
