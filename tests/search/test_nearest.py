@@ -69,7 +69,7 @@ def test_the_nearest_are_those_of_a_plain_evaluation(data: st.DataObject) -> Non
     if data.draw(st.booleans()) and total:
         vectors = vectors[rng.integers(0, max(1, total // 4), total)]  # many are equal
     vectors *= 10.0 ** data.draw(st.integers(-20, 15))
-    query = rng.standard_normal(dimensions)
+    query = rng.standard_normal(dimensions) * 10.0 ** data.draw(st.integers(-44, 37))
     kept, allowed, gone = set(rows.tolist()), None, np.array([], np.int64)
     if data.draw(st.booleans()):
         allowed = np.sort(rng.permutation(np.append(rows, 5))[: data.draw(st.integers(0, total + 1))])
@@ -86,7 +86,9 @@ def test_the_nearest_are_those_of_a_plain_evaluation(data: st.DataObject) -> Non
     nearest_rows, scores = nearest(blocks, query, most, allowed, gone)
     expected = plainly(rows, vectors, query, metric, most, kept)
     assert nearest_rows.tolist() == [row for row, _ in expected]
-    np.testing.assert_allclose(scores, [score for _, score in expected], rtol=1e-6, atol=2e-9)
+    np.testing.assert_allclose(
+        scores, [score for _, score in expected], rtol=1e-6, atol=2e-9 * float(np.linalg.norm(query))
+    )
 
 
 def check_doubtful() -> None:
@@ -98,6 +100,18 @@ def check_doubtful() -> None:
         nearest_rows, _ = nearest([block_of(range(400), vectors)], query, 20)
         expected = plainly(np.arange(400), vectors, query, "cosine", 20, set(range(400)))
         assert nearest_rows.tolist() == [row for row, _ in expected]
+
+
+def check_lengths() -> None:
+    """Compare with vectors of any length, nearly none and nearly beyond all numbers of 32 bits."""
+    rng = np.random.default_rng(2)
+    vectors = rng.standard_normal((2_000, 8)).astype(np.float32)
+    direction = rng.standard_normal(8)
+    for length in (1e-44, 1.0, 1e37, 1e38):
+        query = direction / np.linalg.norm(direction) * length
+        nearest_rows, _ = nearest([block_of(range(2_000), vectors, "dot")], query, 10)
+        expected = plainly(np.arange(2_000), vectors, query, "dot", 10, set(range(2_000)))
+        assert nearest_rows.tolist() == [row for row, _ in expected], length
 
 
 def check_many() -> None:
@@ -129,6 +143,11 @@ def test_many_vectors_and_few_that_count() -> None:
     check_doubtful()
 
 
+def test_a_vector_of_any_length_has_its_nearest() -> None:
+    """Where vectors are compared by their product, what is compared with has the length that it has."""
+    check_lengths()
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -137,6 +156,12 @@ def test_many_vectors_and_few_that_count() -> None:
             nearest,
             "middle + error >= least",
             "middle >= least",
+        ),
+        Broken(
+            "codes are multiplied with a length of 1",
+            nearest_module._bounds,
+            "query / np.linalg.norm(query)",
+            "query",
         ),
         Broken("the least is that of the worst case", nearest, "middle - error for", "middle + error for"),
         Broken(
@@ -161,6 +186,7 @@ def test_each_rule_is_held(broken: Broken) -> None:
     def check() -> None:
         check_doubtful()
         check_many()
+        check_lengths()
 
     assert_caught(broken, check)
 

@@ -63,13 +63,14 @@ def vector_of(blocks: Sequence[VectorBlock], row: int) -> Doubles | None:
 
 
 def _bounds(block: VectorBlock, query: Doubles, held: Places | None) -> tuple[Doubles, Doubles]:
-    """Return about what the score of each vector is, and by how much it may be more or less."""
+    """Return about what each score would be with a query of length 1, and by how much it may be more or less."""
     if held is not None and 2 * len(held) > len(block.rows):
         # One after another they are read faster than most of them are picked.
         middle, error = _bounds(block, query, None)
         return middle[held], error[held]
     number = len(block.rows) if held is None else len(held)
-    narrow = query.astype(np.float32)
+    # Of any other length products may be beyond the numbers of 32 bits.
+    narrow = (query / np.linalg.norm(query)).astype(np.float32)
     products = np.empty(number, np.float32)
     chunk = np.empty((min(VECTORS_AT_ONCE, number), len(query)), np.float32)
     for start in range(0, number, VECTORS_AT_ONCE):
@@ -78,7 +79,7 @@ def _bounds(block: VectorBlock, query: Doubles, held: Places | None) -> tuple[Do
         np.dot(chunk[: stop - start], narrow, out=products[start:stop])
     which = slice(None) if held is None else held
     norms = block.norms[which].astype(np.float64)
-    return products * block.scales[which] * norms, block.errors[which] * norms * float(np.linalg.norm(query))
+    return products * block.scales[which] * norms, block.errors[which] * norms
 
 
 def _scores(block: VectorBlock, query: Doubles, places: Places) -> Doubles:
