@@ -56,10 +56,17 @@ def said(trace: int, span: int, text: str, **fields: Any) -> dict[str, Any]:
     return a_span(trace, span, attributes=[{"key": "input.value", "value": {"stringValue": text}}], **fields)
 
 
-def ingest(lake: Lake, folder: Path, number: int, *spans: dict[str, Any], service: str = "shop") -> None:
+def ingest(
+    lake: Lake,
+    folder: Path,
+    number: int,
+    *spans: dict[str, Any],
+    service: str = "shop",
+    workspace: str = "",
+) -> None:
     """Ingest one transaction."""
     path = folder / f"{number}.jsonl"
-    path.write_bytes(a_line(*spans, service=service))
+    path.write_bytes(a_line(*spans, service=service, workspace=workspace))
     assert lake.ingest(path, runner=InProcess()).bad == ()
 
 
@@ -232,6 +239,33 @@ def test_spans_that_mean_the_same_as_one(lake: Lake, tmp_path: Path) -> None:
     assert [one.trace_id[-1] for one in lake.search(f"like:{hit.id}", mode="semantic")] == ["2"]
     with pytest.raises(QueryError, match=r"at character 1: the span .* is not here"):
         lake.search(f"like:{'0' * 32}-{'0' * 16}", mode="semantic")
+
+
+@pytest.mark.parametrize("other", ["team-b", "TEAM-A"])
+@pytest.mark.parametrize("last", ["team-a", "other"])
+def test_a_span_of_another_workspace_with_the_same_ids_is_not_compared_with(
+    lake: Lake, tmp_path: Path, other: str, last: str
+) -> None:
+    """W11: of the rows with these ids that of the workspace counts, whichever came first, or none."""
+    for number, whose in enumerate(["other", "team-a"] if last == "team-a" else ["team-a", "other"]):
+        if whose == "other":
+            spans = [said(0, 0, "weather"), said(0, 1, "weather")]
+            ingest(lake, tmp_path, number, *spans, workspace=other)
+        else:
+            spans = [said(0, 0, "refund"), said(1, 0, "refund it"), said(2, 0, "weather is")]
+            ingest(lake, tmp_path, number, *spans, workspace="team-a")
+    rebuild(lake)
+    mine, shared, theirs = lake.within("team-a"), *(f"{1:032x}-{span:016x}" for span in (1, 2))
+
+    def check() -> None:
+        lake._opened.forget_view()
+        for mode in ("semantic", "hybrid"):
+            assert [one.trace_id[-1] for one in mine.search(f"like:{shared}", mode=mode)][:1] == ["2"]
+            with pytest.raises(QueryError, match=r"at character 1: the"):
+                mine.search(f"like:{theirs}", mode=mode)
+
+    check()
+    assert_caught(Broken("of the workspace", Vectors.vector_of_span, "=workspace)", "=None)"), check)
 
 
 def test_conditions_that_leave_many_are_met_by_all_hits(

@@ -12,13 +12,13 @@ import tantivy
 from tracelake.limits import SEMANTIC_RESULTS_KEPT
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import Counted, Only, RawFacet, check, count, only
-from tracelake.search.grammar import Everything, Node, Text
-from tracelake.search.likeness import SPAN, TextsOf, alike_in
+from tracelake.search.grammar import Everything, Node
+from tracelake.search.likeness import TextsOf, alike_in
 from tracelake.search.live import NOBODY, RowIds
 from tracelake.search.meaning import Meant, meant
 from tracelake.search.opening import Opened
 from tracelake.search.raw_hits import RawHit, raw_hit
-from tracelake.search.semantic import Mode, Ranked, Vector, Vectors, no_span, ranked
+from tracelake.search.semantic import Mode, Ranked, Vector, Vectors, ranked
 from tracelake.search.stumbling import blame
 from tracelake.search.syntax import compiled, only_of, tree
 
@@ -100,7 +100,6 @@ class ByMeaning:
                 parts = Meant("", None, None if isinstance(node, Everything) else node)
             if parts.condition is None and asked.only:
                 parts = Meant(parts.text, parts.like, Everything())
-            self._check_like(parts.like, asked.workspace)
             words = query_of(node) if asked.mode == "hybrid" else None
             return ranked(
                 asked.mode,
@@ -111,17 +110,10 @@ class ByMeaning:
                 asked.vector,
                 words,
                 query_of,
+                asked.workspace,
             )
         except ValueError as error:
             raise blame(asked.query, error) from error
-
-    def _check_like(self, like: Text | None, workspace: str | None) -> None:
-        """Raise Refused for a span of another workspace, as for one that is not there."""
-        ids = None if like is None or workspace is None else SPAN.fullmatch(like.text.lower())
-        if like is not None and ids is not None:
-            here = self._texts_of is not None and self._texts_of(ids[1], ids[2], workspace) is not None
-            if not here:
-                raise no_span(like)
 
 
 def rows_gone(opened: Opened) -> RowIds:

@@ -17,6 +17,7 @@ from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.limits import SEMANTIC_FARTHER
 from tracelake.search.embedder import call, load_for
+from tracelake.search.facets import count, only
 from tracelake.search.fusion import fused
 from tracelake.search.grammar import Node, Refused, Text
 from tracelake.search.likeness import SPAN
@@ -111,23 +112,25 @@ class Vectors:
             )
         return numbers / length if self.settings.metric == "cosine" else numbers
 
-    def vector_of_span(self, searcher: tantivy.Searcher, schema: tantivy.Schema, like: Text) -> Doubles:
-        """Return the vector of a span, by both of its ids. Raises Refused where it has none."""
+    def vector_of_span(
+        self, searcher: tantivy.Searcher, schema: tantivy.Schema, like: Text, workspace: str | None
+    ) -> Doubles:
+        """Return the vector of a span, by both of its ids and its workspace. Raises Refused where it has none."""
         ids = SPAN.fullmatch(like.text.lower())
         if ids is None:
             raise Refused(like.place, "like: takes a span, as its trace id and its span id with - between")
+        here = only(service=None, workspace=workspace)
         of_trace = tantivy.Query.term_query(schema, "trace", ids[1], "basic")
         for row, address in searcher.search(of_trace, searcher.num_docs, order_by_field="row").hits:
             if searcher.doc(address)["id"][0][16:24].hex() == ids[2]:
                 vector = vector_of(self.blocks, int(row))
-                if vector is not None:
+                # Workspaces that send the same ids have a row each (W11).
+                this = tantivy.Query.term_set_query(schema, "row", [int(row)])
+                if vector is not None and count(searcher, this, (), here).total:
                     return self.checked(vector.tolist())
-        raise no_span(like)
-
-
-def no_span(like: Text) -> Refused:
-    """Return the error for a span that is not there."""
-    return Refused(like.place, f"the span {like.text} is not here, or has no vector; take both ids of a hit")
+        raise Refused(
+            like.place, f"the span {like.text} is not here, or has no vector; take both ids of a hit"
+        )
 
 
 def ranked(
@@ -139,6 +142,7 @@ def ranked(
     vector: Vector | None,
     words: tantivy.Query | None,
     compiled: Callable[[Node], tantivy.Query | None],
+    workspace: str | None = None,
 ) -> Ranked:
     """Return the rows that a search by meaning finds, in order.
 
@@ -151,12 +155,13 @@ def ranked(
         vector: what to compare with, instead of the words.
         words: the whole query, for its hits; of hybrid searches only.
         compiled: makes a query of a condition.
+        workspace: of which a span must be to compare with it.
     """
     own: tantivy.Query | None = None
     if vector is not None:
         target = vectors.checked(vector)
     elif asked.like is not None:
-        target = vectors.vector_of_span(searcher, schema, asked.like)
+        target = vectors.vector_of_span(searcher, schema, asked.like, workspace)
         trace = asked.like.text.lower()[:32]
         own = tantivy.Query.term_query(schema, "trace", trace, "basic")
     elif asked.text.strip():
