@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Event, Semaphore
 from typing import Any
 
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.pipeline.spans import a_line, a_span
 from tests.search.embedders import HERE, bag
 from tests.server.client import Client
 from tests.server.faults import FaultyStore
-from tracelake import Lake
+from tracelake import Lake, limits
 from tracelake.limits import VECTOR_PARAMETER_MAX_CHARS
 from tracelake.search import embedder
+from tracelake.server import reads
 from tracelake.server.app import create_app
+from tracelake.tables.large_reads import Turns
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import Inbox
 
@@ -140,3 +145,61 @@ def test_a_function_that_fails_or_is_gone_is_said_in_the_page(
     assert 'value="refund money"' in failed.text
     assert "Traceback" not in failed.text
     assert client.get("/search?q=refund").status_code == 200
+
+
+def check_slow(client: Client, lake: Lake) -> None:
+    """Ask while a function does not answer: so many wait for it, few for these, and others are answered at once."""
+    from tests.search import embedders  # noqa: PLC0415
+
+    let_go, begun, before = Event(), Semaphore(0), embedders.bag_of_words
+
+    def wait(texts: list[str]) -> Any:
+        begun.release()
+        assert let_go.wait(HANG_S)
+        return before.function(texts)
+
+    url, most = "/api/v1/search?q=refund+{}&mode=semantic", limits.SEMANTIC_SEARCHES_AT_ONCE_MAX
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(most) as threads:
+        patch.setattr(embedders, "bag_of_words", embedder.embedder(dimensions=32, version="1")(wait))
+        patch.setattr(limits, "LARGE_TRACES_WAITING_MAX", 0)
+        waiting = [
+            threads.submit(reads.search, lake, "refund " * number, None, 9, mode="hybrid")
+            for number in range(1, most + 1)
+        ]
+        try:
+            assert all(begun.acquire(timeout=HANG_S) for _ in waiting)
+            for path in (url.format("more"), "/search?q=refund+more&mode=hybrid"):
+                refused = client.get(path)
+                assert (refused.status_code, "search again later" in refused.text) == (503, True)
+                assert refused.headers["retry-after"]
+            vector = ",".join(map(str, bag("refund")))
+            for path in ("/api/v1/search?q=refund", f"/api/v1/search?q=*&mode=semantic&vector={vector}"):
+                assert client.get(path).status_code == 200
+        finally:
+            let_go.set()
+        assert all(each.result() for each in waiting)
+        assert client.get(url.format("again")).status_code == 200
+
+
+def test_a_function_that_is_slow_keeps_few_threads_of_a_server(client: Client, real_lake: Lake) -> None:
+    """Who asks for anything else does not wait for it."""
+    check_slow(client, real_lake)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        Broken("a turn ends", reads._turn, "_BY_MEANING.end()", "pass"),
+        Broken("a vector needs none", reads._turn, " or vector is not None", ""),
+        Broken("words need none", reads._turn, '(None, "text")', "()"),
+    ],
+    ids=lambda broken: broken.rule,
+)
+def test_broken_turns_are_caught(
+    client: Client, real_lake: Lake, monkeypatch: pytest.MonkeyPatch, broken: Broken
+) -> None:
+    """Each rule of turns is noticed when it is gone."""
+    monkeypatch.setattr(
+        reads, "_BY_MEANING", Turns(limits.SEMANTIC_SEARCHES_AT_ONCE_MAX, "search again later")
+    )
+    assert_caught(broken, lambda: check_slow(client, real_lake))

@@ -28,7 +28,7 @@ LARGE_TRACE_ROWS_BYTES: Final = 32 * MIB
 LARGE_TRACES_ANSWERED_MAX: Final = 4
 """Answers with such a trace that are made, or were and are not sent yet, of one process. Beyond: they wait."""
 LARGE_TRACES_WAITING_MAX: Final = 8
-"""Requests that wait for one of these: each has a thread that others need. Beyond: 503."""
+"""Requests that wait for one of these, or to search by meaning: each has a thread that others need. Beyond: 503."""
 LOOKED_UP_TRACES_MAX: Final = 64
 """Traces whose rows are looked up without a query. Beyond: by one, which takes several processors."""
 READ_THROUGH_MAX_BYTES: Final = 64 * 1024

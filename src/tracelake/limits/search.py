@@ -120,6 +120,9 @@ EMBEDDING_BATCH_TEXTS: Final = 128
 """Texts that the function of the user is given at a time. Beyond: the next so many."""
 EMBEDDING_CALL_MAX_S: Final = 60.0
 """How long one call of it may take. Beyond: it failed, and nobody waits for it any more."""
+SEMANTIC_SEARCHES_AT_ONCE_MAX: Final = 8
+"""Searches of one server that ask it: each has a thread that others need, for as long as it takes. Beyond: as many
+wait as for large traces, and others are answered 503."""
 EMBEDDING_FAILURES_MAX: Final = 20
 """Failed calls of it while one part is built. Beyond: it is not called, and the other spans have no vector."""
 EMBEDDING_FAILED_MAX_S: Final = 60.0

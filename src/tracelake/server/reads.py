@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
@@ -15,8 +16,13 @@ from tracelake.results import Row
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
+from tracelake.tables.large_reads import Turns
 from tracelake.tables.traces import IN_ORDER
 
+_BY_MEANING: Final = Turns(
+    limits.SEMANTIC_SEARCHES_AT_ONCE_MAX,
+    "other searches by meaning wait for the function that makes vectors; search again later, or by words",
+)
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 ORDER_BY: dict[Order, str] = {
@@ -105,17 +111,31 @@ def search(
     mode: Mode | None = None,
     vector: Sequence[float] | None = None,
 ) -> SearchResults:
-    """Return a page of a search, by words or meaning, in one service or in all."""
-    return lake.search(
-        query,
-        service=service or None,
-        limit=limit,
-        mode=mode,
-        vector=vector,
-        sort=sort,
-        facets=facets,
-        page=page,
-    )
+    """Return a page of a search, by words or meaning, in one service or in all. Raises BackPressureError."""
+    with _turn(mode, vector):
+        return lake.search(
+            query,
+            service=service or None,
+            limit=limit,
+            mode=mode,
+            vector=vector,
+            sort=sort,
+            facets=facets,
+            page=page,
+        )
+
+
+@contextmanager
+def _turn(mode: Mode | None, vector: Sequence[float] | None) -> Iterator[None]:
+    """Wait for a turn where the function of the user is asked, which may take as long as it likes."""
+    if mode in (None, "text") or vector is not None:
+        yield
+        return
+    _BY_MEANING.begin()
+    try:
+        yield
+    finally:
+        _BY_MEANING.end()
 
 
 def find_span(lake: Lake, trace_id: str, span_id: str, workspace: str | None = None) -> Row:

@@ -16,11 +16,14 @@ from typing import Final
 from tracelake import limits
 from tracelake._errors import BackPressureError
 
+_TOO_MANY: Final = "other large traces take too long to be read; read this one again later"
+
 
 class Turns:
-    """So many at a time, and few who wait for them. Threads may share it."""
+    """So many at a time, and few who wait for them; others are told why. Threads may share it."""
 
-    def __init__(self, at_once: int) -> None:
+    def __init__(self, at_once: int, refusal: str = _TOO_MANY) -> None:
+        self._refusal = refusal
         self._free = Semaphore(at_once)
         self._lock = Lock()
         self._waiting = 0
@@ -31,11 +34,11 @@ class Turns:
             return
         with self._lock:
             if self._waiting >= limits.LARGE_TRACES_WAITING_MAX:
-                raise _too_many()
+                raise BackPressureError(self._refusal)
             self._waiting += 1
         try:
             if not self._free.acquire(timeout=limits.HOT_TRACE_WAIT_S):
-                raise _too_many()
+                raise BackPressureError(self._refusal)
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -96,7 +99,3 @@ def begin_large_read() -> None:
     """Wait for a turn where a request is answered. Raises BackPressureError."""
     if (reads := _OF_REQUEST.get()) is not None:
         reads.begin()
-
-
-def _too_many() -> BackPressureError:
-    return BackPressureError("other large traces take too long to be read; read this one again later")
