@@ -192,6 +192,7 @@ def test_every_setting_is_in_the_fingerprint() -> None:
         ('["a"]', None),
         ("[null]", None),
         ("[[1]]", None),
+        ("[" * 100_000, None),
         ("not base64!", None),
         ("AAAAA===", None),
         ("YWJj", None),
@@ -203,6 +204,12 @@ def test_vectors_in_attributes(value: str, expected: list[float] | None) -> None
     """An array of numbers, or float32 in base64; anything else is none, and never an error."""
     vector = vector_in(value)
     assert (None if vector is None else vector.tolist()) == expected
+
+
+def test_a_vector_that_is_nested_too_deep_is_caught() -> None:
+    """Or it would keep all spans that came with it from the tables."""
+    broken = Broken("never an error", vector_in, ", RecursionError", "")
+    assert_caught(broken, lambda: test_vectors_in_attributes("[" * 100_000, None))
 
 
 def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:

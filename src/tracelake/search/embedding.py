@@ -126,7 +126,7 @@ class AttributeSource:
 
 def vector_in(value: str) -> Floats | None:
     """Return the vector that the text of an attribute holds, None where it holds none."""
-    with suppress(ValueError, binascii.Error, msgspec.MsgspecError, OverflowError):
+    with suppress(ValueError, binascii.Error, msgspec.MsgspecError, OverflowError, RecursionError):
         if value.startswith("["):
             numbers = msgspec.json.decode(value)
             if not all(type(number) in (int, float) for number in numbers):
