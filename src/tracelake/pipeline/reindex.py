@@ -79,7 +79,9 @@ class Rebuild:
         self._progress = progress
         self._objects = builder.objects
         self._repository = Repository(builder.key_value, builder.objects)
-        self._vectors = self._standing_vectors(first) if vectors == AS_BEFORE else vectors
+        self._first = first
+        self._told = vectors
+        self._vectors = self._wanted_vectors()
         self._builds: list[str] = []
         self._begin(self._chosen or self._standing_analyzer() or named(first.text))
 
@@ -97,8 +99,10 @@ class Rebuild:
             replaced, later, now = self._later()
             # After the look at what is to be replaced: the commit will take the place of nothing else.
             standing = self._standing_analyzer() if self._chosen is None else None
-            if standing not in (None, self._analyzer):  # somebody has chosen another meanwhile
-                self._begin(standing)
+            vectors = self._wanted_vectors()
+            if standing not in (None, self._analyzer) or vectors != self._vectors:
+                self._vectors = vectors  # somebody has chosen others meanwhile
+                self._begin(standing or self._analyzer)
                 self._extend(None)
                 continue
             while (end := max((part.upper for part in later if part.lower < self._upper), default=0)) > 0:
@@ -113,14 +117,17 @@ class Rebuild:
 
     def _standing_analyzer(self) -> Analyzer | None:
         """Return the analyzer of the index that the next transaction builds on, None where nobody can read that."""
+        standing = self._standing()
+        return None if standing is None else of_fingerprint(standing.fingerprint)
+
+    def _standing(self) -> Manifest | None:
+        """Return the index that the next transaction builds on, None where nobody can read it."""
         head = self._repository.head()
         if head is None:
             return None
-        try:
-            base = base_of(self._repository, self._objects, self._repository.transaction_of(head) + 1)
-        except DamageError:
-            return None
-        return None if base is None else of_fingerprint(base.fingerprint)
+        with suppress(DamageError):
+            return base_of(self._repository, self._objects, self._repository.transaction_of(head) + 1)
+        return None
 
     def _extend(self, end: int | None) -> None:
         """Build the transactions that are not built yet, up to `end`, or else up to the head."""
@@ -178,8 +185,15 @@ class Rebuild:
             sum(each.failed for each in counted),
         )
 
-    def _standing_vectors(self, first: IndexSettings) -> VectorSettings | None:
-        """Return which vectors the index has; where it is damaged, which it had before, or began with."""
+    def _wanted_vectors(self) -> VectorSettings | None:
+        """Return which vectors the index is to have."""
+        return self._standing_vectors() if self._told == AS_BEFORE else self._told
+
+    def _standing_vectors(self) -> VectorSettings | None:
+        """Return which vectors the next transaction has; of a damaged index, which it had before, or began with."""
+        standing = self._standing()
+        if standing is not None:
+            return standing.vectors
         commit_id = self._repository.head()
         for _ in range(INDEX_COMMITS_BACK_MAX):
             if commit_id is None:
@@ -188,7 +202,7 @@ class Rebuild:
                 return vectors_at(self._repository, self._objects, commit_id)
             parents = self._repository.commit(commit_id).parents
             commit_id = parents[0] if parents else None
-        return first.vectors
+        return self._first.vectors
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:
         """Return the manifest to replace, its parts of transactions that are not built, and its upper then."""

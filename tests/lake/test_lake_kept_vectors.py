@@ -1,0 +1,114 @@
+"""Vectors that somebody has turned on stay, whatever is built anew beside it by who was not told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tracelake
+from tests.broken import Broken, assert_caught
+from tests.lake.test_lake_text import FINALIZE
+from tests.lake.test_lake_vectors import ingest, rebuild, said
+from tests.search.embedders import HERE
+from tracelake import Lake
+from tracelake.pipeline.reindex import Rebuild
+from tracelake.search.finalize import finalize, write_marker
+from tracelake.tasks.runners import InProcess
+
+VECTORS = f"{HERE}:bag_of_words"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    """Return a lake of two transactions, without vectors."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        for number in range(2):
+            ingest(lake, tmp_path, number, said(number, 0, "refund"))
+        yield lake
+
+
+def vectors_of(lake: Lake) -> tuple[str | None, int]:
+    """Return which vectors the index has, and how many spans lack theirs."""
+    info = lake.index()
+    assert info is not None
+    return None if info.vectors is None else info.vectors.partition(" ")[0], info.without_vector
+
+
+def rebuilt(lake: Lake, vectors: str | None) -> None:
+    """Build anew as another process does."""
+    with tracelake.open(lake.url) as peer:
+        peer.maintenance.rebuild_index(vectors=vectors, runner=InProcess())
+
+
+def check_beside(lake: Lake, told: str | None, chosen: str, expected: str | None) -> None:
+    """Build anew, and beside it with other vectors: who was not told of any takes those."""
+    others: list[str] = []
+
+    def beside(*args: Any) -> Any:
+        if not others:
+            others.append(chosen)
+            rebuilt(lake, chosen)
+        return write_marker(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelake.pipeline.reindex.write_marker", beside)
+        rebuilt(lake, told)
+    assert others == [chosen]
+    assert vectors_of(lake) == (expected, 0)
+    assert len(lake.search("refund")) == 2
+    assert lake.verify().findings == ()
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "chosen", "expected"),
+    [
+        (None, None, VECTORS, VECTORS),
+        ("bag_of_words", None, "none", None),
+        (None, "none", VECTORS, None),
+        (None, VECTORS, f"{HERE}:by_dot", VECTORS),
+    ],
+)
+def test_who_was_told_no_vectors_undoes_none(
+    lake: Lake, before: str | None, told: str | None, chosen: str, expected: str | None
+) -> None:
+    """Whoever commits last has chosen; one that was not told takes those of the other, or none as that."""
+    if before is not None:
+        rebuild(lake, before)
+    check_beside(lake, told, chosen, expected)
+
+
+def test_undone_vectors_are_caught(lake: Lake) -> None:
+    """Which vectors stand is asked again before what was built is published."""
+    broken = Broken("vectors that changed", Rebuild.run, " or vectors != self._vectors", "")
+    assert_caught(broken, lambda: check_beside(lake, None, VECTORS, VECTORS))
+
+
+def check_after_a_transaction(lake: Lake, folder: Path) -> None:
+    """Build anew where a transaction has put the index of before back, which has no vectors, for one commit."""
+    rebuilt(lake, "none")
+
+    def before_a_rebuild(*args: Any) -> Any:
+        finalized = finalize(*args)
+        rebuilt(lake, VECTORS)
+        return finalized
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FINALIZE, before_a_rebuild)
+        patch.setattr("tracelake.pipeline.index_merge.IndexMerger.maintain", lambda *_, **__: None)
+        spans = len(lake.search("*"))
+        ingest(lake, folder, spans, said(spans, 0, "refund"))
+    assert vectors_of(lake)[0] is None
+    rebuilt(lake, None)
+    assert vectors_of(lake) == (VECTORS, 0)
+
+
+def test_a_rebuild_behind_a_transaction_that_did_not_see_vectors_keeps_them(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """It has those that the next transaction would have."""
+    check_after_a_transaction(lake, tmp_path)
+    broken = Broken("of the next transaction", Rebuild._standing_vectors, "standing is not None", "False")
+    assert_caught(broken, lambda: check_after_a_transaction(lake, tmp_path))
