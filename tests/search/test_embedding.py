@@ -120,6 +120,35 @@ def test_the_text_that_is_meant_is_bounded() -> None:
     assert texts == {0: "a\nb\nc", 1: "x" * limits.EMBEDDED_TEXT_MAX_CHARS}
 
 
+def check_import(folder: Path, statement: str) -> None:
+    """Name a function of a module that fails as it is imported: a search says so, and spans have no vector."""
+    (folder / "fails_on_import.py").write_text(statement)
+    known = VectorSettings(source="fails_on_import:f", dimensions=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        with pytest.raises(UsageError, match=r"cannot be imported here: .*: no model"):
+            load(known.source)
+        _, receipt, _ = built(known, [span(0, input="refund")])
+    assert receipt.vectors is not None
+    assert (receipt.documents, receipt.vectors.vectors, receipt.vectors.failed) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["raise RuntimeError('no model')", "import sys\nsys.exit('no model')", "raise BaseException('no model')"],
+)
+def test_a_module_that_fails_on_import_stops_nothing(statement: str, tmp_path: Path) -> None:
+    """Whatever it raises, it ends neither the task nor the server."""
+    check_import(tmp_path, statement)
+
+
+def test_a_module_that_ends_the_process_is_caught(tmp_path: Path) -> None:
+    """All that it raises counts, but what a person at the keyboard says."""
+    broken = Broken("whatever it raises", load, "except BaseException", "except Exception")
+    with broken.applied(), pytest.raises(SystemExit):
+        check_import(tmp_path, "import sys\nsys.exit('no model')")
+
+
 @pytest.mark.parametrize(
     ("name", "problem"),
     [

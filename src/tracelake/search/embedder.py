@@ -67,7 +67,9 @@ def load(source: str) -> tuple[Embedder, VectorSettings]:
     checked_settings(source, 1, "cosine")  # a name of this form, before anything is imported
     try:
         loaded = pkgutil.resolve_name(source)
-    except Exception as error:  # whatever the module does when it is imported
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the module does when it is imported, sys.exit too
         raise UsageError(
             f"the function {source}, which makes the vectors, cannot be imported here: {_told(error)}. Install its "
             "module where searches and tasks run, or name its folder in PYTHONPATH."
