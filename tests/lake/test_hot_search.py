@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from sqlalchemy import update
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
@@ -364,6 +365,46 @@ def test_a_database_that_is_away_hides_no_commit(
     results = lake.search("apple")
     assert results.total == 1
     assert "the tracking store is away" in str(results.not_searched)
+
+
+class PanicException(BaseException):
+    """What tantivy raises where it gives up."""
+
+
+FULL = "An IO error occurred: 'No space left on device (os error 28)'"
+
+
+@pytest.mark.parametrize("error", [ValueError(FULL), OSError(28, FULL), PanicException(FULL)], ids=type)
+def test_a_cache_that_is_full_hides_no_commit(
+    lake: tracelake.Lake,
+    store: TrackingStore,
+    pipeline: InboxPipeline,
+    error: BaseException,
+) -> None:
+    """Where nothing can be indexed on this machine, commits are searched, and the result says what was not."""
+    store.write([request((1, 1), text="apple")])
+    assert pipeline.run_once() is not None
+    store.write([request((2, 1), text="apple")])
+    check_full(lake, error)
+    assert lake.search("apple").total == 2
+    store.write([request((3, 1), text="apple")])
+    assert_caught(
+        Broken("tantivy says it by a ValueError", write_unpublished, "(OSError, ValueError)", "()"),
+        lambda: check_full(lake, ValueError(FULL)),
+    )
+
+
+def check_full(lake: tracelake.Lake, error: BaseException) -> None:
+    """Search while nothing can be indexed."""
+
+    def full(*_: object) -> object:
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tracelake.search.unpublished.write_index", full)
+        results = lake.search("apple")
+    assert results.total
+    assert "No space left on device" in str(results.not_searched)
 
 
 def test_acknowledged_is_found_by_all_at_any_time(

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from tracelake._errors import StorageError
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import write_index
 from tracelake.search.cache import TEMPORARY
@@ -24,6 +25,7 @@ from tracelake.search.live import NOBODY, RowIds, Rows
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import Header, read_meta
 from tracelake.search.scratch import delete_directory
+from tracelake.search.stumbling import stumbling
 
 FIRST_UNPUBLISHED: Final = 1 << 62
 """The least id of such rows: that of a transaction that no lake will come to."""
@@ -46,8 +48,21 @@ class UnpublishedPart:
 
 
 def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
-    """Index rows that have `_row_id` beside the columns of documents, at least one, in a cache of parts."""
+    """Index rows that have `_row_id` beside the columns of documents, at least one, in a cache of parts.
+
+    Raises StorageError where that cannot be written to.
+    """
     assert len(rows), "a part has documents"
+    try:
+        with stumbling():  # tantivy says by a ValueError that a disk is full, or panics
+            return _written(rows, analyzer, cache)
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"nothing can be indexed in {cache}: {error}; mend it, or free space there"
+        ) from error
+
+
+def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
     rows = rows.combine_chunks()  # of which some are taken again and again
     cache.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
