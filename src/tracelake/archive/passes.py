@@ -7,6 +7,7 @@ on an outcome that is not known.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
@@ -19,7 +20,7 @@ from tracelake.archive.retention import TraceFate
 from tracelake.archive.store import ArchiveStore
 from tracelake.batching import batches
 from tracelake.limits import (
-    ARCHIVE_DELETES_FAILED_MAX,
+    ARCHIVE_DELETES_FAILED_S,
     ARCHIVE_FINALIZE_BYTES,
     ARCHIVE_FINALIZE_TRACES,
     ARCHIVE_GIVEN_UP_MAX,
@@ -182,20 +183,24 @@ def _delete_condemned(
 
 
 def _delete(objects: ObjectStore, paths: Sequence[str], failures: list[Exception]) -> list[str]:
-    """Delete objects, and return those that are gone; note what fails, some in a row at most."""
+    """Delete objects, and return those that are gone; note what fails first, and end where all do for long.
+
+    A store that is away takes its time to say so; objects that may not be deleted are told at once, and keep no others.
+    """
     deleted: list[str] = []
-    in_a_row = 0
+    failing_s: float | None = None
     for path in paths:
         try:
             objects.delete(path)
         except (StorageError, OSError) as error:
-            failures.append(error)
-            in_a_row += 1
-            if in_a_row == ARCHIVE_DELETES_FAILED_MAX:
+            if not failures:
+                failures.append(error)
+            failing_s = time.monotonic() if failing_s is None else failing_s
+            if time.monotonic() - failing_s >= ARCHIVE_DELETES_FAILED_S:
                 break
         else:
             deleted.append(path)
-            in_a_row = 0
+            failing_s = None
     return deleted
 
 

@@ -45,9 +45,9 @@ is told, and its traces stay hot."""
 ARCHIVE_GIVEN_UP_MAX: Final = 1_024
 """Objects that passes gave up and that are not deleted yet, as where the repository is away. Beyond: who archives a
 batch deletes them first; where that fails, nothing is uploaded, and traces stay hot."""
-ARCHIVE_DELETES_FAILED_MAX: Final = 3
-"""Objects in a row that cannot be deleted, of those that are taken away at once. Beyond: the others wait for the next
-sweep."""
+ARCHIVE_DELETES_FAILED_S: Final = 30.0
+"""Seconds for which objects cannot be deleted, one after the other, of those that are taken away at once. Beyond: the
+others wait for the next sweep."""
 ARCHIVE_SWEEP_EACH_S: Final = 21_600.0
 """Seconds between two sweeps that a server makes by itself; the first comes an interval of passes after its start.
 Beyond: the next one begins."""
