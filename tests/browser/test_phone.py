@@ -1,0 +1,60 @@
+"""Each page on a phone: wide tables scroll in themselves, and the page does not, however long the names are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import serving
+from tests.datasets.conversations import a_lake, ingest
+from tests.pipeline.spans import a_span
+
+LONG = "a-long-name-" * 50
+TRACE, DEEP = 60, 61
+PAGES = (
+    *("/", "/search?q=refund", f"/traces/{TRACE + 1:032x}", "/versions", "/diff?to=main"),
+    *("/datasets", "/datasets/refunds", "/pipeline"),
+)
+
+
+@pytest.fixture(scope="module")
+def phone_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a server over a lake whose names are long."""
+    folder = tmp_path_factory.mktemp("phone")
+    with a_lake(folder) as lake:
+        keys = ("session.id", "user.id", "input.value", "output.value")
+        attributes = [{"key": key, "value": {"stringValue": f"refund-{LONG}"}} for key in keys]
+        ingest(lake, folder, a_span(TRACE, 0, name=LONG, attributes=attributes))
+        ingest(
+            lake,
+            folder,
+            *(a_span(DEEP, n, parentSpanId=f"{n:016x}" if n else "", name=f"step {n}") for n in range(60)),
+        )
+        dataset = lake.datasets.create("refunds", LONG)
+        dataset.add(search="refund", metadata={"kind": LONG}, message=LONG, committer="ada")
+        with serving(lake) as address:
+            yield address
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits(page: Page, phone_site: str, path: str) -> None:
+    """Nothing is right of the edge, where a thumb has to look for it."""
+    page.set_viewport_size({"width": 375, "height": 812})
+    page.goto(f"{phone_site}{path}")
+    expect(page.locator("main")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_a_deep_span_has_its_name(page: Page, phone_site: str, width: int) -> None:
+    """However many spans are above it: the name is left of the bar, and some letters of it can be read."""
+    page.set_viewport_size({"width": width, "height": 812})
+    page.goto(f"{phone_site}/traces/{DEEP + 1:032x}")
+    label = page.locator(".row").last.locator(".label").bounding_box()
+    name = page.locator(".row").last.locator(".label a").bounding_box()
+    assert label is not None
+    assert name is not None
+    assert name["width"] > 40
+    assert name["x"] + name["width"] <= label["x"] + label["width"] + 1
