@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.output import plain
+from tracelake.cli.whole_table import WholeTable
 from tracelake.results import (
     CommitInfo,
     CompactReport,
@@ -35,7 +36,7 @@ COMMIT_SHOWN: Final = 12
 def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence[str] = ()) -> Table:
     """Return a table: numbers to the right, columns named in `ids` never broken, all other text folded."""
     rows = list(rows)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = WholeTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for position, header in enumerate(headers):
         values = [row[position] for row in rows]
         numeric = any(isinstance(value, (int, float)) for value in values)

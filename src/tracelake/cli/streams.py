@@ -23,6 +23,8 @@ def make_ready() -> None:
     os.close(descriptor)
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  as long as the process
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        del os.environ["COLUMNS"]  # a terminal that does not know its width: nothing fits into none
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
