@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,7 +140,11 @@ def _write_settings(where: str) -> bool:
     settings = Path(SETTINGS_FILE)
     if find_lake() == where or settings.exists():
         return False
-    settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
+    try:
+        settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
+    except OSError as error:  # the lake is made all the same
+        console(stderr=True).print(f"{SETTINGS_FILE} cannot be written here: {error}", soft_wrap=True)
+        return False
     return True
 
 
@@ -150,9 +155,10 @@ def _say_how_it_is_found(where: str, *, wrote: bool) -> None:
     out = console()
     if wrote:
         out.print(f"Wrote {SETTINGS_FILE} here, so that commands in this directory use it without --lake.")
-    if find_lake() != where:
-        out.print(f"Other commands here use {find_lake()}: give them --lake {where}.", soft_wrap=True)
-    out.print("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'")
+    more = "" if find_lake() == where else f" --lake {shlex.quote(where)}"
+    if more:
+        out.print(f"Other commands here use {find_lake()}: give them{more}.", soft_wrap=True)
+    out.print(f"Next: tracelake ingest 'traces/*.otlp.jsonl.gz'{more}", soft_wrap=True)
 
 
 def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> None:
