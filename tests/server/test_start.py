@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
+from tracelake.archive.scheduling import ArchiveLoop
 from tracelake.server.run import Served, serve
 
 HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "polars", "psycopg", "py4j", "pyspark"}
@@ -52,3 +54,31 @@ def test_a_start_that_fails_leaves_no_port(tmp_path: Path) -> None:
     host, _, port = addresses[0].removeprefix("http://").rpartition(":")
     with socket.socket() as client:
         assert client.connect_ex((host, int(port))) != 0
+
+
+def check_the_error_of_a_start_is_its_own(folder: Path) -> None:
+    """What cannot be opened is told by name, whatever of the server was not begun yet."""
+
+    def fails() -> None:
+        raise tracelake.StorageError("the database is away")
+
+    with (
+        tracelake.init(folder / str(len(list(folder.iterdir())))) as lake,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(lake.hot, "set_up", fails)
+        with pytest.raises(tracelake.StorageError, match="is away"):
+            serve(lake, port=0, pipeline=False, archive_interval_s=300)
+
+
+def test_the_error_of_a_start_is_its_own(tmp_path: Path) -> None:
+    """Where the tracking store cannot be opened it ended in a traceback about threads."""
+    check_the_error_of_a_start_is_its_own(tmp_path)
+
+
+def test_broken_rules_are_caught(tmp_path: Path) -> None:
+    """It is noticed when it is gone."""
+    broken = Broken(
+        "who never began is not waited for", ArchiveLoop.stop, "self._thread.ident is not None", "1"
+    )
+    assert_caught(broken, lambda: check_the_error_of_a_start_is_its_own(tmp_path))

@@ -111,7 +111,8 @@ class ArchiveLoop:
     def stop(self, wait_s: float = limits.ARCHIVE_STOP_MAX_S) -> bool:
         """Begin no other pass, and wait for the one under way; return whether it ended in time."""
         self._stopping.set()
-        self._thread.join(wait_s)
+        if self._thread.ident is not None:  # a server that failed to start began none
+            self._thread.join(wait_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
