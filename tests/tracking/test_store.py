@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Connection, event, func, insert, select, text, update
 
@@ -36,7 +37,7 @@ from tracelake.tracking.schema import (
     trace_info,
     trace_parts,
 )
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TrackingStore, unpacked
 from tracelake.tracking.uncommitted import Uncommitted
 from tracelake.tracking.verify import check_store
 
@@ -387,6 +388,35 @@ def test_a_damaged_part_is_an_error(store: TrackingStore) -> None:
         connection.execute(update(trace_parts).values(payload=flipped))
     with pytest.raises(DamageError, match=trace_id(1)):
         store.traces([trace_id(1)])
+
+
+def check_flipped_rows() -> None:
+    """Read parts of which another column than the payload is damaged, as in a file without checksums."""
+    data = payload((1, 1))
+    packed = zstandard.compress(data)
+    assert unpacked(trace_id(1), packed, len(data)) == data
+    odd: list[tuple[Any, Any, Any]] = [
+        (trace_id(1), None, len(data)),
+        (trace_id(1), packed, None),
+        (trace_id(1), "text", len(data)),
+        (trace_id(3), packed, len(data)),
+        (trace_id(1)[:-1] + "g", packed, len(data)),
+    ]
+    for part in odd:
+        with pytest.raises(DamageError, match=part[0]):
+            unpacked(*part)
+
+
+def test_a_part_whose_row_is_damaged_is_an_error() -> None:
+    """Nobody reads a value that became null, nor spans of another trace, as those of this one."""
+    check_flipped_rows()
+    for broken in (
+        Broken("bytes are", unpacked, "isinstance(payload, bytes)", "True"),
+        Broken("sizes are", unpacked, "isinstance(size_bytes, int)", "True"),
+        Broken("of this trace", unpacked, "bytes.fromhex(trace_id) in data", "True"),
+        Broken("ids are", unpacked, "with suppress(ValueError):", "with suppress(KeyError):"),
+    ):
+        assert_caught(broken, check_flipped_rows)
 
 
 def test_beginnings_of_ids(store: TrackingStore) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -306,9 +307,14 @@ def _segment(requests: Sequence[TracedRequest], refused: Collection[str] = ()) -
 
 
 def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
-    """Return a part decompressed. Raises DamageError where it is not what was stored."""
+    """Return a part decompressed. Raises DamageError where it is not what was stored.
+
+    A flipped bit in the file of SQLite, which has no checksums, makes a value null, or a part one of another trace.
+    """
     data = b""
     try:
+        if not (isinstance(payload, bytes) and isinstance(size_bytes, int)):
+            raise zstandard.ZstdError("its row is damaged")
         # For as much as a frame says that it has, memory is taken before any of it is read.
         actual_bytes = zstandard.frame_content_size(payload)
         if actual_bytes <= size_bytes:
@@ -323,7 +329,10 @@ def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
             f"the spans of trace {trace_id} in the tracking store have {actual_bytes} bytes, not {size_bytes}; restore "
             "the database"
         )
-    return data
+    with suppress(ValueError):  # an id that is none
+        if bytes.fromhex(trace_id) in data:
+            return data
+    raise DamageError(f"trace {trace_id} has spans of another in the tracking store; restore the database")
 
 
 def knows(database: TrackingDatabase, lake_id: str) -> bool:
