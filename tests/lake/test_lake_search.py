@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import tracelake
+from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
-from tracelake._errors import DamageError, ExpiredError, UsageError
+from tracelake._errors import DamageError, ExpiredError, QueryError, UsageError
+from tracelake.search import asked
 from tracelake.search.finalize import finalize
 from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
@@ -143,6 +145,30 @@ def test_an_empty_lake_has_no_index_to_rebuild(lake: Lake) -> None:
     assert lake.index() is None
     with pytest.raises(UsageError, match="still empty"):
         lake.maintenance.rebuild_index(runner=InProcess())
+
+
+def check_refused_of_nothing(lake: Lake) -> None:
+    """Ask an empty lake what no lake answers."""
+    assert lake.search("work", facets=["service"]).total == 0
+    for query, options in (
+        ("nofield:x", {}),
+        ('"open', {}),
+        ("work", {"facets": ["nope"]}),
+        ("work", {"mode": "semantic", "sort": "newest"}),
+    ):
+        with pytest.raises(QueryError):
+            lake.search(query, **options)
+
+
+def test_an_empty_lake_refuses_what_others_refuse(lake: Lake) -> None:
+    """Who tries queries out before the first spans come learns what is wrong with them."""
+    check_refused_of_nothing(lake)
+    for broken in (
+        Broken("queries", asked.check_asked, "parse(grammar_of(ENGLISH), query, now_ns)", "pass"),
+        Broken("facets", asked.check_asked, "check(facets)", "pass"),
+        Broken("orders", asked.check_asked, "by.check(sort)", "pass"),
+    ):
+        assert_caught(broken, lambda: check_refused_of_nothing(lake))
 
 
 @pytest.mark.parametrize("moment", ["tasks", "marker", "commit"])

@@ -433,3 +433,27 @@ def test_path_that_cannot_be_made(tmp_path: Path) -> None:
     for path in (tmp_path / "file" / "records.db", tmp_path):
         with pytest.raises(StorageError, match=str(tmp_path)):
             SqliteKeyValueStore(path)
+
+
+def test_a_file_that_may_not_be_written_names_the_right(tmp_path: Path) -> None:
+    """Who may read a lake of somebody else is told what is wanted, and not to look at the disk."""
+
+    file = tmp_path / "metadata.db"
+
+    def refused() -> sqlite3.OperationalError:
+        read_only = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+        with closing(read_only), pytest.raises(sqlite3.OperationalError) as error:
+            read_only.execute("DELETE FROM records")
+        return error.value
+
+    def check() -> None:
+        with closing(SqliteKeyValueStore(file)) as store:
+            store.set("p", "k", b"v")
+            with pytest.raises(StorageError, match="the right to write"), store._failures("write"):
+                raise refused()
+            with pytest.raises(StorageError, match="free space"), store._failures("write"):
+                raise sqlite3.OperationalError("disk I/O error")
+
+    check()
+    broken = Broken("it is told apart", sqlite._way_out, "sqlite3.SQLITE_READONLY", "sqlite3.SQLITE_FULL")
+    assert_caught(broken, check)

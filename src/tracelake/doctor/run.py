@@ -156,7 +156,7 @@ def _check_hot_tier(lake: Lake) -> Verdict:
     store = lake.hot.store
     waiting = lake.hot.waiting()
     if store is None or waiting is None:
-        return Verdict("ok", "none: what servers receive waits in the inbox")
+        return Verdict("ok", "none yet: `tracelake serve` makes it, unless it is told --no-hot-tier")
     store.check()
     rows = f"{store.database.name}: {waiting.segments} rows of the outbox wait for the pipeline"
     if waiting.segments >= limits.OUTBOX_ROWS_MAX:

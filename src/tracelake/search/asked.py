@@ -9,11 +9,14 @@ from functools import partial
 from typing import Final, get_args
 
 from tracelake._errors import QueryError
+from tracelake.search.analyzers import ENGLISH
 from tracelake.search.facets import Counted, RawFacet, check
+from tracelake.search.prepared import grammar_of
 from tracelake.search.query import Searcher, Sort
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import Mode, Vector
+from tracelake.search.syntax import parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,14 @@ def asked_of(
     _, asked = by_meaning
     hits, count = partial(searcher.hits_by_meaning, asked), partial(searcher.count_by_meaning, asked)
     return AskedSearch(hits, count, searcher.all_parts)
+
+
+def check_asked(query: str, sort: Sort, facets: Sequence[str], now_ns: int, by: By) -> None:
+    """Refuse what is refused where there are spans, in a lake that has none yet. Raises QueryError."""
+    by.check(sort)
+    check(facets)
+    if by.mode == "text":
+        parse(grammar_of(ENGLISH), query, now_ns)
 
 
 @dataclass(frozen=True, slots=True)

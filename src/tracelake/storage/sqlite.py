@@ -374,10 +374,7 @@ class SqliteKeyValueStore:
                 raise DamageError(
                     f"{self._path} is no intact database ({error}); restore it from a backup"
                 ) from error
-            raise StorageError(
-                f"cannot {doing} {self._path}: {error}; check the disk, its free space and who else has "
-                "the file open, then try again"
-            ) from error
+            raise StorageError(f"cannot {doing} {self._path}: {error}; {_way_out(error)}") from error
 
 
 def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> Entry | None:
@@ -388,6 +385,12 @@ def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> Entry |
 def _entry(row: tuple[bytes, bytes, str]) -> Entry:
     key, value, version = row
     return Entry(key.decode(), value, version)
+
+
+def _way_out(error: sqlite3.Error) -> str:
+    if _code(error) == sqlite3.SQLITE_READONLY:
+        return "give this user the right to write it and its directory: who reads notes there what is read"
+    return "check the disk, its free space and who else has the file open, then try again"
 
 
 def _code(error: sqlite3.Error) -> int:

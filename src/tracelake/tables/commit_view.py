@@ -18,7 +18,7 @@ from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS
 from tracelake.results import TableInfo, Trace
 from tracelake.search.analyzers import Analyzer
-from tracelake.search.asked import BY_WORDS, By, asked_of
+from tracelake.search.asked import BY_WORDS, By, asked_of, check_asked
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.opening import OpenIndex
@@ -255,6 +255,7 @@ class CommitView:
         start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
         searcher, beside = self._searcher_with(newer), "" if newer is None else newer.name
         if searcher is None:
+            check_asked(query, sort, facets, now_ns, by)
             return SearchResults(commit=self.commit_id)
         hits: list[tuple[int, Hit]] = []
         offset, size = start, limit

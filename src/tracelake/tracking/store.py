@@ -329,7 +329,7 @@ def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
             f"the spans of trace {trace_id} in the tracking store have {actual_bytes} bytes, not {size_bytes}; restore "
             "the database"
         )
-    with suppress(ValueError):  # an id that is none
+    with suppress(ValueError, TypeError):  # an id that is none
         if bytes.fromhex(trace_id) in data:
             return data
     raise DamageError(f"trace {trace_id} has spans of another in the tracking store; restore the database")
