@@ -54,6 +54,17 @@ def check_away(folder: Path) -> None:
     assert (damaged.what, again) == ("part", away)
 
 
+def check_gone(folder: Path) -> None:
+    """Forget the store, as a backup does that was made of the wrong files."""
+    root = make_lake(folder)
+    (root / PLACE).unlink()
+    (root / "tracking.db").unlink()
+    (gone,) = findings(root)
+    assert (gone.kind, gone.what, gone.path) == ("missing", DATABASE, PLACE)
+    with tracelake.init(folder / "other") as lake:
+        assert lake.verify().ok, "without a hot tier"
+
+
 def check_in_the_middle(folder: Path) -> None:
     """Let the store go away behind the first thing that is wrong."""
     wrong = Finding("damaged", "archived trace", "a", "b")
@@ -94,8 +105,10 @@ def test_a_store_that_is_away_hides_nothing(tmp_path: Path) -> None:
     folders = (tmp_path / str(number) for number in count())
     check_away(next(folders))
     check_in_the_middle(next(folders))
+    check_gone(next(folders))
     check_tables_beside(next(folders))
     for broken, check in (
+        (Broken("gone is a finding", Verifier._check_tracking, "if any(step", "if not any(step"), check_gone),
         (
             Broken("away is a finding", Verifier._check_tracking, "except StorageError", "except ValueError"),
             check_away,

@@ -131,7 +131,11 @@ class Verifier:
         """
         try:
             store = find_tracking(self._objects)
-            return [] if store is None else self._check_store(store, steps, transactions)
+            if store is not None:
+                return self._check_store(store, steps, transactions)
+            if any(step.sources.get(OUTBOX) for step in steps.values()):
+                detail = "the journal has rows of a tracking store, and there is none: restore it"
+                self._findings.append(Finding("missing", DATABASE, PLACE, detail))
         except DamageError as error:
             self._findings.append(Finding("damaged", "record", PLACE, str(error)))
         except StorageError as error:

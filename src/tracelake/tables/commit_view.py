@@ -252,13 +252,12 @@ class CommitView:
         name = name_of_search(query, where, service, sort, *by.told, *told_of(workspace))
         token = read_token(page, name) if page is not None else None
         asked_ns = time.time_ns() if now is None else nanoseconds(now)
-        start, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
+        offset, now_ns = (token.offset, token.now_ns) if token is not None else (0, asked_ns)
         searcher, beside = self._searcher_with(newer), "" if newer is None else newer.name
         if searcher is None:
             check_asked(query, sort, facets, now_ns, by)
             return SearchResults(commit=self.commit_id)
-        hits: list[tuple[int, Hit]] = []
-        offset, size = start, limit
+        hits, size = list[tuple[int, Hit]](), limit
         asked = asked_of(searcher, query, service, sort, now_ns, by, workspace)
         while len(hits) < limit and (raw_hits := asked.hits(size, offset)):
             hits += [
