@@ -5,13 +5,17 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tracelake.batching import batches
 
 
+@example([0, 0], 20, 1)
+@example([12, 12], 20, None)
+@example([20, 20], 20, None)
+@example([12, 9, 9], 20, None)
 @given(st.lists(st.integers(0, 12)), st.integers(0, 20), st.none() | st.integers(1, 4))
 def check(sizes: list[int], most_bytes: int, most: int | None) -> None:
     """All are there, in order; none is too large but one alone; and none could have had the first of the next."""

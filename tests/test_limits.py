@@ -56,7 +56,16 @@ NOT_LIMITS = {
     },
     "the rounding of floats": {"_DOUBLE_ERROR", "_LEAST_ERROR", "_SINGLE_ERROR"},
     "how a page or a terminal looks": {
-        *("BAR_MIN", "COLOURS", "COMMIT_SHOWN", "DEPTH_SHOWN_MAX", "DURATION_WIDTH", "LABEL_MAX", "SCALE"),
+        *(
+            "BAR_MIN",
+            "COLOURS",
+            "COLUMN_LEAST",
+            "COMMIT_SHOWN",
+            "DEPTH_SHOWN_MAX",
+            "DURATION_WIDTH",
+            "LABEL_MAX",
+            "SCALE",
+        ),
         *("PIPE_WIDTH_COLUMNS", "SERVICE_MAX", "TEXT_SHOWN", "TICKS", "_SHOWN"),
     },
     "what the demo makes and how it ranks": {

@@ -346,7 +346,8 @@ def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make, layout: s
         lake = make(layout)
         lake.write((1, 1), (2, 1))
         of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
-        no_trace = {"payload": zstandard.compress(b"no trace"), "size_bytes": len(b"no trace")}
+        odd = bytes.fromhex(trace_id(1)) + b"no trace"
+        no_trace = {"payload": zstandard.compress(odd), "size_bytes": len(odd)}
         with lake.tracking.database.writing() as connection:
             connection.execute(update(trace_parts).where(*of_first).values(**no_trace))
         assert lake.archive.run().fates == {"archived": 1, "malformed": 1}
