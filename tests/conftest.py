@@ -72,8 +72,10 @@ IN_MEMORY_MIN_BYTES: Final = 6 << 30
 
 # What a clock decides is no test: elsewhere, too, as Hypothesis has it by itself in CI.
 settings.register_profile(
-    "suite", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "chance", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
+# A mutant that is caught by chance is not, once in so many runs; `--hypothesis-profile chance` looks for what is new.
+settings.register_profile("suite", parent=settings.get_profile("chance"), derandomize=True)
 settings.load_profile("suite")
 
 
