@@ -277,7 +277,13 @@ class TrackingDatabase:
 
         timeout_ms = int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)
         connection = AnsweredConnection.connect(
-            self._url, connect_timeout=int(limits.STORE_CONNECT_TIMEOUT_S), application_name="tracelake"
+            self._url,
+            connect_timeout=int(limits.STORE_CONNECT_TIMEOUT_S),
+            application_name="tracelake",
+            # Who waits for a reply however long it takes is told by the system that the machine is gone.
+            keepalives_idle=int(limits.STORE_CONNECT_TIMEOUT_S),
+            keepalives_interval=int(limits.STORE_CONNECT_TIMEOUT_S),
+            keepalives_count=3,
         )
         try:
             connection.execute(

@@ -1,0 +1,124 @@
+"""PostgreSQL makes what was archived reusable, however long that takes, and whoever has the table."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+
+from tests.broken import Broken, assert_caught
+from tests.storage.servers.postgres import PostgresServer
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.archive import space
+from tracelake.archive.space import give_back
+from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.migrating import migrate
+
+ROWS = b"""
+INSERT INTO tracelake_outbox (lake, payload, size_bytes, received_ns)
+SELECT 1, repeat('x', 1900)::bytea, 1900, 1 FROM generate_series(1, 40)
+"""
+
+
+@pytest.fixture
+def url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return a tracking store that vacuums slowly, and may take half a second for anything else."""
+    url = postgres.url(postgres.new_schema())
+    with closing(TrackingDatabase(url)) as database:
+        migrate(database)
+    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.7)
+    return f"{url}%20-cvacuum_cost_delay%3D100%20-cvacuum_cost_limit%3D1"
+
+
+def check_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that takes longer than a statement may is vacuumed, and nothing else takes so long then."""
+    caplog.clear()
+    with closing(psycopg.connect(url, autocommit=True)) as other, closing(TrackingDatabase(url)) as database:
+        other.execute(ROWS)
+        other.execute("DELETE FROM tracelake_outbox")
+        began_s = time.monotonic()
+        give_back(database)
+        assert time.monotonic() > began_s + limits.POSTGRES_REPLY_TIMEOUT_S, "it is not slow enough to tell"
+        assert not caplog.records
+        with pytest.raises(StorageError, match="statement timeout"), database.writing() as connection:
+            connection.execute(text("SELECT pg_sleep(10)"))
+        with database.writing() as connection:
+            connection.execute(text("SET statement_timeout = 0"))
+        with pytest.raises(StorageError, match="no reply"), database.writing() as connection:
+            connection.execute(text("SELECT pg_sleep(10)"))
+
+
+def test_a_table_may_take_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Else each pass would begin it anew, and none end it. Each half of the rule broken once."""
+    check_long(url, caplog)
+    for words, other in (
+        ("SET statement_timeout = {int(ARCHIVE_VACUUM_MAX_S * 1000)}", "SELECT 1"),
+        ("is_patient = True", "is_patient = False"),
+        ("autocommit.detach()", "pass"),
+    ):
+        broken = Broken("patience", space._vacuum_postgres, words, other)
+        assert_caught(broken, lambda: check_long(url, caplog))
+
+
+def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A table that somebody vacuums already is left to them."""
+    caplog.clear()
+    with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
+        other.execute("LOCK TABLE tracelake_trace_parts IN SHARE UPDATE EXCLUSIVE MODE")
+        give_back(database)
+    assert not caplog.records
+
+
+def test_two_archivers_at_once(
+    url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither waits for the other, or warns. The rule broken once."""
+    monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.2)
+    check_beside(url, caplog)
+    broken = Broken("beside", space._vacuum_postgres, " (SKIP_LOCKED)", "")
+    assert_caught(broken, lambda: check_beside(url, caplog))
+
+
+def test_what_fails_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It costs space, and no pass."""
+    with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
+        other.execute("ALTER TABLE tracelake_outbox RENAME TO gone")
+        other.commit()
+        give_back(database)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert "keeps the space" in record.getMessage()
+
+
+def check_keepalives(url: str) -> None:
+    """The system asks whether the machine is there, while nobody else does."""
+    with closing(TrackingDatabase(url)) as database, database.reading() as connection:
+        driver: Any = connection.connection.driver_connection
+        with socket.socket(fileno=driver.fileno()) as asked:
+            try:
+                idle_s = asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                assert asked.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            finally:
+                asked.detach()
+    assert idle_s == int(limits.STORE_CONNECT_TIMEOUT_S)
+
+
+def test_a_machine_that_vanished_is_missed(postgres: PostgresServer) -> None:
+    """Also by who waits for a reply however long it takes. The rule broken once."""
+    url = postgres.url(postgres.new_schema())
+    check_keepalives(url)
+    broken = Broken(
+        "keepalives",
+        TrackingDatabase._connect_postgres,
+        "keepalives_idle=int(limits.STORE_CONNECT_TIMEOUT_S)",
+        "keepalives_idle=7200",
+    )
+    assert_caught(broken, lambda: check_keepalives(url))
