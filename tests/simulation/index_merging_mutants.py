@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from tests.broken import Broken
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.mutants import Mutant
 from tracelake.pipeline.reindex import Rebuild
@@ -122,5 +123,21 @@ INDEX_MERGE_MUTANTS = [
         200,
         rebuilders=1,
         changers=1,
+    ),
+    Mutant(
+        "index-merge: who has not asked since the last look undoes a choice",
+        lambda: IndexMergeScenario(3, pipelines=1, mergers=1, rebuilders=1, changers=1),
+        _FAULTS,
+        None,
+        50,
+        first_seed=100_150,
+        words=(
+            Broken(
+                "asked after each look",
+                Rebuild.run,
+                "continue  # what is chosen is asked after each look",
+                "replaced, later, now = self._later()  #",
+            ),
+        ),
     ),
 ]

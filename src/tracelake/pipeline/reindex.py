@@ -105,9 +105,9 @@ class Rebuild:
                 self._begin(standing or self._analyzer)
                 self._extend(None)
                 continue
-            while (end := max((part.upper for part in later if part.lower < self._upper), default=0)) > 0:
+            if (end := max((part.upper for part in later if part.lower < self._upper), default=0)) > 0:
                 self._extend(end)
-                replaced, later, now = self._later()
+                continue  # what is chosen is asked after each look, for it is of the index that is replaced
             report = self._publish(number, replaced, later, now)
             if report is not None:
                 for build in self._builds:
