@@ -293,6 +293,12 @@ def an_index_is_wrong(file: Path) -> None:
         db.execute("insert into sqlite_master values (?, ?, ?, ?, ?)", row)
 
 
+def a_text_is_a_blob(file: Path) -> None:
+    """Change what a bit tells of a value, and no byte of it."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as db:
+        db.execute("update tracelake_trace_info set name = cast(name as blob)")
+
+
 FILE_DAMAGES: Final = (
     (
         unreadable,
@@ -304,6 +310,7 @@ FILE_DAMAGES: Final = (
             "SQLite looks itself", tracking_verify._file_problems, "problem != ", "problem == problem == "
         ),
     ),
+    (a_text_is_a_blob, Broken("kinds", tracking_verify._kind_problems, "not in kinds[name]", "is None")),
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
-from sqlalchemy import Connection, Select, exists, select
+from sqlalchemy import Column, Connection, Select, exists, func, or_, select
 
 from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
 from tracelake.limits import VERIFY_ALIKE_MAX
@@ -25,6 +25,7 @@ from tracelake.tracking.schema import (
     LAKE_LOCATION,
     RESTORED_SEQUENCE,
     TRACKING_STORE,
+    metadata,
     outbox,
     spans,
     trace_info,
@@ -62,7 +63,9 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
     """
     try:
         with store.database.reading() as connection:
-            if store.database.is_sqlite and (problems := _file_problems(connection)):
+            if store.database.is_sqlite and (
+                problems := _file_problems(connection) or list(_kind_problems(connection))
+            ):
                 name = store.database.name
                 yield from (Finding("damaged", DATABASE, name, f"{each}; restore it") for each in problems)
                 return  # what else it says is not to be believed
@@ -78,6 +81,24 @@ def _file_problems(connection: Connection) -> list[str]:
     """Return what SQLite says of its file: pages, order and kinds of values, indexes that differ from their table."""
     said = connection.exec_driver_sql(f"PRAGMA integrity_check({VERIFY_ALIKE_MAX})").scalars()
     return [str(problem) for problem in said if problem != "ok"]
+
+
+def _kind_problems(connection: Connection) -> Iterator[str]:
+    """Yield where a value is of another kind than its column: a bit makes a text a blob, and SQLite takes it so."""
+    for table in metadata.sorted_tables:
+        kinds = {column.name: _kinds(column) for column in table.c}
+        stored = [func.typeof(column).label(column.name) for column in table.c]
+        odd = or_(*(kind.not_in(kinds[kind.name]) for kind in stored))
+        for row in connection.execute(select(*stored).where(odd).limit(VERIFY_ALIKE_MAX)).mappings():
+            for name, kind in row.items():
+                if kind not in kinds[name]:
+                    yield f"{kind} value in {table.name}.{name}"
+
+
+def _kinds(column: Column[Any]) -> list[str]:
+    of_python: dict[type, str] = {str: "text", bytes: "blob"}
+    kind = of_python.get(column.type.python_type, "integer")
+    return [kind, "null"] if column.nullable else [kind]
 
 
 def _check_outbox(
