@@ -15,6 +15,7 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import DamageError
 from tracelake.tracking import requests as rows
+from tracelake.tracking import store as stores
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.migrating import current, migrate
 from tracelake.tracking.outbox import Outbox
@@ -66,6 +67,23 @@ def test_a_payload_that_says_it_is_huge_is_damage() -> None:
 
     check()
     assert_caught(Broken("a size is looked at first", unpacked, "actual_bytes <= size_bytes", "True"), check)
+
+
+def test_a_lake_whose_number_is_not_kept_is_damage(tmp_path: Path) -> None:
+    """A file that loses what is written to it is an error in words, and no lake without a number."""
+    with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
+        migrate(database)
+        with database.writing() as connection:
+            connection.exec_driver_sql(
+                "CREATE TRIGGER lost AFTER INSERT ON tracelake_lakes BEGIN DELETE FROM tracelake_lakes; END"
+            )
+
+        def check() -> None:
+            with pytest.raises(DamageError, match="does not give back what was written to it; restore it"):
+                TrackingStore(database, "lake-a")
+
+        check()
+        assert_caught(Broken("it is asked", stores._lake, "number is None", "False"), check)
 
 
 def test_writes_lock_traces_in_one_order() -> None:

@@ -354,4 +354,7 @@ def _lake(database: TrackingDatabase, lake_id: str) -> int:
     query = select(lakes.c.lake).where(lakes.c.lake_id == lake_id)
     with database.writing() as connection:
         connection.execute(database.insert(lakes).on_conflict_do_nothing(), {"lake_id": lake_id})
-        return int(connection.execute(query).scalar_one())
+        number = connection.execute(query).scalar()
+    if number is None:
+        raise DamageError(f"{database.name} does not give back what was written to it; restore it")
+    return int(number)
