@@ -6,6 +6,7 @@ import hashlib
 import io
 
 import pytest
+import zstandard
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError, NotFoundError
@@ -147,7 +148,7 @@ def test_what_is_read_back_is_compared() -> None:
 
 def test_a_pack_is_one_file_that_other_tools_read() -> None:
     """It unpacks to the traces one behind the other, and its index says where each is; a cut index is found out."""
-    pack, frames = write_pack(DATA.items())
+    pack, frames = write_pack((id, zstandard.compress(data)) for id, data in DATA.items())
     assert b"".join(decompressed(io.BytesIO(pack))) == b"".join(DATA.values())
     assert read_index(pack, "p") == frames
     for id, place in frames.items():
@@ -164,3 +165,17 @@ def test_a_pack_is_one_file_that_other_tools_read() -> None:
         with pytest.raises(DamageError, match="p is no whole pack"):
             read_index(pack[:at] + bytes([pack[at] ^ 1]) + pack[at + 1 :], "p")
     assert read_index(write_pack([])[0], "p") == {}
+
+
+def test_a_pack_has_frames_that_are_there_as_they_are() -> None:
+    """Who has a trace compressed is not made to compress it again."""
+    frame = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(b"first" * 100)
+    path = path_of("pack", "7", "a" * 32, 3, ATTEMPT)
+    snapshots = [
+        HotSnapshot("a" * 32, "7", 3, 1, b"first" * 100, path, frame),
+        HotSnapshot("b" * 32, "7", 3, 1, b"second" * 100, path),
+    ]
+    pack, places = encode("root", path, snapshots)
+    assert pack.startswith(frame)
+    assert places[0].location == f"root/{path}#0+{len(frame)}"
+    assert b"".join(decompressed(io.BytesIO(pack))) == b"first" * 100 + b"second" * 100

@@ -108,7 +108,7 @@ def test_nothing_but_sql_is_done_in_a_transaction_that_writes(make: Make, layout
         assert writes.modules <= OF_SQL
 
     check()
-    unpack = "_joined(trace_id, parts.get(trace_id, ()))"
+    unpack = "_joined(trace_id, its)"
     assert_caught(
         Broken("unpacked under the lock", ArchiveStore.begin, unpack, f"self._write(lambda _: {unpack})"),
         check,

@@ -397,6 +397,7 @@ def check_flipped_rows() -> None:
     assert unpacked(trace_id(1), packed, len(data)) == data
     odd: list[tuple[Any, Any, Any]] = [
         (trace_id(1), None, len(data)),
+        (trace_id(1), packed + b"x", len(data)),
         (trace_id(1), packed, None),
         (trace_id(1), "text", len(data)),
         (trace_id(3), packed, len(data)),
@@ -413,6 +414,7 @@ def test_a_part_whose_row_is_damaged_is_an_error() -> None:
     check_flipped_rows()
     for broken in (
         Broken("bytes are", unpacked, "isinstance(payload, bytes)", "True"),
+        Broken("nothing behind it", unpacked, "allow_extra_data=False", "allow_extra_data=True"),
         Broken("sizes are", unpacked, "isinstance(size_bytes, int)", "True"),
         Broken("of this trace", unpacked, "bytes.fromhex(trace_id) in data", "True"),
         Broken("ids are hex", unpacked, "suppress(ValueError, TypeError)", "suppress(TypeError)"),

@@ -17,6 +17,7 @@ import uuid
 from typing import Final
 from urllib.parse import quote
 
+import zstandard
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
@@ -87,7 +88,8 @@ def encode(root: str, path: str, snapshots: list[HotSnapshot]) -> tuple[bytes, l
         (snapshot,) = snapshots
         at = Frame(0, len(snapshot.data), hashlib.sha256(snapshot.data).hexdigest())
         return snapshot.data, [_stored(snapshot, f"{root}/{path.removesuffix('/' + FILE)}", at)]
-    pack, frames = write_pack((snapshot.trace_id, snapshot.data) for snapshot in snapshots)
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    pack, frames = write_pack((each.trace_id, each.frame or compress(each.data)) for each in snapshots)
     stored = []
     for snapshot in snapshots:
         frame = frames[snapshot.trace_id]

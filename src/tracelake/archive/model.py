@@ -58,6 +58,8 @@ class HotSnapshot:
     """One OTLP `TracesData`."""
     path: str
     """The object that it goes to; empty in layout `lake`."""
+    frame: bytes | None = None
+    """All of it as one frame of zstd, where the store has it so."""
 
 
 @dataclass(frozen=True, slots=True)

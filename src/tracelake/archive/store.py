@@ -72,7 +72,8 @@ class ArchiveStore(ArchiveRows):
             else:
                 generation = info.db_payload_generation
                 try:
-                    data = _joined(trace_id, parts.get(trace_id, ()))
+                    its = parts.get(trace_id, ())
+                    data = _joined(trace_id, its)
                     if layout != "lake":  # which decodes it to compare it
                         count_spans(data, f"trace {trace_id} in the tracking store")
                 except DamageError as error:
@@ -80,7 +81,11 @@ class ArchiveStore(ArchiveRows):
                     others[trace_id] = (TraceFate.MALFORMED, str(error))
                     continue
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
-                taken.append(HotSnapshot(trace_id, info.experiment_id, generation, info.life, data, path))
+                # To compress it again took a third of a pass with packs.
+                frame = its[0][0] if layout == "pack" and len(its) == 1 else None
+                taken.append(
+                    HotSnapshot(trace_id, info.experiment_id, generation, info.life, data, path, frame)
+                )
         self.mark_malformed(malformed)
         if not self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}), location):
             moved = (TraceFate.CHANGED, "the repository is another one since; the next pass takes it")

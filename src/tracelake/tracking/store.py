@@ -318,7 +318,9 @@ def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
         # For as much as a frame says that it has, memory is taken before any of it is read.
         actual_bytes = zstandard.frame_content_size(payload)
         if actual_bytes <= size_bytes:
-            data = zstandard.ZstdDecompressor().decompress(payload, max_output_size=size_bytes)
+            data = zstandard.ZstdDecompressor().decompress(
+                payload, max_output_size=size_bytes, allow_extra_data=False
+            )
             actual_bytes = len(data)
     except zstandard.ZstdError as error:
         raise DamageError(
