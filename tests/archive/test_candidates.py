@@ -99,7 +99,7 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
 
     def check() -> None:
         settings = lake.archive.settings()
-        for look, most in ((found.due, 3), (found.hot, 2)):
+        for look, most in ((found.due, 4), (found.hot, 2)):
             for experiments in (1, 9):
                 fill(lake, now_ns, experiments)
                 asked, due = queries(lambda look=look: look(settings, now_ns))  # type: ignore[misc]
@@ -121,10 +121,57 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
                "self._tags([row.experiment_id]).get(row.experiment_id, _SILENT)"),
         Broken("what is behind the limit is counted", Candidates._resolved,
                "self._experiments(limit,", "self._experiments(None,"),
-        Broken("all are counted by one cutoff", Candidates._totals, "wanted.c.cutoff_ns,", "max(e[2] for e in asked),"),
+        Broken("all are counted by one cutoff", Candidates._totals, "wanted.c.cutoff_ns)", "max(e[2] for e in asked))"),
         Broken("a pass looks at what is archived", Candidates.hot, "only_hot=True", "only_hot=False"),
     ):  # fmt: skip
         assert_caught(broken, check)
+
+
+def check_ahead(lake: HotLake) -> None:
+    """Store traces that begin far ahead, one of which came before the retention, and look what is due."""
+    now_ns = time.time_ns()
+    fill(lake, now_ns, 1)
+    with lake.tracking.database.writing() as connection:
+        for number, (ahead, minutes) in enumerate([(10**6, 15), (10**6, 5), (10**7, 25), (-15, 5)]):
+            values = {
+                "lake": lake.tracking.lake,
+                "trace_id": f"{10 + number:032d}",
+                "workspace": "default",
+                "experiment_id": "0",
+                "start_ns": now_ns + ahead * MINUTE_NS,
+                "end_ns": now_ns,
+                "state": "OK",
+                "spans_location": TRACKING_STORE,
+                "updated_ns": now_ns - minutes * MINUTE_NS,
+            }
+            connection.execute(insert(trace_info).values(values))
+        connection.execute(experiment_tags.delete())
+    lake.archive.configure(retention="10m")
+    of = Candidates(lake.tracking)
+    (due,) = of.due(lake.archive.settings(), now_ns)
+    assert (due.hot_traces, due.traces) == (6, 4)
+    for traces_max in (1, 2, 3, None):
+        ids: list[str] = []
+        after = BEGINNING
+        while some := list(of.batches(due, traces_max, after)):
+            ids += (taken := [trace_id for batch in some for trace_id in batch.trace_ids])
+            assert len(taken) <= (traces_max or 4)
+            after = some[-1].end
+        assert sorted(ids) == [f"{number:032d}" for number in (2, 10, 12, 13)]
+
+
+def test_a_trace_of_a_clock_that_is_ahead_is_as_old_as_it_came(make: Make) -> None:
+    """It would stay hot for as long as that clock is ahead. Each half of the rule broken once."""
+    lake = make("trace")
+    check_ahead(lake)
+    for broken in (
+        Broken("it is due", candidates._are_older, "info.updated_ns < cutoff_ns", "False"),
+        Broken("not at once", candidates._are_older, "info.updated_ns < cutoff_ns", "True"),
+        Broken("by its start otherwise", candidates._are_older, "info.start_ns > time.time_ns(), ", ""),
+        Broken("behind the others", Candidates._some, "limit - len(rows)", "limit"),
+        Broken("both are counted", Candidates.counted, "before[0] + row.traces", "row.traces"),
+    ):
+        assert_caught(broken, lambda: check_ahead(lake))
 
 
 def test_what_passes_ask_is_answered_by_indexes(make: Make) -> None:
@@ -134,12 +181,14 @@ def test_what_passes_ask_is_answered_by_indexes(make: Make) -> None:
         return  # its planner goes by statistics that an empty table does not have
     lake.write((1, 1))
     plans: list[str] = []
+    of_the_future: list[str] = []
 
     def explain(_c: object, _cursor: object, statement: str, parameters: object, *_: object) -> None:
         if statement.startswith("SELECT") and "trace_" in statement:
             raw = lake.tracking.database.engine.raw_connection()
             rows = raw.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
-            plans.extend(row[3] for row in rows if "tracelake_trace_" in row[3])
+            its = [row[3] for row in rows if "tracelake_trace_" in row[3]]
+            (of_the_future if "updated_ns" in statement else plans).extend(its)
             raw.close()
 
     engine = lake.tracking.database.engine
@@ -154,6 +203,8 @@ def test_what_passes_ask_is_answered_by_indexes(make: Make) -> None:
         looks = [plan for plan in plans if "tracelake_trace_info" in plan]
         assert looks
         assert all("COVERING INDEX" in plan and "spans_location=?" in plan for plan in looks), looks
+        # Of these there are few.
+        assert any("workspace=? AND start_ns>?" in plan for plan in of_the_future), of_the_future
     finally:
         event.remove(engine, "before_cursor_execute", explain)
 
