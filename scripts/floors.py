@@ -20,6 +20,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "formats": "records of the lake as JSON, with their versions",
         "durations": "`30d` as nanoseconds; pure",
+        "scratch": "temporary directories, gone afterwards, whoever is killed",
         "_settings": "TRACELAKE_* and tracelake.toml",
         "otlp": "OTLP to rows and back, without loss; pure",
         "tasks": "where tasks run: on Spark, or in this process; Java; progress",

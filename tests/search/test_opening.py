@@ -12,6 +12,7 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake._errors import DamageError
 from tracelake.limits import PART_COPY_IDLE_MIN_S
+from tracelake.scratch import delete_directory
 from tracelake.search.analyzers import WHITESPACE
 from tracelake.search.build import build_part
 from tracelake.search.cache import link
@@ -20,7 +21,6 @@ from tracelake.search.finalize import read_list
 from tracelake.search.model import ListRef, Manifest, PartRef
 from tracelake.search.opening import OpenIndex
 from tracelake.search.query import Searcher
-from tracelake.search.scratch import delete_directory
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 

@@ -145,8 +145,6 @@ INDEX_SCRATCH_AGE_MAX_S: Final = 3600.0
 """Age of an index that was put together for a search: no search takes so long. Beyond: the next process deletes it."""
 INDEX_COPIES_SWEPT_EACH_S: Final = 60.0
 """How often a process looks for unpacked parts of an index that nobody uses. Beyond: the next opening does."""
-SCRATCH_DELETE_TRIES_MAX: Final = 3
-"""Times that the deletion of a scratch directory is tried. Beyond: it is left to the system's own cleaning."""
 QUERY_MAX_CHARS: Final = 4_096
 """One search query. Beyond: it is refused."""
 QUERY_NESTING_MAX: Final = 50

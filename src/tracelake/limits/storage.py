@@ -28,6 +28,12 @@ DIRECTORY_TRIES_MAX: Final = 10
 """Times that a directory is made for a file while others remove it as an empty one. Beyond: an error."""
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
 """Age of a temporary file: no write takes so long. Beyond: it was left behind by a killed writer, and is deleted."""
+SCRATCH_DELETE_TRIES_MAX: Final = 3
+"""Times that the deletion of a scratch directory is tried. Beyond: the next process that makes one does it."""
+SCRATCH_AGE_MIN_S: Final = 600.0
+"""Age of a scratch directory that nobody works in. Beyond: its process was killed, and it is deleted."""
+SCRATCH_SWEEP_INTERVAL_S: Final = 3600.0
+"""How long a process that makes scratch directories looks for none that were left. Beyond: it looks."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0
 """How long a connection to PostgreSQL or an object store may take to come about. Beyond: the try has failed."""
 STORE_TRIES_MAX: Final = 6

@@ -7,12 +7,10 @@ task reads many, whose rows it stages together.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +28,7 @@ from tracelake.pipeline.sources.archives import experiment_of
 from tracelake.pipeline.sources.port import Input
 from tracelake.pipeline.sources.registry import fetch_all, known_bytes
 from tracelake.results import Problem
+from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore, open_objects
 
 _NOTHING: Final = Whole(0, "")
@@ -107,11 +106,11 @@ class ReadReceipt:
 
 def run_read_task(task: ReadTask) -> ReadReceipt:
     """Carry out one task. An input that is not OTLP, or cannot be read, ends up in the receipt, not in an exception."""
-    with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
+    with scratch_directory("read") as folder:
         objects = open_objects(task.objects_url)
         reader = _Reader(task, objects)
         inputs = [Input(share.source, share.path, share.size_bytes) for share in task.shares]
-        with closing(fetch_all(objects, inputs, Path(folder))) as fetched:
+        with closing(fetch_all(objects, inputs, folder)) as fetched:
             for share, bring in zip(task.shares, fetched, strict=True):
                 reader.read(share, bring)
         return reader.end()

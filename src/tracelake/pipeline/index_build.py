@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -24,6 +22,7 @@ from tracelake.limits import (
     STORED_EXPANDS,
 )
 from tracelake.otlp.schema import SPANS_TABLE
+from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import Analyzer, named
 from tracelake.search.build import build_part, merge_parts
 from tracelake.search.documents import COLUMNS
@@ -310,8 +309,8 @@ def _opened(
     objects: ObjectStore, snapshot: Snapshot
 ) -> Iterator[tuple[LocalFiles, duckdb.DuckDBPyConnection]]:
     """Open a database to read a snapshot. Raises DamageError for a part that is not what was written."""
-    with tempfile.TemporaryDirectory(prefix="tracelake-index-") as folder:
-        files = LocalFiles(objects, Path(folder))
+    with scratch_directory("index") as folder:
+        files = LocalFiles(objects, folder)
         check_parts(files, (*snapshot.parts, *snapshot.retractions, *snapshot.history))
         with duckdb.connect(config={"threads": 1}) as db:
             yield files, db

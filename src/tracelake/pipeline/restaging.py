@@ -6,16 +6,15 @@ it is these rows. Merged with the tables as of T-1 they give the trace rows, and
 
 from __future__ import annotations
 
-import tempfile
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from tracelake.limits import STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.pieces import Piece, piece_of, stage, staged_bytes
+from tracelake.scratch import scratch_directory
 from tracelake.shards.buckets import is_all
 from tracelake.shards.cutting import cut
 from tracelake.shards.model import Part
@@ -37,8 +36,8 @@ def run_restage_task(task: RestageTask) -> list[Piece]:
     """Carry out one task, a row group at a time. Raises DamageError for a part that is not what was written."""
     objects = open_objects(task.objects_url)
     pieces: list[Piece] = []
-    with tempfile.TemporaryDirectory(prefix="tracelake-restage-") as folder:
-        file = LocalFiles(objects, Path(folder)).file(task.part.path)
+    with scratch_directory("restage") as folder:
+        file = LocalFiles(objects, folder).file(task.part.path)
         check_part(file, task.part)
         with pq.ParquetFile(file) as part:
             for group in range(part.num_row_groups):

@@ -14,6 +14,7 @@ import pyarrow as pa
 import tantivy
 
 from tracelake import limits
+from tracelake.scratch import scratch_directory
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH, Analyzer
 from tracelake.search.contents import ContentsOf, PartContents, together
@@ -24,7 +25,6 @@ from tracelake.search.live import RowIds
 from tracelake.search.merging import write_merged
 from tracelake.search.model import PartRef, Receipt, staged_path
 from tracelake.search.pack import pack
-from tracelake.search.scratch import scratch_directory
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
 
@@ -111,7 +111,7 @@ def _stage(
 ) -> Receipt:
     """Have an index written into a directory, and stage it."""
     lo, hi = buckets
-    with scratch_directory("tracelake-part-") as directory:
+    with scratch_directory("part") as directory:
         written = write(directory)
         data = b""
         if written.documents:

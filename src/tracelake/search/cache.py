@@ -27,9 +27,9 @@ from tracelake.limits import (
     PART_COPY_IDLE_MIN_S,
     PARTS_AT_ONCE,
 )
+from tracelake.scratch import scratch_directory
 from tracelake.search.model import BUILD_ANEW, PartRef
 from tracelake.search.pack import Header, is_as_packed, read_header, unpack
-from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
 TEMPORARY: Final = "open-"

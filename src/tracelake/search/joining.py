@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from tracelake.scratch import scratch_directory
 from tracelake.search.cache import PartCache
 from tracelake.search.live import RowIds
 from tracelake.search.model import PartRef
-from tracelake.search.scratch import scratch_directory
 from tracelake.search.vector_block import FILE, BlockWriter, check_block, read_block
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
@@ -27,7 +27,7 @@ def write_joined(
 
     Raises DamageError where a part is missing or altered, or has not what its manifest says.
     """
-    with scratch_directory("tracelake-join-") as scratch:
+    with scratch_directory("join") as scratch:
         PartCache(objects, scratch).fetch(parts, {})
         writer = BlockWriter(directory, settings)
         try:

@@ -18,13 +18,13 @@ import numpy as np
 import tantivy
 
 from tracelake._errors import DamageError
+from tracelake.scratch import scratch_directory
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.cache import PartCache, link
 from tracelake.search.live import Marked, RowIds, is_as_written, rows_of_documents, write_marks
 from tracelake.search.model import PartRef
 from tracelake.search.pack import IndexSegment, read_meta, write_meta
-from tracelake.search.scratch import scratch_directory
 from tracelake.storage.ports import ObjectStore
 
 _SEGMENTS_MERGED: Final = 8
@@ -61,7 +61,7 @@ def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef]
 
 
 def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live: RowIds) -> None:
-    with scratch_directory("tracelake-merge-") as scratch:
+    with scratch_directory("merge") as scratch:
         cache = PartCache(objects, scratch)
         headers = cache.fetch(parts, {})
         for part, header in zip(parts, headers, strict=True):
@@ -118,7 +118,7 @@ def _mark(directory: Path, segment: IndexSegment, documents: Sequence[int]) -> N
 def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
     """Write segments of two empty documents each."""
     for _ in range(count):
-        with scratch_directory("tracelake-merge-") as scratch:
+        with scratch_directory("merge") as scratch:
             index = tantivy.Index(fields.schema(), path=str(scratch))
             fields.register_tokenizers(index, ENGLISH.tokenizer())  # there is no word in them
             writer = index.writer(heap_size=_HEAP_MIN, num_threads=1)

@@ -22,6 +22,7 @@ import tantivy
 
 from tracelake._errors import DamageError, StorageError
 from tracelake.limits import INDEX_MARKS_KEPT, PART_COPY_IDLE_MIN_S
+from tracelake.scratch import delete_directory
 from tracelake.search import fields
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.cache import TEMPORARY, PartCache, link
@@ -30,7 +31,6 @@ from tracelake.search.finalize import read_list
 from tracelake.search.live import Marked, Rows, marked, write_marks
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import Header, IndexSegment, write_meta
-from tracelake.search.scratch import delete_directory
 from tracelake.search.stumbling import stumbling
 from tracelake.search.unpublished import UnpublishedPart
 from tracelake.search.vector_block import FILE as VECTORS_FILE

@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 
 from tracelake._errors import StorageError
+from tracelake.scratch import delete_directory
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import write_index
 from tracelake.search.cache import TEMPORARY
 from tracelake.search.live import NOBODY, RowIds, Rows
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import Header, read_meta
-from tracelake.search.scratch import delete_directory
 from tracelake.search.stumbling import stumbling
 
 FIRST_UNPUBLISHED: Final = 1 << 62

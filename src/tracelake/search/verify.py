@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.contents import spans_outside
 from tracelake.search.finalize import read_list
 from tracelake.search.model import Manifest, PartProblem, PartRef
 from tracelake.search.opening import open_index
 from tracelake.search.pack import unpack, write_meta
-from tracelake.search.scratch import scratch_directory
 from tracelake.search.vector_block import FILE as VECTORS_FILE
 from tracelake.search.vector_block import check_block, read_block
 from tracelake.storage.ports import ObjectStore
@@ -59,7 +59,7 @@ def verify_parts(objects: ObjectStore, parts: Iterable[PartRef]) -> Iterator[Par
 def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
     if len(data) != part.size_bytes:
         return f"it has {len(data)} bytes, not {part.size_bytes}"
-    with scratch_directory("tracelake-verify-") as directory:
+    with scratch_directory("verify") as directory:
         try:
             write_meta(directory, [unpack(data, part.sha256, part.path, directory)])
             searcher = open_index(directory, ENGLISH).searcher()  # whatever words are in it

@@ -31,6 +31,7 @@ from tracelake.limits import (
     STORED_EXPANDS,
     TAKEN_APART_MAX_BYTES,
 )
+from tracelake.scratch import scratch_directory
 from tracelake.shards.buckets import Numbers, is_all, may_share
 from tracelake.shards.gather import Sources
 from tracelake.shards.model import Batch, Part
@@ -140,8 +141,8 @@ def run_compact_task(task: CompactTask) -> CompactReceipt:
     memory or disk are too small."""
     objects = open_objects(task.objects_url)
     try:
-        with tempfile.TemporaryDirectory(prefix="tracelake-compact-") as folder:
-            return _Compaction(task, objects, Path(folder)).run()
+        with scratch_directory("compact") as folder:
+            return _Compaction(task, objects, folder).run()
     except duckdb.Error as error:
         raise StorageError(
             f"bucket {task.bucket} of table {task.shard} was not compacted, and nothing was changed: {error}"

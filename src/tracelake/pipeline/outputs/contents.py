@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -14,6 +12,7 @@ import pyarrow.parquet as pq
 
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
+from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Batch
 from tracelake.shards.parts import check_part
 from tracelake.shards.store import EMPTY, Shard
@@ -59,8 +58,8 @@ class NewSpans:
 
     def tables(self, batch: Batch) -> Iterator[pa.Table]:
         """See `Content`."""
-        with tempfile.TemporaryDirectory(prefix="tracelake-output-") as folder:
-            files = LocalFiles(self._objects, Path(folder))
+        with scratch_directory("output") as folder:
+            files = LocalFiles(self._objects, folder)
             for part in batch.parts:
                 file = files.file(part.path)
                 check_part(file, part)
@@ -94,9 +93,9 @@ class TableChanges:
 
     def tables(self, batch: Batch) -> Iterator[pa.Table]:
         """See `Content`: what was retracted first, so that who follows never has two rows of one key."""
-        with tempfile.TemporaryDirectory(prefix="tracelake-output-") as folder:
+        with scratch_directory("output") as folder:
             log = ChangeLog(self._table.name, _no_view, self.shard)
-            like = Scan(self._url, folder, self._table.layout(self._buckets), EMPTY)
+            like = Scan(self._url, str(folder), self._table.layout(self._buckets), EMPTY)
             scans = log.scans_like(like, batch.lower - 1, batch.upper - 1, Retractions.TELL)
             for scan in reversed(scans):
                 for rows in scan.batches():

@@ -28,6 +28,7 @@ from tracelake.pipeline.kafka.positions import Positions
 from tracelake.pipeline.sources.acknowledged import QUARANTINE
 from tracelake.pipeline.sources.port import Gone, Held, HeldBack, Input, Known, Lag, New, Verdict, may_pass
 from tracelake.replicas.account import Waiting
+from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore
 from tracelake.tasks.pauses import Pauses
 
@@ -109,10 +110,10 @@ class KafkaSource:
         return position is not None and protocol.has_all(position.taken, start, stop)
 
     def _keep(self, path: str, size_bytes: int) -> None:
-        with tempfile.TemporaryDirectory(prefix="tracelake-quarantine-") as folder, suppress(NotFoundError):
+        with scratch_directory("quarantine") as folder, suppress(NotFoundError):
             with self._asking(name_of(path)[0].cluster):
                 try:
-                    copy = Path(fetch_range(self._objects, path, size_bytes, Path(folder)))
+                    copy = Path(fetch_range(self._objects, path, size_bytes, folder))
                 except OSError as error:
                     raise StorageError(f"{path} cannot be kept in quarantine: {error}") from error
             self._objects.create(QUARANTINE + path, copy.read_bytes())

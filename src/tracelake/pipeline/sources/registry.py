@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from tracelake.pipeline.sources.kafka import (
 from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row, fetch_rows
 from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
 from tracelake.pipeline.sources.watching import FileWatch
+from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore
 from tracelake.storage.foreign import FOREIGN_SCHEMES
 
@@ -176,9 +176,9 @@ def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) ->
 
     Raises OSError for an input that cannot be read this time: that says nothing of what it has.
     """
-    with tempfile.TemporaryDirectory(prefix="tracelake-read-") as folder:
+    with scratch_directory("read") as folder:
         try:
-            local = fetch(objects, source, path, size_bytes, Path(folder))
+            local = fetch(objects, source, path, size_bytes, folder)
             exact_bytes = known_bytes(source, size_bytes)
             whole_bytes = Path(local).stat().st_size if exact_bytes is None else exact_bytes
             size_bytes, sha256 = fingerprint(local, whole_bytes)

@@ -1,0 +1,153 @@
+"""Temporary directories are gone afterwards, and those of killed processes a while later."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.broken import Broken, assert_caught
+from tests.patience import HANG_S
+from tracelake import limits, scratch
+from tracelake.scratch import scratch_directory, sweep
+
+WORKS = """
+import sys
+from tracelake.scratch import scratch_directory
+with scratch_directory("test") as directory:
+    (directory / "rows").write_text("some")
+    print(directory, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the system's place for temporary files, in which nothing is yet."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@contextmanager
+def worker(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """Yield a process that works in a scratch directory, and that."""
+    environment = {**os.environ, "TMPDIR": str(place)}
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, Path(process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+def grow_old(directory: Path) -> None:
+    """Let a directory have been made long ago."""
+    os.utime(directory, (0, 0))
+
+
+def check_killed(place: Path) -> None:
+    """What a process works in stays however old it is; where it was killed, it goes once that is a while ago."""
+    with scratch_directory("test") as own:
+        grow_old(own)
+        assert sweep(place) == 0
+    with worker(place) as (process, directory):
+        grow_old(directory)
+        assert sweep(place) == 0
+        assert (directory / "rows").read_text() == "some"
+        process.kill()
+        process.wait(HANG_S)
+    os.utime(directory)
+    assert sweep(place) == 0, "it may have been made this moment"
+    grow_old(directory)
+    assert sweep(place) == 1
+    assert not directory.exists()
+
+
+def test_what_a_killed_process_left_goes(place: Path) -> None:
+    """Gigabytes of a merge that was killed again and again filled the disk. Each half of the rule broken once."""
+    check_killed(place)
+    for broken in (
+        Broken("it is held", scratch._held, "fcntl.flock(descriptor, fcntl.LOCK_SH)", "pass"),
+        Broken("it is asked for", scratch._delete_if_left, "fcntl.LOCK_EX", "fcntl.LOCK_SH"),
+        Broken("of an age", scratch._delete_if_left, "+ SCRATCH_AGE_MIN_S", ""),
+        Broken("it is deleted", scratch._delete_if_left, "delete_directory(directory)", "pass"),
+    ):
+        assert_caught(broken, lambda: check_killed(place))
+
+
+def test_one_that_ends_leaves_nothing(place: Path) -> None:
+    """Neither does one that fails."""
+    with scratch_directory("test") as directory:
+        (directory / "below").mkdir()
+        assert directory.parent == place
+        assert directory.name.startswith("tracelake-scratch-test-")
+    with pytest.raises(ValueError, match="odd"), scratch_directory("test", place / "."):
+        raise ValueError("odd")
+    assert list(place.iterdir()) == []
+
+
+def check_others(place: Path) -> None:
+    """What is not ours stays: of other names, and what links lead to."""
+    other = place / "tracelake-part-1"
+    other.mkdir()
+    (other / "file").touch()
+    link = place / "tracelake-scratch-link"
+    link.symlink_to(other)
+    file = place / "tracelake-scratch-file"
+    file.touch()
+    for path in (other, file):
+        grow_old(path)
+    os.utime(link, (0, 0), follow_symlinks=False)
+    assert sweep(place) == 0
+    assert (other / "file").exists()
+    assert file.exists()
+    assert sweep(place / "gone") == 0
+
+
+def test_others_stay(place: Path) -> None:
+    """Also where somebody gives them a name of ours. The rule broken once."""
+    check_others(place)
+    broken = Broken("links are not followed", scratch._delete_if_left, " | os.O_NOFOLLOW", "")
+    for path in place.iterdir():
+        path.unlink() if not path.is_dir() or path.is_symlink() else None
+    (place / "tracelake-part-1" / "file").unlink()
+    (place / "tracelake-part-1").rmdir()
+    assert_caught(broken, lambda: check_others(place))
+
+
+def check_how_often(place: Path) -> None:
+    """A process looks when it makes its first, and not with each."""
+    scratch._swept.clear()
+    with worker(place) as (process, left):
+        process.kill()
+        process.wait(HANG_S)
+    for is_there in (False, True):
+        left.mkdir(exist_ok=True)
+        grow_old(left)
+        with scratch_directory("test"):
+            assert left.exists() == is_there
+    scratch._swept[str(place)] -= limits.SCRATCH_SWEEP_INTERVAL_S
+    with scratch_directory("test"):
+        assert not left.exists()
+
+
+def test_a_process_looks_now_and_then(place: Path) -> None:
+    """Of a hundred small tasks a second none looks through the system's place. The rule broken once."""
+    check_how_often(place)
+    for broken in (
+        Broken("now and then", scratch._sweep_now_and_then, "return", "pass"),
+        Broken("first", scratch.scratch_directory.__wrapped__, "if parent is None:", "if False:"),  # type: ignore[attr-defined]
+    ):
+        assert_caught(broken, lambda: check_how_often(place))
