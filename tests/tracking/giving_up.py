@@ -1,0 +1,19 @@
+"""How long a tracking store in PostgreSQL waits."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from tracelake._errors import StorageError
+from tracelake.tracking.database import TrackingDatabase
+
+
+def check_gives_up(database: TrackingDatabase) -> None:
+    """Check that both sides give up a statement that takes long; limits are to be below ten seconds."""
+    with pytest.raises(StorageError, match="statement timeout"), database.writing() as connection:
+        connection.execute(text("SELECT pg_sleep(10)"))
+    with database.writing() as connection:
+        connection.execute(text("SET statement_timeout = 0"))
+    with pytest.raises(StorageError, match="no reply"), database.writing() as connection:
+        connection.execute(text("SELECT pg_sleep(10)"))
