@@ -18,7 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tracelake._errors import StorageError
 from tracelake.archive.protocol import LIVE
-from tracelake.limits import ARCHIVE_CUT_PAGES, ARCHIVE_TRUNCATE_WAIT_S, ARCHIVE_VACUUM_MAX_S
+from tracelake.limits import ARCHIVE_CLEANING_MAX_S, ARCHIVE_CUT_PAGES, ARCHIVE_TRUNCATE_WAIT_S
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import ARCHIVE_REPO, TRACKING_STORE, archive_objects, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -88,18 +88,18 @@ def give_back(database: TrackingDatabase, stopping: Callable[[], bool] = lambda:
         if database.is_sqlite:
             _cut_sqlite(database, stopping)
         else:
-            _vacuum_postgres(database)
+            _clean_postgres(database)
     except (sqlite3.Error, SQLAlchemyError, StorageError) as error:
         _log.warning("%s keeps the space of what was archived until the next pass: %s", database.name, error)
 
 
-def _vacuum_postgres(database: TrackingDatabase) -> None:
+def _clean_postgres(database: TrackingDatabase) -> None:
     with database.engine.connect() as connection:
         autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
         driver: Any = autocommit.connection.driver_connection
         autocommit.detach()  # nobody else is to have its time-outs
         # What a large table takes is not wasted half way: each pass would begin it anew, and never end it.
-        autocommit.execute(text(f"SET statement_timeout = {int(ARCHIVE_VACUUM_MAX_S * 1000)}"))
+        autocommit.execute(text(f"SET statement_timeout = {int(ARCHIVE_CLEANING_MAX_S * 1000)}"))
         driver.is_patient = True
         for table in _CLEARED:
             # Who has the table now is another archiver, or PostgreSQL itself, that does the same.

@@ -55,7 +55,7 @@ ARCHIVE_CUT_PAGES: Final = 200
 """Pages that one transaction of SQLite gives back to the disk after a pass. Beyond: the next one does."""
 ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
 """How long the log of SQLite waits for readers, to be cut after a pass. Beyond: it is cut after the next one."""
-ARCHIVE_VACUUM_MAX_S: Final = 3600.0
+ARCHIVE_CLEANING_MAX_S: Final = 3600.0
 """How long PostgreSQL may take to make the rows of one table reusable after a pass. Beyond: it is given up, and the
 next pass tries."""
 ARCHIVE_INTERVAL_S: Final = 300.0

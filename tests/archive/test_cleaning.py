@@ -28,7 +28,7 @@ SELECT 1, repeat('x', 1900)::bytea, 1900, 1 FROM generate_series(1, 40)
 
 @pytest.fixture
 def url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a tracking store that vacuums slowly, and may take half a second for anything else."""
+    """Return a tracking store that cleans slowly, and may take half a second for anything else."""
     url = postgres.url(postgres.new_schema())
     with closing(TrackingDatabase(url)) as database:
         migrate(database)
@@ -38,7 +38,7 @@ def url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def check_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A table that takes longer than a statement may is vacuumed, and nothing else takes so long then."""
+    """A table that takes longer than a statement may is cleaned, and nothing else takes so long then."""
     caplog.clear()
     with closing(psycopg.connect(url, autocommit=True)) as other, closing(TrackingDatabase(url)) as database:
         other.execute(ROWS)
@@ -54,16 +54,16 @@ def test_a_table_may_take_long(url: str, caplog: pytest.LogCaptureFixture) -> No
     """Else each pass would begin it anew, and none end it. Each half of the rule broken once."""
     check_long(url, caplog)
     for words, other in (
-        ("SET statement_timeout = {int(ARCHIVE_VACUUM_MAX_S * 1000)}", "SELECT 1"),
+        ("SET statement_timeout = {int(ARCHIVE_CLEANING_MAX_S * 1000)}", "SELECT 1"),
         ("is_patient = True", "is_patient = False"),
         ("autocommit.detach()", "pass"),
     ):
-        broken = Broken("patience", space._vacuum_postgres, words, other)
+        broken = Broken("patience", space._clean_postgres, words, other)
         assert_caught(broken, lambda: check_long(url, caplog))
 
 
 def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A table that somebody vacuums already is left to them."""
+    """A table that somebody cleans already is left to them."""
     caplog.clear()
     with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
         other.execute("LOCK TABLE tracelake_trace_parts IN SHARE UPDATE EXCLUSIVE MODE")
@@ -77,7 +77,7 @@ def test_two_archivers_at_once(
     """Neither waits for the other, or warns. The rule broken once."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.2)
     check_beside(url, caplog)
-    broken = Broken("beside", space._vacuum_postgres, " (SKIP_LOCKED)", "")
+    broken = Broken("beside", space._clean_postgres, " (SKIP_LOCKED)", "")
     assert_caught(broken, lambda: check_beside(url, caplog))
 
 
