@@ -81,7 +81,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 """What one run may meet of each kind; each draws fewer."""
-COMPLETE_MAX = 24_000
+COMPLETE_MAX = 32_000
 """Schedules that a complete search may take. Beyond: it fails, for it was not complete."""
 
 
