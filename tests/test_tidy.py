@@ -24,7 +24,7 @@ IMPURE = {
     *("pathlib", "shutil", "tempfile", "subprocess", "sqlite3", "duckdb", "pyarrow", "pyspark", "tantivy"),
     *("tracelake.storage", "tracelake.pipeline", "tracelake.lake.lake"),
 }
-FILE_MAX_LINES = 400
+FILE_MAX_LINES = 700
 FUNCTION_MAX_LINES = 70
 
 
@@ -120,7 +120,7 @@ def test_every_protocol_room_has_its_protocol() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes(name: str) -> None:
-    """Files have at most 400 lines, and functions at most 70, without the functions inside them."""
+    """Files have at most 700 lines, and functions at most 70, without the functions inside them."""
     assert len((SOURCE / name).read_text("utf-8").splitlines()) <= FILE_MAX_LINES
     for node in ast.walk(imports.tree(f"tracelake/{name}")):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

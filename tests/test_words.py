@@ -41,7 +41,6 @@ MEANINGS, BANNED = map(rows, GLOSSARY.read_text(encoding="utf-8").split("## Word
 def texts(file: Path) -> str:
     """Return what a file says, with words of names apart: `dead_letter` and `DeadLetter` are dead letters, too."""
     text = file.read_text(encoding="utf-8")
-    text = re.sub(r"PRAGMA (auto|incremental)_vacuum|\bVACUUM\b", "", text)  # SQL has no other word for it
     if file == GLOSSARY:
         text = text.split("## Words that stay out")[0]
     text = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text) if file.suffix == ".py" else text
