@@ -18,6 +18,7 @@ from sqlalchemy import update
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
+from tests.search.test_dropped_words import EMOJI, LONG
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
@@ -635,3 +636,12 @@ def test_runs() -> None:
     assert read_runs(named_runs(runs)) == runs == [(900, 900), (1, 5)]
     for text in ("", ".", "1", "1.", "1.2_", "a.b", "_".join(["1.2"] * 9), "1.99999999999999999999"):
         assert read_runs(text) is None
+
+
+def test_a_query_of_uncommitted_spans_is_refused_alike(lake: tracelake.Lake, store: TrackingStore) -> None:
+    """Spans that no commit holds yet are not found by a narrower or wider query."""
+    store.write([request((900, 1), text="pear"), request((901, 1), text=f"pear {EMOJI}")])
+    assert lake.search("pear").total == 2
+    for query in (f"pear AND {EMOJI}", f"pear -{EMOJI}", f'"pear {EMOJI}"', f"pear -{LONG}", "pear -!!!"):
+        with pytest.raises(QueryError, match="leave it out"):
+            lake.search(query)

@@ -45,8 +45,8 @@ SERVICES: Final = ("shop", "Cart")
 TEXTS: Final = ("", *(" ".join(words) for n in (1, 2, 3) for words in itertools.permutations(WORDS, n)))
 
 Row = dict[str, Any]
-Judge = Callable[[Row], bool] | None
-"""Tells whether a row is found; None where a query has no words in it."""
+Judge = Callable[[Row], bool]
+"""Tells whether a row is found."""
 
 
 def rows() -> list[Row]:
@@ -269,7 +269,7 @@ def attribute_atoms() -> st.SearchStrategy[Asked]:
 
 
 def atoms() -> st.SearchStrategy[Asked]:
-    """Words, phrases, fields, filters, and what has no word in it."""
+    """Words, phrases, fields, filters."""
     words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join)
     fielded = st.tuples(st.sampled_from((None, "name", "text")), words)
     written = fielded.map(
@@ -281,8 +281,6 @@ def atoms() -> st.SearchStrategy[Asked]:
     )
     services = st.sampled_from(SERVICES).map(lambda name: Asked(f"service:{name}", OPERAND, of_service(name)))
     others = [
-        Asked("!!!", OPERAND, None),
-        Asked('"-"', OPERAND, None),
         Asked("al*", OPERAND, prefixed("al")),
         Asked(
             '"alpha be"*',
@@ -310,18 +308,14 @@ def atoms() -> st.SearchStrategy[Asked]:
 def negated(inner: Asked, sign: str) -> Asked:
     """Return what the other does not find."""
     judge = inner.judge
-    return Asked(sign + inner.inside(OPERAND), OPERAND, None if judge is None else lambda row: not judge(row))
+    return Asked(sign + inner.inside(OPERAND), OPERAND, lambda row: not judge(row))
 
 
 def joined(parts: list[Asked], binds: int) -> Asked:
-    """Return several queries joined by one operator; those without words count for nothing."""
+    """Return several queries joined by one operator."""
     text = {BESIDE: " ", OR: " OR ", AND: " AND "}[binds].join(part.inside(binds + 1) for part in parts)
-    judges = [part.judge for part in parts if part.judge is not None]
-    judge: Judge = None
-    if judges:
-        every = any if binds == OR else all
-        judge = lambda row: every(judge(row) for judge in judges)  # noqa: E731
-    return Asked(text, binds, judge)
+    every = any if binds == OR else all
+    return Asked(text, binds, lambda row: every(part.judge(row) for part in parts))
 
 
 def larger(smaller: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:

@@ -92,9 +92,7 @@ def leaf(chance: random.Random) -> str:
             f"{hours_ago(hours)}..{hours_ago(chance.randrange(hours + 1))}",
             f"start:{hours_ago(hours)[:13]}:00",
             "start:2026-01",
-            chance.choice(
-                ["*", "!!!", "has:service", "status:ok", "duration>0s", *WORDS, '"alpha beta"', "gam*"]
-            ),
+            chance.choice(["*", "has:service", "status:ok", "duration>0s", *WORDS, '"alpha beta"', "gam*"]),
         ]
     )
 

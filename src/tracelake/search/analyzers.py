@@ -118,6 +118,22 @@ class Analyzer:
         stems, written = (analyzer.pre_tokenize(cut).tokens for analyzer in (self._stems, self._written))
         return [Word(word.text, stem.text, word.position) for word, stem in zip(written, stems, strict=True)]
 
+    def dropped_from(self, text: str) -> str | None:
+        """Return the first part of a query's text that the index cannot hold; None if it holds all of it.
+
+        Such a part must not be ignored. Otherwise, the query would find spans that do not have it. ASCII signs,
+        punctuation and white space only separate words.
+        """
+        written = [word.written for word in self.words_of(text)]
+        unbounded = self._unbounded.analyze(self.prepared(text))
+        if len(unbounded) > len(written):
+            return next(word for word in unbounded if len(word.encode()) >= INDEX_WORD_MAX_BYTES)
+        if not written:
+            return text
+        symbols = dict.fromkeys(symbol for symbol in text if cutting.is_symbol(symbol))
+        held = "".join(written) if symbols else ""
+        return next((symbol for symbol in symbols if symbol.lower() not in held), None)
+
     def words_wanted(self, text: str) -> list[Word]:
         """Return the words that a text must have which has this one in it.
 

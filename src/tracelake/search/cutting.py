@@ -7,6 +7,7 @@ are phrases of pairs wherever they stand, and a single letter is the beginning o
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -42,6 +43,7 @@ _BETWEEN_SPACES: Final = re.compile(
     r"""[^\W_](?:[^\s"'`\u00b4\u2018-\u201f\u00ab\u00bb(){}\[\]<>,;|]*[^\W_])?"""
 )
 _SPACED_RUN: Final = re.compile(r"[^\W_]+")
+_SYMBOLS: Final = frozenset(("Sc", "Sk", "Sm", "So", "Cn", "Co", "Cs"))
 _NO_LETTER: Final = re.compile(r"[\W_]")
 BETWEEN_RUNS: Final = "".join(letter for letter in map(chr, range(128)) if not letter.isalnum())
 """Characters of ASCII that are in no run of letters and digits."""
@@ -68,6 +70,11 @@ def _paired(run: str) -> Iterator[str]:
 def is_letter(word: str) -> bool:
     """Whether a word is a single letter of a script without spaces: where a run of them ends."""
     return len(word) == 1 and _LETTER.match(word) is not None
+
+
+def is_symbol(letter: str) -> bool:
+    """Whether a character outside ASCII has a meaning of its own but is no letter, such as an emoji or a currency sign."""
+    return not letter.isascii() and unicodedata.category(letter) in _SYMBOLS
 
 
 def is_unspaced(word: str) -> bool:

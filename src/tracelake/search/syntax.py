@@ -40,6 +40,7 @@ KEYWORDS: Final = (*fields.FACETS, "trace")
 FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has", "like")
 """All fields but attributes, for which see `OWNERS`."""
 
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 """What means something in an expression; tantivy refuses a backslash before much else."""
 
@@ -91,7 +92,7 @@ def tree(query: str) -> Node:
             f"the search has {len(query)} characters, and the limit is {limits.QUERY_MAX_CHARS}; "
             f"look for its rarest words. Example: {EXAMPLE}"
         )
-    parsed = grammar.parse(query.encode(errors="replace").decode())
+    parsed = grammar.parse(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", query))
     open_ended = [
         node for node in _leaves(parsed) if isinstance(node, Text) and (node.prefix or node.distance)
     ]
@@ -256,9 +257,9 @@ class _Compiler:
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
         """Return what finds a word or phrase in fields of text."""
+        if (dropped := self.analyzer.dropped_from(node.text)) is not None:
+            raise Refused(node.place, _not_held(dropped))
         words = self.analyzer.words_wanted(node.text)
-        if not words:
-            return None
         if node.distance and not node.quoted and len(words) > 1:
             raise Refused(node.place, f"{node.text!r} is {len(words)} words, and ~ is for one")
         queries = [
@@ -286,6 +287,18 @@ class _Compiler:
             for word in words
         ]
         return tantivy.Query.regex_phrase_query(schema, name, patterns, node.distance)
+
+
+def _not_held(dropped: str) -> str:
+    """Say why a search cannot look for a part of a text: the index does not hold it."""
+    shown = dropped if len(dropped) <= limits.QUOTED_MAX_CHARS else dropped[: limits.QUOTED_MAX_CHARS] + "…"
+    size = len(dropped.encode())
+    if size >= limits.INDEX_WORD_MAX_BYTES and any(letter.isalnum() for letter in dropped):
+        return (
+            f"the word {shown!r} has {size} bytes, and words of {limits.INDEX_WORD_MAX_BYTES} bytes or more are not "
+            "indexed; leave it out"
+        )
+    return f"the index holds letters and digits, and no word for {shown!r}; leave it out"
 
 
 def _boolean(clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Query | None:

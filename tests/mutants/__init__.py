@@ -1,0 +1,1 @@
+"""Each rule of a package, broken: a named test must fail."""
