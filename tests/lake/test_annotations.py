@@ -85,7 +85,10 @@ def test_tags_stay_where_spans_go(lake: tracelake.Lake, store: TrackingStore) ->
         connection.execute(trace_info.delete())
         connection.execute(trace_parts.delete())
     lake.annotations.set_tag(trace_id(2), "team", "a")
-    assert lake.annotations.tags(trace_id(1)) == {"team": "a"}
+    assert lake.annotations.tags(trace_id(1)) == {
+        "mlflow.trace.spansLocation": "ARCHIVE_REPO",
+        "team": "a",
+    }
     assert lake.annotations.traces_with({"team": "a"}) == [trace_id(1), trace_id(2)]
     assert lake.annotations.assessments(trace_id(1)) == [logged]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -259,3 +260,40 @@ def test_pages_show_tags(client: Client, hot: HotLake) -> None:
     assert client.get("/api/v1/archive").json()["tags"][trace_id(1)] == {"team": "a"}
     for number in range(limits.TAGS_SHOWN_MAX + 5):
         said.delete_tag(trace_id(2), f"many {number:02d}")
+
+
+def test_a_trace_that_only_the_tables_have(tmp_path: Path) -> None:
+    """A trace from a file has the location of its spans, and the state and the previews of its root span."""
+    lake = HotLake(tmp_path / "lake")
+    with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
+        client = Client(create_app(lake.lake, inbox))
+        states = {1: (1, 2), 2: (2, 0), 3: (None, 2)}
+        spans = []
+        for number, (root, child) in states.items():
+            of: dict[str, Any] = {
+                "traceId": trace_id(number),
+                "name": "op",
+                "startTimeUnixNano": "5",
+                "endTimeUnixNano": "9",
+            }
+            spans.append(
+                {**of, "spanId": "00" * 7 + "02", "parentSpanId": "00" * 7 + "01", "status": {"code": child}}
+            )
+            said = [{"key": "input.value", "value": {"stringValue": "q" * 2_000}}]
+            if root is not None:
+                spans.append({**of, "spanId": "00" * 7 + "01", "status": {"code": root}, "attributes": said})
+        file = tmp_path / "traces.json"
+        file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+        lake.lake.ingest(file)
+        infos = [
+            client.get(f"/api/3.0/mlflow/traces/tr-{trace_id(number)}").json()["trace"]["trace_info"]
+            for number in states
+        ]
+        assert [info["state"] for info in infos] == ["OK", "ERROR", "IN_PROGRESS"]
+        assert {info["tags"]["mlflow.trace.spansLocation"] for info in infos} == {"ARCHIVE_REPO"}
+        assert infos[0]["request_preview"] == "q" * limits.TRACKING_PREVIEW_MAX_CHARS
+        assert "request_preview" not in infos[2]
+        batch = client.get(BATCH, params={"trace_ids": [trace_id(number) for number in states]}).json()
+        assert [each["trace_info"] for each in batch["traces"]] == infos
+        tags = client.get(f"/api/2.0/mlflow/traces/{trace_id(1)}/tags").json()["tags"]
+        assert tags == {"mlflow.trace.spansLocation": "ARCHIVE_REPO"}

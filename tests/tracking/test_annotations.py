@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 
@@ -158,3 +159,19 @@ def test_searches_see_names_that_were_set_and_what_has_not_ended(store: Tracking
     of_attribute = ' and ALIASES.get(identifier.lower()) == "attribute"'
     broken = Broken("what is ordered by is an attribute", trace_search._order, of_attribute, "")
     assert_caught(broken, lambda: check_unended_and_named(store))
+
+
+def test_an_unknown_experiment_does_not_hide_its_traces(store: TrackingStore) -> None:
+    """A write creates the experiments that it names, with their ids as names, and leaves existing ones alone."""
+    said = Annotations(store)
+    mine = said.create_experiment("taken")
+    for number, experiment_id in enumerate(("no such; --", "taken", "１２", "0", mine, "x" * 250), 1):
+        store.write([replace(request((number, 1)), experiment_id=experiment_id)])
+    names = {each.experiment_id: each.name for each in said.experiments()}
+    assert names.pop("taken").startswith("taken ")
+    assert names == {"no such; --": "no such; --", "１２": "１２", mine: "taken", "0": "Default"} | {
+        "x" * 250: "x" * 250
+    }
+    another = TrackingStore(store.database, store.lake_id)
+    another.write([replace(request((7, 1)), experiment_id="taken")])
+    assert len(said.experiments()) == len(names) + 1

@@ -19,10 +19,10 @@ from tracelake.tables.built_in import TABLE_SPANS, TABLE_TRACES
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.whole_trace import no_trace
 from tracelake.tables.workspaces import within
-from tracelake.tracking.annotations import OF_COLUMNS, Annotations, Experiment
+from tracelake.tracking.annotations import LOCATION_TAG, OF_COLUMNS, Annotations, Experiment
 from tracelake.tracking.experiment_search import ExperimentSearch
 from tracelake.tracking.place import find_tracking
-from tracelake.tracking.schema import DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
+from tracelake.tracking.schema import ARCHIVE_REPO, DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.tag_texts import check_tag
 from tracelake.versions.branches import MAIN
@@ -44,13 +44,15 @@ class LakeAnnotations:
     def tags(self, trace_id: str) -> dict[str, str]:
         """Return the tags of a trace; `mlflow.trace.spansLocation` says where it is. Raises NotFoundError."""
         full, _ = self._trace(trace_id)
-        return self._annotations.tags([full])[full]
+        return _with_location(self._annotations.tags([full])[full])
 
     def of_traces(
         self, trace_ids: Sequence[str]
     ) -> tuple[dict[str, dict[str, str]], dict[str, list[dict[str, Any]]]]:
         """Return tags and assessments of traces that are there, by their whole ids."""
-        return self._annotations.tags(trace_ids), self._annotations.assessments_of(trace_ids)
+        tags = self._annotations.tags(trace_ids)
+        located = {trace_id: _with_location(of_trace) for trace_id, of_trace in tags.items()}
+        return located, self._annotations.assessments_of(trace_ids)
 
     def shown_tags(self, trace_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return tags of traces as pages show them, by whole id: the first 20 of each, values cut after 200 characters.
@@ -170,6 +172,15 @@ class LakeAnnotations:
             return full, str(here[0])
 
         return self._opened.read(MAIN, read)
+
+
+def _with_location(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the tags of a trace with the tag that names the location of its spans.
+
+    A trace without a row in the tracking store is in the tables. MLflow's client looks for an artifact, which does not
+    exist, if the tag is missing.
+    """
+    return {LOCATION_TAG: ARCHIVE_REPO, **tags}
 
 
 def check_experiment_tag(key: str, value: str) -> bool:

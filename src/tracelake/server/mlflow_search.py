@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Query
 from google.protobuf.json_format import MessageToDict
 
@@ -21,6 +22,7 @@ from tracelake.limits import (
     MLFLOW_EXPERIMENTS_MAX,
     MLFLOW_PAGE_TRACES_MAX,
     NAME_QUOTED_MAX_CHARS,
+    TRACKING_PREVIEW_MAX_CHARS,
 )
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
@@ -180,7 +182,11 @@ def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
     """Return a trace of these spans as MLflow says it."""
     full_id = str(rows["trace_id"][0])
     stored = lake.hot.infos([full_id])
-    info = stored.get(full_id) or {**lake.trace(full_id).summary, "experiment_id": _TABLES_EXPERIMENT}
+    info = stored.get(full_id) or {
+        **lake.trace(full_id).summary,
+        **_of_root(rows),
+        "experiment_id": _TABLES_EXPERIMENT,
+    }
     messages = encode(rows.sort_by(IN_ORDER))
     spans = [
         MessageToDict(span, preserving_proto_field_name=True)
@@ -189,6 +195,21 @@ def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
         for span in scope.spans
     ]
     return {"trace_info": _infos(lake, {full_id: info})[0], "spans": spans}
+
+
+def _of_root(rows: pa.Table) -> dict[str, Any]:
+    """Return the state and the previews of a trace that only the tables have, from its first root span."""
+    columns = ["parent_span_id", "start_ns", "span_id", "end_ns", "status", "input", "output"]
+    roots = rows.select(columns).filter(pc.field("parent_span_id").is_null())
+    if not len(roots):
+        return {"state": "IN_PROGRESS"}
+    root = roots.sort_by([("start_ns", "ascending"), ("span_id", "ascending")]).slice(0, 1).to_pylist()[0]
+    state = "ERROR" if root["status"] == "ERROR" else "OK"
+    return {
+        "state": state if root["end_ns"] else "IN_PROGRESS",
+        "request_preview": root["input"] and root["input"][:TRACKING_PREVIEW_MAX_CHARS],
+        "response_preview": root["output"] and root["output"][:TRACKING_PREVIEW_MAX_CHARS],
+    }
 
 
 def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
@@ -226,7 +247,7 @@ def _info(
         "response_preview": row.get("response_preview"),
         "request_time": _time(row["start_ns"]),
         "execution_duration": f"{max(0, row['end_ns'] - row['start_ns']) / 1e9:.3f}s",
-        "state": row.get("state") or ("ERROR" if row.get("error_count") else "OK"),
+        "state": row["state"],
         "trace_metadata": {**metadata, **said},
         "tags": {**({"mlflow.traceName": row["name"]} if row.get("name") else {}), **tags},
         "assessments": assessments,

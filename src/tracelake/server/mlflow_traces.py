@@ -18,13 +18,12 @@ from tracelake.limits import (
 from tracelake.server.json_body import json_body
 from tracelake.server.mlflow_api import answered
 from tracelake.server.mlflow_search import TraceLocation, bare, whole
-from tracelake.tracking.annotations import Annotations
+from tracelake.tracking.annotations import LOCATION_TAG, Annotations
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT, TRACKING_STORE
 from tracelake.tracking.started import StartedTrace, StartedTraces
 
 _VERSION = "3.18.0"
 """The MLflow whose wire this is; its client sends spans as OTLP to servers of 3.4 and later alone."""
-_LOCATION = "mlflow.trace.spansLocation"
 
 
 class ToldTrace(msgspec.Struct, frozen=True):
@@ -101,7 +100,7 @@ def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
     place = told.trace_location and told.trace_location.mlflow_experiment
     experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT
     # Without this tag the client uploads the spans as an artifact, and not as OTLP.
-    tags = {_LOCATION: TRACKING_STORE, **said.tags([trace_id])[trace_id]}
+    tags = {LOCATION_TAG: TRACKING_STORE, **said.tags([trace_id])[trace_id]}
     return {
         "trace_id": f"tr-{trace_id}",
         "trace_location": {

@@ -32,9 +32,10 @@ from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.tag_texts import check_tag, quoted
 from tracelake.tracking.told import FOR_ALL, told_to
 
+LOCATION_TAG: Final = "mlflow.trace.spansLocation"
 FAILURE_TAG: Final = "mlflow.trace.archivalFailure"
 OF_COLUMNS: Final = {
-    "mlflow.trace.spansLocation": "spans_location",
+    LOCATION_TAG: "spans_location",
     "mlflow.trace.archiveLocation": "archive_location",
     FAILURE_TAG: "archival_failure",
 }

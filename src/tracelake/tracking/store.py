@@ -7,9 +7,10 @@ archives a trace between them.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,8 +37,10 @@ from tracelake.tracking.requests import (
 )
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
+    DEFAULT_EXPERIMENT,
     LAKE_LOCATION,
     TRACKING_STORE,
+    experiments,
     lakes,
     outbox,
     spans,
@@ -110,6 +113,8 @@ class TrackingStore:
         self._insert_parts = database.inserting(trace_parts, [column.name for column in trace_parts.c])
         self._insert_spans = database.inserting(spans, OF_SPANS)
         self._waiting: int | None = None
+        self._experiments = {DEFAULT_EXPERIMENT}
+        """Experiments that exist, as far as this process has seen."""
 
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
         """Store requests, all of them or none, and return for each which spans were refused, None where none were.
@@ -151,6 +156,10 @@ class TrackingStore:
                 for row in span_rows(self.lake, trace_id, sequence, write)
             ]
             self._insert_spans(connection, rows)
+            new = self._add_experiments(connection, taken)
+        if len(self._experiments) > limits.EXPERIMENTS_SHOWN_MAX:  # senders choose the ids
+            self._experiments = {DEFAULT_EXPERIMENT}
+        self._experiments |= new
         self._waiting = (self._waiting or 0) + 1
         return refusals(requests, refused, ARCHIVED)
 
@@ -253,6 +262,27 @@ class TrackingStore:
         if others:
             upsert(connection, rows(others, 0))
         return set(told)
+
+    def _add_experiments(self, connection: Connection, writes: Mapping[str, TraceWrite]) -> set[str]:
+        """Create the experiments that traces name and that do not exist; return the ids that exist now.
+
+        A wrong id must not hide traces: an experiment that nobody created gets its id as its name.
+        """
+        new: dict[str, str] = {}
+        for write in writes.values():
+            if write.experiment_id not in self._experiments:
+                new.setdefault(write.experiment_id, str((info_of(write) or {})["workspace"]))
+        statement = self.database.insert(experiments).on_conflict_do_nothing()
+        of = experiments.c
+        for experiment_id, workspace in sorted(new.items()):
+            row = {"lake": self.lake, "experiment_id": experiment_id, "workspace": workspace}
+            row["created_ns"] = time.time_ns()
+            connection.execute(statement, {**row, "name": experiment_id})
+            exists = select(of.name).where(of.lake == self.lake, of.experiment_id == experiment_id)
+            if connection.execute(exists).scalar() is None:  # another experiment has this name
+                name = f"{experiment_id[: limits.TRACKING_NAME_MAX_CHARS // 2]} {secrets.token_hex(8)}"
+                connection.execute(statement, {**row, "name": name})
+        return set(new)
 
     def _refused(self, connection: Connection, archived: Sequence[str]) -> set[str]:
         """Return the archived traces that take no late spans: those whose archive are not the tables of the lake."""
