@@ -201,6 +201,17 @@ def test_names_of_a_token_column(column: str) -> None:
         ({"stringValue": "9" * 30}, None),
         ({"stringValue": "²"}, None),
         ({"doubleValue": 1.5}, None),
+        ({"doubleValue": 12.0}, 12),
+        ({"doubleValue": -0.0}, 0),
+        ({"doubleValue": -1.0}, None),
+        ({"doubleValue": 2.0**63}, None),
+        ({"doubleValue": "NaN"}, None),
+        ({"doubleValue": "Infinity"}, None),
+        ({"stringValue": " 12.0 "}, 12),
+        ({"stringValue": "1_0"}, None),
+        ({"stringValue": "1.5"}, None),
+        ({"stringValue": str(2**63 - 1)}, 2**63 - 1),
+        ({"stringValue": str(2**63)}, None),
         ({"boolValue": True}, None),
         ({"arrayValue": {}}, None),
         (None, None),
@@ -218,8 +229,9 @@ def test_tokens_that_are_no_count(value: Any, tokens: int | None) -> None:
     [
         "no json",
         "[1]",
-        '{"input_tokens":"5"}',
-        '{"input_tokens":1e3}',
+        '{"input_tokens":"five"}',
+        '{"input_tokens":1.5}',
+        '{"input_tokens":true}',
         '{"input_tokens":-5}',
         '{"input_tokens":9223372036854775808}',
         "{}",
@@ -229,6 +241,57 @@ def test_token_usage_that_is_no_object_of_counts(usage: str) -> None:
     """A usage text without an integer member leaves the column null."""
     row = row_of(attributes=attributes(mlflow__chat__tokenUsage={"stringValue": usage}))
     assert row["input_tokens"] is None
+
+
+@pytest.mark.parametrize("number", ['"5"', "5.0", "5"])
+def test_token_usage_as_double_or_text(number: str) -> None:
+    """A whole number in a JSON usage object counts, whichever type it has."""
+    usage = f'{{"input_tokens":{number}}}'
+    assert row_of(attributes=attributes(mlflow__chat__tokenUsage={"stringValue": usage}))["input_tokens"] == 5
+
+
+UNUSABLE_TEXTS: tuple[Any, ...] = (
+    {"stringValue": ""},
+    {"stringValue": " \n"},
+    {"bytesValue": "AAE="},
+    {},
+    None,
+)
+UNUSABLE_COUNTS: tuple[Any, ...] = (
+    {"stringValue": "n/a"},
+    {"stringValue": ""},
+    {"intValue": -1},
+    {"doubleValue": 0.5},
+    {},
+    None,
+)
+
+
+@pytest.mark.parametrize("column", conventions.COLUMNS)
+def test_unusable_values_do_not_hide_the_next_name(column: str) -> None:
+    """For every mapped column, any name with an empty or unusable value gives way to the next usable one."""
+    is_text = column in conventions.TEXT_COLUMNS
+    names = (conventions.TEXT_COLUMNS | conventions.TOKEN_COLUMNS)[column]
+    member = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}.get(column, "")
+    usage = json.dumps({"input": 7, "output": 7, member: 7})
+    good = {"stringValue": "good" if is_text else usage}
+    last = {"key": names[-1], "value": good}
+    for name in names[:-1]:
+        for bad in UNUSABLE_TEXTS if is_text else UNUSABLE_COUNTS:
+            row = row_of(attributes=[{"key": name, "value": bad}, last])
+            assert row[column] == ("good" if is_text else 7), (name, bad)
+            assert len(row["attributes"]) == 2
+
+
+def test_empty_json_texts_of_mlflow_are_absent() -> None:
+    """MLflow writes an empty string as two quotes and nothing as null: neither fills a column."""
+    for empty in ('""', '" "', "null"):
+        row = row_of(
+            attributes=attributes(
+                mlflow__spanInputs={"stringValue": empty}, gen_ai__prompt={"stringValue": "ask"}
+            )
+        )
+        assert row["input"] == "ask"
 
 
 @pytest.mark.parametrize("levels", [150, 400, 900, 20_000])
@@ -267,7 +330,7 @@ def test_derived_columns_of_neighbours() -> None:
     payload = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}).encode()
     decode_json(payload, columns)
     batch = columns.take()
-    assert batch["session_id"].to_pylist() == ["one", None, ""]
+    assert batch["session_id"].to_pylist() == ["one", None, None]
     assert batch["user_id"].to_pylist() == [None, None, "two"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Connection, event, func, insert, select, text, update
 
@@ -20,8 +21,9 @@ from tests.strategies import span_facts
 from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, StorageError, UsageError
-from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.by_trace import rows_of, take_apart
 from tracelake.otlp.framing import Payload, Reading
+from tracelake.tables.traces import summed
 from tracelake.tracking import database as databases
 from tracelake.tracking import verify
 from tracelake.tracking.database import TrackingDatabase
@@ -546,3 +548,20 @@ def test_a_busy_file_is_not_a_damaged_one(store: TrackingStore, monkeypatch: pyt
     file.mkdir()
     with pytest.raises(StorageError, match="unable to open"):
         list(check_store(store, ()))
+
+
+def test_the_session_of_a_trace_is_the_first_that_is_not_empty(store: TrackingStore) -> None:
+    """A span with an empty session or user does not hide the session or user of a later span of its trace."""
+    data = pb.TracesData()
+    scope = data.resource_spans.add().scope_spans.add()
+    for number, value in ((1, ""), (2, "real"), (3, "later")):
+        span = scope.spans.add(trace_id=bytes.fromhex(trace_id(1)), span_id=number.to_bytes(8))
+        span.start_time_unix_nano = number
+        for name in ("session.id", "user.id"):
+            span.attributes.add(key=name).value.string_value = value
+    body = data.SerializeToString()
+    store.write([TracedRequest("protobuf", body, take_apart("protobuf", body))])
+    info = store.infos([trace_id(1)])[trace_id(1)]
+    assert (info["session_id"], info["user_id"]) == ("real", "real")
+    summary = summed(rows_of(body).take().to_pylist())
+    assert (summary["session_id"], summary["user_id"]) == ("real", "real")

@@ -1,4 +1,4 @@
-"""Which attribute names mean the same: one table from columns to names, the first one present wins.
+"""Which attribute names mean the same: one table from columns to names, the first one with a usable value wins.
 
 Sources of the names:
 - [otel]        OpenTelemetry semantic conventions, registry of attributes
@@ -12,6 +12,7 @@ Sources of the names:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -99,6 +100,8 @@ COLUMNS: Final = (*TEXT_COLUMNS, *TOKEN_COLUMNS)
 _NAMES: Final = frozenset(
     name for names in (*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values()) for name in names
 )
+_WHOLE: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")
+"""A whole number as text: digits, and a fraction of zeros at most."""
 _MLFLOW_JSON: Final = "mlflow."
 _MLFLOW_TRACE: Final = "mlflow.traceRequestId"
 """Of each span that MLflow has made: where its text is quoted, the texts of all attributes beside it are JSON."""
@@ -121,7 +124,7 @@ def derive(
         for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
         if not present.isdisjoint(names)
     }
-    known: dict[tuple[str, ...], list[tuple[str, str, int]]] = {}
+    known: dict[tuple[str, ...], list[tuple[str, list[tuple[str, int]]]]] = {}
     start = 0
     for span, count in enumerate(counts):
         of_span = tuple(keys[start : start + count])
@@ -129,24 +132,30 @@ def derive(
         if sources is None:
             sources = known[of_span] = _sources(of_span, present)
         is_json = may_be_json and _is_json(of_span, texts[start : start + count])
-        for column, name, place in sources:
-            text, letter = texts[start + place], letters[start + place] if letters else "s"
-            if column in TEXT_COLUMNS:
-                columns[column][span] = _text(name.startswith(_MLFLOW_JSON) or is_json, text, letter)
-            else:
-                columns[column][span] = _tokens(column, name, text, letter)
+        for column, candidates in sources:
+            for name, place in candidates:
+                text, letter = texts[start + place], letters[start + place] if letters else "s"
+                if column in TEXT_COLUMNS:
+                    value: Any = _text(name.startswith(_MLFLOW_JSON) or is_json, text, letter)
+                else:
+                    value = _tokens(column, name, text, letter)
+                if value is not None:
+                    columns[column][span] = value
+                    break
         start += count
     return columns
 
 
-def _sources(keys: Sequence[str], present: Collection[str]) -> list[tuple[str, str, int]]:
-    """Return column, name and place of the attributes of a span that columns are derived from."""
+def _sources(keys: Sequence[str], present: Collection[str]) -> list[tuple[str, list[tuple[str, int]]]]:
+    """Return each column with names and places of the attributes of a span that may fill it, the first choice first."""
     where = {key: place for place, key in enumerate(keys) if key in present}
-    firsts = (
-        (column, next((name for name in names if name in where), None))
+    if not where:
+        return []
+    candidates = (
+        (column, [(name, where[name]) for name in names if name in where])
         for column, names in (TEXT_COLUMNS | TOKEN_COLUMNS).items()
     )
-    return [(column, name, where[name]) for column, name in firsts if name is not None]
+    return [(column, places) for column, places in candidates if places]
 
 
 def _is_json(keys: Sequence[str], texts: Sequence[str]) -> bool:
@@ -155,23 +164,40 @@ def _is_json(keys: Sequence[str], texts: Sequence[str]) -> bool:
 
 
 def _text(may_be_json: bool, text: str, letter: str) -> str | None:
-    if letter not in READABLE:
+    """Return a readable text, or None if there is none or it is blank."""
+    if letter not in READABLE or not text or text.isspace():
         return None
-    if may_be_json and text.startswith('"'):
+    if may_be_json and (text == "null" or text.startswith('"')):
         # MLflow writes a string as JSON; people look for what is inside the quotes.
         plain = _json_or_none(text)
+        if text == "null" or (isinstance(plain, str) and not plain.strip()):
+            return None
         return plain if isinstance(plain, str) else text
     return text
 
 
 def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
     """Return a count of tokens, from 0 to 2**63 - 1, or None; the attribute stays in the map anyway."""
-    number: Any = None
     if member := _TOKEN_MEMBERS.get((column, name)):
         usage = _json_or_none(text) if letter in "sj" else None
-        number = usage.get(member) if isinstance(usage, dict) else None
-    elif letter == "i" or (letter == "s" and text.isascii() and text.isdigit() and len(text) < 19):
-        number = int(text)
+        return _count(usage.get(member)) if isinstance(usage, dict) else None
+    match letter:
+        case "i":
+            return _count(int(text))
+        case "d":
+            return _count(float(text))
+        case "s":
+            return _count(text)
+        case _:
+            return None
+
+
+def _count(number: Any) -> int | None:
+    """Return a whole number from 0 to 2**63 - 1 that came as an integer, a double or text; else None."""
+    if isinstance(number, str):
+        number = int(match[1]) if (match := _WHOLE.fullmatch(number)) else None
+    elif isinstance(number, float) and number.is_integer():
+        number = int(number)
     return number if type(number) is int and 0 <= number < 2**63 else None
 
 

@@ -1,0 +1,23 @@
+"""Mutants of decoding: each breaks one rule, and shows that a named test fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.otlp.test_columns import test_unusable_values_do_not_hide_the_next_name as check_unusable_values
+from tracelake.otlp import conventions
+
+
+def test_first_present_name_wins() -> None:
+    """If only the first present name is a candidate, an unusable value hides the next name."""
+    sources = conventions._sources
+
+    def first_only(keys: Sequence[str], present: Any) -> list[tuple[str, list[tuple[str, int]]]]:
+        return [(column, found[:1]) for column, found in sources(keys, present)]
+
+    with mock.patch.object(conventions, "_sources", first_only), pytest.raises(AssertionError):
+        check_unusable_values("session_id")
