@@ -30,7 +30,7 @@ LOOK_S: Final = 10
 ROUNDS_MAX: Final = 150
 DONE: Final = "done"
 SILENT: Final = (1, 20)
-"""Longer than its timeout, and the difference that clocks may have."""
+"""Longer than its timeout."""
 ROWS: Final = StepMode(max_rows=3, max_delay_s=60.0)
 
 
