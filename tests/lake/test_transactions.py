@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -243,7 +244,9 @@ def decisions() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("a client has longer than it asked for", on_look, "standing.timeout_s", "standing.timeout_s + 60"),
+        Broken(
+            "a client has longer than it asked for", on_look, "standing.timeout_s", "standing.timeout_s + 60"
+        ),
         Broken("a clock that was ahead counts", on_look, "standing.seen_s > now_s", "False and now_s"),
         Broken("every transaction is the client's", takes, "in (None, t)", "in (None, t, 3)"),
         Broken("over before its commit", on_over, "standing.transaction >= upper", "False"),
@@ -302,3 +305,71 @@ def test_a_first_step_that_comes_after_the_abort_is_discarded() -> None:
     rule = "a step that came late counts"
     words = '"abort" if now is not None and t >= now.upper else'
     assert_caught(Broken(rule, wish_of, words, ""), a_late_first_step)
+
+
+def ingest_beside_a_foreign_transaction(folder: Path) -> None:
+    """Another client's transaction takes no file of a plain ingest, so its abort loses none."""
+    with tracelake.init(folder / "lake") as theirs, tracelake.open(folder / "lake") as lake:
+        foreign = theirs.transactions.begin(id="foreign")
+        for ingested_by_them in (False, True):
+            if ingested_by_them:
+                theirs.ingest(a_file(folder, 1), runner=InProcess())
+            with pytest.raises(UsageError, match=r"transaction foreign is open.*--transaction foreign"):
+                lake.ingest(a_file(folder, 1), runner=InProcess())
+        foreign.abort(InProcess())
+        assert lake.ingest(a_file(folder, 1), runner=InProcess()).spans_new == 1
+        assert spans(lake) == 1
+        assert lake.verify().findings == ()
+
+
+def test_a_plain_ingest_stays_out_of_another_clients_transaction(tmp_path: Path) -> None:
+    """It is refused by name, also if that transaction has the same file already."""
+    ingest_beside_a_foreign_transaction(tmp_path)
+
+
+def begun_during_an_ingest(folder: Path) -> None:
+    """A client begins between the first look of a plain ingest and its first record."""
+    with tracelake.init(folder / "lake") as theirs, tracelake.open(folder / "lake") as lake:
+        with pytest.raises(UsageError, match="transaction a is open"):
+            lake.ingest(a_file(folder, 1), a_file(folder, 2), transaction_bytes=1, runner=Begins(theirs))
+        assert spans(lake) == 1, "the first transaction was recorded before"
+        theirs.ingest(a_file(folder, 3), transaction="a", runner=InProcess())
+        theirs.transactions.end("a", "abort")
+        # A plain ingest finishes a transaction that its client has ended.
+        assert lake.ingest(a_file(folder, 1), a_file(folder, 2), runner=InProcess()).spans_new == 1
+        assert spans(lake) == 2
+        assert lake.verify().findings == ()
+
+
+def test_a_client_that_begins_during_a_plain_ingest_gets_none_of_it(tmp_path: Path) -> None:
+    """The rest of the input waits, and the next run takes it."""
+    begun_during_an_ingest(tmp_path)
+
+
+def test_a_plain_ingest_takes_over_after_a_timeout(lake: Lake, tmp_path: Path) -> None:
+    """It seals the transaction of a silent client with all that servers acknowledged, then takes its own input."""
+    theirs = tracelake.open(tmp_path / "lake")
+    theirs.transactions.begin(id="gone", timeout_s=5.0)
+    theirs.ingest(a_file(tmp_path, 0), runner=InProcess())
+    arrive(lake, 1)
+    theirs.transactions._clients().change(lambda stands: None if stands is None else _long_ago(stands))
+    assert lake.ingest(a_file(tmp_path, 2), runner=InProcess()).transactions == (1,)
+    assert (spans(lake), lake.transactions.get("gone").transaction) == (3, 0)
+    with pytest.raises(UsageError, match="transaction gone is over"):
+        theirs.ingest(a_file(tmp_path, 3), runner=InProcess())
+    theirs.close()
+
+
+def test_abort_leaves_watched_files_to_the_next_run(lake: Lake, tmp_path: Path) -> None:
+    """Files that a pipeline watches are no client's: the transaction after an abort takes them."""
+    pipeline = lake.pipeline(runner=InProcess(), watch=[str(tmp_path / "*.jsonl")])
+    foreign = lake.transactions.begin()
+    path = a_file(tmp_path, 0)
+    os.utime(path, (0, 0))
+    pipeline.run_once(goes_on=True)
+    foreign.abort(InProcess())
+    assert spans(lake) == 0
+    while pipeline.run_once(goes_on=True) is not None:
+        pass
+    assert spans(lake) == 1
+    pipeline.close()

@@ -17,6 +17,7 @@ from tracelake.journal.clients import Clients, ClientTransaction, WhenGone, on_b
 from tracelake.journal.modes import EACH_STEP, StepMode, Wish
 from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
+from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.outputs.commit import SET_ASIDE
 from tracelake.pipeline.sources.inbox import INBOX
@@ -185,3 +186,48 @@ class ClientsScenario(PipelineScenario):
                 require(
                     client not in of_client, f"{client} aborted, and is transaction {of_client.get(client)}"
                 )
+
+
+class PlainIngestScenario(ClientsScenario):
+    """A caller ingests one file that is part of no client's transaction; no abort takes it away."""
+
+    name = "plain ingest beside clients"
+    FILE: Final = "plain/Z"
+
+    def __init__(self) -> None:
+        super().__init__(("abort", "commit"))
+
+    def actors(self) -> list[Actor]:
+        return [*super().actors(), Actor("caller", self._ingest)]
+
+    def _ingest(self, process: Process) -> None:
+        """Ingest the file; try again later while another client's transaction is open."""
+        if process.objects.head("was/Z") is None:
+            process.objects.put(self.FILE, b"Z")
+            process.objects.put("was/Z", b"")
+        process.notes.setdefault("put", []).append("Z")
+        tasks = SimulatedTasks(process)
+        pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, tasks)
+        for _ in range(ROUNDS_MAX):
+            with contextlib.suppress(UsageError):
+                pipeline.listen("")
+                pipeline.run([[Input(INBOX, self.FILE, 1)]])
+                process.notes["ingested"] = True
+                return
+            process.sleep(LOOK_S)
+        process.notes["unfair"] = True
+
+    def check(self, run: Run) -> None:
+        """The file is in once its ingest has returned, whatever became of the clients' transactions."""
+        super().check(run)
+        if run.notes.get("unfair") or not run.notes.get("ingested"):
+            return
+        if any(suspect.path == self.FILE for suspect in Suspects(run.direct_key_value, "main").all()):
+            return  # too many runs died of it
+        head = Repository(run.direct_key_value, run.direct_objects).head()
+        upper = Repository(run.direct_key_value, run.direct_objects).transaction_of(head or "") + 1
+        parts = Shard("spans", run.direct_key_value, run.direct_objects).snapshot(upper - 1).parts
+        require(
+            any(b"Z" in run.objects.get(part.path) for part in parts),
+            "the ingested file is not in table spans",
+        )

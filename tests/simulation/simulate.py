@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tests.simulation.archiving import ArchivingScenario
-from tests.simulation.clients import ClientsScenario
+from tests.simulation.clients import ClientsScenario, PlainIngestScenario
 from tests.simulation.collecting import CollectScenario
 from tests.simulation.deaths import DeathsScenario
 from tests.simulation.fitting import FittingScenario
@@ -61,6 +61,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     OverlapScenario(),
     StepsScenario(),
     ClientsScenario(),
+    PlainIngestScenario(),
     SourcesScenario(),
     KafkaScenario(),
     ReshardedScenario(),

@@ -60,6 +60,7 @@ def ingest(
     Each name, or pattern in quotes, is a file of OTLP JSON lines or protobuf, compressed or not, here or in a bucket:
     s3://, gs:// or az://, with credentials from the environment. A directory, or prefix in a bucket, stands for the
     traces that MLflow archived below it. Files that were taken before add nothing.
+    While another client's transaction is open, nothing is taken unless --transaction names it.
     Exits with 1 if some of the input could not be taken."""
     with opened(lake) as open_lake, progress_bar() as show:
         report = open_lake.ingest(

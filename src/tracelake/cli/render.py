@@ -205,12 +205,19 @@ def ingest_report(report: IngestReport) -> Table:
             ("traces", f"{report.traces_touched:,}"),
             ("transactions", _numbers(report.transactions)),
             ("recovered", _numbers(report.recovered) if report.recovered else None),
-            ("commit", report.commit or "none: there was nothing to commit"),
+            ("commit", report.commit or _no_commit(report)),
             ("time", f"{report.seconds:.1f} s, {speed}"),
             ("bad files", len(report.bad) or None),
             ("set aside", len(report.set_aside) or None),
         ]
     )
+
+
+def _no_commit(report: IngestReport) -> str:
+    """Say why an ingest has no commit."""
+    if report.open_transaction is None:
+        return "none: there was nothing to commit"
+    return f"none yet: transaction {report.open_transaction} is open until its client commits it"
 
 
 def _numbers(numbers: Sequence[int]) -> str:

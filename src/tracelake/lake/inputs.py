@@ -41,20 +41,25 @@ class WithInputs:
         Args:
             patterns: files, or objects such as `s3://bucket/key`, or glob patterns of either.
             transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
-            transaction: the id of an explicit transaction that is open: the files go into it, or nowhere.
+            transaction: the id of an open explicit transaction: the files go into it, or nowhere. By default the one
+                that this object has begun and not ended, if any.
             master, conf: Spark master, `local[*]` by default, and settings of Spark. A lake in memory takes none: its
                 tasks run here.
             runner: run the tasks there instead of on Spark.
             progress: is told what is going on.
 
         Raises:
-            UsageError: a pattern matches nothing, or names the lake's own objects; or the explicit transaction is over.
+            UsageError: a pattern matches nothing, or names the lake's own objects; the explicit transaction is over; or
+                another client's is open.
             StorageError: a bucket cannot be listed.
             SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
         """
         chosen = self._opened.runner(runner, master, conf)
         tell = progress or silent
         if transaction is None:
+            transaction = self.transactions.own
+        if transaction is None:
+            self.transactions.finish_ended(runner, master)
             return ingest(self._opened, patterns, transaction_bytes, chosen, tell)
         tell = self.transactions.alive(transaction, tell)
         return ingest(self._opened, patterns, transaction_bytes, chosen, tell, transaction)

@@ -35,7 +35,10 @@ def ingest(
     progress: OnProgress,
     client: str = "",
 ) -> IngestReport:
-    """Take what the patterns name; into the transaction of a client, or nowhere. Raises UsageError where it is over."""
+    """Take what the patterns name into the transaction of a client, or with an empty `client` into new ones.
+
+    Raises UsageError if the client's transaction is over, or if one of another client is open.
+    """
     if transaction_bytes is not None and transaction_bytes < 1:
         raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
     inputs = find(opened.objects, (os.fspath(pattern) for pattern in patterns))

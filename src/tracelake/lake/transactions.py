@@ -21,6 +21,7 @@ from tracelake.journal.clients import (
     of_steps,
     on_begin,
     on_end,
+    on_look,
     on_seen,
 )
 from tracelake.journal.modes import Wish
@@ -34,6 +35,7 @@ from tracelake.limits import (
     CLIENT_TIMEOUT_MAX_S,
     PIPELINE_POLL_S,
 )
+from tracelake.pipeline.hearing import foreign_transaction
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tasks.runners import TaskRunner
 
@@ -81,6 +83,8 @@ class Transactions:
 
     def __init__(self, opened: OpenLake) -> None:
         self._opened = opened
+        self.own: str | None = None
+        """The id of the transaction that was begun here and not ended here; None without one."""
 
     def current(self) -> ClientTransactionInfo | None:
         """Return the one that was begun last, over or not; None where none ever was."""
@@ -125,6 +129,7 @@ class Transactions:
             )
         wanted = ClientTransaction(id, when_gone, timeout_s, time.time())
         self._clients().change(partial(on_begin, wanted=wanted))
+        self.own = wanted.id
         return Transaction(self, wanted.id)
 
     def alive(self, id: str, progress: OnProgress) -> OnProgress:
@@ -155,8 +160,22 @@ class Transactions:
 
         Raises UsageError where it was ended otherwise before, as where its client was taken for gone.
         """
+        if self.own == id:
+            self.own = None
         self._clients().change(partial(on_end, of=id, wish=wish))
         return self.get(id)
+
+    def finish_ended(self, runner: TaskRunner | None = None, master: str | None = None) -> None:
+        """Finish a transaction that its client has ended, or that timed out.
+
+        Raises UsageError if one is open: input of other callers must not become part of it.
+        """
+        stands = self._clients().change(partial(on_look, now_s=time.time()))
+        if stands is None or stands.is_over:
+            return
+        if stands.wish == "open":
+            raise foreign_transaction(stands.id)
+        self.finish(stands.id, runner, master)
 
     def forget(self) -> ClientTransactionInfo | None:
         """Let pipelines go on where nobody can read the record of the one that was begun last.

@@ -138,10 +138,10 @@ class Pipeline:
         """Return the least transaction that has no commit."""
         return self._rooms.outputs.upper()
 
-    def listen(self, only_for: str = "", *, put_off: bool = False) -> Hearing:
+    def listen(self, only_for: str | None = None, *, put_off: bool = False) -> Hearing:
         """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
 
-        So all is taken that waited then. `only_for`: new input is for this client only. `put_off`: see `Hearing`.
+        So all is taken that waited then. `only_for`: the client of all new input; see `Hearing`, also for `put_off`.
         """
         self._heard = Hearing.now(self._rooms, only_for, put_off=put_off)
         return self._heard
@@ -283,6 +283,9 @@ class _DriverRun:
 
     def _open_inputs(self, t: int) -> Read | NoInput:
         if self._read is None:
+            if self._taking.waits() and not self._stopping():
+                opened = self._feeding.opened
+                self._heard.check_waiting(t, None if opened is None else opened.steps[0].client)
             self._opened_s = time.monotonic()
             goes_on = self._feeding.opened is not None or self._heard.takes(t)
             self._read = self._taking.open(t, goes_on=goes_on)
@@ -319,7 +322,10 @@ class _DriverRun:
         assert opened is not None
         wish = self._heard.wish(opened.steps[0].client, t)
         facts = OpenTransaction(len(opened.steps), opened.rows, opened.age_s(), wish)
-        verdict = self._weighing(facts, exhausted=exhausted or self._stopping())
+        is_foreign = self._heard.is_foreign(opened.steps[0].client)
+        verdict = self._weighing(facts, exhausted=exhausted or self._stopping() or is_foreign)
+        if verdict == "wait" and is_foreign and self._taking.waits():
+            self._heard.check_owner(opened.steps[0].client)
         if wish is None and verdict != "seal":
             # What failed before is a transaction of its own, and so is what a client has begun.
             is_cut = self._heard.begins_next(t, "") or self._attempts.is_suspected(opened.paths())

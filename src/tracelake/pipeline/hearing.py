@@ -21,11 +21,11 @@ class Hearing:
 
     rooms: Dependencies
     heard: ClientTransaction | None
-    only_for: str = ""
-    """The client whose transaction new input goes into, or it is not taken; empty where any will do."""
+    only_for: str | None = None
+    """The client whose transaction takes the new input; empty: only a transaction of no client takes it; None: any."""
 
     @classmethod
-    def now(cls, rooms: Dependencies, only_for: str = "", *, put_off: bool = False) -> Hearing:
+    def now(cls, rooms: Dependencies, only_for: str | None = None, *, put_off: bool = False) -> Hearing:
         """Hear a client; one that is gone is spoken for, as it has said that it should be.
 
         `put_off`: a commit is not heard yet, for not all was seen that was acknowledged before; a later run hears it.
@@ -53,19 +53,44 @@ class Hearing:
         that this run is for.
         """
         client = takes(self.rooms.clients.read(), t) if begun is None else begun
-        if self.only_for and client != self.only_for:
-            raise UsageError(
-                f"transaction {self.only_for} is over, or is being ended; nothing of this input was taken. See "
-                "`tracelake transaction list`."
-            )
+        self.check_owner(client)
         return client
+
+    def is_foreign(self, client: str) -> bool:
+        """Whether a transaction of this client, empty for none, must not take the input of this run."""
+        return self.only_for is not None and client != self.only_for
+
+    def check_owner(self, client: str) -> None:
+        """Raise UsageError if a transaction of this client must not take the input of this run."""
+        if not self.is_foreign(client):
+            return
+        if client:
+            raise foreign_transaction(client)
+        raise UsageError(
+            f"transaction {self.only_for} is over, or is being ended; nothing of this input was taken. See "
+            "`tracelake transaction list`."
+        )
+
+    def check_waiting(self, t: int, steps_of: str | None) -> None:
+        """Raise UsageError if T belongs to another client. The input of this run must wait until T is over.
+
+        `steps_of` is the client of the recorded steps of T, None without steps.
+        """
+        client = takes(self.rooms.clients.read(), t) if steps_of is None else steps_of
+        if client:
+            self.check_owner(client)
 
     def begins_next(self, t: int, steps_of: str) -> bool:
         """Whether a client has begun while T, which is nobody's, was open: T takes no more, and the next is its."""
         return steps_of == "" and takes(self.rooms.clients.read(), t + 1) != ""
 
     def wish(self, steps_of: str, t: int) -> Wish | None:
-        """Return what the client of the recorded steps of T wants; None where they belong to none."""
+        """Return what the client of the recorded steps of T wants; None where they belong to none.
+
+        A run for its own input only has not looked for the rest, so it leaves a transaction of another client open.
+        """
+        if steps_of and self.is_foreign(steps_of):
+            return wish_of(steps_of, None, self.rooms.clients.read(), t)
         if not steps_of or (self.heard is not None and self.heard.id == steps_of):
             return wish_of(steps_of, self.heard, self.heard, t)
         return wish_of(steps_of, self.heard, self.rooms.clients.read(), t)
@@ -86,6 +111,17 @@ class Hearing:
 
     def over(self, waits: int | None, *, stopped: bool) -> None:
         """Say that the transaction of a client is over, where a run has taken all that waited since it heard it end."""
-        if self.heard is not None and self.is_ending and waits is None and not stopped:
+        if self.heard is None or self.is_foreign(self.heard.id):
+            return
+        if self.is_ending and waits is None and not stopped:
             of, upper = self.heard.id, self.rooms.outputs.upper()
             self.rooms.clients.change(partial(on_over, of=of, upper=upper))
+
+
+def foreign_transaction(client: str) -> UsageError:
+    """Return the error for input that a transaction of another client must not take."""
+    return UsageError(
+        f"another client's transaction {client} is open. Input that is not part of it must wait until it ends. "
+        f"Run this again after its commit or abort, or pass --transaction {client} (Python: transaction=) to make "
+        "the input part of it. See `tracelake transaction list`."
+    )
