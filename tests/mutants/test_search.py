@@ -7,10 +7,14 @@ from unittest import mock
 
 import pytest
 
+import tracelake
+from tests.datasets.conversations import ingest
+from tests.lake import test_usage
 from tests.search import test_dropped_words
 from tests.search.build_inputs import index_of, table
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.query import Searcher
+from tracelake.server import reads
 
 
 @pytest.mark.parametrize("dropped", [test_dropped_words.LONG, test_dropped_words.EMOJI])
@@ -18,7 +22,17 @@ def test_ignoring_what_the_index_cannot_hold_is_caught(tmp_path: Path, dropped: 
     """If a word that the index cannot hold is ignored, the query matches more."""
     objects, manifest = index_of([table(test_dropped_words.ROWS)])
     with (
-        mock.patch.object(Analyzer, "dropped_from", lambda _self, _text: None),
+        mock.patch.object(Analyzer, "dropped_from", return_value=None),
         pytest.raises((AssertionError, pytest.fail.Exception, IndexError)),
     ):
         test_dropped_words.check_every_position(Searcher(objects, manifest, tmp_path), dropped)
+
+
+def test_adding_tokens_in_64_bits_is_caught(tmp_path: Path) -> None:
+    """If the list adds two columns of 64 bits, one span breaks it for all."""
+    narrow = {**reads.ORDER_BY, "tokens": "coalesce(input_tokens, 0) + coalesce(output_tokens, 0) DESC"}
+    with tracelake.init(tmp_path / "lake") as lake:
+        ingest(lake, tmp_path, *test_usage.OVERFLOWING)
+        test_usage.check_order_by_tokens(lake)
+        with mock.patch.object(reads, "ORDER_BY", narrow), pytest.raises(tracelake.QueryError):
+            test_usage.check_order_by_tokens(lake)

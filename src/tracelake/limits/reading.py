@@ -23,6 +23,8 @@ read again."""
 TRACE_ROWS_MAX_BYTES: Final = 512 * MIB
 """What the rows of a trace take in memory that is read whole, resource and scope at each span. Beyond: 413; SQL reads
 columns of it."""
+TRACE_USAGE_MAX_STEPS: Final = 32
+"""Levels above a span among which a span that repeats its usage is looked for. Beyond: both count for the trace."""
 LARGE_TRACE_ROWS_BYTES: Final = 32 * MIB
 """Such rows that requests read beside each other, however many these are. Beyond: one answer is made at a time."""
 LARGE_TRACES_ANSWERED_MAX: Final = 4

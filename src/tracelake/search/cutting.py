@@ -73,7 +73,7 @@ def is_letter(word: str) -> bool:
 
 
 def is_symbol(letter: str) -> bool:
-    """Whether a character outside ASCII has a meaning of its own but is no letter, such as an emoji or a currency sign."""
+    """Whether a character outside ASCII is a symbol and no letter, such as an emoji or a currency sign."""
     return not letter.isascii() and unicodedata.category(letter) in _SYMBOLS
 
 

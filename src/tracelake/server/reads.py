@@ -30,7 +30,8 @@ ORDER_BY: dict[Order, str] = {
     "oldest": "start_ns",
     "longest": "duration_ns DESC",
     "errors": "error_count DESC, start_ns DESC",
-    "tokens": "coalesce(input_tokens, 0) + coalesce(output_tokens, 0) DESC, start_ns DESC",
+    # Senders choose both numbers, and their sum may not fit into 64 bits.
+    "tokens": "coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0) DESC, start_ns DESC",
 }
 TRACE_COLUMNS = (
     "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "

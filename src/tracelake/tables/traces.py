@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from tracelake.limits import TRACE_USAGE_MAX_STEPS
 from tracelake.otlp.schema import TRANSACTION_FIELD
 
 _FIELDS: list[pa.Field[Any]] = [
@@ -19,7 +20,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("duration_ns", pa.int64(), nullable=False),
     pa.field("span_count", pa.int64(), nullable=False),
     pa.field("error_count", pa.int64(), nullable=False),
-    pa.field("input_tokens", pa.int64()),  # sum over spans, null where no span carries any
+    pa.field("input_tokens", pa.int64()),  # sum over spans, repeated usage once; null if no span has any
     pa.field("output_tokens", pa.int64()),
     pa.field("session_id", pa.string()),  # of the earliest span that carries one
     pa.field("user_id", pa.string()),
@@ -40,36 +41,106 @@ IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
 ]
 """The order in which spans of a trace are shown: of one lake always the same."""
 
+_USAGE: Final = ("input_tokens", "output_tokens")
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-def aggregate_sql(spans: str, transaction: int) -> str:
+def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False) -> str:
     """Return the SQL that makes rows of `traces` from a relation with SPAN_COLUMNS.
 
-    Ties are broken by span id and workspace, so the result does not depend on the order of the rows. What numbers
-    senders made up is no reason to fail: sums and differences stop at the bounds of int64.
+    Ties are broken by span id and workspace, so the result does not depend on the order of the rows. Senders choose
+    the numbers, so sums and differences saturate at the bounds of int64 and never fail.
+
+    Usage that a span repeats of the spans below it counts once. A span with usage gives it to the nearest span above
+    it that has usage, too. Of what a span reports, only the part beyond what it was given counts.
+
+    Args:
+        spans: A table, or a query in parentheses.
+        transaction: The transaction of the rows.
+        with_plain_sums: Add `plain_input_tokens` and `plain_output_tokens`, the sums over all spans.
     """
     root = "row(parent_span_id is not null, start_ns, span_id, workspace)"
     early = "row(start_ns, span_id, workspace)"
     end = "max(greatest(start_ns, end_ns))"
+    plain = ", ".join(f"{_saturated(name)} as plain_{name}" for name in _USAGE) if with_plain_sums else ""
     return f"""
-        select trace_id,
-               arg_min(workspace, {root}) as workspace,
-               arg_min(name, {root}) as name,
-               arg_min_null(service, {root}) as service,
-               min(start_ns) as start_ns,
-               {end} as end_ns,
-               {_saturated(f"{end}::hugeint - min(start_ns)")} as duration_ns,
-               count(*) as span_count,
-               count(*) filter (status = 'ERROR') as error_count,
-               {_saturated("sum(input_tokens::hugeint)")} as input_tokens,
-               {_saturated("sum(output_tokens::hugeint)")} as output_tokens,
-               arg_min(session_id, {early}) filter (session_id is not null) as session_id,
-               arg_min(user_id, {early}) filter (user_id is not null) as user_id,
-               {transaction}::bigint as transaction
-        from {spans} group by trace_id order by trace_id
+        with recursive {_repeated_sql(spans)}, of_traces as (
+            select trace_id,
+                   arg_min(workspace, {root}) as workspace,
+                   arg_min(name, {root}) as name,
+                   arg_min_null(service, {root}) as service,
+                   min(start_ns) as start_ns,
+                   {end} as end_ns,
+                   {_saturated(f"{end}::hugeint - min(start_ns)")} as duration_ns,
+                   count(*) as span_count,
+                   count(*) filter (status = 'ERROR') as error_count,
+                   sum(input_tokens::hugeint) as input_tokens,
+                   sum(output_tokens::hugeint) as output_tokens,
+                   arg_min(session_id, {early}) filter (session_id is not null) as session_id,
+                   arg_min(user_id, {early}) filter (user_id is not null) as user_id
+            from {spans} group by trace_id
+        )
+        select of_traces.* replace (
+                   {_saturated("input_tokens - coalesce(repeated_input, 0)")} as input_tokens,
+                   {_saturated("output_tokens - coalesce(repeated_output, 0)")} as output_tokens
+               ),
+               {transaction}::bigint as transaction{plain and ", " + plain}
+        from of_traces left join repeated using (trace_id) order by trace_id
     """
+
+
+def _repeated_sql(spans: str) -> str:
+    """Return CTEs, of which `repeated` has the usage of traces that spans repeat of the spans below them."""
+    has_usage = "(input_tokens is not null or output_tokens is not null)"
+    given = ", ".join(f"sum({name}::hugeint) as {name}" for name in _USAGE)
+    both = ", ".join(
+        f"sum(greatest(least(coalesce(above.{name}, 0), coalesce(given.{name}, 0)), 0))::hugeint as {repeated}"
+        for name, repeated in zip(_USAGE, ("repeated_input", "repeated_output"), strict=True)
+    )
+    return f"""
+        placed as materialized (
+            select trace_id, workspace, span_id, parent_span_id, input_tokens, output_tokens from {spans}
+            where trace_id in (select trace_id from {spans} where {has_usage} and parent_span_id is not null)
+        ), steps as (
+            select trace_id, workspace, span_id, parent_span_id as above_id, input_tokens, output_tokens, 1 as step
+            from placed where {has_usage} and parent_span_id is not null
+            union
+            select s.trace_id, s.workspace, s.span_id, p.parent_span_id, s.input_tokens, s.output_tokens, s.step + 1
+            from steps s join placed p
+                on p.trace_id = s.trace_id and p.workspace = s.workspace and p.span_id = s.above_id
+            where p.input_tokens is null and p.output_tokens is null and p.parent_span_id is not null
+                and s.step < {TRACE_USAGE_MAX_STEPS}
+        ), given as (
+            select trace_id, workspace, above_id as span_id, {given} from steps
+            where above_id <> span_id group by all
+        ), repeated as (
+            select above.trace_id, {both}
+            from (from placed where {has_usage}) as above join given using (trace_id, workspace, span_id)
+            group by above.trace_id
+        )"""
+
+
+def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Return what `_repeated_sql` does, of one trace and one kind of usage."""
+    by_id = {(span["workspace"], span["span_id"]): span for span in spans}
+    given: dict[tuple[str, str], int] = {}
+    for span in spans:
+        if not _has_usage(span):
+            continue
+        above = by_id.get((span["workspace"], span["parent_span_id"]))
+        for _ in range(TRACE_USAGE_MAX_STEPS - 1):
+            if above is None or _has_usage(above):
+                break
+            above = by_id.get((above["workspace"], above["parent_span_id"]))
+        if above is not None and above is not span and _has_usage(above):
+            key = above["workspace"], above["span_id"]
+            given[key] = given.get(key, 0) + (span[name] or 0)
+    return sum(max(0, min(by_id[key][name] or 0, number)) for key, number in given.items())
+
+
+def _has_usage(span: Mapping[str, Any]) -> bool:
+    return any(span[name] is not None for name in _USAGE)
 
 
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -84,7 +155,7 @@ def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
     def total(name: str) -> int | None:
         numbers = [span[name] for span in spans if span[name] is not None]
-        return _within(sum(numbers)) if numbers else None
+        return _within(sum(numbers) - _repeated(spans, name)) if numbers else None
 
     return {
         "trace_id": root["trace_id"],

@@ -40,10 +40,19 @@ def check_built_in(view: CommitView) -> Iterator[Finding]:
         )
     spans, traces = (view.table(table.name).sql() for table in (TABLE_SPANS, TABLE_TRACES))
     content = ", ".join(name for name in TRACES.names if name != "transaction")
-    aggregate = aggregate_sql(f"({spans})", 0)
+    aggregate = aggregate_sql(f"({spans})", 0, with_plain_sums=True)
+    # Rows of earlier versions have the sums over all spans, repeated usage counted twice.
+    earlier = ", ".join(
+        f"case when s.{name} is not distinct from m.plain_{name} then m.{name} else s.{name} end as {name}"
+        for name in ("input_tokens", "output_tokens")
+    )
     yield from _differences(
         "traces: trace",
-        f"""with made as (select {content} from ({aggregate})), stored as (select {content} from ({traces}))
+        f"""with summed as materialized (from ({aggregate})), made as (select {content} from summed), stored as (
+                select {content} from (
+                    select s.* replace ({earlier}) from ({traces}) s left join summed m using (trace_id)
+                )
+            )
             select trace_id, 'differs from what its spans make' from
             ((from made except all from stored) union all (from stored except all from made)) limit 10""",
     )
