@@ -15,6 +15,11 @@ REQUESTS_MEMORY_MAX_BYTES: Final = 2048 * MIB
 alone takes more."""
 REQUEST_APART_MAX_BYTES: Final = 256 * MIB
 """The traces of one request, where a hot tier keeps each with its resources and scopes. Beyond: the answer is 413."""
+DISCARDED_BODY_MAX_BYTES: Final = 128 * MIB
+"""Request body that is discarded before an answer that does not need it, such as 401 or 413. Beyond: the answer
+is sent, the connection is closed, and as much again is discarded until the client closes it too."""
+DISCARDED_BODY_MAX_S: Final = 30.0
+"""Time to discard a request body, before the answer and again after it. Beyond: as for its bytes."""
 COMPRESSED_MEMBERS_MAX: Final = 1_000
 """Members of one gzip body, or frames of one of zstd. Beyond: the answer is 400."""
 ZSTD_WINDOW_MAX_BYTES: Final = 8 * MIB

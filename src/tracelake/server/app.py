@@ -29,6 +29,7 @@ from tracelake.server.archiving import Archiving
 from tracelake.server.audit_api import audit_api
 from tracelake.server.auditing import Auditing
 from tracelake.server.beside import Beside, problem_of
+from tracelake.server.body import RequestBody
 from tracelake.server.errors import status_of
 from tracelake.server.guard import Allowed, Guard
 from tracelake.server.key_ring import KeyRing
@@ -172,18 +173,23 @@ class _Answers:
             await self._app(scope, receive, send)
             return
 
+        body = RequestBody(scope, receive)
+
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
                 reads.made()
                 self._requests.count(scope, message["status"])
-                message["headers"] = [*message["headers"], *HEADERS]
+                close = () if await body.discard() else ((b"connection", b"close"),)
+                message["headers"] = [*message["headers"], *HEADERS, *close]
             await send(message)
 
         with large_reads() as reads:
             try:
-                await self._app(scope, receive, answer)
+                await self._app(scope, body.receive, answer)
             except Exception:
                 self._requests.count(scope, 500)
+                reads.made()
+                await body.discard()
                 raise
 
 

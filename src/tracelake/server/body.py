@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from threading import Lock
 
 import zstandard
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive
+from starlette.types import Message, Receive, Scope
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DecodeError, LimitError
@@ -90,6 +91,43 @@ class BudgetShare:
         """Hold so many bytes less."""
         self._budget.give_back(size_bytes)
         self.size_bytes -= size_bytes
+
+
+class RequestBody:
+    """The body of one request, of which the application may read all, a part, or nothing."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        """Wrap the `receive` of a request."""
+        headers = dict(scope["headers"])
+        self._receive = receive
+        self._awaits_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._is_complete = (
+            b"transfer-encoding" not in headers and headers.get(b"content-length", b"0").strip() == b"0"
+        )
+
+    async def receive(self) -> Message:
+        """Receive the next message for the application."""
+        self._awaits_continue = False
+        message = await self._receive()
+        self._is_complete = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> bool:
+        """Read and discard the rest of the body; return whether the whole body was read.
+
+        A client that is still sending sees a reset instead of the answer if the server closes the connection
+        (RFC 9112, section 9.6). A client that waits for `100 Continue` has sent nothing, so nothing is read.
+        """
+        if self._is_complete or self._awaits_continue:
+            return self._is_complete
+        size_bytes = 0
+        try:
+            async with asyncio.timeout(limits.DISCARDED_BODY_MAX_S):
+                while not self._is_complete and size_bytes <= limits.DISCARDED_BODY_MAX_BYTES:
+                    size_bytes += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return False
+        return self._is_complete
 
 
 async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_bytes: int) -> bytes:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import resource
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -35,6 +36,23 @@ def connections_max() -> int:
     return limits.CONNECTIONS_MAX if files_max < 0 else max(1, min(limits.CONNECTIONS_MAX, files_max // 2))
 
 
+class LingeringTransport:
+    """Transport of one response: when the response closes the connection, the rest of the request is discarded first.
+
+    Closing at once would reset the connection, and the client would lose the response (RFC 9112, section 9.6).
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        """Write to the transport of a connection."""
+        self._connection = connection
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        """Close the connection, at once if the request was read whole."""
+        self._connection.close_after_request()
+
+
 class Connection(HttpToolsProtocol):
     """One connection, as uvicorn serves it, which is ended where its client is too slow."""
 
@@ -43,8 +61,12 @@ class Connection(HttpToolsProtocol):
     _unsent_bytes = 0
     """What it had not read at the last look."""
     _timer: TimerHandle | None = None
+    _linger_timer: TimerHandle | None = None
     _held_bytes = 0
     """What came since the parser last gave out a whole head, or a piece of a body."""
+    _lingers = False
+    """Whether the last response was sent, and the rest of its request is being discarded."""
+    _discarded_bytes = 0
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin, or make room first."""
@@ -61,6 +83,11 @@ class Connection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Count what came."""
         self._moved_bytes += len(data)
+        if self._lingers:
+            self._discarded_bytes += len(data)
+            if self._discarded_bytes > limits.DISCARDED_BODY_MAX_BYTES:
+                self._end()
+            return
         self._held_bytes += len(data)
         super().data_received(data)
         if self._held_bytes > limits.HEAD_MAX_BYTES and not self.transport.is_closing():
@@ -72,6 +99,8 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= limits.REQUESTS_AHEAD_MAX:
             raise ValueError("too many requests at once")  # the parser ends, and the connection
         super().on_headers_complete()
+        # uvicorn asks it to write, to close, and whether it is closing.
+        self.cycle.transport = LingeringTransport(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of a body."""
@@ -86,12 +115,28 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Begin a new turn: the client may send its next request."""
         self._begin_turn()
+        if self._lingers:
+            self.pipeline.clear()  # requests behind one that closes the connection get no response
         super().on_response_complete()
+        if self._lingers:
+            self._unset_keepalive_if_required()
+
+    def close_after_request(self) -> None:
+        """Close the connection after its last response; a request that is not read whole is discarded before."""
+        if self.transport.is_closing() or not self.cycle.more_body:
+            self.transport.close()
+            return
+        self._lingers = True
+        with suppress(NotImplementedError):  # TLS has no half-close; the response says `Connection: close`
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+        self._linger_timer = self.loop.call_later(limits.DISCARDED_BODY_MAX_S, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
 
     def late_s(self) -> float:
