@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from sqlalchemy import update
@@ -69,3 +70,20 @@ def test_mistakes_are_told(lake: str, capsys: pytest.CaptureFixture[str], words:
     told = capsys.readouterr().err
     assert "error: " in told
     assert "Traceback" not in told
+
+
+def test_a_deletion_says_what_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard error lists both kinds of places, and ids that are unknown; standard output stays as it was."""
+    hot = HotLake(tmp_path / "lake")
+    with closing(hot.tracking), closing(hot.lake):
+        hot.write((1, 1), (2, 1))
+    where = ["--lake", str(tmp_path / "lake")]
+    assert run(["archive", "delete", trace_id(1), trace_id(9), *where, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == [trace_id(1)]
+    for said in ("Removed from:", "Still in:", "search index", f"{trace_id(9)} is not in the tracking store"):
+        assert said in printed.err
+    assert run(["archive", "delete", trace_id(1), *where]) == 0
+    printed = capsys.readouterr()
+    assert "0 of 1 traces deleted" in printed.out
+    assert "Removed from" not in printed.err

@@ -167,3 +167,53 @@ def test_the_client_creates_and_deletes_traces(tmp_path: Path) -> None:
         "rest": 1,
         "none": [],
     }
+
+
+READING: Final = """
+import json, sys
+import mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+client = mlflow.MlflowClient()
+read = {}
+for name, number in json.loads(sys.argv[2]).items():
+    trace_id = "tr-" + format(number, "032x")
+    trace = mlflow.get_trace(trace_id)
+    read[name] = trace and [span.name for span in trace.data.spans]
+    if trace is not None:
+        mlflow.set_trace_tag(trace_id, "seen", "yes")
+        assert mlflow.get_trace(trace_id).info.tags["seen"] == "yes"
+listed = mlflow.search_traces(locations=["0"], return_type="list")
+print(json.dumps({"read": read, "listed": sorted(int(each.info.trace_id[3:], 16) for each in listed)}))
+"""
+
+
+def test_the_client_reads_every_tier(tmp_path: Path) -> None:
+    """It gets hot, archived and ingested traces whole; a deleted one it does not find."""
+    lake = HotLake(tmp_path / "lake", layout="lake", retention="1m")
+    of_trace = {"traceId": trace_id(9), "startTimeUnixNano": "5", "endTimeUnixNano": "9"}
+    spans = [{**of_trace, "spanId": "0" * 15 + "1", "name": "span 1"}]
+    file = tmp_path / "traces.json"
+    file.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}))
+    with closing(lake.tracking), closing(lake.lake):
+        lake.lake.ingest(file)
+        for number, layout in enumerate(("lake", "trace", "pack"), 1):
+            lake.archive.configure(layout=layout)
+            lake.write((number, 1), (number, 2))
+            assert lake.archive.run().fates["archived"] == 1
+        lake.write((4, 1))
+        lake.write((5, 1), commit=False)
+        lake.write((6, 1), (7, 1))
+        assert lake.archive.delete([trace_id(6)]) == [trace_id(6)]
+    numbers = {"lake": 1, "trace": 2, "pack": 3, "hot": 4, "waiting": 5, "deleted": 6, "other": 7, "file": 9}
+    with serving(tmp_path / "lake", hot=True) as server:
+        environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
+        command = [str(PYTHON), "-c", READING, server.url, json.dumps(numbers)]
+        answer = subprocess.run(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, check=True, text=True
+        )
+    both = ["span 1", "span 2"]
+    assert json.loads(answer.stdout.splitlines()[-1]) == {
+        "read": {"lake": both, "trace": both, "pack": both, "deleted": None}
+        | {name: ["span 1"] for name in ("hot", "waiting", "other", "file")},
+        "listed": [1, 2, 3, 4, 5, 7],
+    }

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from tests.archive.place import HotLake
 from tests.server.client import Client
@@ -17,6 +18,7 @@ from tracelake import limits
 from tracelake.server.app import create_app
 from tracelake.server.routes import needed
 from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.schema import trace_info
 
 TRACES = "/api/3.0/mlflow/traces"
 DELETE = "/api/2.0/mlflow/traces/delete-traces"
@@ -196,3 +198,42 @@ def test_who_may() -> None:
     assert needed("POST", "/api/2.0/mlflow/experiments/search") == "read"
     assert needed("POST", DELETE) == needed("POST", f"{TRACES}/delete-traces") == "admin"
     assert needed("PATCH", f"{TRACES}/tr-1/tags") == "annotate"
+
+
+def test_a_deleted_trace_is_not_found_and_the_answer_says_what_stays(tmp_path: Path) -> None:
+    """The tables keep its spans. Neither by id, nor by its beginning, nor in a batch does MLflow's API show it."""
+    lake = HotLake(tmp_path / "lake", retention="1m")
+    with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
+        client = Client(create_app(lake.lake, inbox))
+        one, other, waiting = ids = [f"{number:x}" * 32 for number in (1, 2, 3)]
+        numbers = [int(each, 16) for each in ids]
+        lake.write((numbers[0], 1), (numbers[1], 1), text="refund")
+        lake.archive.run()
+        lake.write((numbers[2], 1), commit=False)
+        forged = {"trace_id": f"tr-{other}", "trace_metadata": {"tracelake.deleted_ns": "1"}}
+        assert client.post(TRACES, json={"trace": {"trace_info": forged}}).status_code == 200
+        answer = client.post(DELETE, json={"experiment_id": "0", "request_ids": [one, waiting]}).json()
+        assert answer.keys() == {"traces_deleted", "removed", "kept"}
+        assert answer["traces_deleted"] == 2
+        assert any("tables of the lake" in place for place in answer["kept"])
+        assert client.get(f"/api/v1/traces/{one}").status_code == 200, "it is no erasure"
+        lake.commit()
+        for gone in (one, waiting, one[:8], waiting.upper()):
+            for path in (f"get?trace_id={gone}", gone, f"{gone}/tags", f"{gone}/assessments"):
+                refused = client.get(f"{TRACES}/{path}")
+                assert (refused.status_code, "was deleted" in refused.text) == (404, True), path
+            tag = {"key": "a", "value": "b"}
+            assert client.request("PATCH", f"{TRACES}/{gone}/tags", json=tag).status_code == 404
+        batch = client.get(f"{TRACES}/batchGet", params={"trace_ids": ids}).json()["traces"]
+        assert [each["trace_info"]["trace_id"] for each in batch] == [f"tr-{other}"]
+        assert "tracelake.deleted_ns" not in batch[0]["trace_info"]["trace_metadata"]
+        with lake.tracking.database.writing() as connection:
+            connection.execute(delete(trace_info).where(trace_info.c.trace_id == other))
+        assert client.get(f"{TRACES}/{other}").status_code == 200, "no client makes a tombstone"
+        lake.write((numbers[0], 2))
+        assert len(client.get(f"{TRACES}/get?trace_id={one}").json()["trace"]["spans"]) == 2
+        assert "tracelake.deleted_ns" not in client.get(f"{TRACES}/{one}").text
+        assert client.post(DELETE, json={"experiment_id": "0", "request_ids": [one]}).json()["traces_deleted"]
+        assert client.get(f"{TRACES}/{one}").status_code == 404
+        result = client.post("/api/v1/archive/deletions", json={"trace_ids": [one]}).json()["result"]
+        assert (result["deleted"], result["not_found"], result["kept"]) == ([], 1, answer["kept"])

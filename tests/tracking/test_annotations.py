@@ -165,11 +165,11 @@ def test_an_unknown_experiment_does_not_hide_its_traces(store: TrackingStore) ->
     """A write creates the experiments that it names, with their ids as names, and leaves existing ones alone."""
     said = Annotations(store)
     mine = said.create_experiment("taken")
-    for number, experiment_id in enumerate(("no such; --", "taken", "１２", "0", mine, "x" * 250), 1):
+    for number, experiment_id in enumerate(("no such; --", "taken", "über 12", "0", mine, "x" * 250), 1):
         store.write([replace(request((number, 1)), experiment_id=experiment_id)])
     names = {each.experiment_id: each.name for each in said.experiments()}
     assert names.pop("taken").startswith("taken ")
-    assert names == {"no such; --": "no such; --", "１２": "１２", mine: "taken", "0": "Default"} | {
+    assert names == {"no such; --": "no such; --", "über 12": "über 12", mine: "taken", "0": "Default"} | {
         "x" * 250: "x" * 250
     }
     another = TrackingStore(store.database, store.lake_id)

@@ -11,6 +11,22 @@ LayoutName: TypeAlias = Literal["lake", "trace", "pack"]
 LAYOUTS: Final[dict[str, LayoutName]] = {"lake": "lake", "trace": "trace", "pack": "pack"}
 
 
+DELETION_REMOVED: Final = (
+    "tracking store: spans, tags, metadata and assessments of the trace; MLflow's client no longer finds it",
+    "archive repository: the file of the trace (layout `trace`), or its pack once every trace of the pack is deleted",
+)
+"""The places that a deletion removes a trace from."""
+DELETION_KEPT: Final = (
+    "tables of the lake, with older commits, branches and tags: SQL, the pages and `tracelake trace` still show it",
+    "search index: `tracelake search` still finds its text",
+    "outbox: spans that the pipeline has not read yet are still committed to the tables",
+    "archive repository: a pack that other traces share (layout `pack`); an object that cannot be deleted now stays "
+    "until `tracelake archive sweep`",
+    "copies elsewhere: datasets, outputs, attachments, backups",
+)
+"""The places where a deleted trace stays. Spans that arrive later make it a trace of the tracking store again."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
     """How a lake archives; kept beside its traces, so that all archivers do alike."""

@@ -28,6 +28,7 @@ from tracelake.tracking.database import at_once
 from tracelake.tracking.outbox import keep
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
+    DELETED_KEY,
     RESTORED_SEQUENCE,
     TRACKING_STORE,
     archive_objects,
@@ -339,11 +340,19 @@ class ArchiveStore(ArchiveRows):
             for trace_id in gone:
                 for table in _OF_TRACES:
                     connection.execute(delete(table).where(*self._of(table, trace_id)))
+            self._add_tombstones(connection, gone)
             freed = Counter(path for trace_id in gone if (path := places[trace_id][1]))
             self._release(connection, objects, freed)
             return gone
 
         return self._write(remove)
+
+    def _add_tombstones(self, connection: Connection, trace_ids: Sequence[str]) -> None:
+        """Record deletions: the tables still have the spans, and MLflow's client must not find them there."""
+        of = {"lake": self.lake, "key": DELETED_KEY, "value": str(time.time_ns())}
+        rows = [{**of, "trace_id": trace_id} for trace_id in sorted(trace_ids)]
+        if rows:
+            connection.execute(self.tracking.database.insert(trace_metadata).on_conflict_do_nothing(), rows)
 
     def _release(
         self, connection: Connection, objects: Mapping[str, tuple[str, int]], freed: Mapping[str, int]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tracelake._errors import TracelakeError, UsageError
+from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
 from tracelake.cli import render_archive as render
 from tracelake.cli.exits import FAILED
 from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
@@ -164,8 +165,8 @@ def delete(
 ) -> None:
     """Delete traces from the hot tier and the archive repository.
 
-    Prints those that were there, and names those that stay because their repository cannot be opened. The tables of
-    the lake keep what they have; attachments stay where they are."""
+    Prints the deleted ones, and names those that stay because their repository cannot be opened. This is no erasure:
+    tables, search index and copies elsewhere keep the spans. Standard error lists what was removed and what stays."""
     failed: dict[str, str] = {}
     with opened(lake) as open_lake:
         gone = open_lake.archive.delete(traces, lambda trace_id, error: failed.update({trace_id: str(error)}))
@@ -175,8 +176,19 @@ def delete(
         for trace_id in gone:
             console().print(plain(trace_id))
         console().print(f"{len(gone)} of {len(set(traces))} traces deleted.")
+    errors = console(stderr=True)
+    if gone:
+        for heading, places in (("Removed from", DELETION_REMOVED), ("Still in", DELETION_KEPT)):
+            errors.print(f"{heading}:")
+            for place in places:
+                errors.print(plain(f"  {place}"), soft_wrap=True)
+    for trace_id in dict.fromkeys(traces):
+        if trace_id not in gone and trace_id not in failed:
+            errors.print(
+                plain(f"{trace_id} is not in the tracking store; nothing was removed"), soft_wrap=True
+            )
     for trace_id, reason in failed.items():
-        console(stderr=True).print(plain(f"{trace_id} stays as it is: {reason}"), soft_wrap=True)
+        errors.print(plain(f"{trace_id} stays as it is: {reason}"), soft_wrap=True)
     if failed:
         raise typer.Exit(FAILED)
 

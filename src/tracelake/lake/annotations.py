@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tracelake import limits
-from tracelake._errors import LimitError, UsageError
+from tracelake._errors import LimitError, NotFoundError, UsageError
 from tracelake.archive.retention import (
     ARCHIVE_NOW_TAG,
     RETENTION_TAG,
@@ -23,6 +23,7 @@ from tracelake.tracking.annotations import LOCATION_TAG, OF_COLUMNS, Annotations
 from tracelake.tracking.experiment_search import ExperimentSearch
 from tracelake.tracking.place import find_tracking
 from tracelake.tracking.schema import ARCHIVE_REPO, DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
+from tracelake.tracking.started import StartedTraces
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.tag_texts import check_tag
 from tracelake.versions.branches import MAIN
@@ -153,7 +154,13 @@ class LakeAnnotations:
         self._annotations.delete_assessment(self._trace(trace_id)[0], assessment_id)
 
     def _trace(self, trace_id: str) -> tuple[str, str]:
-        """Return the full id of a trace that is there, in either tier, and its workspace. Raises NotFoundError."""
+        """Return the full id of a trace, in either tier, and its workspace. Raises NotFoundError, also if deleted."""
+        full, workspace = self._resolve(trace_id)
+        if StartedTraces(self._store).deleted([full]):
+            raise was_deleted(full)
+        return full, workspace
+
+    def _resolve(self, trace_id: str) -> tuple[str, str]:
         wanted, workspace = trace_id.lower().removeprefix("tr-"), self._workspace
         hot = self._store.ids_that_begin(wanted, 2, workspace) if wanted.isalnum() else []
 
@@ -172,6 +179,14 @@ class LakeAnnotations:
             return full, str(here[0])
 
         return self._opened.read(MAIN, read)
+
+
+def was_deleted(trace_id: str) -> NotFoundError:
+    """Return the error for a trace that was deleted from the tracking store."""
+    return NotFoundError(
+        f"trace {trace_id} was deleted from the tracking store; `tracelake trace {trace_id}` shows the spans that the "
+        "tables of the lake still have."
+    )
 
 
 def _with_location(tags: Mapping[str, str]) -> dict[str, str]:

@@ -145,6 +145,11 @@ class HotTier:
         """Return metadata and fields that clients told of traces, by id; in a workspace, of those of it alone."""
         return StartedTraces(self.required_store()).of_traces(trace_ids, workspace)
 
+    def deleted(self, trace_ids: Sequence[str]) -> set[str]:
+        """Return those of some traces that were deleted from the tracking store. The tables may still have them."""
+        store = self.store
+        return set() if store is None else StartedTraces(store).deleted(trace_ids)
+
     def find_traces(
         self,
         experiment_ids: Sequence[str],

@@ -86,6 +86,10 @@ class WorkspaceHot:
         """Return metadata and fields that clients told of traces, by id. Raises UsageError as `infos` does."""
         return self._hot.said_of(trace_ids, self._workspace)
 
+    def deleted(self, trace_ids: Sequence[str]) -> set[str]:
+        """Return those of some traces that were deleted; see `HotTier.deleted`."""
+        return self._hot.deleted(trace_ids)
+
     def find_traces(self, *asked: Any) -> FoundTraces:
         """Search the tracking store as MLflow does; see `HotTier.find_traces`."""
         return self._hot.find_traces(*asked, workspace=self._workspace)

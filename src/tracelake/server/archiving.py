@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tracelake import limits
 from tracelake._errors import LimitError, StorageError, TracelakeError
-from tracelake.archive.model import ArchiveReport
+from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED, ArchiveReport
 from tracelake.archive.retention import TraceFate
 from tracelake.archive.scheduling import ArchiveLoop, Marks
 from tracelake.durations import duration_ns
@@ -127,7 +127,13 @@ class Archiving:
         def delete(_tell: Tell) -> Result:
             failed: dict[str, str] = {}
             gone = archive.delete(ids, lambda trace_id, error: failed.update({trace_id: str(error)}))
-            return {"deleted": gone, "failed": failed}
+            return {
+                "deleted": gone,
+                "failed": failed,
+                "not_found": len(ids) - len(gone) - len(failed),
+                "removed": DELETION_REMOVED,
+                "kept": DELETION_KEPT,
+            }
 
         return self.operations.begin("deletion", BY_REQUEST, delete)
 

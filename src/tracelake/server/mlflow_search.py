@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Query
 from google.protobuf.json_format import MessageToDict
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
+from tracelake.lake.annotations import was_deleted
 from tracelake.lake.lake import Lake
 from tracelake.limits import (
     MLFLOW_BATCH_MAX_BYTES,
@@ -133,7 +134,10 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
     """Return those of some traces that are there. Raises LimitError once they are too much for one answer."""
     traces: list[dict[str, Any]] = []
     spans = size_bytes = 0
+    deleted = lake.hot.deleted(trace_ids)
     for trace_id in trace_ids:
+        if trace_id in deleted:
+            continue
         try:
             try:
                 rows = lake.hot.spans_of(trace_id)
@@ -169,6 +173,8 @@ def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -
 
 def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return a trace with its spans, of whichever tier, and of tables alone."""
+    if deleted := lake.hot.deleted([bare(trace_id)]):
+        raise was_deleted(deleted.pop())
     return _told(lake, lake.hot.spans_of(bare(trace_id)))
 
 
@@ -182,6 +188,8 @@ def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
     """Return a trace of these spans as MLflow says it."""
     full_id = str(rows["trace_id"][0])
     stored = lake.hot.infos([full_id])
+    if not stored and lake.hot.deleted([full_id]):  # named by the beginning of its id, or deleted just now
+        raise was_deleted(full_id)
     info = stored.get(full_id) or {
         **lake.trace(full_id).summary,
         **_of_root(rows),

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import PlainTextResponse
 
 from tracelake._errors import StorageError, TracelakeError, UsageError
+from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
 from tracelake.lake.lake import Lake
 from tracelake.limits import (
     MLFLOW_DELETED_TRACES_MAX,
@@ -79,7 +80,8 @@ def mlflow_traces(lake: Lake) -> APIRouter:
         @router.post(f"{prefix}/traces/delete-traces")
         @answered
         def delete(body: Deletion = Depends(json_body(Deletion))) -> object:  # noqa: B008
-            return {"traces_deleted": _delete(lake, body)}
+            deleted = _delete(lake, body)
+            return {"traces_deleted": deleted, "removed": DELETION_REMOVED, "kept": DELETION_KEPT}
 
     return router
 

@@ -39,6 +39,8 @@ TRACKING_STORE: Final = "TRACKING_STORE"
 ARCHIVE_REPO: Final = "ARCHIVE_REPO"
 INCOMPLETE: Final = "INCOMPLETE_TRACE"
 """The mark of a trace of which the tables may lack spans for good: a row of the outbox was given up, or damaged."""
+DELETED_KEY: Final = "tracelake.deleted_ns"
+"""The tombstone of a deleted trace: a key of its metadata. It counts while the trace has no row in `trace_info`."""
 RESTORED_SEQUENCE: Final = 0
 """Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
 DEFAULT_EXPERIMENT: Final = "0"

@@ -20,6 +20,7 @@ from tracelake.tracking.annotations import OF_COLUMNS
 from tracelake.tracking.assessment_rows import new_row
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
+    DELETED_KEY,
     TRACKING_STORE,
     assessments,
     trace_info,
@@ -65,7 +66,7 @@ class StartedTraces:
         archive sets them. Raises UsageError, LimitError.
         """
         tags = {key: value for key, value in told.tags.items() if key not in OF_COLUMNS}
-        metadata = dict(told.metadata)
+        metadata = {key: value for key, value in told.metadata.items() if key != DELETED_KEY}
         metadata |= {key: told.fields[name] for key, name in _OF_INFO.items() if name in told.fields}
         for key, value in (*tags.items(), *metadata.items()):
             check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
@@ -92,12 +93,25 @@ class StartedTraces:
             for ids in at_once(trace_ids):
                 of = trace_metadata.c
                 query = select(of.trace_id, of.key, of.value).where(
-                    of.lake == self._lake, of.trace_id.in_(ids), *told
+                    of.lake == self._lake, of.trace_id.in_(ids), of.key != DELETED_KEY, *told
                 )
                 for trace_id, key, value in connection.execute(query.order_by(of.key)):
                     metadata, fields = several.setdefault(trace_id, ({}, {}))
                     (fields if key in _OF_INFO else metadata)[_OF_INFO.get(key, key)] = value
         return several
+
+    def deleted(self, trace_ids: Collection[str]) -> set[str]:
+        """Return those of some traces that were deleted, and have received no spans since."""
+        gone: set[str] = set()
+        of, info = trace_metadata.c, trace_info.c
+        exists_now = exists().where(info.lake == of.lake, info.trace_id == of.trace_id)
+        with self._database.reading() as connection:
+            for ids in at_once(trace_ids):
+                query = select(of.trace_id).where(
+                    of.lake == self._lake, of.trace_id.in_(ids), of.key == DELETED_KEY, ~exists_now
+                )
+                gone.update(connection.execute(query).scalars())
+        return gone
 
     def _rows(self, trace_id: str, several: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return rows of assessments; their ids are the same whenever they are told again."""
