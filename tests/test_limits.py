@@ -30,6 +30,7 @@ NOT_LIMITS = {
         *(
             "FORMAT_VERSION",
             "ID_BYTES",
+            "OLD_SCOPE_SPANS_FIELD",
             "RUN_DIGITS_MAX",
             "SECRET_BYTES",
             "SEGMENT_DIGITS",

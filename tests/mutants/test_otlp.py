@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest import mock
 
 import pytest
 
+from tests.otlp import test_containers
 from tests.otlp.test_columns import test_unusable_values_do_not_hide_the_next_name as check_unusable_values
-from tracelake.otlp import conventions
+from tracelake.otlp import containers, conventions
+
+
+def assert_fails(check: Callable[[], object]) -> None:
+    """Run a check that must fail."""
+    with pytest.raises(AssertionError):
+        check()
+
+
+def ignore(*_args: Any) -> list[Any]:
+    """Find no unknown container."""
+    return []
+
+
+def test_unknown_containers_count_as_rejected() -> None:
+    """A decoder that ignores unknown containers is noticed."""
+    with mock.patch.object(containers, "in_json_text", ignore):
+        assert_fails(test_containers.check_unknown_in_json)
+    with mock.patch.object(containers, "take_old_names", ignore):
+        assert_fails(test_containers.check_unknown_in_protobuf)
+        assert_fails(test_containers.check_old_names)
+    with mock.patch.object(containers, "in_parts", ignore):
+        assert_fails(test_containers.check_unknown_in_protobuf)
 
 
 def test_first_present_name_wins() -> None:

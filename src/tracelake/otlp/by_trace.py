@@ -17,6 +17,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from tracelake._errors import InputError
 from tracelake.otlp import as_protobuf, conventions
 from tracelake.otlp.columns import SpanChecks, SpanColumns
+from tracelake.otlp.containers import has_old_names
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.framing import Format
@@ -143,7 +144,7 @@ def complete(
     format: Format, payload: bytes, taken: ByTrace, rejected: int, on_apart: OnApart = _refuse_none
 ) -> dict[str, TraceSpans]:
     """Return the traces of a request that was decoded into `taken`, each with its bytes."""
-    if len(taken.traces) == 1 and not rejected and format == "protobuf":
+    if len(taken.traces) == 1 and not rejected and format == "protobuf" and not has_old_names(payload):
         next(iter(taken.traces.values())).data = payload  # which is just that
     else:
         taken.serialize()

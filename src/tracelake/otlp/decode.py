@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -13,11 +13,12 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEM_MAX_CHARS, PROBLEMS_MAX, QUOTED_MAX_CHARS
-from tracelake.otlp import dialects, messages
+from tracelake.otlp import containers, dialects, messages
 from tracelake.otlp.columns import SpanChecks
+from tracelake.otlp.containers import UnknownContainer
 from tracelake.otlp.depth import pruned
 from tracelake.otlp.dialects import Dialect
-from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, split_json, split_protobuf
+from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, json_groups, parse_json, split_protobuf
 from tracelake.otlp.messages import Message
 from tracelake.otlp.size import PayloadSize, parsed_size
 from tracelake.otlp.values import RefusedError
@@ -32,6 +33,7 @@ class Decoded:
     reasons: tuple[str, ...]
 
 
+_STRICT_JSON_DECODER: Final = msgspec.json.Decoder(messages.StrictTracesData, strict=False)
 _JSON_DECODER: Final = msgspec.json.Decoder(messages.TracesData, strict=False)
 # Measured on both real data sets: ids become hex, derived columns repeat texts, JSON loses its syntax.
 _JSON_GROWTH: Final = 1
@@ -51,22 +53,38 @@ def decode_json(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refu
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
     """
     columns.start_payload(len(payload), _JSON_GROWTH)
-    groups = _decode_at_once(payload)
+    groups, unknown = _decode_at_once(payload)
     if not groups:
         # What the fast decoder can follow differs with the stack below it. What is taken must not: so whatever it
         # refused is pruned to a depth that all of us can follow, and only what it refuses then is looked at closely.
         shallow = pruned(payload)
         if shallow is not payload:
-            groups = _decode_at_once(shallow)
-        # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
-        groups = groups or split_json(shallow)
-    return _add(groups, columns, dialects.JSON, on_parsed)
+            groups, unknown = _decode_at_once(shallow)
+        if not groups:
+            # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
+            data = parse_json(shallow)
+            groups, unknown = json_groups(data), containers.in_json(data)
+    return _add(groups, columns, dialects.JSON, on_parsed, unknown)
 
 
-def _decode_at_once(payload: bytes) -> list[ResourceGroup]:
+def _decode_at_once(payload: bytes) -> tuple[list[ResourceGroup], list[UnknownContainer]]:
     with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _as_groups(_JSON_DECODER.decode(payload).resource_spans)
-    return []
+        try:
+            return _json_as_groups(_STRICT_JSON_DECODER.decode(payload)), []
+        except msgspec.ValidationError as error:
+            if "unknown field" not in str(error):
+                raise
+            return _json_as_groups(_JSON_DECODER.decode(payload)), containers.in_json_text(payload)
+    return [], []
+
+
+def _json_as_groups(data: Message) -> list[ResourceGroup]:
+    groups = _as_groups(data.resource_spans)
+    for group, resource in zip(groups, data.resource_spans, strict=True):
+        group.scopes.extend(
+            ScopeGroup(old, list(old.spans)) for old in resource.instrumentation_library_spans
+        )
+    return groups
 
 
 def decode_protobuf(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refuse_none) -> Decoded:
@@ -76,10 +94,26 @@ def decode_protobuf(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _
     """
     columns.start_payload(len(payload), _PROTOBUF_GROWTH)
     try:
-        groups = TracesData.FromString(payload).resource_spans
+        data = TracesData.FromString(payload)
+        unknown = containers.take_old_names(data)
     except ProtobufDecodeError:
-        return _add(split_protobuf(payload), columns, dialects.PROTOBUF, on_parsed)
-    return _add(_as_groups(groups), columns, dialects.PROTOBUF, on_parsed)
+        groups = split_protobuf(payload)
+        return _add(groups, columns, dialects.PROTOBUF, on_parsed, _unknown_in(payload, groups))
+    return _add(_as_groups(data.resource_spans), columns, dialects.PROTOBUF, on_parsed, unknown)
+
+
+def _unknown_in(payload: bytes, groups: Sequence[ResourceGroup]) -> list[UnknownContainer]:
+    scopes = [scope for group in groups for scope in group.scopes]
+    return containers.in_parts(
+        payload,
+        _whole(group.header for group in groups),
+        _whole(scope.header for scope in scopes),
+        _whole(span for scope in scopes for span in scope.spans),
+    )
+
+
+def _whole(parts: Iterable[Message | RefusedError]) -> Iterator[Message]:
+    return (part for part in parts if not isinstance(part, RefusedError))
 
 
 def _as_groups(resources: Iterable[Message]) -> list[ResourceGroup]:
@@ -90,7 +124,11 @@ def _as_groups(resources: Iterable[Message]) -> list[ResourceGroup]:
 
 
 def _add(
-    groups: Sequence[ResourceGroup], columns: SpanChecks, dialect: Dialect, on_parsed: OnParsed
+    groups: Sequence[ResourceGroup],
+    columns: SpanChecks,
+    dialect: Dialect,
+    on_parsed: OnParsed,
+    unknown: Iterable[UnknownContainer],
 ) -> Decoded:
     size = parsed_size(groups)
     if size.messages > OTLP_PAYLOAD_MESSAGES_MAX:
@@ -99,6 +137,8 @@ def _add(
         )
     on_parsed(size)
     adder = _Adder(columns, dialect)
+    for container in unknown:
+        adder.reject(container.spans, container.reason())
     for r, group in enumerate(groups):
         adder.add_resource(group, f"resourceSpans[{r}]")
     return Decoded(adder.accepted, adder.rejected, tuple(adder.reasons))
@@ -118,7 +158,7 @@ class _Adder:
         try:
             resource = self.columns.add_resource(_decoded(group.header))
         except RefusedError as error:
-            self._reject(sum(len(scope.spans) for scope in group.scopes), f"{where}: {error}")
+            self.reject(sum(len(scope.spans) for scope in group.scopes), f"{where}: {error}")
             return
         for s, scope in enumerate(group.scopes):
             self._add_scope(resource, scope, f"{where}.scopeSpans[{s}]")
@@ -127,7 +167,7 @@ class _Adder:
         try:
             scope = self.columns.add_scope(resource, _decoded(group.header))
         except RefusedError as error:
-            self._reject(len(group.spans), f"{where}: {error}")
+            self.reject(len(group.spans), f"{where}: {error}")
             return
         self._add_spans(scope, group.spans, where, 0)
 
@@ -141,13 +181,14 @@ class _Adder:
         except RefusedError as error:
             if len(spans) == 1:
                 identity = error.identity or self._identity(spans[0])
-                self._reject(1, f"{where}.spans[{first}]{identity}: {error}")
+                self.reject(1, f"{where}.spans[{first}]{identity}: {error}")
                 return
             half = len(spans) // 2
             self._add_spans(scope, spans[:half], where, first)
             self._add_spans(scope, spans[half:], where, first + half)
 
-    def _reject(self, spans: int, reason: str) -> None:
+    def reject(self, spans: int, reason: str) -> None:
+        """Count rejected spans, and keep the first reasons."""
         self.rejected += spans
         if spans and len(self.reasons) < PROBLEMS_MAX:
             self.reasons.append(reason[:PROBLEM_MAX_CHARS])  # many of them are kept in one record

@@ -18,6 +18,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_JSON_NUMBER_MAX_CHARS
 from tracelake.otlp import messages
+from tracelake.otlp.containers import OLD_SCOPE_SPANS, OLD_SCOPE_SPANS_FIELD
 from tracelake.otlp.messages import Message
 from tracelake.otlp.values import RefusedError
 from tracelake.otlp.wire import WireError, split_field
@@ -42,21 +43,21 @@ class ResourceGroup:
 def split_protobuf(payload: bytes) -> list[ResourceGroup]:
     """Decode each span on its own. Raises DecodeError where the frame of the payload is damaged."""
     try:
-        _, parts = split_field(memoryview(payload), 1, 0)
+        _, parts = split_field(memoryview(payload), (1,), 0)
         return [_protobuf_resource(part, offset) for offset, part in parts]
     except WireError as error:
         raise DecodeError(f"not OTLP protobuf: {error}") from None
 
 
 def _protobuf_resource(data: memoryview, base: int) -> ResourceGroup:
-    header, parts = split_field(data, 2, base)
+    header, parts = split_field(data, (2, OLD_SCOPE_SPANS_FIELD), base)
     return ResourceGroup(
         _parse(pb.ResourceSpans, header, base), [_protobuf_scope(part, offset) for offset, part in parts]
     )
 
 
 def _protobuf_scope(data: memoryview, base: int) -> ScopeGroup:
-    header, parts = split_field(data, 2, base)
+    header, parts = split_field(data, (2,), base)
     return ScopeGroup(
         _parse(pb.ScopeSpans, header, base), [_parse(pb.Span, bytes(part), offset) for offset, part in parts]
     )
@@ -74,7 +75,11 @@ def _parse(kind: type[Message], data: bytes, offset: int) -> Message | RefusedEr
 
 def split_json(payload: bytes) -> list[ResourceGroup]:
     """Decode each span of pruned JSON on its own. Raises DecodeError where it is no JSON, or not of that shape."""
-    data = _parse_json(payload)
+    return json_groups(parse_json(payload))
+
+
+def json_groups(data: Any) -> list[ResourceGroup]:
+    """Decode each span of parsed JSON on its own. Raises DecodeError where it has another shape."""
     if not isinstance(data, dict):
         raise DecodeError(f"not OTLP: {_json_type(data)}, must be an object with resourceSpans")
     if data and "resourceSpans" not in data:  # metrics, say: nothing is passed over in silence
@@ -83,15 +88,17 @@ def split_json(payload: bytes) -> list[ResourceGroup]:
 
 
 def _json_resource(data: Any) -> ResourceGroup:
-    scopes = [_json_scope(item) for item in _list_of(data, "scopeSpans")]
-    header = {key: value for key, value in data.items() if key != "scopeSpans"}
+    scopes = [_json_scope(item, messages.ScopeSpans) for item in _list_of(data, "scopeSpans")]
+    old = _list_of(data, OLD_SCOPE_SPANS)
+    scopes += [_json_scope(item, messages.InstrumentationLibrarySpans) for item in old]
+    header = {key: value for key, value in data.items() if key not in ("scopeSpans", OLD_SCOPE_SPANS)}
     return ResourceGroup(_convert(messages.ResourceSpans, header), scopes)
 
 
-def _json_scope(data: Any) -> ScopeGroup:
+def _json_scope(data: Any, kind: type[Message]) -> ScopeGroup:
     spans = [_convert(messages.Span, item, _identity(item)) for item in _list_of(data, "spans")]
     header = {key: value for key, value in data.items() if key != "spans"}
-    return ScopeGroup(_convert(messages.ScopeSpans, header), spans)
+    return ScopeGroup(_convert(kind, header), spans)
 
 
 def _list_of(data: Any, name: str) -> list[Any]:
@@ -162,7 +169,8 @@ def _base64(data: Any) -> Any:
     return standard + "=" * (-len(standard) % 4)
 
 
-def _parse_json(payload: bytes) -> Any:
+def parse_json(payload: bytes) -> Any:
+    """Parse pruned JSON. Raises DecodeError."""
     try:
         text = payload.decode()
     except UnicodeDecodeError as error:

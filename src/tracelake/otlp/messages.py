@@ -166,15 +166,42 @@ class ScopeSpans(_Json):
     schema_url: str = ""
 
 
+class InstrumentationLibrarySpans(_Json):
+    """Spans of one scope, under the names of OTLP before 0.15."""
+
+    scope: Scope | None = field(default=None, name="instrumentationLibrary")
+    spans: list[Span] = []
+    schema_url: str = ""
+
+
 class ResourceSpans(_Json):
     """Spans of one resource."""
 
     resource: Resource | None = None
     scope_spans: list[ScopeSpans] = []
     schema_url: str = ""
+    instrumentation_library_spans: list[InstrumentationLibrarySpans] = []
 
 
 class TracesData(_Json):
     """One payload: TracesData and ExportTraceServiceRequest have the same shape."""
 
     resource_spans: list[ResourceSpans] = []
+
+
+class _StrictSpan(Span, forbid_unknown_fields=True):
+    pass
+
+
+class _StrictScopeSpans(ScopeSpans, forbid_unknown_fields=True):
+    spans: list[_StrictSpan] = []  # type: ignore[assignment]
+
+
+class _StrictResourceSpans(ResourceSpans, forbid_unknown_fields=True):
+    scope_spans: list[_StrictScopeSpans] = []  # type: ignore[assignment]
+
+
+class StrictTracesData(_Json, forbid_unknown_fields=True):
+    """A payload without unknown fields in containers and spans. Decoding fails for any other payload."""
+
+    resource_spans: list[_StrictResourceSpans] = []

@@ -14,6 +14,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tracelake.otlp import as_protobuf
 from tracelake.otlp.columns import SpanChecks
+from tracelake.otlp.containers import take_old_names
 from tracelake.otlp.conventions import WORKSPACE
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.dialects import Dialect
@@ -85,7 +86,9 @@ class _Groups(SpanChecks):
 def _message(format: Format, payload: bytes) -> pb.TracesData:
     if format == "protobuf":
         try:
-            return pb.TracesData.FromString(payload)
+            data = pb.TracesData.FromString(payload)
+            take_old_names(data)
+            return data
         except DecodeError:
             pass  # what can be taken of it is
     groups = _Groups()

@@ -6,26 +6,36 @@ holds, as protobuf's own parser does. What that takes, this must walk: else a gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 
 class WireError(ValueError):
     """Bytes that are not protobuf, or that stop too early; says at which byte."""
 
 
-def split_field(data: memoryview, number: int, base: int) -> tuple[bytes, list[tuple[int, memoryview]]]:
-    """Return the message without the sub-messages of one field, and those with the offsets where they begin.
+def split_field(
+    data: memoryview, numbers: Collection[int], base: int
+) -> tuple[bytes, list[tuple[int, memoryview]]]:
+    """Return the message without the sub-messages of some fields, and those with the offsets where they begin.
 
     `base` is the offset of `data` in the payload, for messages. Raises WireError.
     """
     rest = bytearray()
     values = []
     for field, start, value, end in _fields(data, base):
-        if field == number:
+        if field in numbers:
             values.append((base + value, data[value:end]))
         else:
             rest += data[start:end]
     return bytes(rest), values
+
+
+def is_message(data: bytes) -> bool:
+    """Return whether bytes have the wire format of a message with at least one field."""
+    try:
+        return bool(list(_fields(memoryview(data), 0)))
+    except WireError:
+        return False
 
 
 def sub_messages(data: memoryview, path: Sequence[int]) -> Iterator[memoryview]:
