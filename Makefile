@@ -81,6 +81,7 @@ faults-replicas: setup
 faults-flips: setup
 	$(PY) -m tests.faults.flip_everything --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 	$(PY) -m tests.faults.flip_tracking --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	$(PY) -m tests.faults.flip_metadata --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 BUILDS ?= 40
 faults-index: setup

@@ -389,6 +389,8 @@ class VerifyReport:
     findings: tuple[Finding, ...] = field(default=())
     set_aside: tuple[SetAsideInput, ...] = ()
     left_out: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+    """Parts of the lake that were not checked, and why."""
 
     @property
     def ok(self) -> bool:

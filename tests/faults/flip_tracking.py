@@ -6,9 +6,9 @@ A lake has traces in each place: hot, restored, in a file, in packs, in its tabl
 repository and payloads in the database each byte is flipped, and each length is cut: `verify` names the object, the
 trace or the row, and who reads gets the trace, or an error that names it. An object is gone, or is another, too. Of the
 file of SQLite, which has no checksums of its own, bytes are flipped in an order that the seed decides: each read of a
-trace gives the trace, an error in words, or nothing at all of it, and `verify` names what is wrong or goes on. How many
-flips change a row that nobody names is told at the end: a text or a number in a column may be another, and nothing
-tells.
+trace gives the trace, an error in words, or nothing at all of it, and `verify` names what is wrong or goes on.
+A flip that changes a column other than a payload is named. Changes of a payload in bits that zstd does not use are
+counted at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import zstandard
+from sqlalchemy import LargeBinary
 
 from tests.archive.place import HotLake
 from tests.tracking.requests import request, trace_id
@@ -170,7 +171,10 @@ class Campaign:
             with closing(TrackingDatabase(f"sqlite://{self._copy}")) as database:
                 store = TrackingStore(database, self.lake.tracking.lake_id)
                 if not list(check_store(store, ())):
-                    self.unnamed += _rows(self._copy) != self._rows
+                    rows = _rows(self._copy)
+                    self.unnamed += rows != self._rows
+                    if _without_payloads(rows) != _without_payloads(self._rows):
+                        self._note(what, "verify names nothing, and columns differ")
                 self._compare(store, what)
         except TracelakeError:
             pass
@@ -217,6 +221,17 @@ def _rows(database: Path) -> list[Any]:
         db.text_factory = bytes
         return [db.execute(f"select * from {table.name}").fetchall() for table in metadata.sorted_tables]
     return []
+
+
+def _without_payloads(rows: list[Any]) -> list[Any]:
+    """Leave payloads out: zstd has bits that it does not use, and `_compare` reads them."""
+    positions = [
+        [at for at, column in enumerate(table.c) if not isinstance(column.type, LargeBinary)]
+        for table in metadata.sorted_tables
+    ]
+    return [
+        [tuple(row[at] for at in kept) for row in table] for kept, table in zip(positions, rows, strict=False)
+    ]
 
 
 def _unpacked(payload: bytes) -> bytes | None:

@@ -94,7 +94,10 @@ def read_record(root: Path, partition: str, key: str) -> bytes:
 def overwrite(root: Path, partition: str, key: str, old: bytes, new: bytes) -> None:
     """Replace bytes in one record, and its checksum."""
     value = altered(read_record(root, partition, key), old, new, place(root, partition, key))
-    change = "update records set value = ? where partition = ? and key = ?"
+    # As an earlier release writes it: without a checksum of the row.
+    change = (
+        "update records set value = ?, version = lower(hex(randomblob(16))) where partition = ? and key = ?"
+    )
     records(root, change, value, scoped(root, partition), key.encode())
 
 
@@ -198,7 +201,10 @@ def test_a_batch_that_the_state_forgot_is_named(root: Path) -> None:
     state = json.loads(read_record(root, *SPANS_STATE))
     del state["batches"][1]
     del state["xxh3"]
-    change = "update records set value = ? where partition = ? and key = ?"
+    # As an earlier release writes it: without a checksum of the row.
+    change = (
+        "update records set value = ?, version = lower(hex(randomblob(16))) where partition = ? and key = ?"
+    )
     value = sealed(json.dumps(state).encode(), place(root, *SPANS_STATE))
     records(root, change, value, scoped(root, SPANS_STATE[0]), SPANS_STATE[1].encode())
     assert ("missing", "batch", "transaction 1") in findings(root)

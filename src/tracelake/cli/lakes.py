@@ -78,7 +78,11 @@ def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     else:
         console().print(render.verify_report(report))
         console().print("The lake is whole." if report.ok else render.findings(report))
-        for line in (*(item.explain() for item in report.set_aside), *report.left_out):
+        for line in (
+            *(item.explain() for item in report.set_aside),
+            *report.left_out,
+            *(f"Not checked: {each}." for each in report.unread),
+        ):
             console().print(plain(line), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(FAILED)

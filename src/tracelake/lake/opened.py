@@ -19,6 +19,7 @@ from tracelake.tables.commit_view import CommitView, named_by
 from tracelake.tasks.connect import SparkConnect, is_connect
 from tracelake.tasks.runners import ByWork, InProcess, TaskRunner
 from tracelake.tasks.spark import Spark
+from tracelake.tracking.place import release
 from tracelake.versions.branches import MAIN
 from tracelake.versions.model import Reference
 from tracelake.versions.store import Repository
@@ -65,6 +66,7 @@ class OpenLake:
         if self._view is not None:
             self._view[1].close()
             self._view = None
+        release(self.objects.url)
         self.key_value.close()
 
     def singly(self) -> SinglyReadObjects:

@@ -28,6 +28,7 @@ from tracelake.shards.leases import Leases
 from tracelake.shards.store import Shard
 from tracelake.shards.verify import ShardCheck, check_shards
 from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.storage.database_check import check_database
 from tracelake.storage.verify import check_records
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.commit_view import CommitView, named_by
@@ -36,7 +37,7 @@ from tracelake.tables.verify import check_built_in, check_keys, check_spec, user
 from tracelake.tasks.progress import OnProgress, Progress
 from tracelake.tracking.place import PLACE, find_tracking
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.verify import DATABASE, check_inbox, check_store
+from tracelake.tracking.verify import DATABASE, check_inbox, check_store, unchecked
 from tracelake.versions.store import Repository
 from tracelake.versions.verify import (
     CheckedCommit,
@@ -62,11 +63,30 @@ class Verifier:
         self._view = view
         self._repository = Repository(key_value, objects)
         self._findings: list[Finding] = []
+        self._unread: list[str] = []
 
     def run(self, progress: OnProgress) -> VerifyReport:
         """Verify all of it."""
+        if self._check_database():
+            return VerifyReport(
+                *(0,) * 7,
+                findings=tuple(self._findings),
+                unread=(
+                    "commits, tables, index, files and tracking store: the metadata that names them is damaged",
+                ),
+            )
         with closing(Leases()) as leases:  # what is listed stays until it is read
             return self._run(leases, progress)
+
+    def _check_database(self) -> bool:
+        """Check the database of the metadata; return whether its structure is damaged."""
+        check = check_database(self._key_value, "")
+        for name, problem in check.structure:
+            detail = f"{problem}; restore it from a backup"
+            self._findings.append(Finding("damaged", "metadata", name, detail))
+        self._findings += [Finding("damaged", "record", path, problem) for path, problem in check.rows]
+        self._unread += check.unread
+        return bool(check.structure)
 
     def _run(self, leases: Leases, progress: OnProgress) -> VerifyReport:
         key_value, objects = self._key_value, self._objects
@@ -122,6 +142,7 @@ class Verifier:
             findings=tuple(self._findings),
             set_aside=set_aside,
             left_out=tuple(left_out),
+            unread=tuple(self._unread),
         )
 
     def _check_tracking(self, steps: Mapping[int, Step], transactions: int) -> list[pa.RecordBatch]:
@@ -163,6 +184,7 @@ class Verifier:
                 is_damaged = True
         if is_damaged:
             return []  # what a damaged file says of the archive is not to be believed
+        self._unread += unchecked(store)
         self._findings.extend(check_archive(store, self._objects.url))
         return spans_of_archived(store)
 

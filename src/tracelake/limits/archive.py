@@ -35,6 +35,8 @@ ARCHIVE_FAILURES_TOLD_MAX: Final = 20
 VERIFY_ALIKE_MAX: Final = 10
 """Traces that `verify` names for one thing that is wrong with many, and reads of the archive repository that may fail.
 Beyond: the others are not named, and not read."""
+VERIFY_ROWS_AT_ONCE: Final = 256
+"""Rows of the metadata in PostgreSQL that `verify` reads at once. Beyond: it reads again."""
 VERIFY_SPANS_AT_ONCE: Final = 100_000
 """Spans of archived traces that `verify` reads at once. Beyond: it reads again."""
 ARCHIVE_RESTORE_TRIES_MAX: Final = 5

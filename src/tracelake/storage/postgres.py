@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -22,6 +22,7 @@ from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.batching import batches
 from tracelake.storage.answered import AnsweredConnection, Row
+from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.names import (
     check_value,
@@ -48,6 +49,11 @@ _SET_UP = (
 )
 _FORMAT = "SELECT obj_description(to_regclass('tracelake_records'), 'pg_class')"
 _COLUMNS = "SELECT key, value, version FROM tracelake_records WHERE partition = %s"
+_PAGE = (
+    "SELECT partition, key, value, version FROM tracelake_records"
+    " WHERE (partition, key) > (%s, %s) AND partition < %s ORDER BY partition, key LIMIT %s"
+)
+_CHECK_INDEX = "SELECT bt_index_check('tracelake_records_pkey'::regclass, true)"
 _KEYS = "SELECT key FROM tracelake_records WHERE partition = %s"
 _GET = f"{_COLUMNS} AND key = %s"
 _INTO = "INSERT INTO tracelake_records (partition, key, value, version)"
@@ -148,7 +154,7 @@ class PostgresKeyValueStore:
         """Write the record whatever was there. Raises IndeterminateError where the reply was lost."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
-        version = new_version()
+        version = sealed_version(*where, value)
         written = self._write(version, _PUT, (*where, value, version))
         self._make_sure(written, partition, key)
         return version
@@ -165,8 +171,10 @@ class PostgresKeyValueStore:
         # By key, for two that lock the same rows in different orders wait for each other.
         in_order = sorted(records, key=str.encode)
         for keys in batches(in_order, lambda key: len(records[key]), limits.POSTGRES_STATEMENT_BYTES):
-            versions = [new_version() for _ in keys]
             values = [records[key] for key in keys]
+            versions = [
+                sealed_version(inside, key.encode(), value) for key, value in zip(keys, values, strict=True)
+            ]
             row = (inside, [key.encode() for key in keys], values, versions)
             self._make_sure(self._write(versions[0], _PUT_ALL, row), partition, *keys)
 
@@ -174,7 +182,7 @@ class PostgresKeyValueStore:
         """Write the record iff it is at `expected`."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
-        version = new_version()
+        version = sealed_version(*where, value)
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             if expected is ABSENT:
                 written = self._write(version, _CREATE, (*where, value, version))
@@ -203,7 +211,7 @@ class PostgresKeyValueStore:
         """Leave a note, replacing the one that was there."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
-        self._do(_PUT, (*where, value, new_version()))
+        self._do(_PUT, (*where, value, sealed_version(*where, value)))
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
         """Return the notes of a partition whose key begins so, in key order."""
@@ -216,6 +224,44 @@ class PostgresKeyValueStore:
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key begins so, by one statement."""
         self._do(_ERASE, (encode_key("partition", partition), *encode_beginning(beginning)))
+
+    def check_database(self, scope: str) -> DatabaseCheck:
+        """Compare the rows of partitions that begin with `scope` with their checksums, and the index with its table.
+
+        PostgreSQL checks its pages itself where they have checksums; `unread` says where they have none.
+        """
+        unread = []
+        if self._run(lambda connection: connection.execute("SHOW data_checksums").fetchone(), "check") != (
+            "on",
+        ):
+            unread.append(f"the pages of {self._name} have no checksums (data_checksums is off)")
+        structure, missing = self._check_index()
+        unread += missing
+        checked = check_rows(self._rows(*encode_beginning(scope)), scope, self._name)
+        return DatabaseCheck(structure, checked.rows, (*unread, *checked.unread))
+
+    def _check_index(self) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+        """Compare the index with its table by the extension amcheck; return problems, and what was not checked."""
+        has_amcheck = "SELECT 1 FROM pg_extension WHERE extname = 'amcheck'"
+        if self._run(lambda connection: connection.execute(has_amcheck).fetchone(), "check") is None:
+            return (), [
+                f"the index of {self._name} was not compared with its table: CREATE EXTENSION amcheck"
+            ]
+        try:
+            self._run(lambda connection: connection.execute(_CHECK_INDEX), "check")
+        except StorageError as error:
+            cause = error.__cause__
+            if isinstance(cause, psycopg.errors.DataCorrupted | psycopg.errors.IndexCorrupted):
+                return ((self._name, _text(cause)),), []
+            return (), [f"the index of {self._name} was not compared with its table: {error}"]
+        return (), []
+
+    def _rows(self, start: bytes, stop: bytes) -> Iterator[Row]:
+        """Yield partition, key, value and version of the rows with start <= partition < stop, in pages."""
+        last: tuple[bytes, bytes] = (start, b"")
+        while rows := self._read(_PAGE, (*last, stop, limits.VERIFY_ROWS_AT_ONCE)):
+            yield from rows
+            last = rows[-1][0], rows[-1][1]
 
     def close(self) -> None:
         """Close all connections. Calling it twice is allowed."""

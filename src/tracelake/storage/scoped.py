@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tracelake._errors import DamagedRecordsError
 from tracelake.formats import turned
+from tracelake.storage.database_check import DatabaseCheck, check_database
 from tracelake.storage.ports import Conflict, Entry, Expected, KeyValueStore, Outcome, Version
 
 
@@ -76,6 +77,10 @@ class ScopedKeyValueStore:
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key begins so."""
         self._store.erase(self._prefix + partition, beginning)
+
+    def check_database(self, scope: str) -> DatabaseCheck:
+        """Check the database of the store, and the rows of this part of it."""
+        return check_database(self._store, self._prefix + scope)
 
     def close(self) -> None:
         """Close the store itself."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage.calls import Calls
+from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.names import (
@@ -43,6 +44,7 @@ _CREATE = (
     "CREATE TABLE IF NOT EXISTS records (partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,"
     " version TEXT NOT NULL, PRIMARY KEY (partition, key))"
 )
+_ALL = "SELECT partition, key, value, version FROM records"
 _GET = "SELECT key, value, version FROM records WHERE partition = ? AND key = ?"
 _COLUMNS = "SELECT key, value, version FROM records WHERE partition = ?"
 _KEYS = "SELECT key FROM records WHERE partition = ?"
@@ -110,7 +112,7 @@ class SqliteKeyValueStore:
         """Return the keys of these records."""
         query = in_range(_KEYS, "?", partition, start, stop, limit)
         with self._failures("read"):
-            return [row[0].decode() for row in self._connection().execute(*query).fetchall()]
+            return [_key(row[0]) for row in self._connection().execute(*query).fetchall()]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
         """Write the record whatever was there. Raises IndeterminateError where the commit itself failed."""
@@ -133,7 +135,8 @@ class SqliteKeyValueStore:
         if not self._doubtful.isdisjoint(rows):
             self._end_doubt()
         with self._failures("write"), self._transaction() as connection:
-            connection.executemany(_PUT, [(*where, value, new_version()) for where, value in rows.items()])
+            sealed = [(*where, value, sealed_version(*where, value)) for where, value in rows.items()]
+            connection.executemany(_PUT, sealed)
             try:
                 self._commit(connection)
             except sqlite3.Error as error:
@@ -159,7 +162,7 @@ class SqliteKeyValueStore:
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
         with self._failures("write"), self._unsynced() as connection:
-            connection.execute(_PUT, (*where, value, new_version()))
+            connection.execute(_PUT, (*where, value, sealed_version(*where, value)))
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
         """Return the notes of a partition whose key begins so, in key order."""
@@ -177,6 +180,20 @@ class SqliteKeyValueStore:
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_ERASE, where)
 
+    def check_database(self, scope: str) -> DatabaseCheck:
+        """Check all pages and indexes, and compare each row with its checksum.
+
+        Rows outside of `scope` are checked, too: a damaged partition may be that of a row inside.
+        """
+        name = self._path.name
+        # A new connection, because the others may have read the damaged pages before they were damaged.
+        with self._failures("check"), closing(self._connect()) as connection:
+            connection.text_factory = bytes
+            problems = integrity_problems(connection)
+            if problems:
+                return DatabaseCheck(tuple((name, problem) for problem in problems))
+            return check_rows(connection.execute(_ALL), scope, name)
+
     def close(self) -> None:
         """Close all connections once the calls that are under way have ended. Calling it twice is allowed."""
         # To close one that is in use ends the process.
@@ -188,7 +205,7 @@ class SqliteKeyValueStore:
     def _write(self, partition: str, key: str, value: bytes | None, expected: Expected | None) -> Outcome:
         """Put the value, or delete where it is None, iff the record is at `expected` or that is None."""
         where = (encode_key("partition", partition), encode_key("key", key))
-        version = new_version()
+        version = new_version() if value is None else sealed_version(*where, value)
         if where in self._doubtful:
             self._end_doubt()
         if expected is not None:
@@ -369,8 +386,12 @@ class SqliteKeyValueStore:
         try:
             with self._calls.one():
                 yield
+        except UnicodeDecodeError as error:
+            raise DamageError(
+                f"{self._path} is no intact database ({error}); restore it from a backup"
+            ) from error
         except sqlite3.Error as error:
-            if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            if _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_undecodable(error):
                 raise DamageError(
                     f"{self._path} is no intact database ({error}); restore it from a backup"
                 ) from error
@@ -382,9 +403,35 @@ def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> Entry |
     return None if row is None else _entry(row)
 
 
+def _key(stored: bytes) -> str:
+    if not isinstance(stored, bytes):
+        raise DamageError("a row of the metadata has a key of another type; restore it from a backup")
+    return stored.decode()
+
+
+def integrity_problems(connection: sqlite3.Connection) -> list[str]:
+    """Return damaged pages, rows out of order, and differences between tables and their indexes."""
+    try:
+        rows = connection.execute(f"PRAGMA integrity_check({limits.VERIFY_ALIKE_MAX})").fetchall()
+    except sqlite3.DatabaseError as error:
+        if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            raise
+        return [str(error)]
+    texts = (row[0].decode(errors="replace") if isinstance(row[0], bytes) else str(row[0]) for row in rows)
+    return [text for text in texts if text != "ok"]
+
+
 def _entry(row: tuple[bytes, bytes, str]) -> Entry:
     key, value, version = row
+    # A flipped bit of a row's header changes the type of a value.
+    if not (isinstance(key, bytes) and isinstance(value, bytes) and isinstance(version, str)):
+        raise DamageError("a row of the metadata has a value of another type; restore it from a backup")
     return Entry(key.decode(), value, version)
+
+
+def _is_undecodable(error: sqlite3.Error) -> bool:
+    """Whether Python could not decode a text of the file; SQLite has no code for that."""
+    return not hasattr(error, "sqlite_errorcode") and "decode" in str(error)
 
 
 def _way_out(error: sqlite3.Error) -> str:

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, LargeBinary, Table, inspect, text
 
 from tracelake._errors import UsageError
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.schema import HEAD, VERSION_TABLE
+from tracelake.tracking.schema import HEAD, VERSION_TABLE, metadata
 
+_MIRROR: Final = "tracelake_mirror_"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 0x544C5452
 """Of PostgreSQL's advisory locks the one that migrations take: TLTR."""
@@ -51,6 +53,49 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
                 "use the release that wrote it, or a newer one"
             )
         command.upgrade(config, revision)
+
+
+def add_mirrors(database: TrackingDatabase) -> None:
+    """Index all columns of each table of SQLite, but for payloads, which have a checksum.
+
+    SQLite has no checksums. An index over all columns is a second copy of each value, and `PRAGMA integrity_check`
+    compares both: `verify` finds a flipped bit in either. These indexes are no part of the schema that migrations know.
+    """
+    if not database.is_sqlite:
+        return
+    wanted = {_mirror_name(table): table for table in metadata.sorted_tables}
+    with database.reading() as connection:
+        if mirrors(connection) == wanted.keys():
+            return
+    with database.writing() as connection:
+        there = mirrors(connection)
+        for name in there - wanted.keys():
+            connection.execute(text(f"DROP INDEX {name}"))
+        for name in wanted.keys() - there:
+            columns = ", ".join(_mirrored(wanted[name]))
+            connection.execute(text(f"CREATE INDEX {name} ON {wanted[name].name} ({columns})"))
+
+
+def mirrors(connection: Connection) -> set[str]:
+    """Return the names of the indexes that `add_mirrors` made."""
+    query = text("SELECT name FROM sqlite_master WHERE type = 'index' AND name LIKE :pattern")
+    return set(connection.execute(query, {"pattern": f"{_MIRROR}%"}).scalars())
+
+
+def has_mirrors(connection: Connection) -> bool:
+    """Whether all columns of all tables are indexed, so that damage to any of them can be found."""
+    return mirrors(connection) >= {_mirror_name(table) for table in metadata.sorted_tables}
+
+
+def _mirrored(table: Table) -> list[str]:
+    return [f'"{column.name}"' for column in table.c if not isinstance(column.type, LargeBinary)]
+
+
+def _mirror_name(table: Table) -> str:
+    """Return a name that changes with the columns, so that a mirror of other columns is replaced."""
+    return (
+        f"{_MIRROR}{crc32(','.join(_mirrored(table)).encode()):08x}_{table.name.removeprefix('tracelake_')}"
+    )
 
 
 def current(connection: Connection) -> str | None:

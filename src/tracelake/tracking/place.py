@@ -18,7 +18,7 @@ from tracelake.formats import decode, encode
 from tracelake.storage import ObjectStore
 from tracelake.storage.passwords import without_password
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrating import add_mirrors, migrate
 from tracelake.tracking.store import TrackingStore, knows
 
 FORMAT_VERSION: Final = 1
@@ -91,6 +91,7 @@ def open_store(
             database = TrackingDatabase(_address(lake_url, place, find_tracking_url(url)))
             try:
                 migrate(database)
+                add_mirrors(database)
                 if not begins and not knows(database, place.lake):
                     raise StorageError(_not_here(database.name, place))
                 store = _open_stores[key] = TrackingStore(database, place.lake, _page_key(place))
@@ -98,6 +99,14 @@ def open_store(
                 database.close()
                 raise
     return store
+
+
+def release(lake_url: str) -> None:
+    """Close the connections of a lake's tracking store that no call uses; the next call opens others."""
+    with _opening:
+        stores = [store for (url, _), store in _open_stores.items() if url == lake_url]
+    for store in stores:
+        store.database.close()
 
 
 def _page_key(place: TrackingPlace) -> str:

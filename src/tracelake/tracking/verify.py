@@ -18,6 +18,7 @@ from tracelake.results import Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.inbox import PREFIX
+from tracelake.tracking.migrating import has_mirrors
 from tracelake.tracking.outbox import segments
 from tracelake.tracking.requests import stored_name
 from tracelake.tracking.schema import (
@@ -61,6 +62,8 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
     All is read in one transaction, so that what changes meanwhile is no finding. What is wrong with the file of SQLite
     itself is one, of DATABASE. Raises StorageError where it is busy, away or full.
     """
+    if store.database.is_sqlite:
+        store.database.close()  # open connections may have read the damaged pages before they were damaged
     try:
         with store.database.reading() as connection:
             if store.database.is_sqlite and (
@@ -75,6 +78,16 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
         if not is_damage(error):
             raise
         yield Finding("damaged", DATABASE, store.database.name, str(error))
+
+
+def unchecked(store: TrackingStore) -> Iterator[str]:
+    """Yield the parts of the database that `check_store` cannot check, and why. Raises StorageError."""
+    with store.database.reading() as connection:
+        if store.database.is_sqlite:
+            if not has_mirrors(connection):
+                yield f"columns of {store.database.name}: an earlier release wrote it, and it cannot be written now"
+        elif connection.exec_driver_sql("SHOW data_checksums").scalar() != "on":
+            yield f"columns of {store.database.name}: its pages have no checksums (data_checksums is off)"
 
 
 def _file_problems(connection: Connection) -> list[str]:

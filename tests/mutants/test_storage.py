@@ -1,0 +1,30 @@
+"""Rules of the stores, broken: a named check must fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.lake.test_verify_database import check_altered_rows, check_tracking_columns
+from tracelake.storage import database_check
+from tracelake.tracking import migrating
+
+
+def test_a_checksum_that_ignores_the_row_is_caught(tmp_path: Path) -> None:
+    """If the checksum of a row does not depend on the row, altered rows are not reported."""
+    with (
+        mock.patch.object(database_check, "_checksum", return_value="0" * 32),
+        pytest.raises(AssertionError),
+    ):
+        check_altered_rows(tmp_path)
+
+
+def test_mirrors_of_keys_alone_are_caught(tmp_path: Path) -> None:
+    """If the indexes of the tracking store do not have all columns, altered columns are not reported."""
+    with (
+        mock.patch.object(migrating, "_mirrored", lambda table: [table.primary_key.columns[0].name]),
+        pytest.raises(AssertionError),
+    ):
+        check_tracking_columns(tmp_path)
