@@ -167,6 +167,9 @@ class LimitError(TracelakeError):
 class StorageError(TracelakeError):
     """What is stored cannot be read or written now: a store failed or could not be reached. Try again later."""
 
+    is_unwritable = False
+    """Whether nothing was written because the store is read-only or its disk is full; it may still be read."""
+
 
 class ContentionError(StorageError):
     """Others were faster, too many times in a row: a race was lost, and nothing is too large. Try again."""

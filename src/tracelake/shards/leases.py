@@ -46,7 +46,7 @@ class Lease:
         self.key = f"{self.shard.name}/{uuid.uuid4().hex}"
         self._record = to_bytes(LeaseRecord(self.shard.state().seq, self.seconds))
         self._renewed_s = time.monotonic()
-        self.key_value.set(PARTITION, self.key, self._record)
+        self._is_written = self._write()
         try:
             self.state = self.shard.state()
         except TracelakeError:
@@ -59,6 +59,11 @@ class Lease:
         Raises ExpiredError where it was taken for left behind: parts may be gone, so list them again under a new lease.
         """
         started_s = time.monotonic()
+        if not self._is_written:
+            # Parts that this state names stay, unless a later state has replaced them.
+            if now and self.shard.state().seq != self.state.seq:
+                raise ExpiredError(f"table {self.shard.name} has changed. Open the table again.")
+            return
         if not now and started_s <= self._renewed_s + self.seconds / 2:
             return
         if not self._write_anew():
@@ -70,6 +75,8 @@ class Lease:
 
     def close(self) -> None:
         """Give the lease back."""
+        if not self._is_written:
+            return
         with contextlib.suppress(StorageError):  # it ends by itself
             if (entry := self.key_value.get(PARTITION, self.key)) is not None:
                 self.key_value.delete_if(PARTITION, self.key, entry.version)
@@ -87,6 +94,16 @@ class Lease:
                 self.renew(now=True)
         finally:
             self.close()
+
+    def _write(self) -> bool:
+        """Write the lease. False if the store is read-only or full: a reader goes on without a lease then."""
+        try:
+            self.key_value.set(PARTITION, self.key, self._record)
+        except StorageError as error:
+            if not error.is_unwritable:
+                raise
+            return False
+        return True
 
     def _write_anew(self) -> bool:
         """Give the record another version; False where it was forgotten meanwhile, and must never come back."""

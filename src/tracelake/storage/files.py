@@ -36,6 +36,9 @@ _NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 # opens its own; forgotten with the last of them, since what is deleted then and made anew is not durable.
 _SYNCED: Final[WeakValueDictionary[str, set[str]]] = WeakValueDictionary()
 
+_UNWRITABLE: Final = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM)
+"""Errors of a place that cannot be written, and perhaps read."""
+
 
 class FileObjectStore:
     """An `ObjectStore` on a local file system with hard links; for any number of threads and processes.
@@ -49,7 +52,12 @@ class FileObjectStore:
         self._temporaries = f"{self._root}/{RESERVED_DIRECTORY}"
         self._synced = _SYNCED.setdefault(self._root, set())
         with _failures("open", self._root):
-            make_directory(Path(self._temporaries))
+            try:
+                make_directory(Path(self._temporaries))
+            except OSError as error:
+                # A directory that cannot be written can be read; each write says why it fails.
+                if error.errno not in _UNWRITABLE or not os.path.isdir(self._root):
+                    raise
 
     @property
     def url(self) -> str:
@@ -239,6 +247,7 @@ class FileObjectStore:
 
     @contextmanager
     def _temporary(self) -> Iterator[str]:
+        make_directory(Path(self._temporaries))
         path = f"{self._temporaries}/{uuid.uuid4().hex}"
         try:
             yield path
@@ -359,9 +368,11 @@ def _failures(doing: str, file: str) -> Iterator[None]:
 
 
 def _failed(doing: str, file: str, error: OSError) -> StorageError:
-    return StorageError(
+    failed = StorageError(
         f"cannot {doing} {file}: {error.strerror or error}; check the disk and its free space, then try again"
     )
+    failed.is_unwritable = error.errno in _UNWRITABLE
+    return failed
 
 
 def _absent(file: str) -> NotFoundError:

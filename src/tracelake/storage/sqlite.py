@@ -35,6 +35,7 @@ from tracelake.storage.names import (
 from tracelake.storage.outcomes import is_at, new_version
 from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
 from tracelake.storage.sql_ranges import in_range
+from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
 
 _SCHEMA_VERSION = 1
 _APPLICATION = 0x544C4B56
@@ -76,6 +77,7 @@ class SqliteKeyValueStore:
         self._connections_lock = threading.Lock()
         self._calls = Calls(str(self._path))
         self._doubtful: set[tuple[bytes, bytes]] = set()
+        self._read_only: ReadOnlyFile | None = None
         try:
             make_directory(self._path.parent)
         except OSError as error:
@@ -85,7 +87,11 @@ class SqliteKeyValueStore:
         try:
             with self._failures("open"):
                 self._refuse_others()
-                self._set_up()
+                try:
+                    self._set_up()
+                except sqlite3.OperationalError as error:
+                    if _code(error) not in WRITE_ERRORS or not self._open_read_only():
+                        raise
         except BaseException:
             self.close()
             raise
@@ -201,6 +207,8 @@ class SqliteKeyValueStore:
         with self._connections_lock:
             for thread in [each for each in self._connections if each not in busy]:
                 self._connections.pop(thread).close()
+        if self._read_only is not None:
+            self._read_only.close()
 
     def _write(self, partition: str, key: str, value: bytes | None, expected: Expected | None) -> Outcome:
         """Put the value, or delete where it is None, iff the record is at `expected` or that is None."""
@@ -244,6 +252,13 @@ class SqliteKeyValueStore:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Hold the queue and SQLite's write lock; roll back what the body does not commit."""
+        if self._read_only is not None:
+            failed = StorageError(
+                f"cannot write {self._path}: {self._read_only.reason}, so it was opened to read; "
+                "make it writable or free some space, then try again"
+            )
+            failed.is_unwritable = True
+            raise failed
         connection = self._connection()
         if not self._queue.acquire(timeout=self._busy_timeout_s):
             raise StorageError(
@@ -294,7 +309,11 @@ class SqliteKeyValueStore:
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
-            self._path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
+            self._path if self._read_only is None else self._read_only.address,
+            timeout=self._busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            uri=self._read_only is not None,
         )
         try:
             connection.execute(_SYNCED)
@@ -375,6 +394,18 @@ class SqliteKeyValueStore:
         if self._application() != _APPLICATION:
             raise self._foreign()
 
+    def _open_read_only(self) -> bool:
+        """Go on with a file that can only be read. False if it cannot be read, or is not set up."""
+        try:
+            self._read_only = ReadOnlyFile(self._path)
+        except (sqlite3.Error, OSError):
+            return False
+        with self._connections_lock:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()
+        return self._application() == _APPLICATION and self._schema_version() == _SCHEMA_VERSION
+
     def _application(self) -> int:
         return int(self._connection().execute("PRAGMA application_id").fetchone()[0])
 
@@ -395,7 +426,9 @@ class SqliteKeyValueStore:
                 raise DamageError(
                     f"{self._path} is no intact database ({error}); restore it from a backup"
                 ) from error
-            raise StorageError(f"cannot {doing} {self._path}: {error}; {_way_out(error)}") from error
+            failed = StorageError(f"cannot {doing} {self._path}: {error}; {_way_out(error)}")
+            failed.is_unwritable = _code(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
+            raise failed from error
 
 
 def _read(connection: sqlite3.Connection, where: tuple[bytes, bytes]) -> Entry | None:

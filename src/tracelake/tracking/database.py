@@ -32,6 +32,7 @@ from tracelake._errors import (
 )
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
+from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
 from tracelake.tracking.deadline import in_time
 
 _WRITES: Final = "tracelake_writes"
@@ -85,6 +86,7 @@ class TrackingDatabase:
         self._queue = threading.Lock()
         self._searches = threading.BoundedSemaphore(limits.TRACKING_SEARCHES_MAX)
         self.is_sqlite = scheme == "sqlite"
+        self._read_only: ReadOnlyFile | None = None
         if self.is_sqlite:
             self.name = _path(url, rest)
             dialect, connect = "sqlite://", self._connect_sqlite
@@ -152,6 +154,11 @@ class TrackingDatabase:
         """Return the type of a column without its length: a text that is too long is to be an error, and not cut."""
         return column.type.compile(self.engine.dialect).partition("(")[0]
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the last connection to SQLite could only read."""
+        return self._read_only is not None
+
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Run a transaction that holds the write lock of SQLite from its first statement; commit it at the end.
@@ -209,6 +216,9 @@ class TrackingDatabase:
     def close(self) -> None:
         """Close all connections. Calling it twice is allowed."""
         self.engine.dispose()
+        if self._read_only is not None:
+            self._read_only.close()
+            self._read_only = None  # the next connection asks again whether the file can be written
 
     def _commit_failed(self, error: exc.DBAPIError) -> None:
         original = error.orig
@@ -253,6 +263,23 @@ class TrackingDatabase:
             raise
 
     def _connect_sqlite(self) -> sqlite3.Connection:
+        if self._read_only is None:
+            try:
+                return self._connect_to_write()
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in WRITE_ERRORS:
+                    raise
+                try:
+                    self._read_only = ReadOnlyFile(Path(self.name))
+                except (sqlite3.Error, OSError):
+                    raise error from None
+        timeout_s = limits.TRACKING_BUSY_TIMEOUT_S
+        address = self._read_only.address
+        return sqlite3.connect(
+            address, timeout=timeout_s, isolation_level=None, check_same_thread=False, uri=True
+        )
+
+    def _connect_to_write(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.name, timeout=limits.TRACKING_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )

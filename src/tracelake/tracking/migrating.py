@@ -65,7 +65,7 @@ def add_mirrors(database: TrackingDatabase) -> None:
         return
     wanted = {_mirror_name(table): table for table in metadata.sorted_tables}
     with database.reading() as connection:
-        if mirrors(connection) == wanted.keys():
+        if database.is_read_only or mirrors(connection) == wanted.keys():
             return
     with database.writing() as connection:
         there = mirrors(connection)
