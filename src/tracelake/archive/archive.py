@@ -294,11 +294,12 @@ class LakeArchive:
         return space(self._tracking)
 
     def _read_tables(self, trace_id: str) -> bytes:
+        archived = self._store.archived_spans(trace_id)
         rows, _ = self._tables.spans([trace_id])
-        if not len(rows):
+        if missing := archived - set(rows["span_id"].to_pylist()):
             raise StorageError(
-                f"trace {trace_id} is archived in the tables of this lake, and `main` does not have it; "
-                "`tracelake log` shows whether it was taken back"
+                f"trace {trace_id} is archived in the tables of this lake, and `main` does not have {len(missing):,} "
+                f"of its {len(archived):,} spans; `tracelake log` shows whether a commit was reverted"
             )
         return traces_data(rows)
 

@@ -264,6 +264,12 @@ class ArchiveStore(ArchiveRows):
         """Return the rows of traces, by id."""
         return self._read(lambda connection: self._infos(connection, trace_ids, lock=False))
 
+    def archived_spans(self, trace_id: str) -> set[str]:
+        """Return the ids of the spans of a trace whose payload has left the tracking store."""
+        here = select(trace_parts.c.sequence).where(*self._of(trace_parts, trace_id))
+        query = select(spans.c.span_id).where(*self._of(spans, trace_id), spans.c.sequence.not_in(here))
+        return self._read(lambda connection: set(connection.execute(query).scalars()))
+
     def late(self, trace_id: str) -> LateSpans:
         """Return which writes a trace has had, and which of them the tables may not have yet."""
         return self._read(lambda connection: self._late(connection, trace_id))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from tracelake import limits
-from tracelake._errors import UsageError
+from tracelake._errors import DamageError, UsageError
 from tracelake.lake.archive import open_archive
 from tracelake.lake.claimed import standing
 from tracelake.lake.hot_lists import HotList, HotLists, summaries
@@ -182,9 +182,20 @@ class HotTier:
         # A commit that was taken back, or lost, takes nothing along that the tracking store or its archive has.
         if len(rows) < max((known[each] for each in known if each.startswith(full_id)), default=0):
             rows, spans = self._both(trace_id, workspace, [*known], whole=True)
+            self._check_archived(rows, {each: known[each] for each in known if each.startswith(full_id)})
         if not len(rows):
             raise no_trace(trace_id)
         return rows, spans
+
+    def _check_archived(self, rows: pa.Table, known: dict[str, int]) -> None:
+        """Raise DamageError if a trace whose archive is the tables has fewer rows there than spans came in (A17)."""
+        for trace_id, count in known.items():
+            if len(rows) < count and self.required_store().is_archived_in_tables(trace_id):
+                raise DamageError(
+                    f"trace {trace_id} is archived in the tables of this lake, and `main` has {len(rows):,} of its "
+                    f"{count:,} spans. `tracelake log` shows whether a commit was reverted; revert that commit, or "
+                    "restore a backup."
+                )
 
     def _known(self, trace_id: str, workspace: str | None) -> dict[str, int]:
         """Return how many spans came in of traces that begin so, two at most."""

@@ -198,6 +198,19 @@ class TrackingStore:
                 infos.update((row.trace_id, dict(row._mapping)) for row in rows)
         return infos
 
+    def is_archived_in_tables(self, trace_id: str) -> bool:
+        """Return whether the tables alone have a trace: layout `lake`, and no mark that it is incomplete."""
+        info = trace_info.c
+        query = select(info.trace_id).where(
+            info.lake == self.lake,
+            info.trace_id == trace_id,
+            info.spans_location == ARCHIVE_REPO,
+            info.archive_location.like(f"{LAKE_LOCATION}%"),
+            info.archival_failure.is_(None),
+        )
+        with self.database.reading() as connection:
+            return connection.execute(query).first() is not None
+
     def ids_that_begin(self, beginning: str, limit: int, workspace: str | None = None) -> list[str]:
         """Return ids of traces that begin so, in order; with a workspace, of those with spans of it."""
         of = (trace_info if workspace is None else spans).c
