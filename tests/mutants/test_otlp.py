@@ -9,8 +9,9 @@ from unittest import mock
 import pytest
 
 from tests.otlp import test_containers
+from tests.otlp.test_columns import NOT_PLAIN, check_not_plain
 from tests.otlp.test_columns import test_unusable_values_do_not_hide_the_next_name as check_unusable_values
-from tracelake.otlp import containers, conventions
+from tracelake.otlp import containers, conventions, values
 
 
 def assert_fails(check: Callable[[], object]) -> None:
@@ -33,6 +34,14 @@ def test_unknown_containers_count_as_rejected() -> None:
         assert_fails(test_containers.check_old_names)
     with mock.patch.object(containers, "in_parts", ignore):
         assert_fails(test_containers.check_unknown_in_protobuf)
+
+
+def test_values_stay_readable_and_exact() -> None:
+    """A decoder that keeps no exceptions, or takes such values for unreadable, is noticed."""
+    with mock.patch.object(values._PlainWriter, "_note", ignore):
+        assert_fails(lambda: check_not_plain(*NOT_PLAIN[0]))
+    with mock.patch.object(conventions, "READABLE", frozenset("sidbj")):
+        assert_fails(lambda: check_not_plain(*NOT_PLAIN[0]))
 
 
 def test_first_present_name_wins() -> None:

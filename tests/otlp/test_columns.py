@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, Final
 
+import pyarrow as pa
 import pytest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tracelake.otlp import conventions
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
-from tracelake.otlp.encode import encode
+from tracelake.otlp.encode import encode, to_json
 from tracelake.otlp.schema import SPANS
 from tracelake.results import Row
 
@@ -128,24 +130,60 @@ def test_attribute_text_and_type(value: Any, text: str, letter: str) -> None:
     assert row["otlp"]["attribute_types"] == (None if letter == "s" else letter)
 
 
-@pytest.mark.parametrize(
-    "inner",
-    [
-        {"arrayValue": {"values": [{"doubleValue": "NaN"}]}},
-        {"arrayValue": {"values": [{"bytesValue": "AA=="}]}},
-        {"kvlistValue": {"values": [{"key": "k"}]}},
-        {
-            "kvlistValue": {
-                "values": [{"key": "k", "value": {"intValue": 1}}, {"key": "k", "value": {"intValue": 2}}]
-            }
-        },
-    ],
-)
-def test_values_that_plain_json_cannot_hold(inner: Any) -> None:
-    """They are kept as protobuf, and come back whole."""
-    row = row_of(attributes=[{"key": "k", "value": inner}])
-    assert row["otlp"]["attribute_types"] == "p"
-    assert base64.b64decode(row["attributes"][0][1])
+def check_not_plain(inner: Any, text: str, tail: str) -> None:
+    """A value that JSON cannot hold exactly reads well as text, fills columns, and comes back exactly."""
+    value = {"kvlistValue": {"values": [{"key": "text", "value": {"stringValue": "carrot"}}, *inner]}}
+    columns = SpanColumns()
+    span = SPAN | {"attributes": attributes(mlflow__spanInputs=value, output__value=value)}
+    payload = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
+    assert decode_json(payload, columns).accepted == 1
+    rows = columns.take()
+    (row,) = rows.to_pylist()
+    assert row["input"] == row["output"] == dict(row["attributes"])["output.value"] == text
+    assert row["otlp"]["attribute_types"] == f"rr[{tail},{tail}]"
+    again = json.loads(to_json(encode(rows)))["resourceSpans"][0]["scopeSpans"][0]["spans"][0]
+    assert again["attributes"] == span["attributes"]
+
+
+NOT_PLAIN: Final = [
+    ([{"key": "k", "value": {"doubleValue": "NaN"}}], '{"text":"carrot","k":"NaN"}', '{"d":[2]}'),
+    ([{"key": "k", "value": {"bytesValue": "AA=="}}], '{"text":"carrot","k":"AA=="}', '{"x":[2]}'),
+    ([{"key": "k"}], '{"text":"carrot","k":null}', '{"-":[2]}'),
+    (
+        [{"key": "text"}, {"key": "text#2"}],
+        '{"text":"carrot","text#2":null,"text#2#2":null}',
+        '{"k":[[2,"text",0],[3,"text#2",0]],"-":[2,3]}',
+    ),
+    (
+        [{"key": "a", "value": {"arrayValue": {"values": [{}, {"arrayValue": {}}, {"bytesValue": "AA=="}]}}}],
+        '{"text":"carrot","a":[null,[],"AA=="]}',
+        '{"x":[5]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("inner", "text", "tail"), NOT_PLAIN)
+def test_values_that_plain_json_cannot_hold(inner: Any, text: str, tail: str) -> None:
+    """One null or one NaN leaves the rest of the value readable."""
+    check_not_plain(inner, text, tail)
+
+
+def test_values_of_lakes_of_earlier_code() -> None:
+    """Letter `p`, base64 of the protobuf value, is no longer written, and still read."""
+    value = AnyValue(bytes_value=b"x")
+    rows = columns_with(text=base64.b64encode(value.SerializeToString()).decode(), types="p")
+    (attribute,) = encode(rows).resource_spans[0].scope_spans[0].spans[0].attributes
+    assert attribute.value == value
+
+
+def columns_with(text: str, types: str) -> pa.RecordBatch:
+    """Return a row with one attribute as stored."""
+    columns = SpanColumns()
+    payload = {"resourceSpans": [{"scopeSpans": [{"spans": [SPAN | {"attributes": [{"key": "k"}]}]}]}]}
+    decode_json(json.dumps(payload).encode(), columns)
+    (row,) = columns.take().to_pylist()
+    row["attributes"], row["otlp"]["attribute_types"] = [("k", text)], types
+    return pa.RecordBatch.from_pylist([row], SPANS)
 
 
 def test_repeated_names_and_order_are_kept() -> None:

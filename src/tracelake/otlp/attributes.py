@@ -11,7 +11,7 @@ import pyarrow as pa
 from tracelake.limits import OTLP_TEXT_MAX_BYTES
 from tracelake.otlp.messages import Message
 from tracelake.otlp.repeats import mark_repeats
-from tracelake.otlp.values import RefusedError, to_text
+from tracelake.otlp.values import Exceptions, RefusedError, to_text, types_tail
 
 if TYPE_CHECKING:
     Array: TypeAlias = pa.Array[Any]
@@ -28,7 +28,7 @@ class Attributes(NamedTuple):
     """One letter for each attribute, see values.py; None where all are strings."""
     counts: list[int]
     types: list[str | None]
-    """For each owner its letters, None where all are strings."""
+    """For each owner its letters, None where all are strings. JSON follows if a letter is `r`: see `types_tail`."""
 
 
 def read_attributes(owners: Sequence[Sequence[Message]]) -> Attributes:
@@ -41,21 +41,35 @@ def read_attributes(owners: Sequence[Sequence[Message]]) -> Attributes:
         marked = mark_repeats(keys, counts, None)
         if marked is None:
             return Attributes(keys, texts, None, counts, [None] * len(counts))
-        return _with_letters(keys, texts, marked, counts)
+        return _with_letters(keys, texts, marked, counts, {})
     letters = ["s"] * len(flat)
+    exceptions: dict[int, Exceptions] = {}
     for i, text in enumerate(texts):
         if not text:  # not a string, or an empty one
             try:
-                texts[i], letters[i] = to_text(flat[i])
+                texts[i], letters[i], exact = to_text(flat[i])
             except RefusedError as error:
                 raise RefusedError(f"attribute {keys[i]!r:.60}: {error}") from None
-    return _with_letters(keys, texts, mark_repeats(keys, counts, letters) or letters, counts)
+            if exact is not None:
+                exceptions[i] = exact
+    return _with_letters(keys, texts, mark_repeats(keys, counts, letters) or letters, counts, exceptions)
 
 
-def _with_letters(keys: list[str], texts: list[str], letters: list[str], counts: list[int]) -> Attributes:
+def _with_letters(
+    keys: list[str],
+    texts: list[str],
+    letters: list[str],
+    counts: list[int],
+    exceptions: dict[int, Exceptions],
+) -> Attributes:
     joined = "".join(letters)
-    pieces = [joined[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
-    return Attributes(keys, texts, joined, counts, [piece if piece.strip("s") else None for piece in pieces])
+    types: list[str | None] = []
+    for count, end in zip(counts, accumulate(counts), strict=True):
+        piece = joined[end - count : end]
+        if exceptions:
+            piece += types_tail([exceptions[i] for i in range(end - count, end) if i in exceptions])
+        types.append(piece if piece.strip("s") else None)
+    return Attributes(keys, texts, joined, counts, types)
 
 
 def check_texts(texts: Iterable[str], field: str) -> None:

@@ -179,7 +179,7 @@ def _text(may_be_json: bool, text: str, letter: str) -> str | None:
 def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
     """Return a count of tokens, from 0 to 2**63 - 1, or None; the attribute stays in the map anyway."""
     if member := _TOKEN_MEMBERS.get((column, name)):
-        usage = _json_or_none(text) if letter in "sj" else None
+        usage = _json_or_none(text) if letter in "sjr" else None
         return _count(usage.get(member)) if isinstance(usage, dict) else None
     match letter:
         case "i":

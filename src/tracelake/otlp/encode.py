@@ -22,7 +22,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tracelake.otlp.names import KINDS, STATUSES
 from tracelake.otlp.repeats import unmark
-from tracelake.otlp.values import double_text, from_text
+from tracelake.otlp.values import double_text, exceptions_of, from_text
 from tracelake.results import Row
 
 _IDS: Final = frozenset(("trace_id", "span_id", "parent_span_id"))
@@ -141,9 +141,10 @@ def _set_attributes(
     attributes: Sequence[tuple[str, str]],
     letters: str | None,
 ) -> None:
+    exceptions = exceptions_of(letters, len(attributes))
     for i, (stored, text) in enumerate(attributes):
         key, letter = unmark(stored, letters[i] if letters else "s")
-        from_text(text, letter, entries.add(key=key))
+        from_text(text, letter, next(exceptions) if letter == "r" else None, entries.add(key=key))
 
 
 def to_json(message: pb.TracesData) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-_MARKED: Final = {letter: letter.upper() for letter in "sidbxjpn"} | {"-": "+"}
+_MARKED: Final = {letter: letter.upper() for letter in "sidbxjrpn"} | {"-": "+"}
 _PLAIN: Final = {marked: letter for letter, marked in _MARKED.items()}
 
 

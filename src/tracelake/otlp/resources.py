@@ -40,6 +40,7 @@ class Resources:
             row["service"] = _named(attributes, SERVICE)
             row["workspace"] = _named(attributes, WORKSPACE)
             size_bytes += sum(map(len, attributes.keys)) + sum(map(len, attributes.texts))
+            size_bytes += len(attributes.types[0] or "")
         row["workspace"] = row.get("workspace") or WORKSPACE_DEFAULT
         for name, values in self._columns.items():
             values.append(row.get(name))
@@ -97,6 +98,7 @@ class Scopes:
             }
             size_bytes += len(scope.name) + len(scope.version)
             size_bytes += sum(map(len, attributes.keys)) + sum(map(len, attributes.texts))
+            size_bytes += len(attributes.types[0] or "")
         self.resources.append(resource)
         self.sizes_bytes.append(size_bytes)
         self._scopes.append(row)

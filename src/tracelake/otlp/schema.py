@@ -47,7 +47,7 @@ SCOPE: Final = pa.struct(
 
 OTLP_REST: Final = pa.struct(
     [
-        # One letter for each entry of the map, see values.py; null where all are strings.
+        # One letter for each entry of the map, see values.py, and JSON for letter `r`; null where all are strings.
         pa.field("attribute_types", pa.string()),
         pa.field("resource_types", pa.string()),
         pa.field("trace_state", pa.string()),

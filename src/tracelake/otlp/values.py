@@ -8,7 +8,8 @@
 | b | bool | true, false |
 | x | bytes | base64 |
 | j | array, kvlist | plain JSON; a number with '.' or 'e' is a double; null is an AnyValue without a value |
-| p | array, kvlist that plain JSON cannot hold | base64 of the protobuf AnyValue |
+| r | array, kvlist that plain JSON cannot hold | JSON that reads well, see `Exceptions` |
+| p | the same in lakes that earlier code wrote | base64 of the protobuf AnyValue |
 | n | AnyValue without a value | empty |
 | - | the attribute has no AnyValue at all | empty |
 
@@ -19,7 +20,8 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode, b64encode
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from opentelemetry.proto.common.v1 import common_pb2 as pb
@@ -27,7 +29,7 @@ from opentelemetry.proto.common.v1 import common_pb2 as pb
 from tracelake.limits import OTLP_NESTING_MAX
 from tracelake.otlp.messages import Message
 
-READABLE: Final = frozenset("sidbj")
+READABLE: Final = frozenset("sidbjr")
 """Letters of values whose text means something to a person."""
 
 
@@ -39,29 +41,41 @@ class RefusedError(ValueError):
         self.identity = identity
 
 
-class _NotPlainError(Exception):
-    """A nested value that plain JSON cannot hold."""
+Exceptions: TypeAlias = dict[str, list[Any]]
+"""The nodes of a value that its JSON does not show exactly, by kind and number; nodes are counted from 0 in preorder.
+
+| kind | node | in JSON |
+|---|---|---|
+| `-` | an entry of a kvlist without a value | null |
+| `x` | bytes | base64 |
+| `d` | a double that is not finite | "NaN", "Infinity", "-Infinity" |
+| `t` | an index into a table of strings | a number |
+| `k` | [number, key, index of the key]: an entry with the key of an earlier one, or with an index | another key |
+"""
 
 
-def to_text(entry: Message) -> tuple[str, str]:  # noqa: PLR0911 - one for each letter
-    """Return text and letter of a KeyValue's value. Raises RefusedError where it is nested too deeply."""
+def to_text(entry: Message) -> tuple[str, str, Exceptions | None]:  # noqa: PLR0911 - one for each letter
+    """Return text, letter and exceptions of a KeyValue's value; the last for letter `r` only.
+
+    Raises RefusedError for a value that is nested too deeply.
+    """
     if not entry.HasField("value"):
-        return "", "-"
+        return "", "-", None
     value = entry.value
     kind = value.WhichOneof("value")
     match kind:
         case "string_value":
-            return value.string_value, "s"
+            return value.string_value, "s", None
         case "int_value":
-            return str(value.int_value), "i"
+            return str(value.int_value), "i", None
         case "double_value":
-            return double_text(value.double_value), "d"
+            return double_text(value.double_value), "d", None
         case "bool_value":
-            return "true" if value.bool_value else "false", "b"
+            return "true" if value.bool_value else "false", "b", None
         case "bytes_value":
-            return b64encode(value.bytes_value).decode(), "x"
+            return b64encode(value.bytes_value).decode(), "x", None
         case None:
-            return "", "n"
+            return "", "n", None
         case _:
             return _nested_text(value)
 
@@ -73,8 +87,8 @@ def double_text(number: float) -> str:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def from_text(text: str, letter: str, entry: pb.KeyValue) -> None:
-    """Set the value of `entry` to what `to_text` was given."""
+def from_text(text: str, letter: str, exceptions: Exceptions | None, entry: pb.KeyValue) -> None:
+    """Set the value of `entry` to the value that `to_text` returned these of."""
     match letter:
         case "s":
             entry.value.string_value = text
@@ -87,7 +101,9 @@ def from_text(text: str, letter: str, entry: pb.KeyValue) -> None:
         case "x":
             entry.value.bytes_value = b64decode(text)
         case "j":
-            _set_plain(entry.value, msgspec.json.decode(text))
+            _PlainReader({}).read(entry.value, msgspec.json.decode(text))
+        case "r":
+            _PlainReader(exceptions or {}).read(entry.value, msgspec.json.decode(text))
         case "p":
             entry.value.ParseFromString(b64decode(text))
         case "n":
@@ -96,12 +112,11 @@ def from_text(text: str, letter: str, entry: pb.KeyValue) -> None:
             assert letter == "-", letter
 
 
-def _nested_text(value: Message) -> tuple[str, str]:
+def _nested_text(value: Message) -> tuple[str, str, Exceptions | None]:
     _check_nesting(value, 0)
-    try:
-        return msgspec.json.encode(_plain(value)).decode(), "j"
-    except _NotPlainError:
-        return b64encode(to_protobuf(value).SerializeToString(deterministic=True)).decode(), "p"
+    writer = _PlainWriter()
+    text = msgspec.json.encode(writer.plain(value)).decode()
+    return (text, "r", writer.exceptions) if writer.exceptions else (text, "j", None)
 
 
 def _check_nesting(value: Message, depth: int) -> None:
@@ -118,50 +133,116 @@ def _check_nesting(value: Message, depth: int) -> None:
             _check_nesting(entry.value, depth + 1)
 
 
-def _plain(value: Message) -> Any:
-    kind = value.WhichOneof("value")
-    match kind:
-        case None:
-            return None
-        case "array_value":
-            return [_plain(inner) for inner in value.array_value.values]
-        case "kvlist_value":
-            members: dict[str, Any] = {}
-            for entry in value.kvlist_value.values:
-                if entry.key in members or entry.key_strindex or not entry.HasField("value"):
-                    raise _NotPlainError
-                members[entry.key] = _plain(entry.value)
-            return members
-        case "double_value" if not math.isfinite(value.double_value):
-            raise _NotPlainError
-        case "bytes_value" | "string_value_strindex":
-            raise _NotPlainError
-        case _:
-            return getattr(value, kind)
+class _PlainWriter:
+    """Converts one value to plain JSON, and collects what JSON does not show exactly."""
+
+    def __init__(self) -> None:
+        self.exceptions: Exceptions = {}
+        self._nodes = 0
+
+    def plain(self, value: Message) -> Any:
+        """Return a value as plain JSON."""
+        kind = value.WhichOneof("value")
+        node, self._nodes = self._nodes, self._nodes + 1
+        match kind:
+            case None:
+                return None
+            case "array_value":
+                return [self.plain(inner) for inner in value.array_value.values]
+            case "kvlist_value":
+                return self._members(value.kvlist_value.values)
+            case "double_value" if not math.isfinite(value.double_value):
+                self._note("d", node)
+                return double_text(value.double_value)
+            case "bytes_value":
+                self._note("x", node)
+                return b64encode(value.bytes_value).decode()
+            case "string_value_strindex":
+                self._note("t", node)
+        return getattr(value, kind)
+
+    def _members(self, entries: Iterable[Message]) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        repeats: dict[str, int] = {}
+        for entry in entries:
+            key = entry.key
+            if key in members or entry.key_strindex:
+                self._note("k", [self._nodes, key, entry.key_strindex])
+            while key in members:
+                repeats[entry.key] = repeats.get(entry.key, 1) + 1
+                key = f"{entry.key}#{repeats[entry.key]}"
+            if entry.HasField("value"):
+                members[key] = self.plain(entry.value)
+            else:
+                self._note("-", self._nodes)
+                self._nodes += 1
+                members[key] = None
+        return members
+
+    def _note(self, kind: str, node: Any) -> None:
+        self.exceptions.setdefault(kind, []).append(node)
 
 
-def _set_plain(value: pb.AnyValue, plain: Any) -> None:
-    match plain:
-        case None:
-            pass
-        case bool():
-            value.bool_value = plain
-        case str():
-            value.string_value = plain
-        case int():
-            value.int_value = plain
-        case float():
-            value.double_value = plain
-        case list():
-            value.array_value.SetInParent()
-            for inner in plain:
-                _set_plain(value.array_value.values.add(), inner)
-        case _:
-            value.kvlist_value.SetInParent()
-            for key, inner in plain.items():
-                entry = value.kvlist_value.values.add(key=key)
-                entry.value.SetInParent()
-                _set_plain(entry.value, inner)
+class _PlainReader:
+    """Converts plain JSON with its exceptions back to one value."""
+
+    def __init__(self, exceptions: Exceptions) -> None:
+        self._kinds = {node: kind for kind in "xdt" for node in exceptions.get(kind, ())}
+        self._absent = frozenset(exceptions.get("-", ()))
+        self._keys = {node: (key, index) for node, key, index in exceptions.get("k", ())}
+        self._nodes = 0
+
+    def read(self, value: pb.AnyValue, plain: Any) -> None:
+        """Set a value to what plain JSON says."""
+        node, self._nodes = self._nodes, self._nodes + 1
+        match self._kinds.get(node):
+            case "x":
+                value.bytes_value = b64decode(plain)
+                return
+            case "d":
+                value.double_value = float(plain)
+                return
+            case "t":
+                value.string_value_strindex = plain
+                return
+        match plain:
+            case None:
+                pass
+            case bool():
+                value.bool_value = plain
+            case str():
+                value.string_value = plain
+            case int():
+                value.int_value = plain
+            case float():
+                value.double_value = plain
+            case list():
+                value.array_value.SetInParent()
+                for inner in plain:
+                    self.read(value.array_value.values.add(), inner)
+            case _:
+                value.kvlist_value.SetInParent()
+                for key, inner in plain.items():
+                    self._read_entry(value.kvlist_value.values.add(), key, inner)
+
+    def _read_entry(self, entry: pb.KeyValue, key: str, plain: Any) -> None:
+        entry.key, entry.key_strindex = self._keys.get(self._nodes, (key, 0))
+        if self._nodes in self._absent:
+            self._nodes += 1
+            return
+        entry.value.SetInParent()
+        self.read(entry.value, plain)
+
+
+def types_tail(exceptions: list[Exceptions]) -> str:
+    """Return what follows the letters of an owner: the exceptions of its values with letter `r`, in their order."""
+    return msgspec.json.encode(exceptions).decode() if exceptions else ""
+
+
+def exceptions_of(types: str | None, count: int) -> Iterator[Exceptions]:
+    """Return the exceptions of an owner with so many attributes: the inverse of `types_tail`."""
+    tail = (types or "")[count:]
+    return iter(msgspec.json.decode(tail) if tail else [])
 
 
 def to_protobuf(value: Message) -> pb.AnyValue:
