@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake, limits
 from tracelake.spark import register
+from tracelake.tasks import java
 from tracelake.tasks.runners import InProcess
 from tracelake.tasks.spark import Spark
 
@@ -41,6 +45,55 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
             (folder / f"{end}.jsonl").write_bytes(a_line(a_span(0, 0, end=end, note="own"), service="own"))
             lake.ingest(folder / f"{end}.jsonl", runner=InProcess())
         yield lake
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens."""
+    folder = Path(f"/proc/{pid}")
+    own = {str(each.readlink()) for each in (folder / "fd").iterdir()}
+    rows = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in (folder / "net" / name).read_text().splitlines()[1:]
+    ]
+    return [
+        int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own
+    ]
+
+
+def answer_to_object(port: int) -> bytes:
+    """Send a Java object of an unknown class to a port, as a message of Spark's RPC; return the answer."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">H", len(value)) + value.encode()
+
+    java = b"\xac\xed\x00\x05sr" + text("no.such.Gadget") + bytes(8) + b"\x02\x00\x00xp"
+    address = text("127.0.0.1") + struct.pack(">i", port)
+    body = b"\x00\x01" + address + text("endpoint-verifier") + java
+    message = b"\x03" + struct.pack(">q", 7) + struct.pack(">i", len(body)) + body
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection, suppress(TimeoutError):
+        connection.sendall(struct.pack(">q", len(message) + 8) + message)
+        while received := connection.recv(65_536):
+            answer += received
+            if b"challenge" in answer or b"no.such.Gadget" in answer:
+                break
+    return answer
+
+
+def test_no_port_of_the_driver_deserializes_objects_of_strangers(spark: SparkSession) -> None:
+    """Driver and block manager ask for the secret first; the gateway of PySpark speaks another protocol."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    (process,) = java._JVM
+    ports = listening_ports(process.pid)
+    others = [port for port in ports if port != gateway.gateway_parameters.port]
+    assert spark.conf.get("spark.driver.port") in [str(port) for port in others]
+    assert len(others) >= 2
+    for port in others:
+        answer = answer_to_object(port)
+        assert b"no.such.Gadget" not in answer
+        assert b"Unknown challenge message" in answer
 
 
 def read(spark: SparkSession, lake: Lake, table: str, **options: str) -> DataFrame:

@@ -31,6 +31,19 @@ def test_credentials_go_to_executors_of_a_cluster_only() -> None:
         assert not any("executorEnv." in name for name in settings_for({"spark.master": master}, SECRETS))
 
 
+def test_a_local_master_authenticates() -> None:
+    """Other masters need a secret of the user, and a user's own choice stays, also that of no authentication."""
+    private = "spark.authenticate", "spark.network.crypto.enabled"
+    for master in ("local", "local[2]", "local[*]", "local[2,3]"):
+        chosen = settings_for({"spark.master": master}, {})
+        assert [chosen[name] for name in private] == ["true", "true"]
+    for master in ("spark://host:7077", "yarn", "k8s://https://host", "local-cluster[1,1,1024]"):
+        assert not settings_for({"spark.master": master}, {}).keys() & set(private)
+    for own in ("true", "false"):
+        conf = {"spark.master": "local[2]", "spark.authenticate": own}
+        assert not settings_for(conf, {}).keys() & set(private)
+
+
 def test_the_python_of_workers() -> None:
     """What is named comes first, then what is sent along; else Spark's own choice."""
     sent = {"spark.master": "spark://host:7077", "spark.archives": "a.zip,env.tar.gz#environment"}

@@ -19,6 +19,17 @@ _DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_PRIVATE: Final = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Settings of a local master. Without them, the ports of driver and block manager deserialize Java objects of any user.
+
+Spark generates the secret of a `local` master by itself, and keeps it in the JVM. All other masters, `local-cluster`
+too, need a secret that the user chooses and shares with the executors.
+"""
+
 
 def is_local(master: str | None) -> bool:
     """Whether executors are threads of the driver's JVM."""
@@ -53,7 +64,9 @@ def settings_for(conf: Mapping[str, str], environment: Mapping[str, str]) -> dic
     master = conf["spark.master"]
     chosen = dict(_DEFAULTS)
     if is_local(master):
-        return chosen | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        user_decides = "spark.authenticate" in conf or master.startswith("local-cluster")
+        return chosen if user_decides else chosen | _PRIVATE
     chosen["spark.redaction.regex"] = _REDACTED
     if not master.startswith("k8s://"):
         chosen |= {
