@@ -29,7 +29,8 @@ TracelakeError
 │   ├── UnreadInputsError      some inputs cannot be read now; all others are in
 │   └── ExpiredError           a lease, an upload or a time to read at that has ended; begin again
 ├── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
-│   └── DamagedRecordsError    some records of a partition are; the others are whole
+│   ├── DamagedRecordsError    some records of a partition are; the others are whole
+│   └── FormatError            stored data has the format of another release; it is not damaged
 ├── TrimmedError               a transaction was done so long ago that the journal tells nothing of it any more
 ├── TaskError                  a task failed on an executor; nothing was published
 │   └── DeathsError            runs ended without a word while they did the same
@@ -213,6 +214,10 @@ class DamagedRecordsError(DamageError):
         super().__init__(f"{problems[0][1]}{more}")
         self.whole = whole
         self.problems = problems
+
+
+class FormatError(DamageError):
+    """Stored data has the format of another release, and is not damaged. The message says which release reads it."""
 
 
 class TrimmedError(TracelakeError):

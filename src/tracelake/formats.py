@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 import xxhash
 
-from tracelake._errors import DamageError, UsageError
+from tracelake._errors import DamageError, FormatError, UsageError
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What reading JSON as a type may raise: a text that is no UTF-8 is no error of msgspec's own."""
@@ -95,6 +95,14 @@ def is_whole(data: bytes, place: str = "") -> bool:
     return len(data) > _FIELD_BYTES and data[-_FIELD_BYTES:] == _checksum(data[:-_FIELD_BYTES])
 
 
+def fields_of(data: bytes) -> frozenset[str]:
+    """Return the names of the fields of a JSON object without a look at its checksum; none for another text."""
+    try:
+        return frozenset(decoder(dict[str, Any]).decode(data))
+    except MALFORMED:
+        return frozenset()
+
+
 def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: str = "") -> VersionedT:
     """Read a record of this format.
 
@@ -113,7 +121,10 @@ def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: 
             return decoder(kind).decode(plain)
     except MALFORMED as error:
         raise DamageError(f"{what} cannot be read: {error}. Restore it from a backup.") from error
-    raise DamageError(f"{what} has format {written}; this release reads {version}.")
+    other = "the release that wrote it" if written < version else "the release that wrote it, or a newer one"
+    raise FormatError(
+        f"{what} has format {written}; this release reads {version}. It is not damaged: use {other}."
+    )
 
 
 def _checksum(data: bytes) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracelake._errors import ContentionError, DamageError, TrimmedError
+from tracelake._errors import ContentionError, DamageError, FormatError, TrimmedError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import (
     FORMAT_VERSION,
@@ -103,6 +103,16 @@ class Journal:
         """Return the least transaction whose records are kept."""
         floor, _ = self._floor()
         return floor
+
+    def check_format(self) -> None:
+        """Raise FormatError if the first record has the key of format 2: what is below it cannot be read."""
+        first = self._store.keys(self._partition, limit=1)
+        if first and first[0].isdecimal():
+            raise FormatError(
+                f"the journal has format 2; this release reads {FORMAT_VERSION}. It is not damaged: tables can be "
+                "read, and to ingest or verify use a development version before commit 5e076f8f (22 November 2026), or make "
+                "a new lake from the same inputs."
+            )
 
     def raise_floor(self, floor: int) -> None:
         """Let no record of a transaction below count any more; who has raised it higher is not undone."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from tracelake._errors import DamageError, TrimmedError
+from tracelake._errors import DamageError, FormatError, TrimmedError
 from tracelake.journal.model import Step
 from tracelake.journal.store import Journal
 from tracelake.results import Finding
@@ -33,6 +33,10 @@ def check_transactions(
     def find(kind: str, t: int, detail: str) -> None:
         findings.append(Finding(kind, "journal", _name(t), detail))
 
+    try:
+        journal.check_format()
+    except FormatError as error:
+        return {}, [Finding("mismatch", "journal", "format", str(error))]
     try:
         floor = journal.floor()
     except DamageError:

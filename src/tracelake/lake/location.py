@@ -23,13 +23,14 @@ import msgspec
 
 from tracelake._errors import (
     DamageError,
+    FormatError,
     LakeExistsError,
     LakeNotFoundError,
     NotFoundError,
     StorageError,
     UsageError,
 )
-from tracelake.formats import decode, encode
+from tracelake.formats import decode, encode, fields_of, is_whole
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.vectors import PLAIN, IndexSettings, VectorSettings
 from tracelake.storage import (
@@ -282,7 +283,24 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
         data = objects.get(CONFIG)
     except NotFoundError:
         raise _absent(objects.url) from None
-    return decode(LakeConfig, data, f"{shown(objects.url)}/{CONFIG}", FORMAT_VERSION, CONFIG)
+    name = f"{shown(objects.url)}/{CONFIG}"
+    if (release := _earlier_release(data)) is not None:
+        raise FormatError(
+            f"{name} has an earlier format, which this release cannot read. It is not damaged: read the lake with "
+            f"{release}, or make a new lake from the same inputs."
+        )
+    return decode(LakeConfig, data, name, FORMAT_VERSION, CONFIG)
+
+
+def _earlier_release(data: bytes) -> str | None:
+    """Return the releases that read such a `lake.json`; None for one of this release or later, or a damaged one."""
+    if is_whole(data):  # with a checksum that does not depend on the path
+        return "a development version from commit 8518a899 until 775ea835 (22 November 2026)"
+    # A damaged one has the field of the checksum, or another that no format has.
+    known = {"version", *LakeConfig.__struct_fields__}
+    if not {"id", "metadata"} <= fields_of(data) <= known:
+        return None
+    return "a development version before commit 8518a899 (22 November 2026)"
 
 
 def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:

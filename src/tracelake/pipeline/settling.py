@@ -39,6 +39,7 @@ class Settling:
         except TrimmedError:
             return []  # long ago: nothing below the floor is left to let go
         if step is None:
+            self._journal.check_format()
             raise DamageError(
                 f"transaction {t} is committed, and the journal has no record of it. Restore the journal."
             )
