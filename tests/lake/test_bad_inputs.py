@@ -57,11 +57,13 @@ CASES: dict[str, tuple[bytes, int, int | None, int | None, str]] = {
     "cut-line.jsonl": (FIRST + b"\n" + LAST[:50], 1, 2, len(FIRST) + 1, "not JSON"),
     "latin1.jsonl": (
         b"\n".join([FIRST, a_line(a_span(1, 0, name="X")).replace(b'"X"', b'"\xe9"'), LAST]),
-        2,
+        3,
         2,
         len(FIRST) + 1,
-        "not UTF-8 at byte",
+        "1 places are not UTF-8",
     ),
+    "rotated.jsonl": (bytes(3_000_000) + b"\n".join([FIRST, LAST]), 2, None, 0, "3000000 NUL bytes"),
+    "cut-off.jsonl": (FIRST + b"\n" + bytes(70) + LAST, 2, None, len(FIRST) + 1, "70 NUL bytes"),
     "number.jsonl": (b"\n".join([FIRST, b"7", LAST]), 2, 2, len(FIRST) + 1, "not OTLP: a number"),
     "array.jsonl": (b"\n".join([FIRST, b"[]", LAST]), 2, 2, len(FIRST) + 1, "not OTLP: an array"),
     "spans-no-array.jsonl": (

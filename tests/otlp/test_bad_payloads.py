@@ -13,7 +13,10 @@ from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_NESTING_MAX, OTLP_TEXT_MAX_BYTES, PROBLEMS_MAX
 from tracelake.otlp import columns as columns_module
 from tracelake.otlp.columns import SpanChecks, SpanColumns
+from tracelake.otlp.by_trace import rows_of, take_apart
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
+from tracelake.otlp.encode import to_json
+from tracelake.otlp.framing import Format
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 WHERE = f"resourceSpans[0].scopeSpans[0].spans[1] (trace {TRACE}, span {SPAN}): "
@@ -198,8 +201,8 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"not json", "not JSON at byte 0: Expecting value"),
         (b'{"resourceSpans":[{"scopeSpans":[', "not JSON at byte 33: ends too early"),
         ('{"ü":1,}'.encode(), "not JSON at byte 8: Expecting property name enclosed in double quotes"),
-        (b'{"resourceSpans":[{"schemaUrl":"\xff"}]}', "not UTF-8 at byte 32"),
-        (b'{"resource\xffSpans":[]}', "not UTF-8 at byte 10"),
+        (b'{"resourceSpans":[{"schemaUrl":"\xff"}]', "neither JSON nor UTF-8: byte 32 is wrong"),
+        (b'{"resource\xffSpans":[]}', "not OTLP traces: no resourceSpans in it, but resource\\ufffdSpans"),
         (b"[]", "not OTLP: an array, must be an object with resourceSpans"),
         (b"7", "not OTLP: a number, must be an object with resourceSpans"),
         (b'{"resourceSpans":{}}', "not OTLP: resourceSpans is an object, must be an array"),
@@ -284,16 +287,42 @@ def test_protobuf_event_time() -> None:
     assert decoded.reasons == (WHERE + "events.timeUnixNano: not below 2**63",)
 
 
-def test_protobuf_text_that_is_not_utf8() -> None:
-    """One name of wrong bytes refuses its span only, which is named by its position."""
+def check_not_utf8(format: Format) -> None:
+    """Wrong bytes in texts of resource, scope, span, attribute and event cost no span, and one note names them."""
     data = protobuf_payload()
-    data.resource_spans[0].scope_spans[0].spans[1].name = "XXXX"
-    decoded = decode_protobuf(data.SerializeToString().replace(b"XXXX", b"\xff\xff\xff\xff"), SpanColumns())
-    assert (decoded.accepted, decoded.rejected) == (2, 1)
-    assert decoded.reasons == (
-        "resourceSpans[0].scopeSpans[0].spans[1]: the 34 bytes from byte 42 are no protobuf Span: damaged, "
-        "text that is not UTF-8, or nested too deeply",
-    )
+    resource = data.resource_spans[0]
+    resource.resource.attributes.add(key="service.name").value.string_value = "XXXX"
+    resource.scope_spans[0].scope.name = "a"
+    span = resource.scope_spans[0].spans[1]
+    span.name = "ü XXXX"
+    span.attributes.add(key="k").value.kvlist_value.values.add(key="XXXX").value.string_value = "ok"
+    span.events.add(name="XXXX")
+    payload = (to_json(data) if format == "json" else data.SerializeToString()).replace(b"XXXX", b"ab\xffc")
+    columns = SpanColumns()
+    decoded = (decode_json if format == "json" else decode_protobuf)(payload, columns)
+    assert (decoded.accepted, decoded.rejected, decoded.reasons) == (3, 0, ())
+    assert "UTF-8" in decoded.notes[0]
+    assert "U+FFFD in place of" in decoded.notes[0]
+    rows = columns.take().to_pylist()
+    assert [row["service"] for row in rows] == ["ab\ufffdc"] * 3
+    assert [row["name"] for row in rows] == ["name", "ü ab\ufffdc", "name"]
+    assert rows[1]["attributes"] == [("k", '{"ab\ufffdc":"ok"}')]
+    assert rows[1]["events"][0]["name"] == "ab\ufffdc"
+    for trace in take_apart(format, payload).values():
+        assert rows_of(trace.data).rows == 3
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_text_that_is_not_utf8(format: Format) -> None:
+    """No span is lost for a byte, in either encoding."""
+    check_not_utf8(format)
+
+
+def test_ids_that_are_not_utf8() -> None:
+    """An id of wrong bytes refuses its span alone."""
+    payload = json_payload(json_span(), json_span(traceId="X" * 32)).replace(b"X", b"\xff")
+    decoded = decode_json(payload, SpanColumns())
+    assert (decoded.accepted, decoded.rejected, len(decoded.notes)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("levels", [33, 40, 200, 2000])

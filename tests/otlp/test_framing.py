@@ -193,13 +193,28 @@ def test_file_problem(file: Path, data: bytes, problem: Problem) -> None:
     assert read(file, data)[-1] == problem
 
 
-@pytest.mark.parametrize(
-    "data", [b"hello world", b'[{"resourceSpans":[]}]', bytes(500), b"PK\x03\x04", b"PAR1"]
-)
+@pytest.mark.parametrize("data", [b"hello world", b'[{"resourceSpans":[]}]', b"PK\x03\x04", b"PAR1"])
 def test_neither_json_nor_protobuf(file: Path, data: bytes) -> None:
     """A file of something else is refused with its first bytes."""
     reason = f"neither OTLP JSON lines nor OTLP protobuf: it begins with {data[:16]!r}"
     assert read(file, data) == [Problem(reason, offset=0)]
+
+
+@pytest.mark.parametrize("nuls", [4, 5_000, 3 * 1024 * 1024])
+def test_nuls_of_a_rotated_log(file: Path, nuls: int) -> None:
+    """A run of NUL bytes in front of a line is one problem, and the lines behind it are payloads."""
+    skipped = f"{nuls} NUL bytes, as in a log that was cut off while a program wrote it: they were skipped"
+    line = b'{"n":1}\n'
+    assert read(file, bytes(nuls)) == [Problem(skipped, offset=0)]
+    assert read(file, bytes(nuls) + line + bytes(nuls) + line + bytes(nuls)) == [
+        Problem(skipped, offset=0),
+        Payload("json", line[:-1], 1, nuls),
+        Problem(skipped, offset=nuls + 8),
+        Payload("json", line[:-1], 2, 2 * nuls + 8),
+        Problem(skipped, offset=2 * nuls + 16),
+    ]
+    document = b'{\n"n":1}\n'
+    assert read(file, bytes(nuls) + document)[1:] == [Payload("json", document, 1, nuls)]
 
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])

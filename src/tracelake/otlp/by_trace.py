@@ -18,7 +18,7 @@ from tracelake._errors import InputError
 from tracelake.otlp import as_protobuf, conventions
 from tracelake.otlp.columns import SpanChecks, SpanColumns
 from tracelake.otlp.containers import has_old_names
-from tracelake.otlp.decode import decode_json, decode_protobuf
+from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.dialects import Dialect
 from tracelake.otlp.framing import Format
 from tracelake.otlp.messages import Message
@@ -141,10 +141,11 @@ def _refuse_none(_size_bytes: int) -> None: ...
 
 
 def complete(
-    format: Format, payload: bytes, taken: ByTrace, rejected: int, on_apart: OnApart = _refuse_none
+    format: Format, payload: bytes, taken: ByTrace, decoded: Decoded, on_apart: OnApart = _refuse_none
 ) -> dict[str, TraceSpans]:
     """Return the traces of a request that was decoded into `taken`, each with its bytes."""
-    if len(taken.traces) == 1 and not rejected and format == "protobuf" and not has_old_names(payload):
+    is_whole = len(taken.traces) == 1 and not decoded.rejected and not decoded.notes
+    if is_whole and format == "protobuf" and not has_old_names(payload):
         next(iter(taken.traces.values())).data = payload  # which is just that
     else:
         taken.serialize()
@@ -157,7 +158,7 @@ def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
     """Return the traces of a request. Raises DecodeError."""
     taken = ByTrace()
     decoded = (decode_json if format == "json" else decode_protobuf)(payload, taken)
-    return complete(format, payload, taken, decoded.rejected)
+    return complete(format, payload, taken, decoded)
 
 
 def rows_of(data: bytes) -> SpanColumns:

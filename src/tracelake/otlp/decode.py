@@ -18,7 +18,14 @@ from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.containers import UnknownContainer
 from tracelake.otlp.depth import pruned
 from tracelake.otlp.dialects import Dialect
-from tracelake.otlp.lenient import ResourceGroup, ScopeGroup, json_groups, parse_json, split_protobuf
+from tracelake.otlp.lenient import (
+    ResourceGroup,
+    ScopeGroup,
+    json_groups,
+    parse_json,
+    replace_bad_bytes,
+    split_protobuf,
+)
 from tracelake.otlp.messages import Message
 from tracelake.otlp.size import PayloadSize, parsed_size
 from tracelake.otlp.values import RefusedError
@@ -31,6 +38,8 @@ class Decoded:
     accepted: int
     rejected: int
     reasons: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """What is not as it came in spans that were taken, the first PROBLEMS_MAX."""
 
 
 _STRICT_JSON_DECODER: Final = msgspec.json.Decoder(messages.StrictTracesData, strict=False)
@@ -54,17 +63,19 @@ def decode_json(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refu
     """
     columns.start_payload(len(payload), _JSON_GROWTH)
     groups, unknown = _decode_at_once(payload)
+    notes: list[str] = []
     if not groups:
         # What the fast decoder can follow differs with the stack below it. What is taken must not: so whatever it
         # refused is pruned to a depth that all of us can follow, and only what it refuses then is looked at closely.
-        shallow = pruned(payload)
+        shallow, notes = replace_bad_bytes(payload)
+        shallow = pruned(shallow)
         if shallow is not payload:
             groups, unknown = _decode_at_once(shallow)
         if not groups:
             # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
-            data = parse_json(shallow)
+            data = parse_json(shallow if not notes else pruned(payload))
             groups, unknown = json_groups(data), containers.in_json(data)
-    return _add(groups, columns, dialects.JSON, on_parsed, unknown)
+    return _add(groups, columns, dialects.JSON, on_parsed, unknown, notes)
 
 
 def _decode_at_once(payload: bytes) -> tuple[list[ResourceGroup], list[UnknownContainer]]:
@@ -97,9 +108,10 @@ def decode_protobuf(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _
         data = TracesData.FromString(payload)
         unknown = containers.take_old_names(data)
     except ProtobufDecodeError:
-        groups = split_protobuf(payload)
-        return _add(groups, columns, dialects.PROTOBUF, on_parsed, _unknown_in(payload, groups))
-    return _add(_as_groups(data.resource_spans), columns, dialects.PROTOBUF, on_parsed, unknown)
+        notes: list[str] = []
+        groups = split_protobuf(payload, notes)
+        return _add(groups, columns, dialects.PROTOBUF, on_parsed, _unknown_in(payload, groups), notes)
+    return _add(_as_groups(data.resource_spans), columns, dialects.PROTOBUF, on_parsed, unknown, [])
 
 
 def _unknown_in(payload: bytes, groups: Sequence[ResourceGroup]) -> list[UnknownContainer]:
@@ -129,6 +141,7 @@ def _add(
     dialect: Dialect,
     on_parsed: OnParsed,
     unknown: Iterable[UnknownContainer],
+    notes: Sequence[str],
 ) -> Decoded:
     size = parsed_size(groups)
     if size.messages > OTLP_PAYLOAD_MESSAGES_MAX:
@@ -141,7 +154,7 @@ def _add(
         adder.reject(container.spans, container.reason())
     for r, group in enumerate(groups):
         adder.add_resource(group, f"resourceSpans[{r}]")
-    return Decoded(adder.accepted, adder.rejected, tuple(adder.reasons))
+    return Decoded(adder.accepted, adder.rejected, tuple(adder.reasons), tuple(notes[:PROBLEMS_MAX]))
 
 
 @dataclass(slots=True)

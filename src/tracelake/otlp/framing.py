@@ -121,6 +121,10 @@ class _After:
 
 def _read_open(file: Readable, share: _Share) -> _Items:
     stream = Stream(decompressed(file))
+    if stream.peek(4) == bytes(4):  # no framing begins so
+        yield from _skipped_nuls(stream, share)
+        if not stream.peek(1):
+            return None
     head = stream.peek(4096)
     if head.startswith(_BOM):
         stream.skip(len(_BOM))
@@ -138,6 +142,18 @@ def _read_open(file: Readable, share: _Share) -> _Items:
     if head[4:5] in _MESSAGE_STARTS and 0 < int.from_bytes(head[:4]) <= OTLP_LINE_MAX_BYTES:
         return (yield from _messages(stream, share))
     return _unknown(stream, head)
+
+
+def _skipped_nuls(stream: Stream, share: _Share) -> Iterator[Problem]:
+    """Skip NUL bytes, which a rotated log has where lines were cut off, and yield a problem if there are any."""
+    start = stream.offset
+    if count := stream.skip_nuls():
+        if share.has_next():
+            yield Problem(
+                f"{count} NUL bytes, as in a log that was cut off while a program wrote it: they were skipped",
+                offset=start,
+            )
+        share.number += 1
 
 
 def _is_json(head: bytes) -> bool:
@@ -161,17 +177,18 @@ def _damage(stream: Stream, line: int | None = None) -> Problem:
 
 
 def _json(stream: Stream, share: _Share) -> _Items:
-    line = 0
+    line, first = 0, share.number
     while True:
         line += 1
+        yield from _skipped_nuls(stream, share)
         start = stream.offset
         # All stripes look at the first line, to see whether it begins a document.
-        piece = stream.take_line(OTLP_LINE_MAX_BYTES, share.number == 0 or share.has_next())
+        piece = stream.take_line(OTLP_LINE_MAX_BYTES, share.number == first or share.has_next())
         if piece.size > OTLP_LINE_MAX_BYTES:
             return _too_long("line", line, start)
         if stream.damage and not piece.ended:
             return _damage(stream, line)
-        if share.number == 0 and piece.data.strip() == b"{":
+        if share.number == first and piece.data.strip() == b"{":
             return (yield from _document(stream, share, piece.data, line, start))
         if not piece.blank:
             if share.has_next():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from tracelake.otlp import messages
 from tracelake.otlp.containers import OLD_SCOPE_SPANS, OLD_SCOPE_SPANS_FIELD
 from tracelake.otlp.messages import Message
 from tracelake.otlp.values import RefusedError
-from tracelake.otlp.wire import WireError, split_field
+from tracelake.otlp.wire import WireError, replace_bad_text, split_field
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,37 +41,47 @@ class ResourceGroup:
     scopes: list[ScopeGroup]
 
 
-def split_protobuf(payload: bytes) -> list[ResourceGroup]:
-    """Decode each span on its own. Raises DecodeError where the frame of the payload is damaged."""
+def split_protobuf(payload: bytes, notes: list[str]) -> list[ResourceGroup]:
+    """Decode each span on its own. Raises DecodeError where the frame of the payload is damaged.
+
+    `notes` gets a sentence about each part that is taken with replaced bytes.
+    """
     try:
         _, parts = split_field(memoryview(payload), (1,), 0)
-        return [_protobuf_resource(part, offset) for offset, part in parts]
+        return [_protobuf_resource(part, offset, notes) for offset, part in parts]
     except WireError as error:
         raise DecodeError(f"not OTLP protobuf: {error}") from None
 
 
-def _protobuf_resource(data: memoryview, base: int) -> ResourceGroup:
+def _protobuf_resource(data: memoryview, base: int, notes: list[str]) -> ResourceGroup:
     header, parts = split_field(data, (2, OLD_SCOPE_SPANS_FIELD), base)
     return ResourceGroup(
-        _parse(pb.ResourceSpans, header, base), [_protobuf_scope(part, offset) for offset, part in parts]
+        _parse(pb.ResourceSpans, header, base, notes),
+        [_protobuf_scope(part, offset, notes) for offset, part in parts],
     )
 
 
-def _protobuf_scope(data: memoryview, base: int) -> ScopeGroup:
+def _protobuf_scope(data: memoryview, base: int, notes: list[str]) -> ScopeGroup:
     header, parts = split_field(data, (2,), base)
     return ScopeGroup(
-        _parse(pb.ScopeSpans, header, base), [_parse(pb.Span, bytes(part), offset) for offset, part in parts]
+        _parse(pb.ScopeSpans, header, base, notes),
+        [_parse(pb.Span, bytes(part), offset, notes) for offset, part in parts],
     )
 
 
-def _parse(kind: type[Message], data: bytes, offset: int) -> Message | RefusedError:
-    try:
+def _parse(kind: type[Message], data: bytes, offset: int, notes: list[str]) -> Message | RefusedError:
+    with suppress(ProtobufDecodeError):
         return kind.FromString(data)
-    except ProtobufDecodeError:
-        return RefusedError(
-            f"the {len(data)} bytes from byte {offset} are no protobuf {kind.__name__}: damaged, "
-            "text that is not UTF-8, or nested too deeply"
+    with suppress(ProtobufDecodeError, WireError, RecursionError):
+        message = kind.FromString(replace_bad_text(memoryview(data), kind.DESCRIPTOR))
+        notes.append(
+            f"the {kind.__name__} of {len(data)} bytes from byte {offset} has text that is not UTF-8: it is taken "
+            "with U+FFFD in place of the wrong bytes"
         )
+        return message
+    return RefusedError(
+        f"the {len(data)} bytes from byte {offset} are no protobuf {kind.__name__}: damaged, or nested too deeply"
+    )
 
 
 def split_json(payload: bytes) -> list[ResourceGroup]:
@@ -171,16 +182,39 @@ def _base64(data: Any) -> Any:
 
 def parse_json(payload: bytes) -> Any:
     """Parse pruned JSON. Raises DecodeError."""
-    try:
-        text = payload.decode()
-    except UnicodeDecodeError as error:
-        raise DecodeError(f"not UTF-8 at byte {error.start}") from None
+    text = payload.decode("utf-8", "replace")
     try:
         return _loads(text)
     except json.JSONDecodeError as error:
+        _check_utf8(payload)
         where = len(text[: error.pos].encode())
         what = "ends too early" if where >= len(payload.rstrip()) else error.msg
         raise DecodeError(f"not JSON at byte {where}: {what}") from None
+
+
+def _check_utf8(payload: bytes) -> None:
+    try:
+        payload.decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"neither JSON nor UTF-8: byte {error.start} is wrong") from None
+
+
+def replace_bad_bytes(payload: bytes) -> tuple[bytes, list[str]]:
+    """Return JSON with U+FFFD in place of each byte that is not UTF-8, and a sentence about them if there are any."""
+    try:
+        payload.decode()
+    except UnicodeDecodeError as error:
+        repaired = payload.decode("utf-8", "replace").encode()
+        count = repaired.count(_REPLACEMENT) - payload.count(_REPLACEMENT)
+        note = (
+            f"{count} places are not UTF-8, the first at byte {error.start}: the text is taken with U+FFFD in place of "
+            "the wrong bytes"
+        )
+        return repaired, [note]
+    return payload, []
+
+
+_REPLACEMENT: Final = "\ufffd".encode()
 
 
 def _parse_int(digits: str) -> int | float:

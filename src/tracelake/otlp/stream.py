@@ -137,6 +137,14 @@ class Stream:
         """Pass over the next bytes, and return how many there were."""
         return sum(len(part) for part in self._parts(size))
 
+    def skip_nuls(self) -> int:
+        """Skip the NUL bytes that come next, and return how many there were."""
+        start = self.offset
+        while self._fill() and self._block[self._at] == 0:
+            rest = self._block[self._at :].lstrip(b"\0")
+            self._move(len(self._block) - len(rest))
+        return self.offset - start
+
     def take_line(self, limit: int, keep: bool) -> Line:
         """Take the next line and its newline, but stop where it gets longer than `limit` bytes.
 

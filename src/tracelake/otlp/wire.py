@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
 
 class WireError(ValueError):
     """Bytes that are not protobuf, or that stop too early; says at which byte."""
@@ -45,6 +47,33 @@ def sub_messages(data: memoryview, path: Sequence[int]) -> Iterator[memoryview]:
             yield data[value:end]
             if path[1:]:
                 yield from sub_messages(data[value:end], path[1:])
+
+
+def replace_bad_text(data: memoryview, kind: Descriptor) -> bytes:
+    """Return a message with U+FFFD in place of each byte that is not UTF-8 in its texts. Raises WireError."""
+    out = bytearray()
+    for number, start, value, end in _fields(data, 0):
+        field = kind.fields_by_number.get(number)
+        inner = bytes(data[value:end])
+        if field is not None and field.type == FieldDescriptor.TYPE_STRING:
+            repaired = inner.decode("utf-8", "replace").encode()
+        elif field is not None and field.message_type is not None:
+            repaired = replace_bad_text(data[value:end], field.message_type)
+        else:
+            repaired = inner
+        if repaired == inner:
+            out += data[start:end]
+        else:
+            out += _as_varint(number << 3 | 2) + _as_varint(len(repaired)) + repaired
+    return bytes(out)
+
+
+def _as_varint(number: int) -> bytes:
+    digits = bytearray()
+    while number > 0x7F:
+        digits.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*digits, number])
 
 
 def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:

@@ -228,6 +228,8 @@ def _decode(payload: Payload, columns: SpanColumns, receipt: ShareReceipt) -> No
         receipt.note_damage(Problem(str(error), payload.line, payload.offset))
         return
     receipt.spans += decoded.accepted
+    for note in decoded.notes:
+        receipt.note(Problem(note, payload.line, payload.offset))
     for number, reason in enumerate(decoded.reasons):
         # The first few rejected spans have a reason each; the last of them stands for the rest.
         rest = decoded.rejected - len(decoded.reasons) if number == len(decoded.reasons) - 1 else 0

@@ -154,6 +154,7 @@ class TracesEndpoint:
                     decoded.accepted - refused.spans,
                     decoded.rejected + refused.spans,
                     (*decoded.reasons, refused.reason),
+                    decoded.notes,
                 )
         return decoded
 
@@ -206,9 +207,9 @@ def experiment_of(header: str) -> str:
 def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
     """Return what a client is told of a request that was taken, or a part of it."""
     message = ExportTraceServiceResponse()
-    if decoded.rejected:
+    if decoded.rejected or decoded.notes:
         message.partial_success.rejected_spans = decoded.rejected
-        message.partial_success.error_message = "; ".join(decoded.reasons)
+        message.partial_success.error_message = "; ".join((*decoded.reasons, *decoded.notes))
     return message
 
 

@@ -44,7 +44,7 @@ def take(
         raise InternalError(f"a request is of {len(workspaces)} workspaces, and not of its key's alone")
     every = decoded.accepted + decoded.rejected
     reasons = (*decoded.reasons, there.left_out) if there.left_out else decoded.reasons
-    told = Decoded(again.accepted, every - again.accepted, reasons)
+    told = Decoded(again.accepted, every - again.accepted, reasons, decoded.notes)
     return Taken("protobuf", there.payload, told, traces)
 
 
@@ -75,7 +75,7 @@ def _decode(
                 )
             share.keep(apart_bytes)
 
-        return decoded, complete(format, payload, taken, decoded.rejected, keep), workspaces
+        return decoded, complete(format, payload, taken, decoded, keep), workspaces
 
 
 @contextmanager
