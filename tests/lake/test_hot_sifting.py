@@ -460,7 +460,9 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
         test_damage_hides_nothing_else,
     ),
     (
-        Broken("texts are looked through in lower case", hot_texts._read, ".lower()", ""),
+        Broken(
+            "texts are looked through in lower case", hot_texts._in_each_form, "text.lower() if", "text if"
+        ),
         test_workspaces_are_walls,
     ),
 ]

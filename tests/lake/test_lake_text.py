@@ -167,3 +167,40 @@ def test_two_rebuilds_of_two_texts_make_one_whole_index(
         assert found(lake, "refunds") == {"1", "2", "3", "8"}
         assert found(lake, "refund") == (set() if expected == "whitespace" else {"1", "2", "3", "8"})
     assert lake.verify().findings == ()
+
+
+NFC, NFD = "r\u00e9sum\u00e9", "re\u0301sume\u0301"
+
+
+def test_an_index_of_an_earlier_release_keeps_its_format_until_it_is_rebuilt(tmp_path: Path) -> None:
+    """Transactions and merges add to it as it is; a rebuild without a choice makes one of the current format."""
+    with tracelake.init(tmp_path / "lake", buckets=2, text="english@2") as lake:
+        ingest(lake, tmp_path, 0, a_span(0, 0, note=NFC))
+        ingest(lake, tmp_path, 1, a_span(1, 0, note=NFD))
+        merger_of(lake).maintain(at_rest=True)
+        ingest(lake, tmp_path, 2, a_span(2, 0, note=NFC))
+        assert text_of(lake) == "english"
+        assert found(lake, NFC) == {"1", "3"}
+        before = lake.search("attributes.exception.type:ValueError")
+        assert (before.total, before.text) == (0, "english")
+        assert "index rebuild" in str(before.hint)
+        assert rebuilt(lake) == "english"
+        ingest(lake, tmp_path, 3, a_span(3, 0, note=NFD))
+        assert found(lake, NFC) == {"1", "2", "3", "4"}
+        assert lake.search(f"span:{1:016x}").total == 4
+        assert lake.search("nowhere").hint is None
+        assert lake.verify().ok
+
+
+@pytest.mark.parametrize("text", ["english", "whitespace", "cjk"])
+def test_a_search_for_chinese_that_finds_nothing_names_the_setting(tmp_path: Path, text: str) -> None:
+    """If the lake's words are English, part of a sentence is not found, and the result says why."""
+    with tracelake.init(tmp_path / "lake", buckets=2, text=text) as lake:
+        ingest(lake, tmp_path, 0, a_span(0, 0, note="\u4e1c\u4eac\u90fd\u7684\u5929\u6c14\u600e\u4e48\u6837"))
+        results = lake.search("\u5929\u6c14")
+        if text == "cjk":
+            assert (results.total, results.hint) == (1, None)
+        else:
+            assert "index rebuild --text cjk`" in str(results.hint)
+            assert results.to_dict()["hint"] == results.hint
+            assert lake.search("weather").hint is None

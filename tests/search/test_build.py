@@ -83,7 +83,11 @@ def test_columns_in_bulk_give_the_terms_of_each_attribute(rows: list[dict[str, s
     for document, row in zip(made, rows[skipped:], strict=True):
         paths = {key: path_term(f"attributes.{key}") for key in row}
         whole = {key: value for key, value in row.items() if value is not None and len(value) <= 128}
-        assert _terms(document, "attribute") == [term_of(paths[key], value) for key, value in whole.items()]
+        span_id = document["id"][0][16:24].hex()
+        assert _terms(document, "attribute") == [
+            term_of("span", span_id),
+            *(term_of(paths[key], value) for key, value in whole.items()),
+        ]
         assert _terms(document, "has") == list(paths.values())
         numeric = [key for key, value in row.items() if value in ("7", "-0.5")]
         assert _terms(document, "number") == number_terms(

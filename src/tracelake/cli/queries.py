@@ -152,6 +152,8 @@ def _print_results(results: SearchResults) -> None:
     if results.next_page is not None:
         total = "" if results.total is None else f" of {results.total:,}"
         console(stderr=True).print(f"{len(results):,}{total} spans; more with --page {results.next_page}")
+    if results.hint is not None:
+        console(stderr=True).print(f"Hint: {results.hint}.", markup=False)
     if results.not_searched is not None:
         console(stderr=True).print(f"Not all was searched: {results.not_searched}.", markup=False)
 

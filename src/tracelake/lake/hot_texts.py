@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from tracelake import limits
 from tracelake.batching import batches
 from tracelake.lake.hot_rows import decoded
+from tracelake.search.cutting import normalized
 from tracelake.search.documents import written
 from tracelake.search.sieve import Sieve
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted, listed
@@ -122,10 +123,16 @@ def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> HotTexts:
         if part not in (*unread, *large):
             parts[part[0]].append(part)
     of_traces = [
-        HotText(trace_id, tuple(parts[trace_id]), _distinct_lines("\n".join(some).lower()).encode())
+        HotText(trace_id, tuple(parts[trace_id]), _distinct_lines(_in_each_form("\n".join(some))).encode())
         for trace_id, some in texts.items()
     ]
     return HotTexts(tuple(of_traces), unread=unread, large=large)
+
+
+def _in_each_form(text: str) -> str:
+    """Return a text in lower case, as it is written and in the Unicode form of words in the index."""
+    form = normalized(text)
+    return text.lower() if form == text else f"{text}\n{form}".lower()
 
 
 def _distinct_lines(text: str) -> str:

@@ -63,6 +63,10 @@ INDEX_WORDED_AT_ONCE_BYTES: Final = 256 * 1024
 """Text that is cut into words at a time, each of which is an object of Python. Beyond: the next so many."""
 INDEX_WORD_MAX_BYTES: Final = 100
 """One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
+INDEX_ARRAY_MAX_BYTES: Final = 8192
+"""An array of an attribute whose elements are found as whole values. Beyond: it is found by its words."""
+INDEX_ARRAY_MAX_ELEMENTS: Final = 64
+"""Such elements of an array. Beyond: the others are found by their words."""
 INDEX_CONTENTS_MAX_VALUES: Final = 32
 """Services that a part of the index is said to have, and workspaces. Beyond: it may have any, and is asked for all."""
 INDEX_PRUNED_KEPT: Final = 8

@@ -16,7 +16,7 @@ from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_COMMITS_BACK_MAX
 from tracelake.pipeline.index_build import Begun, Builder, IndexedRows
 from tracelake.results import IndexReport
-from tracelake.search.analyzers import Analyzer, named, of_fingerprint
+from tracelake.search.analyzers import Analyzer, current, named, of_fingerprint
 from tracelake.search.finalize import (
     clean_staging,
     read_manifest,
@@ -118,7 +118,8 @@ class Rebuild:
     def _standing_analyzer(self) -> Analyzer | None:
         """Return the analyzer of the index that the next transaction builds on, None where nobody can read that."""
         standing = self._standing()
-        return None if standing is None else of_fingerprint(standing.fingerprint)
+        analyzer = None if standing is None else of_fingerprint(standing.fingerprint)
+        return None if analyzer is None else current(analyzer)
 
     def _standing(self) -> Manifest | None:
         """Return the index that the next transaction builds on, None where nobody can read it."""

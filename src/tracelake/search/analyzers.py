@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import string
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Final
@@ -65,11 +65,25 @@ class Analyzer:
     """A letter of a word that has borders, as an expression."""
     separators: str = field(default=cutting.BETWEEN_RUNS, repr=False)
     """ASCII characters that are in no word, as it is cut."""
+    format_version: int = fields.FORMAT_VERSION
+    """Version of the documents that it makes."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it makes documents of the current format; if not, the index is from an earlier release."""
+        return self.format_version == fields.FORMAT_VERSION
+
+    @property
+    def public_name(self) -> str:
+        """The name that users choose it by, whatever its format."""
+        return self.name.partition("@")[0]
 
     @cached_property
     def fingerprint(self) -> str:
         """Parts are put together in one index only if they agree on this."""
-        return hashlib.sha256(json.dumps([*fields.SETTINGS, self.says]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([*fields.settings(self.format_version), self.says]).encode()
+        ).hexdigest()
 
     @staticmethod
     def tokenizer() -> tantivy.TextAnalyzer:
@@ -98,6 +112,7 @@ class Analyzer:
 
     def _words_of_long(self, text: str) -> Iterator[list[str]]:
         """Yield the same of a long text, some words at a time."""
+        text = self.normalized(text)
         if self.cut is None:
             pieces = cutting.pieces(text, lru_cache(INDEX_IDENTIFIERS_KEPT)(self._unbounded.analyze))
         else:
@@ -108,8 +123,13 @@ class Analyzer:
     def _unbounded(self) -> tantivy.TextAnalyzer:
         return self._built(bounded=False, stemmed=False)
 
+    def normalized(self, text: str) -> str:
+        """Return a text in one Unicode form, so that each spelling of a word is the same word."""
+        return cutting.normalized(text) if self.is_current else text
+
     def prepared(self, text: str) -> str:
         """Return a text as it is cut into words."""
+        text = self.normalized(text)
         return text if self.cut is None else " ".join(self.cut(text))
 
     def words_of(self, text: str) -> list[Word]:
@@ -130,7 +150,7 @@ class Analyzer:
             return next(word for word in unbounded if len(word.encode()) >= INDEX_WORD_MAX_BYTES)
         if not written:
             return text
-        symbols = dict.fromkeys(symbol for symbol in text if cutting.is_symbol(symbol))
+        symbols = dict.fromkeys(symbol for symbol in self.normalized(text) if cutting.is_symbol(symbol))
         held = "".join(written) if symbols else ""
         return next((symbol for symbol in symbols if symbol.lower() not in held), None)
 
@@ -190,15 +210,44 @@ CJK: Final = Analyzer(
 )
 ANALYZERS: Final = {each.name: each for each in (ENGLISH, WHITESPACE, CJK)}
 NAMES: Final = tuple(ANALYZERS)
-_BY_FINGERPRINT: Final = {each.fingerprint: each for each in ANALYZERS.values()}
+EARLIER: Final = {
+    earlier.name: earlier
+    for each in ANALYZERS.values()
+    for earlier in [
+        replace(each, name=f"{each.name}@{fields.EARLIER_FORMAT}", format_version=fields.EARLIER_FORMAT)
+    ]
+}
+"""Analyzers of indexes that an earlier release built. Such an index keeps its format until it is rebuilt."""
+_BY_FINGERPRINT: Final = {each.fingerprint: each for each in (*ANALYZERS.values(), *EARLIER.values())}
 
 
 def named(name: str) -> Analyzer:
     """Return the analyzer of this name. Raises UsageError where there is none."""
     try:
-        return ANALYZERS[name]
+        return ANALYZERS.get(name) or EARLIER[name]
     except KeyError as error:
         raise UsageError(f"there is no text {name!r}, only {', '.join(NAMES)}.") from error
+
+
+def hint_of(analyzer: Analyzer, texts: Iterable[str]) -> str | None:
+    """Return why an index of this analyzer may lack texts that a query looks for; None if there is no reason."""
+    if analyzer.cut is not cutting.pairs and any(map(cutting.has_unspaced, texts)):
+        return (
+            f"this index has the text setting {analyzer.public_name!r}, which finds Chinese, Japanese, Korean, Thai, "
+            "Lao, Khmer and Burmese only by whole runs of letters; after `tracelake index rebuild --text "
+            f"{CJK.name}` every part is found"
+        )
+    if not analyzer.is_current:
+        return (
+            "an earlier version built this index: it has no attributes of events, elements of arrays and span ids, and "
+            "each Unicode form of a word is another word; run `tracelake index rebuild`"
+        )
+    return None
+
+
+def current(analyzer: Analyzer) -> Analyzer:
+    """Return the analyzer of the same name that makes documents of the current format."""
+    return ANALYZERS[analyzer.public_name]
 
 
 def of_fingerprint(fingerprint: str) -> Analyzer | None:

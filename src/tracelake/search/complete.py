@@ -68,7 +68,7 @@ def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace 
 
 def _names(index: _Terms, beginning: str) -> Iterator[str]:
     """Yield fields, and attributes of which the path or the key begins so."""
-    for name in (*fields.TEXTS, *KEYWORDS, "has", "like"):
+    for name in (*fields.TEXTS, *KEYWORDS, "span", "has", "like"):
         if name.startswith(beginning):
             yield f"{name}:"
     for name in fields.NUMBERS:

@@ -43,6 +43,8 @@ _BETWEEN_SPACES: Final = re.compile(
     r"""[^\W_](?:[^\s"'`\u00b4\u2018-\u201f\u00ab\u00bb(){}\[\]<>,;|]*[^\W_])?"""
 )
 _SPACED_RUN: Final = re.compile(r"[^\W_]+")
+_OTHER_WIDTH: Final = re.compile("[\ufb00-\ufb06\uff01-\uff9f\uffa0-\uffdc]+")
+"""Ligatures of Latin letters, full-width ASCII, half-width kana and Hangul."""
 _SYMBOLS: Final = frozenset(("Sc", "Sk", "Sm", "So", "Cn", "Co", "Cs"))
 _NO_LETTER: Final = re.compile(r"[\W_]")
 BETWEEN_RUNS: Final = "".join(letter for letter in map(chr, range(128)) if not letter.isalnum())
@@ -72,6 +74,14 @@ def is_letter(word: str) -> bool:
     return len(word) == 1 and _LETTER.match(word) is not None
 
 
+def normalized(text: str) -> str:
+    """Return a text in form NFC, full-width letters, half-width kana and ligatures replaced by the usual ones."""
+    if text.isascii():
+        return text
+    text = _OTHER_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+
+
 def is_symbol(letter: str) -> bool:
     """Whether a character outside ASCII is a symbol and no letter, such as an emoji or a currency sign."""
     return not letter.isascii() and unicodedata.category(letter) in _SYMBOLS
@@ -80,6 +90,11 @@ def is_symbol(letter: str) -> bool:
 def is_unspaced(word: str) -> bool:
     """Whether a word is of a script without spaces."""
     return _LETTER.match(word) is not None
+
+
+def has_unspaced(text: str) -> bool:
+    """Whether a text has letters of a script without spaces."""
+    return not text.isascii() and _LETTER.search(text) is not None
 
 
 def is_pair(word: str) -> bool:

@@ -7,11 +7,12 @@ one go: documents that are filled column by column do not stay in the cache of t
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +20,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import tantivy
 
-from tracelake.limits import INDEX_VALUE_MAX_CHARS
+from tracelake.limits import INDEX_ARRAY_MAX_BYTES, INDEX_VALUE_MAX_CHARS
 from tracelake.search import fields
 from tracelake.search.analyzers import ENGLISH, Analyzer
-from tracelake.search.values import BYTES_IN_TERMS, JOINT, NUMERIC, SEPARATOR, number_terms, path_term
+from tracelake.search.values import (
+    BYTES_IN_TERMS,
+    JOINT,
+    NUMERIC,
+    SEPARATOR,
+    Element,
+    element_number,
+    element_text,
+    elements_of,
+    number_terms,
+    path_term,
+    term_of,
+)
 from tracelake.search.wording import Numbers
 
 COLUMNS: Final = (
@@ -55,6 +68,8 @@ COLUMNS: Final = (
 """The columns of table `spans` that the index is made of, with the id of the row, which tells its transaction."""
 
 _PART_COLUMNS: Final = {"parent": "parent_span_id"}
+_NESTED: Final = re.compile("[^sidbxnSIDBXN+-]")
+"""Letters of attributes whose value may be an array (see `otlp.values`)."""
 _INT64_MAX: Final = (1 << 63) - 1
 
 Texts: TypeAlias = list[str | None]
@@ -117,7 +132,8 @@ def written(batch: pa.RecordBatch) -> Column:
         pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), each), "\n")
         for offsets, each in lists
     ]
-    columns = [batch.column(name).cast(pa.string()) for name in ("name", "trace_id", *fields.FACETS.values())]
+    names = ("name", "trace_id", "span_id", *fields.FACETS.values())
+    columns = [batch.column(name).cast(pa.string()) for name in names]
     every: Column = pc.binary_join_element_wise(*joined, *columns, "\n", null_handling="skip")
     return every
 
@@ -129,7 +145,8 @@ def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[t
         ValueError: An id is not hexadecimal, or not 32 or 16 digits.
     """
     integers = list(_numbers(batch))
-    texts = [*_columns(batch), *_terms(batch), *_words(batch, analyzer)]
+    terms = _terms(batch) if analyzer.is_current else _earlier_terms(batch)
+    texts = [*_columns(batch), *terms, *_words(batch, analyzer)]
     for row, document_id in enumerate(_ids(batch)):
         document = tantivy.Document()
         document.add_bytes("id", document_id)
@@ -180,24 +197,103 @@ def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:
     )
 
 
+class _Owned(NamedTuple):
+    """The attributes of some owners: those of owner n begin at `offsets[n]`, and the last of `offsets` is the end."""
+
+    offsets: list[int]
+    keys: Column
+    values: Column
+    types: Texts
+    """For each owner the letters of its attributes; None if all are texts."""
+    rows: Sequence[int]
+    """For each owner the row of its span."""
+    in_rows: list[int]
+    """The same as `offsets`, for rows."""
+
+
+def _owned(batch: pa.RecordBatch, column: str, letters: str) -> _Owned:
+    """Return the attributes of spans or resources."""
+    offsets, values = _flat(batch.column(column), "items")
+    types: Column = pc.struct_field(batch.column("otlp"), letters)
+    keys = _flat(batch.column(column), "keys")[1]
+    return _Owned(offsets, keys, values, types.to_pylist(), range(batch.num_rows), offsets)
+
+
+def _owned_by_events(batch: pa.RecordBatch) -> _Owned:
+    """Return the attributes of events."""
+    of_rows, events = _flat(batch.column("events"), "values")
+    maps: Column = events.field("attributes")
+    offsets, values = _flat(maps, "items")
+    rows = np.arange(batch.num_rows).repeat(np.diff(of_rows)).tolist()
+    types: Texts = events.field("attribute_types").to_pylist()
+    return _Owned(offsets, _flat(maps, "keys")[1], values, types, rows, [offsets[at] for at in of_rows])
+
+
 def _terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
     """Yield the fields of attributes, and of what spans have: the terms of a row are one text, which tantivy splits."""
-    attributes, has, numbers = [], [], defaultdict[int, list[str]](list)
-    for owner, letters in (("attributes", "attribute_types"), ("resource", "resource_types")):
-        offsets, items = _flat(batch.column(owner), "items")
-        paths = _paths(owner, _flat(batch.column(owner), "keys")[1])
-        has.append(_joined(offsets, paths))
+    several = {
+        "attributes": _owned(batch, "attributes", "attribute_types"),
+        "resource": _owned(batch, "resource", "resource_types"),
+        "events": _owned_by_events(batch),
+    }
+    ids: Column = batch.column("span_id")
+    of_spans = pc.binary_join_element_wise(path_term("span"), ids.cast(pa.string()), SEPARATOR)
+    yield from _terms_of(batch, several, [of_spans], with_elements=True)
+
+
+def _earlier_terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
+    """Yield the same as documents of `fields.EARLIER_FORMAT` have it."""
+    several = {
+        "attributes": _owned(batch, "attributes", "attribute_types"),
+        "resource": _owned(batch, "resource", "resource_types"),
+    }
+    return _terms_of(batch, several, [], with_elements=False)
+
+
+def _terms_of(
+    batch: pa.RecordBatch, several: Mapping[str, _Owned], others: list[Column], *, with_elements: bool
+) -> Iterator[tuple[str, Texts]]:
+    """Yield the fields of attributes of several kinds of owners, of `others`, and of parts of spans."""
+    attributes, has, numbers = others, [], defaultdict[int, list[str]](list)
+    for owner, owned in several.items():
+        paths, items = _paths(owner, owned.keys), owned.values
+        has.append(_joined(owned.in_rows, paths))
         is_short: Column = pc.less_equal(pc.utf8_length(items), pa.scalar(INDEX_VALUE_MAX_CHARS, pa.int32()))
         short: Column = pc.if_else(is_short, items, pa.scalar(None, items.type))
-        attributes.append(_joined(offsets, pc.binary_join_element_wise(paths, _in_terms(short), SEPARATOR)))
-        types = pc.struct_field(batch.column("otlp"), letters)
-        if types.null_count < len(types):
-            for row, term in _number_terms(offsets, types.to_pylist(), paths, short):
-                numbers[row].append(term)
+        terms = pc.binary_join_element_wise(paths, _in_terms(short), SEPARATOR)
+        attributes.append(_joined(owned.in_rows, terms))
+        if not any(owned.types):
+            continue
+        for owner_number, term in _number_terms(owned.offsets, owned.types, paths, short):
+            numbers[owned.rows[owner_number]].append(term)
+        if with_elements:
+            texts = defaultdict[int, list[str]](list)
+            for owner_number, path, element in _elements(owned, paths):
+                row = owned.rows[owner_number]
+                texts[row].append(term_of(path, element_text(element)))
+                if (number := element_number(element)) is not None:
+                    numbers[row] += number_terms([path], [number])
+            if texts:
+                attributes.append(pa.array([JOINT.join(texts.get(row, ())) for row in range(batch.num_rows)]))
     yield "attribute", pc.binary_join_element_wise(*attributes, JOINT).to_pylist()
     yield "has", pc.binary_join_element_wise(*has, *_parts(batch), JOINT).to_pylist()
     if numbers:
         yield "number", [JOINT.join(numbers.get(row, ())) for row in range(batch.num_rows)]
+
+
+def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, Element]]:
+    """Yield the plain elements of arrays, each with the number of its owner and its path."""
+    for owner, letters in enumerate(owned.types):
+        if letters is None:
+            continue
+        for match in _NESTED.finditer(letters):
+            at = owned.offsets[owner] + match.start()
+            if at >= owned.offsets[owner + 1]:
+                break
+            text = owned.values[at]
+            if text.as_buffer() is not None and text.as_buffer().size <= INDEX_ARRAY_MAX_BYTES:
+                for element in elements_of(text.as_py()):
+                    yield owner, paths[at].as_py(), element
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[Column]:

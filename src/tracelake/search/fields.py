@@ -10,8 +10,9 @@ in lower case to find it, and as it is in a fast field, for facets |
 | `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
 | `name` | the span's name | words with positions |
 | `text` | input, output, attribute values, status message, events | words with positions |
-| `attribute` | path and value of each attribute of span and resource | `values.py` |
-| `number` | path and value of each attribute that is a number | `values.py` |
+| `attribute` | path and value of each attribute of span, events and resource, of elements of arrays; the span id | \
+`values.py` |
+| `number` | path and value of each attribute or element that is a number | `values.py` |
 | `has` | the paths of all attributes, and of `PARTS` that are there | whole values |
 
 Nothing but `id` is stored: text for highlights is read back from the table.
@@ -53,15 +54,21 @@ BOOSTS: Final = {"name": 1.5}
 PARTS: Final = ("parent", "input", "output", "events", "links")
 """What a span may have that is no field of its own."""
 
-_FORMAT: Final = 2
+FORMAT_VERSION: Final = 3
+"""Version of the documents of a new index. Version 2 has no terms of events, elements of arrays and span ids, and keeps
+the Unicode form of each word."""
+EARLIER_FORMAT: Final = 2
+"""Version of the documents of an index that an earlier release built; new parts of such an index have it, too."""
 
-SETTINGS: Final = (
-    _FORMAT,
-    version("tantivy"),
-    [FACETS, KEYWORDS, LISTS, ("row", *NUMBERS), TEXTS, PARTS],
-    [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
-)
-"""What all indexes of this version have in common; what texts become is the other half of a fingerprint."""
+
+def settings(format_version: int) -> tuple[object, ...]:
+    """Return what all indexes of a format have in common; what texts become is the other half of a fingerprint."""
+    return (
+        format_version,
+        version("tantivy"),
+        [FACETS, KEYWORDS, LISTS, ("row", *NUMBERS), TEXTS, PARTS],
+        [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
+    )
 
 
 def schema() -> tantivy.Schema:

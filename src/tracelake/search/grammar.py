@@ -8,7 +8,7 @@ clause       = [ field ":" ] text | field ( ">" | ">=" | "<" | "<=" ) word | [ f
              | "has:" path [ "*" ] | "last" number unit | "*"
 text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
 field        = letter { letter | digit | "_" | "." | "-" | "/" } | path
-path         = ( "attributes" | "resource" ) "." '"' anything '"'
+path         = ( "attributes" | "events" | "resource" ) "." '"' anything '"'
 boost        = "^" number
 
 A word is what has no space, quote or parenthesis in it; a backslash takes the next character as it is.
@@ -17,7 +17,8 @@ A word is what has no space, quote or parenthesis in it; a backslash takes the n
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
 from typing import Final, TypeAlias
 
 from tracelake import limits
@@ -42,6 +43,8 @@ class Text:
     prefix: bool = False
     distance: int = 0
     """Letters by which a word may differ, or words that may stand between those of a phrase."""
+    source: str = dataclass_field(default="", compare=False)
+    """The whole clause as it is written in the query; empty if none was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class ValueRange:
     with_high: bool = True
     written: str = ""
     """The whole value `low..high` as it is written, which may be a text (see `text_of`)."""
+    source: str = dataclass_field(default="", compare=False)
+    """The whole clause as it is written in the query; empty if none was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +113,13 @@ ORDERED: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens"
 _SPACE: Final = re.compile(r"\s*")
 _OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
-QUOTED_PATH: Final = r"""(?:attributes|resource)\."(?:\\.|[^"\\])*\""""
+QUOTED_PATH: Final = r"""(?:attributes|events|resource)\."(?:\\.|[^"\\])*\""""
 """A path with quotes around its key, as an expression."""
 _PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
 _FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
 _APART: Final = re.compile(
-    rf"({QUOTED_PATH}|(?:attributes|resource)\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]", re.DOTALL
+    rf"({QUOTED_PATH}|(?:attributes|events|resource)\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]",
+    re.DOTALL,
 )
 """What means to compare, and would be words without a sign between them."""
 _PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
@@ -128,7 +134,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _ENDS: Final = re.compile(r"(?=[\s)]|$)")
 
 
-OWNERS: Final = ("attributes.", "resource.")
+OWNERS: Final = ("attributes.", "events.", "resource.")
 """What fields of attributes begin with."""
 
 
@@ -188,7 +194,17 @@ class _Parser:
             )
         if self._text[self.place] == "(":
             return self._group(field, depth)
-        return self._clause(field, depth)
+        return self._with_source(self._clause(field, depth))
+
+    def _with_source(self, node: Node) -> Node:
+        """Return a clause that has just been read, with the text that it was read from."""
+        match node:
+            case Boost(inner, factor):
+                return Boost(self._with_source(inner), factor)
+            case Text() | ValueRange() if not node.source:
+                return replace(node, source=self._text[node.place : self.place])
+            case _:
+                return node
 
     def _group(self, field: str | None, depth: int) -> Node:
         opened = self.place

@@ -40,6 +40,7 @@ def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) ->
     QueryError.
     """
     wanted = _terms(query, analyzer)
+    texts = [analyzer.normalized(text) for text in texts]
     windows = [window for text in texts for window in _windows(text, wanted, analyzer)]
     if windows:
         best = max(windows, key=lambda window: window.score)  # the first of the best

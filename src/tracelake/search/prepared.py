@@ -9,7 +9,7 @@ import tantivy
 
 from tracelake.limits import QUERIES_KEPT
 from tracelake.search import fields
-from tracelake.search.analyzers import ANALYZERS, Analyzer
+from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, named
 from tracelake.search.grammar import AllOf, Node, Text
 from tracelake.search.likeness import Alike
 from tracelake.search.syntax import compiled, is_graded, is_like, is_ranked, is_relative, only_of, tree
@@ -35,7 +35,7 @@ class _Read:
     is_relative: bool
 
 
-@lru_cache(len(ANALYZERS))
+@lru_cache(len(ANALYZERS) + len(EARLIER))
 def grammar_of(analyzer: Analyzer) -> tantivy.Index:
     """Return an empty index to make queries with: they are the same for all that have its fields and words."""
     index = tantivy.Index(fields.schema())
@@ -76,7 +76,7 @@ def _read(query: str) -> _Read:
 
 @lru_cache(QUERIES_KEPT)
 def _prepared(query: str, service: str | None, workspace: str | None, text: str, now_ns: int) -> Prepared:
-    return _compiled(query, service, workspace, ANALYZERS[text], now_ns, None)
+    return _compiled(query, service, workspace, named(text), now_ns, None)
 
 
 def _compiled(

@@ -13,6 +13,7 @@ from tracelake.search.contents import NAMED, PartContents
 from tracelake.search.grammar import AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
 from tracelake.search.model import PartRef
 from tracelake.search.starts import starts
+from tracelake.search.syntax import forms_of
 
 MayMatch: TypeAlias = Callable[[PartContents], bool]
 """Tells whether a part may have hits."""
@@ -82,12 +83,12 @@ def _starting(within: tuple[int, int] | None) -> MayMatch:
 def _named(field: str, asked: Text) -> MayMatch | None:
     if asked.distance and not asked.quoted:
         return None
-    value = fields.lowered(asked.text)
+    forms = tuple(map(fields.lowered, forms_of(asked.text)))
 
     def may(contents: PartContents) -> bool:
         values = contents.values(field)
         if values is None:
             return True
-        return any(each.startswith(value) for each in values) if asked.prefix else value in values
+        return any(each.startswith(forms) if asked.prefix else each in forms for each in values)
 
     return may

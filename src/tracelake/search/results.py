@@ -81,6 +81,7 @@ class SearchResults(list[Hit]):
         parts: PartsAsked = PartsAsked(0, 0),
         vectors: str | None = None,
         not_searched: str | None = None,
+        hint: str | None = None,
     ) -> None:
         super().__init__(hits)
         self.total = total
@@ -99,6 +100,8 @@ class SearchResults(list[Hit]):
         """Which vectors the index has that was searched; None for none."""
         self.not_searched = not_searched
         """What was acknowledged and this search has not looked at, and why; None where it has looked at all."""
+        self.hint = hint
+        """Why the index may lack what the query asks for, and what to do; only if the search finds nothing."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types."""
@@ -112,4 +115,5 @@ class SearchResults(list[Hit]):
             "parts": asdict(self.parts),
             "vectors": self.vectors,
             "not_searched": self.not_searched,
+            "hint": self.hint,
         }

@@ -7,18 +7,21 @@ is none.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tracelake._errors import QueryError
 from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import fields, units
 from tracelake.search.analyzers import Analyzer, Word
+from tracelake.search.cutting import normalized
 from tracelake.search.grammar import OWNERS, AllOf, AnyOf, Boost, Node, Text
 from tracelake.search.spellings import beginning
-from tracelake.search.syntax import KEYWORDS, tree
+from tracelake.search.syntax import KEYWORDS, ids_in, tree
 
+_ESCAPED_IN_JSON: Final = '"\\'
 Sieve: TypeAlias = Callable[[bytes], bool]
 """Tells whether a text (`documents.written`, in lower case, UTF-8) may have what a query asks for."""
 
@@ -68,11 +71,16 @@ def _needles(node: Text, analyzer: Analyzer) -> Iterable[str]:
     """Return what is written in each span that has a word, phrase or value; "" where nothing is sure."""
     if node.distance and not node.quoted:
         return []
+    if (ids := ids_in(node)) is not None:
+        return [each for each in (ids.trace_id, ids.span_id) if each is not None]
     if node.field is None or node.field in fields.TEXTS:
         return [_of_word(word, analyzer) for word in analyzer.words_wanted(node.text)]
     is_number = not node.quoted and not node.prefix and units.double(node.text) is not None
-    if node.field in KEYWORDS or (node.field.startswith(OWNERS) and not is_number):
-        return [_sure(fields.lowered(node.text))]
+    if node.field == "status" and node.text.lower() == "unset":
+        return []
+    if node.field in (*KEYWORDS, "span") or (node.field.startswith(OWNERS) and not is_number):
+        value = fields.lowered(normalized(node.text))
+        return [_sure_of_value(value, may_be_json=node.field.startswith(OWNERS))]
     return []
 
 
@@ -87,13 +95,27 @@ def _sure(text: str) -> str:
     What becomes of a letter that has two cases is sure of ASCII alone, and one in lower case may have got another in a
     newer Unicode than Python's. Control characters stand for others in terms.
     """
-    return max("".join(letter if _is_sure(letter) else "\n" for letter in text).split("\n"), key=len)
+    return _longest(text, _is_sure)
+
+
+def _sure_of_value(text: str, *, may_be_json: bool) -> str:
+    """Return the same of a whole value: it may be written in another Unicode form, or in an array as JSON."""
+    unsure = _ESCAPED_IN_JSON if may_be_json else ""
+    return _longest(text, lambda letter: letter not in unsure and _is_sure(letter) and _has_one_form(letter))
+
+
+def _longest(text: str, is_sure: Callable[[str], bool]) -> str:
+    return max("".join(letter if is_sure(letter) else "\n" for letter in text).split("\n"), key=len)
 
 
 def _is_sure(letter: str) -> bool:
     return letter.isprintable() and (
         letter.isascii() or (letter == letter.lower() == letter.upper() and not letter.islower())
     )
+
+
+def _has_one_form(letter: str) -> bool:
+    return not unicodedata.combining(letter) and unicodedata.normalize("NFKD", letter) == letter
 
 
 def _has(needle: str) -> _Needed:

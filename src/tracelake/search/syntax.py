@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import tantivy
@@ -17,7 +18,8 @@ import tantivy
 from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search import fields, grammar, units
-from tracelake.search.analyzers import ENGLISH, Analyzer, Word
+from tracelake.search.analyzers import ENGLISH, Analyzer, Word, hint_of
+from tracelake.search.cutting import has_unspaced
 from tracelake.search.grammar import (
     OWNERS,
     AllOf,
@@ -32,14 +34,22 @@ from tracelake.search.grammar import (
     ValueRange,
 )
 from tracelake.search.likeness import SPAN, Alike
+from tracelake.search.narrowing import escaped
 from tracelake.search.starts import starts
 from tracelake.search.values import number_terms, path_term, term_of
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*fields.FACETS, "trace")
-FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "has", "like")
+FIELDS: Final = (*KEYWORDS, *fields.NUMBERS, *fields.TEXTS, "span", "has", "like")
 """All fields but attributes, for which see `OWNERS`."""
 
+_REBUILT: Final = "an index of this version; run `tracelake index rebuild`"
+_IDS: Final = (
+    re.compile("(?:tr-)?(?P<trace>[0-9a-f]{32})", re.ASCII),
+    re.compile("(?P<span>[0-9a-f]{16})", re.ASCII),
+    re.compile("(?:[0-9a-f]{2}-)?(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})(?:-[0-9a-f]{2})?", re.ASCII),
+)
+"""Ids as tools show them; MLflow puts `tr-` in front of the id of a trace."""
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
 """What means something in an expression; tantivy refuses a backslash before much else."""
@@ -161,8 +171,12 @@ class _Compiler:
             return self._attribute(node, field)
         if not node.text:
             raise Refused(node.place, f"the value is empty; spans without it are NOT has:{field}")
+        if field == "status" and node.text.lower() == "unset" and not node.prefix and not node.distance:
+            return _filter(self._unset(node))
         if field in KEYWORDS:
             return _filter(self._whole(node, field, node.text))
+        if field == "span":
+            return _filter(self._span(node))
         if field in fields.NUMBERS:
             return self._range(ValueRange(field, node.text, node.text, node.place))
         return self._like(node) if field == "like" else _no_field(node, field)
@@ -176,7 +190,37 @@ class _Compiler:
             raise Refused(node.place, f"there is no span {node.text} here; take both ids of a hit")
         return query
 
+    def _unset(self, node: Text) -> tantivy.Query:
+        """Return what finds spans whose status is unset: it is so written, or OTLP had none."""
+        without = [
+            (tantivy.Occur.Must, tantivy.Query.all_query()),
+            (tantivy.Occur.MustNot, tantivy.Query.exists_query("status")),
+        ]
+        return _either([self._whole(node, "status", node.text), tantivy.Query.boolean_query(without)])
+
+    def _span(self, node: Text) -> tantivy.Query:
+        """Return what finds a span by its id."""
+        if not self.analyzer.is_current:
+            raise Refused(node.place, f"span: needs {_REBUILT}")
+        return self._whole(node, "attribute", term_of(path_term("span"), node.text))
+
+    def _of_ids(self, node: Text) -> tantivy.Query | None:
+        """Return what finds the trace or span whose id a word is; None for any other word."""
+        ids = ids_in(node)
+        if ids is None:
+            return None
+        clauses = [] if ids.trace_id is None else [self._whole(node, "trace", ids.trace_id)]
+        if ids.span_id is not None:
+            if not self.analyzer.is_current:
+                return None
+            clauses.append(self._span(replace(node, text=ids.span_id)))
+        return _filter(_every(clauses))
+
     def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
+        """Return what finds a whole value, in each Unicode form that it may have."""
+        return _either([self._in_form(node, field, form) for form in forms_of(value)])
+
+    def _in_form(self, node: Text, field: str, value: str) -> tantivy.Query:
         schema, value = self.index.schema, fields.lowered(value)
         if node.prefix or node.distance:
             distance = 0 if node.quoted else min(node.distance, 2)
@@ -194,15 +238,21 @@ class _Compiler:
             raise Refused(
                 node.place, f"~ is for words and names, not for attributes; write {path}:ab* instead"
             )
-        term = term_of(path_term(path), node.text)
-        written = self._whole(node, "attribute", term)
+        paths = self._paths(path, node.place)
+        written = [self._whole(node, "attribute", term_of(each, node.text)) for each in paths]
         number = None if node.quoted or node.prefix else units.double(node.text)
-        if number is None:
-            return _filter(written)
-        equal = tantivy.Query.term_query(
-            self.index.schema, "number", number_terms([path_term(path)], [number])[0], "basic"
-        )
-        return _filter(_either([written, equal]))
+        equal = [] if number is None else number_terms(paths, [number] * len(paths))
+        schema = self.index.schema
+        numbers = [tantivy.Query.term_query(schema, "number", term, "basic") for term in equal]
+        return _filter(_either([*written, *numbers]))
+
+    def _paths(self, path: str, place: int) -> list[str]:
+        """Return the paths in terms of an attribute: one of a span may be of its events, too."""
+        if path.startswith("events.") and not self.analyzer.is_current:
+            raise Refused(place, f"attributes of events need {_REBUILT}")
+        if path.startswith("attributes.") and self.analyzer.is_current:
+            return [path_term(path), path_term(f"events.{path.removeprefix('attributes.')}")]
+        return [path_term(path)]
 
     def _range(self, node: ValueRange) -> tantivy.Query | None:
         field = node.field
@@ -238,15 +288,21 @@ class _Compiler:
                     node.place, f"{text!r} is no number, and only numbers have an order; quote it behind :"
                 )
         bounds = [float("-inf") if low is None else low, float("inf") if high is None else high]
-        first, last = number_terms([path_term(node.field)] * 2, bounds)
         opened, closed = "[" if node.with_low else "{", "]" if node.with_high else "}"
-        return _filter(self.index.parse_query(f"number:{opened}{first} TO {last}{closed}", ["number"]))
+        ranges = [
+            self.index.parse_query(f"number:{opened}{first} TO {last}{closed}", ["number"])
+            for path in self._paths(node.field, node.place)
+            for first, last in [number_terms([path] * 2, bounds)]
+        ]
+        return _filter(_either(ranges))
 
     def _exists(self, path: str, place: int, prefix: bool = False) -> tantivy.Query:
-        if path.startswith(OWNERS) or path in fields.PARTS:
+        if path in fields.PARTS:
+            return _filter(self._whole(Text("has", path, place, prefix=prefix), "has", path_term(path)))
+        if path.startswith(OWNERS):
             asked = Text("has", path, place, prefix=prefix)
-            return _filter(self._whole(asked, "has", path_term(path)))
-        if path in fields.TEXTS or path == "trace":
+            return _filter(_either([self._whole(asked, "has", each) for each in self._paths(path, place)]))
+        if path in (*fields.TEXTS, "trace", "span"):
             return _filter(tantivy.Query.all_query())
         if path in FIELDS and path not in ("has", "like"):
             return _filter(tantivy.Query.exists_query(path))
@@ -257,8 +313,12 @@ class _Compiler:
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
         """Return what finds a word or phrase in fields of text."""
+        of_words, of_ids = self._in_texts(node, names), self._of_ids(node)
+        return of_words if of_ids is None else _either([of_words, of_ids])
+
+    def _in_texts(self, node: Text, names: Sequence[str]) -> tantivy.Query:
         if (dropped := self.analyzer.dropped_from(node.text)) is not None:
-            raise Refused(node.place, _not_held(dropped))
+            raise Refused(node.place, _not_held(dropped, self.analyzer))
         words = self.analyzer.words_wanted(node.text)
         if node.distance and not node.quoted and len(words) > 1:
             raise Refused(node.place, f"{node.text!r} is {len(words)} words, and ~ is for one")
@@ -289,16 +349,53 @@ class _Compiler:
         return tantivy.Query.regex_phrase_query(schema, name, patterns, node.distance)
 
 
-def _not_held(dropped: str) -> str:
+def _not_held(dropped: str, analyzer: Analyzer) -> str:
     """Say why a search cannot look for a part of a text: the index does not hold it."""
     shown = dropped if len(dropped) <= limits.QUOTED_MAX_CHARS else dropped[: limits.QUOTED_MAX_CHARS] + "…"
     size = len(dropped.encode())
     if size >= limits.INDEX_WORD_MAX_BYTES and any(letter.isalnum() for letter in dropped):
         return (
             f"the word {shown!r} has {size} bytes, and words of {limits.INDEX_WORD_MAX_BYTES} bytes or more are not "
-            "indexed; leave it out"
+            f"indexed; leave it out{_advice(dropped, analyzer)}"
         )
     return f"the index holds letters and digits, and no word for {shown!r}; leave it out"
+
+
+@dataclass(frozen=True, slots=True)
+class PastedIds:
+    """The ids of a trace and a span, as a person pastes them; one of them may be missing."""
+
+    trace_id: str | None
+    span_id: str | None
+
+
+def ids_in(node: Text) -> PastedIds | None:
+    """Return the ids that a word or phrase without a field is: of a trace, a span, or both as W3C's traceparent."""
+    if node.field is not None or node.prefix or node.distance:
+        return None
+    text = node.text.lower()
+    for pattern in _IDS:
+        if (match := pattern.fullmatch(text)) is not None:
+            return PastedIds(match.groupdict().get("trace"), match.groupdict().get("span"))
+    return None
+
+
+def forms_of(value: str) -> list[str]:
+    """Return a whole value in each Unicode form that it may have in the index."""
+    if value.isascii():
+        return [value]
+    return list(dict.fromkeys([value, *(unicodedata.normalize(form, value) for form in ("NFC", "NFD"))]))
+
+
+def _every(queries: Sequence[tantivy.Query]) -> tantivy.Query:
+    if len(queries) == 1:
+        return queries[0]
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query) for query in queries])
+
+
+def _advice(dropped: str, analyzer: Analyzer) -> str:
+    hint = hint_of(analyzer, [dropped]) if has_unspaced(dropped) else None
+    return "" if hint is None else f". Hint: {hint}"
 
 
 def _boolean(clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Query | None:
@@ -323,13 +420,12 @@ def _pattern(word: Word, *, begins: bool) -> str:
 
 
 def _no_field(node: Text | ValueRange, name: str) -> NoReturn:
-    value = node.low or node.high if isinstance(node, ValueRange) else node.text
     near = difflib.get_close_matches(name.lower(), FIELDS, 1)
     hint = f"did you mean {near[0]}? There are" if near else "there are"
     raise Refused(
         node.place,
         f"there is no field {name!r}; {hint} {', '.join(FIELDS)}, attributes.{name} and resource.{name}; "
-        f'to look for text with a colon in it, quote it: "{name}:{value}"',
+        f'to look for text with a colon in it, quote it: "{escaped(node.source)}"',
     )
 
 

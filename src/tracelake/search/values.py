@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
+import math
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
+import msgspec
 import numpy as np
 
-from tracelake.limits import INDEX_PATHS_KEPT, INDEX_VALUE_MAX_CHARS
+from tracelake.limits import INDEX_ARRAY_MAX_ELEMENTS, INDEX_PATHS_KEPT, INDEX_VALUE_MAX_CHARS
 
+Element: TypeAlias = str | bool | int | float
 SEPARATOR: Final = "\0"
 """Between path and value of a term."""
 JOINT: Final = " "
@@ -45,6 +49,35 @@ def path_term(path: str) -> str:
 def term_of(path: str, value: str) -> str:
     """Return the term of an attribute, its path as `path_term` gives it."""
     return f"{path}{SEPARATOR}{value.translate(_IN_TERMS)}"
+
+
+def elements_of(text: str) -> list[Element]:
+    """Return the plain elements of an array that is written as JSON, the first ones; none for what is no array."""
+    if not text.startswith("["):
+        return []
+    try:
+        array = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    plain = [element for element in array if isinstance(element, str | bool | int | float)]
+    short = [each for each in plain if not isinstance(each, str) or len(each) <= INDEX_VALUE_MAX_CHARS]
+    return short[:INDEX_ARRAY_MAX_ELEMENTS]
+
+
+def element_text(element: Element) -> str:
+    """Return an element of an array as a query names it."""
+    return element if isinstance(element, str) else json.dumps(element)
+
+
+def element_number(element: Element) -> float | None:
+    """Return the number that an element is; None for a text or boolean."""
+    if isinstance(element, str | bool):
+        return None
+    try:
+        number = float(element)
+    except OverflowError:
+        return None
+    return None if math.isnan(number) else number
 
 
 def as_written(term: str) -> str:

@@ -17,14 +17,16 @@ from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
 from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.schema import SPANS
 from tracelake.results import TableInfo, Trace
-from tracelake.search.analyzers import Analyzer
+from tracelake.search.analyzers import Analyzer, hint_of
 from tracelake.search.asked import BY_WORDS, By, asked_of, check_asked
+from tracelake.search.facets import RawFacet
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
 from tracelake.search.opening import OpenIndex
 from tracelake.search.query import Searcher, Sort
 from tracelake.search.raw_hits import RawHit
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
+from tracelake.search.syntax import texts_wanted
 from tracelake.search.unpublished import WithUnpublished, no_index
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal
@@ -269,25 +271,21 @@ class CommitView:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
         counted = asked.count(facets) if not where else None
-        total = counted.total if counted is not None else None
+        total = None if counted is None else counted.total
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
-        of_all = service is None and workspace is None
-        if following is not None and (total is not None and of_all and following >= total):
+        if following is not None and service is workspace is None and following >= (total or following + 1):
             following = None
-        by_facet = counted.facets if counted is not None else {}
         return SearchResults(
             (hit for _, hit in hits[:limit]),
             total,
-            {
-                facet: Facet(tuple(FacetValue(*value) for value in raw.values), raw.others, raw.exact)
-                for facet, raw in by_facet.items()
-            },
+            {} if counted is None else {facet: _facet(raw) for facet, raw in counted.facets.items()},
             self.commit_id,
             None if following is None else str(PageToken(self.commit_id, following, now_ns, name, beside)),
-            searcher.analyzer.name,
+            searcher.analyzer.public_name,
             asked.parts,
             searcher.vectors,
             _NOT_BY_MEANING if beside and by.mode == "semantic" else None,
+            None if hits or page else _hint(query, by, searcher.analyzer),
         )
 
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
@@ -372,6 +370,15 @@ class CommitView:
                 of_row = {column: row[column] for column in _TOLD_COLUMNS}
                 hits.append((place, Hit(hit.trace_id, hit.span_id, hit.score, highlight=excerpt, **of_row)))
         return hits
+
+
+def _hint(query: str, by: By, analyzer: Analyzer) -> str | None:
+    """Return why a search that found nothing may have missed texts; None if the index is not the reason."""
+    return None if by.mode != "text" else hint_of(analyzer, [text.text for text in texts_wanted(query)])
+
+
+def _facet(raw: RawFacet) -> Facet:
+    return Facet(tuple(FacetValue(*value) for value in raw.values), raw.others, raw.exact)
 
 
 def named_by(repository: Repository, commit_id: str | None) -> dict[str, Reference]:

@@ -65,7 +65,7 @@ def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> In
         manifest.documents,
         manifest.part_count,
         parts_ceiling(with_vectors=manifest.vectors is not None),
-        analyzer.name if (analyzer := of_fingerprint(manifest.fingerprint)) else None,
+        analyzer.public_name if (analyzer := of_fingerprint(manifest.fingerprint)) else None,
         None if manifest.vectors is None else str(manifest.vectors),
         _without_vector(objects, manifest),
     )
