@@ -1,140 +1,54 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock.
 PY := .venv/bin/python
-# Compiled modules are kept, whatever the shell says: tests start some hundred processes, which else compile all again.
+PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Tests with servers of other projects: `python -m tests.campaigns list`.
+OTHER_SERVERS := --ignore tests/kafka --ignore tests/cluster --ignore tests/yarn --ignore tests/kubernetes
+# Keep compiled modules, whatever the shell says: the tests start several hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup browser demo test lint types lock bench contention mlflow storm picture faults lint-deploy test-kafka test-cluster test-yarn test-kubernetes faults-door faults-hot faults-archive faults-journal faults-cluster faults-maintenance faults-replicas faults-flips faults-index fuzz slow sdks collector simulate simulate-all soak clean
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all mutants lint types docs bench lock clean
 
-setup: .venv/.ready
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+	@echo "Long campaigns: $(PY) -m tests.campaigns list"
+
+setup: .venv/.ready  ## Create .venv from requirements.lock
 
 .venv/.ready: requirements.lock pyproject.toml scripts/setup
 	scripts/setup
 
-browser:
-	scripts/setup-browser
-
-demo: setup
+demo: setup  ## Trace a small agent, keep its spans, and show them
 	.venv/bin/tracelake demo
 
-test: setup browser lint types
-	$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/kafka --ignore tests/cluster --ignore tests/yarn --ignore tests/kubernetes
+test: lint types  ## Lint, types, and the tests that take minutes
+	scripts/setup-browser
+	$(PYTEST) -m "not slow and not mutant" $(OTHER_SERVERS)
 
-# With a broker of Apache Kafka, started by the tests; one after the other, for some of them kill it.
-test-kafka: setup
-	scripts/setup-kafka
-	$(PY) -m pytest -p no:xdist tests/kafka
+test-all: setup  ## All other tests: Spark, kills, simulations, browser, Kafka
+	scripts/setup-browser
+	$(PYTEST) -m "slow and not mutant" $(OTHER_SERVERS)
+	$(PY) -m tests.campaigns kafka
 
-# A standalone cluster of Spark, and a server of Spark Connect, started by the tests; some of them are killed.
-test-cluster: setup
-	$(PY) -m pytest -p no:xdist tests/cluster
+mutants: setup  ## Break each rule, and check that a test notices
+	$(PYTEST) -m mutant $(OTHER_SERVERS)
 
-# One node of YARN, whose containers get a packed environment; needs Maven and a JDK of 17.
-test-yarn: setup
-	scripts/setup-yarn
-	$(PY) -m pytest -p no:xdist tests/yarn
-
-# Spark on a stand-in of the API of Kubernetes, whose pods are processes; what it is told is of the schema of the real one.
-test-kubernetes: setup
-	$(PY) -m pytest -p no:xdist tests/kubernetes
-
-lint: setup
+lint: setup  ## Check style with ruff and spelling with codespell
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/codespell
 
-types: setup
+types: setup  ## Check types with mypy
 	.venv/bin/mypy
 
-lock: setup
-	scripts/lock
+docs: setup  ## Generate the reference pages
+	$(PY) -m scripts.reference
 
-# What is in deploy/, as BuildKit, Compose, Kubernetes and systemd read it; needs Go and systemd-analyze.
-lint-deploy: setup
-	scripts/lint-deploy
-
-KILLS ?= 10
-faults: setup
-	$(PY) -m tests.faults.kill_ingest --kills $(KILLS) $(if $(SEED),--seed $(SEED))
-
-faults-door: setup
-	$(PY) -m tests.faults.kill_door --kills $(KILLS) $(if $(SEED),--seed $(SEED))
-
-faults-hot: setup
-	$(PY) -m tests.faults.kill_hot --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres)
-
-faults-archive: setup
-	$(PY) -m tests.faults.kill_archive --kills $(KILLS) $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(LAYOUT),--layout $(LAYOUT)) $(if $(POSTGRES),--postgres)
-
-faults-journal: setup
-	scripts/setup-kafka
-	$(PY) -m tests.faults.kill_journal $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
-
-faults-cluster: setup
-	scripts/setup-s3
-	$(PY) -m tests.faults.kill_cluster $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(CONNECT),--connect)
-
-faults-maintenance: setup
-	$(PY) -m tests.faults.kill_maintenance --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-
-faults-replicas: setup
-	$(PY) -m tests.faults.kill_replicas --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(SPARK),--spark)
-
-faults-flips: setup
-	$(PY) -m tests.faults.flip_everything --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-	$(PY) -m tests.faults.flip_tracking --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-	$(PY) -m tests.faults.flip_metadata --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-
-BUILDS ?= 40
-faults-index: setup
-	$(PY) -m tests.faults.kill_index --builds $(BUILDS) $(if $(SEED),--seed $(SEED))
-
-N ?= 10000
-fuzz: setup
-	$(PY) -m tests.faults.fuzz_server --requests $(N) $(if $(filter command line environment,$(origin SECONDS)),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED))
-
-CONNECTIONS ?= 200
-slow: setup
-	$(PY) -m tests.faults.slow_clients --connections $(CONNECTIONS)
-
-SECONDS ?= 60
-simulate: setup
-	$(PY) -m tests.simulation.simulate --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-
-simulate-all: setup
-	$(PY) -m tests.simulation.simulate --complete
-
-MINUTES ?= 60
-soak: setup
-	$(PY) -m tests.faults.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
-
-bench: setup
+bench: setup  ## Measure ingestion beside plain PySpark and DuckDB
 	$(PY) benchmarks/ingest.py
 
-contention: setup
-	scripts/setup-bench
-	$(PY) benchmarks/commit_contention.py
+lock: setup  ## Write requirements.lock from pyproject.toml
+	scripts/lock
 
-mlflow: setup
-	scripts/setup-mlflow
-	$(PY) -m pytest -p no:xdist tests/integration/mlflow_archive.py tests/integration/mlflow_client.py
-
-# Python, JavaScript, Java and Go; writes docs/reference/sdks.md.
-sdks: setup
-	scripts/setup-sdks
-	$(PY) -m pytest -p no:xdist tests/integration/sdks.py
-
-# An OpenTelemetry Collector with the settings of docs/how-to/send-traces.md, through quotas and kills; needs Go.
-collector: setup
-	scripts/setup-collector
-	$(PY) -m pytest -p no:xdist tests/integration/collector.py
-
-RATE ?= 1,50
-STALL ?= 10
-storm: SECONDS = 30
-storm: setup
-	$(PY) -m tests.faults.storm --rate $(RATE) --stall $(STALL) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
-
-picture: setup browser
-	$(PY) scripts/picture.py
-
-clean:
+clean:  ## Remove .venv and caches
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache

@@ -5,7 +5,7 @@
     python benchmarks/exporters.py --rounds 1 --seconds 5 --contestant tracelake-door --protocol grpc
 
 Each sends ten spans of 4 KB a request over a connection of its own, and the next when it has its answer. They are not
-the exporters of an SDK, whose own work would be measured then (`make sdks` drives those): two processes of threads
+the exporters of an SDK, whose own work would be measured then (campaign `sdks` drives those): two processes of threads
 send the same bytes. Who is refused waits 0.1 s, and sends the next. Senders share the machine with the servers, so
 take processor time, and of the rest ratios within a run. A round puts each protocol on each contestant, started anew;
 rounds follow each other, and the table has medians.

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests.broken import Broken
 from tracelake.tasks import spark
 from tracelake.tasks.spark import Spark
 
@@ -65,6 +66,14 @@ SLOWEST_FIRST: Final = (
 """Files of ten seconds and more. Short ones come last, so that no process is left with a long one."""
 
 
+SLOW: Final = (
+    *ON_SPARK,
+    *("browser/", "demo/", "faults/", "integration/", "places/", "simulation/"),
+    *("archive/test_kills.py", "cli/test_process.py", "doctor/test_machine.py", "storage/test_processes.py"),
+    *("lake/test_lake_concurrency.py", "lake/test_lake_maintenance.py", "pipeline/test_crashes.py"),
+)
+"""Directories and files that `make test-all` runs, and `make test` does not: Spark, killed processes, a browser."""
+
 IN_MEMORY: Final = Path("/dev/shm")
 IN_MEMORY_MIN_BYTES: Final = 6 << 30
 """Room that a disk in memory must have, three times of what a run keeps there at once. Else: the ordinary disk."""
@@ -79,8 +88,10 @@ settings.register_profile("suite", parent=settings.get_profile("chance"), derand
 settings.load_profile("suite")
 
 
-def pytest_configure() -> None:
-    """Keep what tests write in memory where there is room: most of a small commit is waiting for a disk to sync."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Register markers, and keep temporary files in memory: most of a small commit is waiting for a disk to sync."""
+    config.addinivalue_line("markers", "slow: run by `make test-all`")
+    config.addinivalue_line("markers", "mutant: breaks a rule to see a test fail; run by `make mutants`")
     if "PYTEST_DEBUG_TEMPROOT" in os.environ or not IN_MEMORY.is_dir():
         return
     memory = {line.split(":")[0]: line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines()}
@@ -104,9 +115,30 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the slowest files first. Needs `--no-loadscope-reorder`: else the files with most tests come first."""
+    """Mark slow tests and mutants, and put the slowest files first.
+
+    The order needs `--no-loadscope-reorder`. Otherwise the files with most tests come first.
+    """
+    for item in items:
+        if item.path.relative_to(HERE).as_posix().startswith(SLOW):
+            item.add_marker("slow")
+        if is_mutant(item):
+            item.add_marker("mutant")
     rank = {HERE / name: number for number, name in enumerate(SLOWEST_FIRST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
+
+
+def is_mutant(item: pytest.Item) -> bool:
+    """Return whether a test breaks a rule: it lies in `mutants/`, or takes or applies a `Broken`."""
+    if HERE / "mutants" in item.path.parents:
+        return True
+    if not isinstance(item, pytest.Function):
+        return False
+    values = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    names = item.function.__code__.co_names
+    return any(isinstance(value, Broken) for value in values) or bool(
+        {"assert_caught", "Broken"} & set(names)
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)

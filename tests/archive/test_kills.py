@@ -61,7 +61,7 @@ for line in sys.stdin:  # a process of its own for each, which need not import a
 
 @pytest.mark.parametrize(
     ("new_url", "doing", "layout"),
-    [  # half of the pairs on each database: `make faults-archive` kills at any moment on both
+    [  # half of the pairs on each database: `python -m tests.campaigns archive` kills at any moment on both
         ("sqlite", "run", "lake"),
         ("sqlite", "run", "trace"),
         ("postgres", "run", "pack"),

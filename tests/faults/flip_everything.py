@@ -1,4 +1,4 @@
-"""Damages one thing after the other in a small lake with something of everything: `make faults-flips SECONDS=60`.
+"""Damages one thing after the other in a small lake with something of everything: campaign `flips`.
 
     python -m tests.faults.flip_everything --seconds 60 --seed 7
 

@@ -1,4 +1,4 @@
-"""Flip single bits of `metadata.db` and run `verify`: the third part of `make faults-flips`.
+"""Flip single bits of `metadata.db` and run `verify`: the third part of `python -m tests.campaigns flips`.
 
     python -m tests.faults.flip_metadata --seconds 60 --seed 7
 

@@ -1,4 +1,4 @@
-"""Damages what the tracking store and its archive keep, byte by byte: the second part of `make faults-flips`.
+"""Damages what the tracking store and its archive keep, byte by byte: the second part of campaign `flips`.
 
     python -m tests.faults.flip_tracking --seconds 60 --seed 7
 

@@ -1,4 +1,4 @@
-"""Runs every long suite in turn with new seeds, and keeps what failed: `make soak MINUTES=60`.
+"""Runs every long suite in turn with new seeds, and keeps what failed: campaign `soak`.
 
     python -m tests.faults.soak --minutes 60 --seed 7 --keep soak-failed
 

@@ -1,4 +1,4 @@
-"""A short run of the requests that nobody meant, in this process; `make fuzz N=1000000` goes on, with a real server."""
+"""A short run of the requests that nobody meant, in this process; campaign `fuzz` goes on, with a real server."""
 
 from __future__ import annotations
 

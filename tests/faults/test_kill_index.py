@@ -1,4 +1,4 @@
-"""The campaign of `make faults-index`, short: executors and drivers die, and one whole index stays."""
+"""The campaign of campaign `index`, short: executors and drivers die, and one whole index stays."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.pipeline.spans import AGENTS
 TRANSACTIONS = 3
 KILLS = 3
 SEED = 5
-"""Moments from the start of the process to the last transaction. `make faults` draws others, on all of the data."""
+"""Moments from the start of the process to the last transaction. campaign `ingest` draws others, on all of the data."""
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:

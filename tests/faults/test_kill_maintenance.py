@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.faults.kill_maintenance import Campaign
 
 SEED = 3
-"""`make faults-maintenance` draws others, and takes longer."""
+"""`python -m tests.campaigns maintenance` draws others, and takes longer."""
 
 
 def test_everybody_is_killed_at_random(tmp_path: Path) -> None:

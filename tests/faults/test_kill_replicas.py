@@ -9,7 +9,7 @@ from tests.patience import HANG_S
 
 KILLS = 4
 SEED = 5
-"""`make faults-replicas` does more of it, and with Spark."""
+"""`python -m tests.campaigns replicas` does more of it, and with Spark."""
 
 
 def test_two_replicas_killed_and_paused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tests.faults.storm_picture import draw
 from tests.storage.servers.postgres import PostgresServer
 
 SEED = 5
-"""`make storm` draws others, and takes longer."""
+"""`python -m tests.campaigns storm` draws others, and takes longer."""
 
 
 @pytest.fixture

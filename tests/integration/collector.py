@@ -1,6 +1,6 @@
 """A real OpenTelemetry Collector with the settings of docs/how-to/send-traces.md: every span is in the lake once.
 
-    make collector
+    python -m tests.campaigns collector
 
 No part of the suite, for it needs Go. The YAML is cut out of the page and given as it stands; beside it the Collector
 gets free ports, and what a case varies. The server asks for a key, and is the command `tracelake serve`.

@@ -1,4 +1,4 @@
-"""A real `mlflow server` archives what it was sent, and Tracelake ingests what it archived: `make mlflow`.
+"""A real `mlflow server` archives what it was sent, and Tracelake ingests what it archived: campaign `mlflow`.
 
 It is no part of the suite: the server looks for traces to archive once a minute. `scripts/setup-mlflow` installs it.
 """

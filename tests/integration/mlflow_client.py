@@ -1,4 +1,4 @@
-"""MLflow's own client searches and reads traces of a real Tracelake server, hot and archived: `make mlflow`.
+"""MLflow's own client searches and reads traces of a real Tracelake server, hot and archived: campaign `mlflow`.
 
 It is no part of the suite: the client is installed by `scripts/setup-mlflow`.
 """

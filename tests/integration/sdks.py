@@ -1,6 +1,6 @@
 """The official SDKs of four languages, unmodified, over both protocols: what arrived, as docs/reference/sdks.md.
 
-    make sdks
+    python -m tests.campaigns sdks
 
 No part of the suite, for it needs Go and Maven: `test_exporters.py` has Python and JavaScript. Each sends a trace of
 two spans with attributes, an event, a status and a parent, and reads all of it back; and a metric and a log, of which
@@ -50,7 +50,7 @@ GO = Path(__file__).parent / "go"
 PAGE = ROOT / "docs" / "reference" / "sdks.md"
 HEAD = """# SDKs
 
-Written by `make sdks`, which drives the official exporters, unmodified, against a server. Each sends a trace of
+Written by campaign `sdks`, which drives the official exporters, unmodified, against a server. Each sends a trace of
 two spans and reads it back: ids, times, attributes, event, status, parent, service and scope are compared. Then each
 sends a metric and a log, which are answered and counted, and not kept: no exporter has anything to warn of.
 

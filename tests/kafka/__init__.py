@@ -1,1 +1,1 @@
-"""Tests with a real broker of Apache Kafka: `make test-kafka`."""
+"""Tests with a real broker of Apache Kafka: `python -m tests.campaigns kafka`."""

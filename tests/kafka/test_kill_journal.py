@@ -8,5 +8,5 @@ from tests.faults.kill_journal import JournalCampaign
 
 
 def test_three_sources_and_an_output_while_all_are_killed(tmp_path: Path) -> None:
-    """Tables, history and output are what was sent; `make faults-journal` goes on for longer."""
+    """Tables, history and output are what was sent; campaign `journal` goes on for longer."""
     JournalCampaign(tmp_path, 2, print).run(seconds=0, events=4)

@@ -1,4 +1,4 @@
-"""Simulate every protocol at random for a while, and say what was run: `make simulate SECONDS=60 SEED=7`.
+"""Simulate every protocol at random for a while, and say what was run: campaign `simulate`.
 
     python -m tests.simulation.simulate --scenario shard --seed 1234 --schedules 1      # replays one run
     python -m tests.simulation.simulate --complete      # every schedule of what is too large for `make test`

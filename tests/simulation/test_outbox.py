@@ -20,7 +20,7 @@ SMALL = {
 
 @pytest.mark.parametrize("small", SMALL)
 def test_o1_o3_every_schedule(small: str) -> None:
-    """No order of steps, and no kill, loses a span or takes it twice; `make simulate-all` has more of them."""
+    """No order of steps, and no kill, loses a span or takes it twice; campaign `simulate-all` has more of them."""
     report = explore(*SMALL[small], schedules_max=500)
     assert report.failures == []
     assert report.is_complete

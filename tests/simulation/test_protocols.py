@@ -266,7 +266,7 @@ def test_a_mutant_is_found_by_exhaustive_search(mutant: Mutant) -> None:
 
 
 def test_the_command_reports_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    """`make simulate` names its seed, and counts schedules, states, faults and violations."""
+    """campaign `simulate` names its seed, and counts schedules, states, faults and violations."""
     assert main(["--seed", "7", "--schedules", "5", "--seconds", "6000"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "seed 7"

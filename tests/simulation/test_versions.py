@@ -56,7 +56,7 @@ def test_every_schedule(
 def test_a_slice_of_what_is_searched_in_whole(
     patience_polls: int, faults: Faults, actors: dict[str, int]
 ) -> None:
-    """With a lost reply or a kill they are thousands: `make simulate-all` runs them all, and this some at random.
+    """With a lost reply or a kill they are thousands: campaign `simulate-all` runs them all, and this some at random.
 
     Twice as many as any mutant needs that such actors can show.
     """

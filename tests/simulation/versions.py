@@ -243,7 +243,7 @@ COMPLETE: Final[tuple[tuple[int, Faults, dict[str, int]], ...]] = (
     (1, Faults(lost=1), {"replicas": 2}),
     (0, Faults(kills=1), {"stagers": 1, "sweepers": 1}),
 )
-"""Polls, faults and actors of what is searched in whole by `make simulate-all`: some 5,000 schedules each."""
+"""Polls, faults and actors of what is searched in whole by campaign `simulate-all`: some 5,000 schedules each."""
 
 
 def small(patience_polls: int, actors: Mapping[str, int]) -> RepositoryScenario:
