@@ -131,6 +131,26 @@ def test_commits_by_post(client: Client, real: Lake) -> None:
     post(client, "commits", message="nothing", allow_empty=True)
 
 
+def test_an_idempotency_key_makes_one_commit(client: Client, real: Lake) -> None:
+    """Sent twice with one key, each call answers the same; without it, a revert of `main` takes the revert back."""
+    post(client, "branches", name="work", at="v1")
+    calls = [
+        ("commits", {"message": "empty", "allow_empty": True}),
+        ("reverts", {"ref": "v1"}),
+        ("cherry-picks", {"ref": "v1"}),
+        ("merges", {"source": "main", "into": "work"}),
+        ("branches", {"name": "other", "at": "v1"}),
+    ]
+    for path, body in calls:
+        answers = [
+            client.post(f"/api/v1/{path}", json=body, headers={"Idempotency-Key": f"one {path}"})
+            for _ in range(2)
+        ]
+        assert [answer.status_code for answer in answers] == [201, 201], answers[1].text
+        assert answers[0].json() == answers[1].json()
+    assert [commit.message for commit in real.log(limit=3)][-1] == "empty"
+
+
 def test_names_over_http(client: Client, real: Lake) -> None:
     """Tags and branches come and go; a protected branch, `main`, and one with staged entries stay."""
     tagged = post(client, "tags", name="release/1", ref="main~1")

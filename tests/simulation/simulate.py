@@ -38,7 +38,7 @@ from tests.simulation.sources import SourcesScenario
 from tests.simulation.steps import StepsScenario
 from tests.simulation.torn_journal import TornJournalScenario
 from tests.simulation.trimming import QuarantineTrimmingScenario, TrimmingScenario
-from tests.simulation.versions import COMPLETE, RepositoryScenario, VersionsScenario, small
+from tests.simulation.versions import COMPLETE, RepositoryScenario, RetriesScenario, VersionsScenario, small
 from tests.simulation.writes import WritesScenario
 from tracelake.testing import Faults, Report, Scenario, explore, search
 
@@ -47,6 +47,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     JournalScenario(3, 3),
     RepositoryScenario(replicas=3, rounds=3),
     VersionsScenario(),
+    RetriesScenario(),
     IndexScenario(2),
     IndexGarbageScenario(2),
     IndexMergeScenario(),

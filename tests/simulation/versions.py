@@ -10,11 +10,18 @@ from typing import Final
 
 from tests.simulation.scenarios import require, several
 from tests.simulation.versions_model import CONFLICT, BranchModel
-from tracelake._errors import ConflictError, NothingToCommitError, UsageError
+from tracelake._errors import (
+    ConflictError,
+    IndeterminateError,
+    NothingToCommitError,
+    StorageError,
+    UsageError,
+)
 from tracelake.storage import Conflict, Done, Expected, Outcome
 from tracelake.testing import Actor, Faults, Process, Run, Scenario
 from tracelake.testing.clock import Simulated
 from tracelake.testing.simulated import SimulatedKeyValueStore
+from tracelake.versions.branch import Branch
 from tracelake.versions.model import TRANSACTION, Change, FileAt, PathChanges, Reference, Request, TableAt
 from tracelake.versions.protocol import Refusal
 from tracelake.versions.store import Repository
@@ -85,6 +92,7 @@ class RepositoryScenario(Scenario):
             "readers": self._read,
             "poisoners": self._poison,
             "droppers": self._drop,
+            "retriers": self._retry,
         }
         return several(acts, self._counts)
 
@@ -201,6 +209,29 @@ class RepositoryScenario(Scenario):
                 repository.drop_request(request_id)
             process.record(request_id)
 
+    def _retry(self, process: Process) -> None:
+        """Commit as a client does: after an unknown outcome again with the same request id, else with a new one.
+
+        Any put, list or get may lose its reply. An error that does not say "unknown" means that nothing is committed.
+        """
+        branch = Branch(MAIN, self.open(process))
+        told: str | None = None
+        number, is_unknown = 0, False
+        while told is None:
+            request = f"{process.name}-{process.attempt}-{number}"
+            try:
+                told = ask(
+                    process, branch.commit, request, allow_empty=True, committer="c", request_id=request
+                )
+                expect(process, request, told)
+            except IndeterminateError:
+                process.record("unknown")
+                is_unknown = True  # from now on a failure says nothing of the first try
+            except StorageError:
+                if not is_unknown:
+                    process.notes.setdefault("not done", []).append(request)
+                    number += 1
+
     # Rules
 
     def invariant(self, run: Run) -> None:
@@ -212,6 +243,9 @@ class RepositoryScenario(Scenario):
         """Everyone was told, and what was staged and acknowledged is there."""
         repository = Repository(run.direct_key_value, run.direct_objects)
         expect_staged("the end", run.notes["acknowledged"], repository.uncommitted())
+        answers = run.notes["models"][MAIN].answers
+        both = [request for request in run.notes.get("not done", ()) if request in answers]
+        require(not both, f"{both} were told to have failed, and are committed")
         told = {"replicas": 1, "committers": 1, "strangers": 1, "sweepers": 1}
         expected = sum(count * self._rounds * told.get(kind, 0) for kind, count in self._counts.items())
         expected += 3 * self._counts.get("mergers", 0)
@@ -237,6 +271,16 @@ class VersionsScenario(RepositoryScenario):
             poisoners=1,
             droppers=1,
         )
+
+
+class RetriesScenario(RepositoryScenario):
+    """Clients that ask again with the same request id after an unknown outcome, beside a committer."""
+
+    name = "retries"
+
+    def __init__(self) -> None:
+        """Let two of them commit."""
+        super().__init__(retriers=2, committers=1)
 
 
 COMPLETE: Final[tuple[tuple[int, Faults, dict[str, int]], ...]] = (

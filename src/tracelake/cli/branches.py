@@ -13,6 +13,7 @@ from tracelake.cli.options import (
     CommitterOption,
     JsonOption,
     LakeOption,
+    RequestIdOption,
     examples,
     opened,
 )
@@ -48,11 +49,12 @@ def create(
     name: NameArgument,
     ref: Annotated[str, typer.Argument(metavar="[REF]", help="The commit that it begins at.")] = "main",
     lake: LakeOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a branch that begins at a commit. Nothing is copied."""
     with opened(lake) as open_lake:
-        head = open_lake.create_branch(name, ref).head
+        head = open_lake.create_branch(name, ref, request_id=request_id).head
     if as_json:
         print_json({"branch": name, "commit": head})
         return
@@ -173,11 +175,14 @@ def commit(
         bool, typer.Option("--allow-empty", help="Even where nothing is staged.", show_default=False)
     ] = False,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Commit all that is staged on a branch."""
     with opened(lake) as open_lake:
-        commit = open_lake.branch(branch).commit(message, allow_empty=allow_empty, committer=committer)
+        commit = open_lake.branch(branch).commit(
+            message, allow_empty=allow_empty, committer=committer, request_id=request_id
+        )
     print_commit(branch, commit, as_json=as_json)
 
 

@@ -21,6 +21,7 @@ from tracelake.cli.options import (
     JsonOption,
     LakeOption,
     MessageOption,
+    RequestIdOption,
     examples,
     opened,
 )
@@ -62,12 +63,15 @@ def create(
     commit: CommitOption = False,
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a dataset without examples; it is staged on the branch until it is committed."""
     said = _said(message, commit, f"dataset {name} made")
     with opened(lake) as open_lake:
-        open_lake.datasets.create(name, description, branch, message=said, committer=committer)
+        open_lake.datasets.create(
+            name, description, branch, message=said, committer=committer, request_id=request_id
+        )
         head = open_lake.branch(branch).head if said else None
     if as_json:
         print_json({"dataset": name, "branch": branch, "commit": head})
@@ -170,6 +174,7 @@ def add(
     commit: CommitOption = False,
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make examples of spans: their input, and their output as what is expected.
@@ -188,6 +193,7 @@ def add(
             replace=replace,
             message=_said(message, commit, f"dataset {name}: examples added"),
             committer=committer,
+            request_id=request_id,
         )
     if as_json:
         print_json(asdict(report))
@@ -209,12 +215,15 @@ def remove(
     commit: CommitOption = False,
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take examples away; older commits still have them."""
     said = _said(message, commit, f"dataset {name}: examples removed")
     with opened(lake) as open_lake:
-        commit_id = open_lake.datasets.get(name, branch).remove(ids, message=said, committer=committer)
+        commit_id = open_lake.datasets.get(name, branch).remove(
+            ids, message=said, committer=committer, request_id=request_id
+        )
     if as_json:
         print_json({"dataset": name, "branch": branch, "removed": len(set(ids)), "commit": commit_id})
         return
@@ -229,12 +238,15 @@ def delete(
     commit: CommitOption = False,
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take a dataset away with all of its examples; older commits still have it."""
     said = _said(message, commit, f"dataset {name} deleted")
     with opened(lake) as open_lake:
-        commit_id = open_lake.datasets.get(name, branch).delete(message=said, committer=committer)
+        commit_id = open_lake.datasets.get(name, branch).delete(
+            message=said, committer=committer, request_id=request_id
+        )
     if as_json:
         print_json({"dataset": name, "branch": branch, "deleted": True, "commit": commit_id})
         return

@@ -15,6 +15,7 @@ from tracelake.cli.options import (
     JsonOption,
     LakeOption,
     MessageOption,
+    RequestIdOption,
     examples,
     opened,
 )
@@ -76,6 +77,7 @@ def merge(
     ] = "",
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring onto a branch what a commit has since both parted.
@@ -85,7 +87,7 @@ def merge(
     with opened(lake) as open_lake:
         branch = open_lake.branch(into)
         try:
-            commit = branch.merge(source, message, prefer=prefer, committer=committer)
+            commit = branch.merge(source, message, prefer=prefer, committer=committer, request_id=request_id)
         except ConflictError:
             if not as_json:
                 console(stderr=True).print(render.conflicts(branch.conflicts(source)[:CONFLICTS_TOLD_MAX]))
@@ -100,13 +102,14 @@ def revert(
     branch: BranchOption = "main",
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Take back what one commit changed, by a new commit.
 
     A table shows its older rows until it is written to again; a dataset stays as it was."""
     with opened(lake) as open_lake:
-        commit = open_lake.branch(branch).revert(ref, message, committer=committer)
+        commit = open_lake.branch(branch).revert(ref, message, committer=committer, request_id=request_id)
     print_commit(branch, commit, as_json=as_json)
 
 
@@ -120,9 +123,12 @@ def cherry_pick(
     branch: BranchOption = "main",
     message: MessageOption = None,
     committer: CommitterOption = None,
+    request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make the change of one commit once more, on another branch."""
     with opened(lake) as open_lake:
-        commit = open_lake.branch(branch).cherry_pick(ref, message, committer=committer)
+        commit = open_lake.branch(branch).cherry_pick(
+            ref, message, committer=committer, request_id=request_id
+        )
     print_commit(branch, commit, as_json=as_json)

@@ -83,6 +83,15 @@ CommitterOption: TypeAlias = Annotated[
         show_default=False,
     ),
 ]
+RequestIdOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--request-id",
+        metavar="ID",
+        help="Id of this request. Run again with the same id, the command makes no second commit.",
+        show_default=False,
+    ),
+]
 
 
 def examples(*lines: str) -> str:

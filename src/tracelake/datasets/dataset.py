@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,7 @@ class Dataset:
         replace: bool = False,
         message: str | None = None,
         committer: str | None = None,
+        request_id: str | None = None,
     ) -> AddReport:
         """Make examples of spans: their input, and their output as what is expected. Each remembers its span.
 
@@ -94,6 +96,7 @@ class Dataset:
             message: commit all that is staged on the branch, these among it, with this message; by default they
                 stay staged.
             committer: who commits.
+            request_id: of that commit; the same one again gives the same commit (see `Branch`).
 
         Raises:
             UsageError: `at` of the dataset is no branch, it is protected, or nothing or too much is selected.
@@ -107,6 +110,8 @@ class Dataset:
         noted = dict(metadata or {})
         model.check_notes("metadata", (text for pair in noted.items() for text in pair))
         self._check_writable()
+        if (commit_id := self._committed(request_id)) is not None:
+            return AddReport(self.name, self.at, added=0, replaced=0, known=0, empty=0, commit=commit_id)
         commit = self._repository.resolve(at or self.at)
         view = self._view(commit)
         keys = selection.keys(view)
@@ -128,26 +133,33 @@ class Dataset:
             replaced=replaced,
             known=len(keys) - len(wanted),
             empty=len(wanted) - len(entries),
-            commit=self._commit_staged(message, committer) if entries else None,
+            commit=self._commit_staged(message, committer, request_id) if entries or request_id else None,
         )
 
     def remove(
-        self, ids: Iterable[str], *, message: str | None = None, committer: str | None = None
+        self,
+        ids: Iterable[str],
+        *,
+        message: str | None = None,
+        committer: str | None = None,
+        request_id: str | None = None,
     ) -> str | None:
         """Take examples away; return the commit, None where that is staged.
 
         Raises NotFoundError for an id that no example has, UsageError as `add`.
         """
         self._check_writable()
+        if (commit_id := self._committed(request_id)) is not None:
+            return commit_id
         paths = [example_path(self.name, identity) for identity in ids]
-        there = self._find(paths)
+        there = {*self._find(paths), *self._staged_before(request_id)}
         for path in paths:
             if path not in there:
                 raise NotFoundError(
                     f"dataset {self.name} has no example {path.rpartition('/')[2]!r}; `tracelake dataset show "
                     f"{self.name}` lists them."
                 )
-        return self._change(dict.fromkeys(paths), message, committer)
+        return self._change(dict.fromkeys(paths), message, committer, request_id)
 
     def staged(self) -> list[EntryChange]:
         """Return the examples that are staged, in order of id, against the branch's newest commit."""
@@ -214,14 +226,20 @@ class Dataset:
         count = export.write(pinned.examples(), Path(path), kind)
         return ExportReport(self.name, commit, os.fspath(path), kind, count, Path(path).stat().st_size)
 
-    def delete(self, *, message: str | None = None, committer: str | None = None) -> str | None:
+    def delete(
+        self, *, message: str | None = None, committer: str | None = None, request_id: str | None = None
+    ) -> str | None:
         """Take the dataset and all of its examples away; return the commit, None where that is staged.
 
         Older commits still have it.
         """
-        self._check_writable()
+        self._check_branch()
+        if (commit_id := self._committed(request_id)) is not None:
+            return commit_id
+        if spec_path(self.name) not in self._staged_before(request_id):
+            self._check_writable()
         paths = [spec_path(self.name), *self._repository.uncommitted(self.at, *examples_of(self.name))]
-        return self._change(dict.fromkeys(paths), message, committer)
+        return self._change(dict.fromkeys(paths), message, committer, request_id)
 
     def _check_branch(self) -> None:
         if not self.on_branch:
@@ -247,33 +265,61 @@ class Dataset:
         head = self._commit()
         return self._repository.find(head, paths) if head else {}
 
+    def _committed(self, request_id: str | None) -> str | None:
+        """Return the commit that an earlier call with this request id has made; None without one."""
+        if not request_id:
+            return None
+        try:
+            return self._repository.committed(request_id, self.at)
+        except NothingToCommitError as nothing:
+            return nothing.head
+
+    def _staged_before(self, request_id: str | None) -> set[str]:
+        """Return the paths that an earlier call with this request id may have staged: all that are staged."""
+        return set(chain(*self._repository.staged_or_damaged(self.at))) if request_id else set()
+
     def _change(
-        self, entries: Mapping[str, Reference | None], message: str | None, committer: str | None
+        self,
+        entries: Mapping[str, Reference | None],
+        message: str | None,
+        committer: str | None,
+        request_id: str | None,
     ) -> str | None:
         self._repository.stage(entries, self.at)
-        return self._commit_staged(message, committer) if entries else None
+        return self._commit_staged(message, committer, request_id) if entries else None
 
-    def _commit_staged(self, message: str | None, committer: str | None) -> str | None:
+    def _commit_staged(
+        self, message: str | None, committer: str | None, request_id: str | None
+    ) -> str | None:
         if message is None:
             return None
         try:
-            return Branch(self.at, self._repository).commit(message, committer=committer)
+            return Branch(self.at, self._repository).commit(
+                message, committer=committer, request_id=request_id
+            )
         except NothingToCommitError as nothing:  # another has committed what we staged
             return nothing.head
 
 
 def create(
-    dataset: Dataset, spec: DatasetSpec, message: str | None = None, committer: str | None = None
+    dataset: Dataset,
+    spec: DatasetSpec,
+    message: str | None = None,
+    committer: str | None = None,
+    request_id: str | None = None,
 ) -> None:
     """Make a dataset that is not there: staged, or with a message committed. Raises UsageError where it is there."""
     dataset._check_branch()
     dataset._repository.refuse_protected(dataset.at)
     model.check_notes("description", [spec.description])
-    if dataset._find([spec_path(dataset.name)]):
+    if dataset._committed(request_id) is not None:
+        return
+    path = spec_path(dataset.name)
+    if dataset._find([path]) and path not in dataset._staged_before(request_id):
         raise UsageError(f"there is a dataset {dataset.name} on branch {dataset.at} already; add to it.")
-    files = [(spec_path(dataset.name), model.to_bytes(spec))]
+    files = [(path, model.to_bytes(spec))]
     stage_files(dataset._repository, dataset._objects, dataset.at, files, lambda some: [some])
-    dataset._commit_staged(message, committer)
+    dataset._commit_staged(message, committer, request_id)
 
 
 def check(dataset: Dataset) -> None:

@@ -34,14 +34,17 @@ class Datasets:
         *,
         message: str | None = None,
         committer: str | None = None,
+        request_id: str | None = None,
     ) -> Dataset:
         """Make a dataset without examples on a branch: staged, or with a message committed with all that is staged.
+
+        Again with the same `request_id`, it makes no second commit.
 
         Raises UsageError for a name that is none or is taken, or where the branch is protected or none.
         """
         check_name(name)
         dataset = self._dataset(name, branch)
-        create(dataset, DatasetSpec(name, description), message, committer)
+        create(dataset, DatasetSpec(name, description), message, committer, request_id)
         return dataset
 
     def all(self, at: str = MAIN) -> list[DatasetInfo]:

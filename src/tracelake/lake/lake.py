@@ -223,12 +223,12 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         """Return all branches: `main` first, the others by name."""
         return describe.branches(self._opened.repository)
 
-    def create_branch(self, name: str, at: str = MAIN) -> Branch:
-        """Make a branch that begins at a commit.
+    def create_branch(self, name: str, at: str = MAIN, *, request_id: str | None = None) -> Branch:
+        """Make a branch that begins at a commit. Again with the same `request_id`, it returns the branch made before.
 
         Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
         """
-        self._opened.repository.create_branch(name, self._opened.repository.resolve(at))
+        self._opened.repository.create_branch(name, self._opened.repository.resolve(at), request_id or "")
         return Branch(name, self._opened.repository)
 
     def delete_branch(self, name: str, force: bool = False) -> None:
@@ -247,9 +247,12 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         *,
         prefer: str = "",
         committer: str | None = None,
+        request_id: str | None = None,
     ) -> str:
         """Bring onto a branch what a commit has since both parted; see `Branch.merge`."""
-        return self.branch(into).merge(source, message, prefer=prefer, committer=committer)
+        return self.branch(into).merge(
+            source, message, prefer=prefer, committer=committer, request_id=request_id
+        )
 
     def log(self, ref: str = MAIN, limit: int | None = None) -> list[CommitInfo]:
         """Return commits, newest first."""

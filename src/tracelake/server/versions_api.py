@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from tracelake import limits
 from tracelake._errors import ConflictError
@@ -15,6 +15,11 @@ from tracelake.server.api import json_response
 from tracelake.server.json_body import json_body
 from tracelake.server.params import Limit, Name, Text
 from tracelake.server.versions import list_changes, list_commits, list_examples
+
+RequestId = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="Id of the request: sent again, it makes no second commit."),
+]
 
 
 class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,8 +115,10 @@ def _add_reads(router: APIRouter, lake: Lake) -> None:
 
 def _add_names(router: APIRouter, lake: Lake) -> None:
     @router.post("/branches", summary="Make a branch")
-    def create_branch(body: Annotated[NewBranch, Depends(json_body(NewBranch))]) -> Response:
-        branch = lake.create_branch(body.name, body.at)
+    def create_branch(
+        body: Annotated[NewBranch, Depends(json_body(NewBranch))], request_id: RequestId = None
+    ) -> Response:
+        branch = lake.create_branch(body.name, body.at, request_id=request_id)
         return json_response({"branch": branch.name, "commit": branch.head}, 201)
 
     @router.delete(
@@ -138,27 +145,43 @@ def _add_names(router: APIRouter, lake: Lake) -> None:
 
 def _add_commits(router: APIRouter, lake: Lake) -> None:
     @router.post("/commits", summary="Commit what is staged on a branch")
-    def commit(body: Annotated[NewCommit, Depends(json_body(NewCommit))]) -> Response:
+    def commit(
+        body: Annotated[NewCommit, Depends(json_body(NewCommit))], request_id: RequestId = None
+    ) -> Response:
         branch = lake.branch(body.branch)
-        commit = branch.commit(body.message, allow_empty=body.allow_empty, committer=body.committer)
+        commit = branch.commit(
+            body.message, allow_empty=body.allow_empty, committer=body.committer, request_id=request_id
+        )
         return json_response({"branch": body.branch, "commit": commit}, 201)
 
     @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
-    def merge(body: Annotated[NewMerge, Depends(json_body(NewMerge))]) -> Response:
+    def merge(
+        body: Annotated[NewMerge, Depends(json_body(NewMerge))], request_id: RequestId = None
+    ) -> Response:
         branch = lake.branch(body.into)
         try:
-            commit = branch.merge(body.source, body.message, prefer=body.prefer, committer=body.committer)
+            commit = branch.merge(
+                body.source, body.message, prefer=body.prefer, committer=body.committer, request_id=request_id
+            )
         except ConflictError as error:
             conflicts = branch.conflicts(body.source)[: limits.PAGE_ROWS_MAX]
             return json_response({"error": str(error), "conflicts": conflicts}, 409)
         return json_response({"branch": body.into, "commit": commit}, 201)
 
     @router.post("/reverts", summary="Take back what a commit changed")
-    def revert(body: Annotated[NewRevert, Depends(json_body(NewRevert))]) -> Response:
-        commit = lake.branch(body.branch).revert(body.ref, body.message, committer=body.committer)
+    def revert(
+        body: Annotated[NewRevert, Depends(json_body(NewRevert))], request_id: RequestId = None
+    ) -> Response:
+        commit = lake.branch(body.branch).revert(
+            body.ref, body.message, committer=body.committer, request_id=request_id
+        )
         return json_response({"branch": body.branch, "commit": commit}, 201)
 
     @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
-    def cherry_pick(body: Annotated[NewRevert, Depends(json_body(NewRevert))]) -> Response:
-        commit = lake.branch(body.branch).cherry_pick(body.ref, body.message, committer=body.committer)
+    def cherry_pick(
+        body: Annotated[NewRevert, Depends(json_body(NewRevert))], request_id: RequestId = None
+    ) -> Response:
+        commit = lake.branch(body.branch).cherry_pick(
+            body.ref, body.message, committer=body.committer, request_id=request_id
+        )
         return json_response({"branch": body.branch, "commit": commit}, 201)

@@ -13,7 +13,7 @@ import obstore
 
 from tracelake import limits
 from tracelake._errors import ContentionError, IndeterminateError, StorageError
-from tracelake.storage.buckets import Bucket, BucketObjectStore, failed
+from tracelake.storage.buckets import Bucket, BucketObjectStore, failed, read_again
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
 from tracelake.storage.names import check_value
 from tracelake.storage.outcomes import new_version
@@ -113,8 +113,7 @@ class BucketKeyValueStore(RecordsInObjects):
     def _body(self, path: str) -> tuple[bytes | None, PutMode]:
         """Return what is at the path, and the condition under which a put replaces exactly that."""
         try:
-            reply = obstore.get(self._bucket.reading, path)
-            body = reply.bytes().to_bytes()
+            reply, body = read_again(lambda: _whole(obstore.get(self._bucket.reading, path)))
         except OBSTORE_ERRORS as error:
             if of_obstore(error) is FailureKind.NOT_FOUND:
                 return None, "create"
@@ -124,3 +123,7 @@ class BucketKeyValueStore(RecordsInObjects):
         if reply.meta["version"] is not None:
             condition["version"] = reply.meta["version"]
         return body, condition
+
+
+def _whole(reply: obstore.GetResult) -> tuple[obstore.GetResult, bytes]:
+    return reply, reply.bytes().to_bytes()

@@ -9,10 +9,10 @@ are therefore sent once by the client library and repeated here only, and never 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -20,7 +20,14 @@ from obstore.store import from_url
 
 from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError, UsageError
-from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, explain_obstore, obstore_text, of_obstore
+from tracelake.storage.failures import (
+    OBSTORE_ERRORS,
+    FailureKind,
+    explain_obstore,
+    is_body_cut,
+    obstore_text,
+    of_obstore,
+)
 from tracelake.storage.names import check_path, check_prefix, check_range
 from tracelake.storage.ports import ObjectInfo
 from tracelake.storage.retries import tries
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from obstore import PutMode
     from obstore.store import ObjectStore as Client
 
+ResultT = TypeVar("ResultT")
 BUCKET_SCHEMES: Final = ("s3", "gs", "az")
 # Letters only: Azure takes no dash in such a name, and proxies drop underscores.
 _WRITE_ID: Final = "tracelakewriteid"
@@ -130,7 +138,7 @@ class BucketObjectStore:
         """Return the whole object. Raises NotFoundError where it is absent."""
         check_path(path)
         with self._failures("read", path):
-            return obstore.get(self._client, path).bytes().to_bytes()
+            return read_again(lambda: obstore.get(self._client, path).bytes().to_bytes())
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
@@ -138,7 +146,9 @@ class BucketObjectStore:
         check_range(path, start, length)
         if length:
             try:
-                return obstore.get_range(self._client, path, start=start, length=length).to_bytes()
+                return read_again(
+                    lambda: obstore.get_range(self._client, path, start=start, length=length).to_bytes()
+                )
             except OBSTORE_ERRORS as error:
                 # Stores answer with an error where a range begins at the end or behind it.
                 if of_obstore(error) is not FailureKind.UNKNOWN:
@@ -147,9 +157,8 @@ class BucketObjectStore:
             size: int = obstore.head(self._client, path)["size"]
             if not length or start >= size:
                 return b""
-            return obstore.get_range(
-                self._client, path, start=start, end=min(size, start + length)
-            ).to_bytes()
+            end = min(size, start + length)
+            return read_again(lambda: obstore.get_range(self._client, path, start=start, end=end).to_bytes())
 
     def head(self, path: str) -> ObjectInfo | None:
         """Return size and time, or None where it is absent."""
@@ -201,16 +210,10 @@ class BucketObjectStore:
             return obstore.get(self._client, path).attributes.get(_WRITE_ID)
 
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
-        directory = prefix.rpartition("/")[0]
         last = ""
         with self._failures("list", prefix):
-            # The offset is exclusive, and the path that equals the prefix belongs to it.
-            for page in obstore.list(
-                self._client,
-                directory or None,
-                offset=prefix[:-1] or None,
-                chunk_size=limits.OBJECTS_LISTED_AT_ONCE,
-            ):
+            # The offset is exclusive, and the path that equals the prefix belongs to the listing.
+            for page in list_pages(self._client, prefix.rpartition("/")[0], prefix[:-1] or None):
                 for meta in page:
                     info = _info(meta)
                     if info.path <= last:
@@ -227,6 +230,39 @@ class BucketObjectStore:
             yield
         except OBSTORE_ERRORS as error:
             raise failed(doing, self.url, path, error) from error
+
+
+def list_pages(client: Client, directory: str, offset: str | None) -> Iterator[Sequence[Any]]:
+    """Yield pages of a listing behind a path. If the body of one is cut, list again behind the last whole page."""
+    pauses = tries()
+    next(pauses)
+    while True:
+        try:
+            for page in obstore.list(
+                client, directory or None, offset=offset, chunk_size=limits.OBJECTS_LISTED_AT_ONCE
+            ):
+                yield page
+                if page:
+                    offset = page[-1]["path"]
+                    pauses = tries()
+                    next(pauses)
+        except OBSTORE_ERRORS as error:
+            if not is_body_cut(error) or next(pauses, None) is None:
+                raise
+        else:
+            return
+
+
+def read_again(read: Callable[[], ResultT]) -> ResultT:
+    """Read, and again if the body of the answer was cut: the client library does that only with an entity tag."""
+    pauses = tries()
+    next(pauses)
+    while True:
+        try:
+            return read()
+        except OBSTORE_ERRORS as error:
+            if not is_body_cut(error) or next(pauses, None) is None:
+                raise
 
 
 def connect(url: str, retries: int, **timeouts: timedelta) -> Client:

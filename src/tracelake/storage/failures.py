@@ -56,6 +56,7 @@ _NO_BUCKET: Final = (
 )
 
 _QUERY: Final = re.compile(r"(?<=://)([^\s?]+)\?\S+")
+_BODY_CUT: Final = "response body error"
 # The path may be in it twice, and what the server said comes last.
 _TOO_MANY: Final = "status code: 429"
 
@@ -69,6 +70,11 @@ def of_obstore(error: Exception) -> FailureKind:
             return failure
     # The library has no kind of its own for this, which GCS says of a second write to an object in a second.
     return FailureKind.NOT_DONE if _TOO_MANY in str(error) else FailureKind.UNKNOWN
+
+
+def is_body_cut(error: Exception) -> bool:
+    """Whether the body of an answer ended early. The client library then tries again for some reads only."""
+    return of_obstore(error) is FailureKind.UNKNOWN and _BODY_CUT in str(error)
 
 
 def obstore_text(error: Exception) -> str:

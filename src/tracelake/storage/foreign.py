@@ -21,7 +21,7 @@ from obstore.exceptions import InvalidPathError
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, StorageError, UsageError
-from tracelake.storage.buckets import BUCKET_SCHEMES, connect, failed
+from tracelake.storage.buckets import BUCKET_SCHEMES, connect, failed, list_pages
 from tracelake.storage.failures import OBSTORE_ERRORS, obstore_text
 from tracelake.storage.names import encode_text
 from tracelake.storage.opening import open_objects
@@ -125,13 +125,7 @@ class _InBucket:
         before = prefix[:-1].rstrip("/")
         is_path = not before.endswith(("/.", "/..")) and before not in (".", "..")
         with self._failures("list", prefix):
-            pages = obstore.list(
-                self._client,
-                directory or None,
-                offset=before if before and is_path else None,
-                chunk_size=limits.OBJECTS_LISTED_AT_ONCE,
-            )
-            for page in pages:
+            for page in list_pages(self._client, directory, before if before and is_path else None):
                 for meta in page:
                     if meta["path"].startswith(prefix):
                         yield _of(meta)

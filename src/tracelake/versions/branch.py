@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import uuid
 from collections.abc import Collection
+from contextlib import suppress
 from itertools import islice
 
 import msgspec
 
-from tracelake._errors import UsageError
+from tracelake._errors import StorageError, UsageError
 from tracelake._settings import find_committer
 from tracelake.results import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
 from tracelake.versions.branches import MAIN
@@ -26,6 +28,9 @@ class Branch:
 
     Every commit says who made it: `committer`, else the setting of that name, else the user of this process. The
     calls raise RefNotFoundError where there is no such branch or commit.
+
+    A call that makes a commit raises IndeterminateError if the store failed after the commit had begun. Its message
+    names the request id; the same call with that `request_id` returns the commit, or makes it, but never twice.
     """
 
     def __init__(self, name: str, repository: Repository) -> None:
@@ -74,15 +79,40 @@ class Branch:
         ]
         return sorted(changes, key=lambda change: change.path)
 
-    def commit(self, message: str, *, allow_empty: bool = False, committer: str | None = None) -> str:
+    def commit(
+        self,
+        message: str,
+        *,
+        allow_empty: bool = False,
+        committer: str | None = None,
+        request_id: str | None = None,
+    ) -> str:
         """Commit all that is staged; return the commit's id.
 
         Raises NothingToCommitError where that changes nothing, unless `allow_empty`; UsageError where the branch is
-        protected; DamageError, which names it, where a staged entry cannot be read: all stays staged.
+        protected, or `request_id` has made a commit with another message; DamageError, which names it, where a staged
+        entry cannot be read: all stays staged.
         """
-        return self._repository.commit_staged(
-            self.name, allow_empty=allow_empty, message=message, committer=find_committer(committer)
+        commit_id = self._repository.commit_staged(
+            self.name,
+            allow_empty=allow_empty,
+            message=message,
+            committer=find_committer(committer),
+            request_id=_request_id(request_id),
         )
+        if request_id:
+            with suppress(StorageError):  # the commit is made, whatever the store does now
+                self._check_same(request_id, commit_id, message)
+        return commit_id
+
+    def _check_same(self, request_id: str, commit_id: str, message: str) -> None:
+        """Raise UsageError if a request id has made a commit with another message before."""
+        commit = self._repository.commit(commit_id)
+        if commit.message != message:
+            raise UsageError(
+                f"request {shown(request_id)} has made commit {_title(commit_id, commit)!r} on branch {self.name} "
+                "already; nothing was committed. Choose another request id for another commit."
+            )
 
     def discard(self, paths: Collection[str] = ()) -> int:
         """Forget what is staged, all of it or under some paths; return how many entries.
@@ -113,7 +143,13 @@ class Branch:
         self._repository.drop_request(request_id, self.name, why=why or f"dropped by {find_committer()}")
 
     def merge(
-        self, source: str, message: str | None = None, *, prefer: str = "", committer: str | None = None
+        self,
+        source: str,
+        message: str | None = None,
+        *,
+        prefer: str = "",
+        committer: str | None = None,
+        request_id: str | None = None,
     ) -> str:
         """Bring onto the branch what a commit has since both parted; return the merge commit.
 
@@ -122,6 +158,7 @@ class Branch:
             message: `merge … into …` by default.
             prefer: which side stands where both changed an entry: `source`, `dest` (this branch), or neither.
             committer: who commits.
+            request_id: the same one again gives the same commit; a random one by default.
 
         Raises:
             ConflictError: both sides changed an entry, and neither is preferred; `conflicts` tells how.
@@ -133,6 +170,7 @@ class Branch:
             prefer=prefer,
             message=message or f"merge {source} into {self.name}",
             committer=find_committer(committer),
+            request_id=_request_id(request_id),
         )
 
     def conflicts(self, source: str) -> list[MergeConflict]:
@@ -145,7 +183,13 @@ class Branch:
         return [MergeConflict(c.path, _plain(c.base), _plain(c.ours), _plain(c.theirs)) for c in conflicts]
 
     def revert(
-        self, ref: str, message: str | None = None, *, parent: int = 0, committer: str | None = None
+        self,
+        ref: str,
+        message: str | None = None,
+        *,
+        parent: int = 0,
+        committer: str | None = None,
+        request_id: str | None = None,
     ) -> str:
         """Take back what a commit changed against a parent of it, the first by default; return the new commit.
 
@@ -159,10 +203,17 @@ class Branch:
             parent=parent,
             message=message or f"revert {_title(commit_id, commit)}",
             committer=find_committer(committer),
+            request_id=_request_id(request_id),
         )
 
     def cherry_pick(
-        self, ref: str, message: str | None = None, *, parent: int = 0, committer: str | None = None
+        self,
+        ref: str,
+        message: str | None = None,
+        *,
+        parent: int = 0,
+        committer: str | None = None,
+        request_id: str | None = None,
     ) -> str:
         """Make the change of a commit against a parent of it once more, here; return the new commit.
 
@@ -176,6 +227,7 @@ class Branch:
             parent=parent,
             message=message or commit.message or _title(commit_id, commit),
             committer=find_committer(committer),
+            request_id=_request_id(request_id),
         )
 
     def _find(self, ref: str) -> tuple[str, Commit]:
@@ -224,6 +276,11 @@ def _at_most(limit: int | None) -> int | None:
 def _plain(reference: Reference | None) -> Row | None:
     plain: Row | None = msgspec.to_builtins(reference)
     return plain
+
+
+def _request_id(given: str | None) -> str:
+    """Return the id of a request, a random one by default: its answer is kept, so that the caller may ask again."""
+    return given or uuid.uuid4().hex
 
 
 def _title(commit_id: str, commit: Commit) -> str:

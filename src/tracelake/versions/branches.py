@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tracelake._errors import ContentionError, DamageError, StorageError
+from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.storage.record_objects import whole_of
@@ -108,8 +108,17 @@ class BranchRecords(StagedEntries):
         )
         if isinstance(settled, Done):
             # After a lost reply another may have done the same in another way: what is there counts, not what we wrote.
-            return True, BranchAt(record, settled.version) if settled is outcome else self.read(branch)
+            return True, BranchAt(record, settled.version) if settled is outcome else self._written(branch)
         return False, self._at(branch, settled.current)
+
+    def _written(self, branch: str) -> BranchAt:
+        """Read a branch whose record has our write. Raises IndeterminateError: no caller may take it for not done."""
+        try:
+            return self.read(branch)
+        except StorageError as error:
+            raise IndeterminateError(
+                f"branch {branch} was written, and cannot be read back: {error}"
+            ) from error
 
     def delete(self, branch: str, at: BranchAt) -> bool:
         """Delete a branch as it was read; False where it has changed since."""

@@ -7,7 +7,7 @@ import time
 
 from msgspec.structs import replace
 
-from tracelake._errors import DamageError, ExpiredError
+from tracelake._errors import DamageError, ExpiredError, IndeterminateError, StorageError
 from tracelake.limits import (
     BRANCH_ANSWERS_KEPT,
     BRANCH_SEALED_MAX_BYTES,
@@ -132,10 +132,16 @@ class Committer:
                             known = known.announced()
                             self._records.announce(here, Announcement(request, known.since))
                         known = known.put_on_list(was_sealed=was_sealed)
-        except BaseException:
-            if known.is_announced:
-                self._records.withdraw(here, [request.id])
+        except BaseException as error:
+            self._end_in_error(branch, request, known, error)
             raise
+
+    def _end_in_error(self, branch: str, request: Request, known: Submission, error: BaseException) -> None:
+        """Take an announcement back. Raise IndeterminateError if a helper may still commit the request."""
+        if known.is_announced:
+            self._records.withdraw(known.scope, [request.id])
+        if isinstance(error, StorageError) and may_be_committed(known, error):
+            raise _unknown(branch, request, error) from error
 
     def finish(self, branch: str, at: BranchAt) -> BranchAt:
         """Build what is sealed and publish it, or find that another has; return the branch as it is then.
@@ -292,9 +298,31 @@ class Committer:
         return self._contents.read(Commit, commit_id)
 
 
+def may_be_committed(known: Submission, error: StorageError) -> bool:
+    """Whether a request may get its commit although the call fails: a helper finishes what is on the list."""
+    if isinstance(error, ExpiredError):
+        return False  # of a request that was sealed, and was refused since
+    return known.is_known or isinstance(error, IndeterminateError)
+
+
 def _lost(branch: str, request: Request) -> ExpiredError:
     return ExpiredError(
         f"branch {branch}: request {request.id} was sealed, and there is neither a commit nor an answer. Where this "
         "process stood still for two garbage collections, it was refused: ask again. Else restore the metadata from a "
         "backup."
+    )
+
+
+def _unknown(branch: str, request: Request, error: StorageError) -> IndeterminateError:
+    """Return the error for a request whose outcome the caller must ask for."""
+    again = (
+        f"Ask again with the same request id, {request.id} (`--request-id`, `request_id=`, or the header "
+        "Idempotency-Key): that returns the commit, or makes it, but never twice. A request without this id may commit "
+        "twice."
+        if request.remembered
+        else "Run the same again: it finds the commit, or makes it."
+    )
+    return IndeterminateError(
+        f"branch {branch}: it is unknown whether the commit was made, because the store failed after it had begun "
+        f"({error}). {again}"
     )

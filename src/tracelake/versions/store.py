@@ -22,7 +22,7 @@ from tracelake.limits import (
     REQUESTS_TOLD_MAX,
 )
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
-from tracelake.storage.names import check_path
+from tracelake.storage.names import check_path, encode_key
 from tracelake.versions import ranges
 from tracelake.versions.branches import MAIN, BranchAt, new_token, scope
 from tracelake.versions.commits import Commits
@@ -37,6 +37,7 @@ from tracelake.versions.model import (
     Reference,
     RequestKind,
     Revert,
+    content_id,
 )
 from tracelake.versions.objects import Contents, id_of
 from tracelake.versions.protocol import (
@@ -95,16 +96,21 @@ class Repository(Commits):
         """Return the record of a branch. Raises RefNotFoundError where there is none."""
         return read_branch(self._records, name).record
 
-    def create_branch(self, name: str, commit_id: str) -> None:
-        """Make a branch that begins at a commit.
+    def create_branch(self, name: str, commit_id: str, request_id: str = "") -> None:
+        """Make a branch that begins at a commit. With the same `request_id` again, the branch that it made is fine.
 
         Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
         """
         check_name(name, "branch")
+        encode_key("the id of a request", request_id)
+        made_by = f"-{content_id(request_id.encode())[:16]}" if request_id else ""
+        if made_by and self._records.read(name).record.id.endswith(made_by):
+            return
         self.commit(commit_id)
         if self._tagged(name) is not None:
             raise UsageError(f"{name!r} is a tag; take another name for the branch.")
-        if not self._names.give(name, BranchRecord(uuid.uuid4().hex, commit_id, new_token()), commit_id):
+        record = BranchRecord(f"{uuid.uuid4().hex}{made_by}", commit_id, new_token())
+        if not self._names.give(name, record, commit_id):
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
@@ -281,6 +287,18 @@ class Repository(Commits):
         self.refuse_protected(branch)
         self._check_parent(commit_id, parent)
         return self._submit(branch, CherryPick(commit_id, parent), about)
+
+    def committed(self, request_id: str, branch: str = MAIN) -> str | None:
+        """Return the commit of an earlier request with this id, None without one; finish one that has begun.
+
+        Raises the error that the request was refused with, unless it may be asked for again.
+        """
+        at = read_branch(self._records, branch)
+        while state_of(at.record, request_id) is RequestState.SEALED:
+            at = self._committer.finish(branch, at)
+        done = (answer for answer in at.record.done if answer.request == request_id)
+        answer = next(done, None) or self._records.answer(scope(branch, at.record), request_id)
+        return None if answer is None or answer.refusal in NOT_FOR_EVER else commit_of(branch, answer)
 
     def drop_request(self, request_id: str, branch: str = MAIN, why: str = "by hand") -> None:
         """Take a request off the list of a branch that nobody can build; who waits for it is told `why`.

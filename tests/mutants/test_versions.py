@@ -1,0 +1,42 @@
+"""Rules of commits, each broken once: the named test must fail."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.simulation.versions import RetriesScenario
+from tests.versions.test_unknown_outcomes import fail_everywhere, main_commit, revert
+from tracelake.testing import Faults, search
+from tracelake.versions import branch, committer
+
+FAULTS = Faults(lost=4, late=1, delays=2)
+
+
+def test_an_unknown_outcome_reported_as_a_failure_is_noticed(tmp_path: Path) -> None:
+    """A commit that a helper makes later was reported as not done."""
+    with (
+        mock.patch.object(committer, "may_be_committed", return_value=False),
+        pytest.raises(AssertionError),
+    ):
+        fail_everywhere(main_commit, tmp_path, for_good=True)
+
+
+def test_a_retry_under_another_id_is_noticed(tmp_path: Path) -> None:
+    """A retry that ignores the request id reverts twice."""
+    with (
+        mock.patch.object(branch, "_request_id", side_effect=lambda _: uuid.uuid4().hex),
+        pytest.raises(AssertionError, match="has made 0 commits"),
+    ):
+        fail_everywhere(revert, tmp_path, for_good=True)
+
+
+def test_the_simulation_finds_an_unknown_outcome_reported_as_a_failure() -> None:
+    """Without the rule, one of few schedules commits what was reported as failed."""
+    assert search(RetriesScenario(), FAULTS, seed=1, schedules_max=20).failures == []
+    with mock.patch.object(committer, "may_be_committed", return_value=False):
+        report = search(RetriesScenario(), FAULTS, seed=1, schedules_max=400, shortens=False)
+    assert report.violations == 1
