@@ -41,3 +41,35 @@ INBOX_SEGMENTS_MAX: Final = 10_000
 """Segments that the pipeline has not taken, without those that are set aside. Beyond: the answer is 503."""
 INBOX_ACK_TIMEOUT_S: Final = 20.0
 """How long a request waits to be durable. Beyond: the answer is 503."""
+READS_AT_ONCE_MAX: Final = 16
+"""Reads that a server answers at once: pages, API, searches, exports, MLflow's searches. Beyond: they wait."""
+READS_PER_KEY_MAX: Final = 6
+"""Those of one key or session, so that others get slots. Beyond: they wait."""
+CHANGES_AT_ONCE_MAX: Final = 16
+"""Changes that a server makes at once by requests, without OTLP. Beyond: they wait."""
+CHANGES_PER_KEY_MAX: Final = 8
+"""Those of one key or session. Beyond: they wait."""
+PROBES_AT_ONCE_MAX: Final = 4
+"""Requests of `/readyz`, and of `/metrics`, that a server answers at once, each with threads of its own. Beyond: they
+wait."""
+PROBES_PER_KEY_MAX: Final = 2
+"""Those of one key or session. Beyond: they wait."""
+PUBLIC_AT_ONCE_MAX: Final = 8
+"""Requests of the sign-in page and static files that a server answers at once, and of sign-ins by a provider. Beyond:
+they wait."""
+REQUESTS_WAITING_PER_KEY_MAX: Final = 64
+"""Requests of one key that wait for a slot of one kind. Beyond: the answer is 503."""
+REQUEST_WAIT_S: Final = 20.0
+"""How long a request waits for a slot. Beyond: the answer is 503."""
+READ_DEADLINE_S: Final = 60.0
+"""How long a read may take until its answer begins. Beyond: the answer is 503, and what can be interrupted is; the slot
+is free when the work has really ended."""
+THREADS_SPARE: Final = 8
+"""Threads of a server beside one for each of these requests. Beyond: error answers wait."""
+DESCRIPTORS_WANTED: Final = 65_536
+"""Open files to which a server and the command line raise their soft limit, where the hard limit allows it. Beyond: the
+limit stays."""
+DESCRIPTORS_RESERVED: Final = 256
+"""Open files that stay free for stores: DuckDB ends the process if it cannot open one. Beyond: reads get 503."""
+DESCRIPTORS_RESERVED_SHARE: Final = 4
+"""The reserve is no more than one of so many files of a low limit. Beyond: it is smaller."""

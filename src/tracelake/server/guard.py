@@ -103,7 +103,7 @@ class Guard:
             if isinstance(error, (NoKeyError, ForbiddenError)):
                 logger.warning("refused: %s %s: %s", method, shown(path), error)
                 self._count_refused(scope, headers, error)
-            await _refusal(scope, headers, error, self._error_page)(scope, receive, send)
+            await refusal_of(scope, error, self._error_page)(scope, receive, send)
             return
         if actor is None:
             await self._app(scope, receive, send)
@@ -219,8 +219,9 @@ def _wants_page(scope: Scope, headers: Headers) -> bool:
     return is_page and "text/html" in headers.get("accept", "")
 
 
-def _refusal(scope: Scope, headers: Headers, error: TracelakeError, error_page: ErrorPage) -> Response:
-    path, status = scope["path"], status_of(type(error))
+def refusal_of(scope: Scope, error: TracelakeError, error_page: ErrorPage) -> Response:
+    """Return the answer of a request that comes to no route: as OTLP has it, as a page, or as JSON."""
+    headers, path, status = Headers(scope=scope), scope["path"], status_of(type(error))
     need: Need = needed(scope["method"], path)
     if path.startswith(OTLP):
         is_json = headers.get("content-type", "").lower().startswith("application/json")
@@ -234,8 +235,8 @@ def _refusal(scope: Scope, headers: Headers, error: TracelakeError, error_page: 
         response = page
     else:
         response = json_response({"error": str(error)}, status)
-        if (wait_s := retry_after_s(error)) is not None:
-            response.headers["Retry-After"] = str(wait_s)
+    if not path.startswith(OTLP) and (wait_s := retry_after_s(error)) is not None:
+        response.headers["Retry-After"] = str(wait_s)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     return response

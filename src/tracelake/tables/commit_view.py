@@ -270,6 +270,8 @@ class CommitView:
             if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
+            check_cancelled()
+        check_cancelled()  # tantivy cannot be interrupted
         counted = asked.count(facets) if not where else None
         total = None if counted is None else counted.total
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None

@@ -42,6 +42,7 @@ from tracelake.shards.rows import (
 )
 from tracelake.shards.store import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
+from tracelake.tables.cancellation import current_cancellation
 from tracelake.tables.conditions import condition, order
 from tracelake.tables.pruning import Layout
 
@@ -336,8 +337,13 @@ def connection(
     """
     shared = None if allow_files else _database() if only is None else _locked(tuple(only))
     db = duckdb.connect() if shared is None else shared.cursor()
+    cancellation = current_cancellation()
     try:
-        yield db
+        with cancellation.interruptible(db.interrupt):
+            yield db
+    except duckdb.InterruptException as error:
+        cancellation.check()
+        raise QueryError(f"DuckDB refuses the query: {error}") from error
     except duckdb.PermissionException as error:
         raise QueryError(
             f"DuckDB refuses the query: {error}. Queries read the tables of the lake only; allow_files=True, or "
