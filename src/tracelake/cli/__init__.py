@@ -37,6 +37,7 @@ from tracelake.cli import (
 from tracelake.cli.exits import DONE, FAILED, INTERRUPTED, exit_code
 from tracelake.cli.output import print_error
 from tracelake.cli.streams import let_go, make_ready
+from tracelake.storage.descriptors import raise_limit
 
 app = typer.Typer(
     help="Keep every trace: captured once, kept for good, found in milliseconds, versioned like code.",
@@ -67,6 +68,7 @@ app.add_typer(keys.app)
 
 def main() -> None:
     """Run the command line of this process and exit."""
+    raise_limit()
     sys.exit(run(sys.argv[1:]))
 
 

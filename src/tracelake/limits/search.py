@@ -155,6 +155,11 @@ QUERY_NESTING_MAX: Final = 50
 """Parentheses and NOTs around one word of a query. Beyond: it is refused."""
 QUERY_OPEN_WORDS_MAX: Final = 32
 """Words of a query with * or ~, each of which may stand for all words of the index. Beyond: it is refused."""
+QUERY_FUZZY_COST: Final = 4
+"""What a word with ~2 costs in each field that it is looked for in; one with * or ~1 costs 1. Beyond: a longer distance
+is refused."""
+QUERY_OPEN_COST_MAX: Final = 64
+"""What these words of a query cost together. Beyond: it is refused, at the word that is too much."""
 QUERY_SLOP_MAX: Final = 100
 """Words that may stand between those of a phrase. Beyond: it is refused."""
 COMPLETIONS_MAX: Final = 20

@@ -154,8 +154,12 @@ are cut off."""
 LISTEN_BACKLOG: Final = 512
 """Connections that wait to be accepted. Beyond: the system refuses them, or lets them wait."""
 CONNECTIONS_MAX: Final = 1_000
-"""Connections at one time, and no more than half of the files that the process may open. Beyond: the slowest makes
-room."""
+"""HTTP connections at one time, and no more than a share of the files that the process may open. Beyond: the slowest
+makes room."""
+CONNECTIONS_SHARE: Final = 4
+"""This share is one of so many; gRPC has half as many connections. Beyond: the slowest makes room."""
+STRANGERS_SHARE: Final = 2
+"""Connections of clients whose key was not accepted yet are one of so many. Beyond: the slowest of them is ended."""
 CONNECTION_GRACE_S: Final = 20.0
 """How long a client may take to send a request, or to read its answer, beside what its bytes take. Beyond: it is cut
 off."""

@@ -55,4 +55,7 @@ def is_alike(one: str, other: str, distance: int) -> bool:
             if at and place and (letter, one[at - 1]) == (other[place - 1], there):
                 cost = min(cost, earlier[place - 1] + 1)
             row.append(cost)
+        # A later cell is at least as far as the nearest of the last row, or one more than that of the row before.
+        if min(row) > distance and min(before) >= distance:
+            return False
     return row[-1] <= distance

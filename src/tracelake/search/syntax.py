@@ -111,7 +111,22 @@ def tree(query: str) -> Node:
             open_ended[limits.QUERY_OPEN_WORDS_MAX].place,
             f"more than {limits.QUERY_OPEN_WORDS_MAX} words of it have * or ~; write some of them out",
         )
+    cost = 0
+    for node in open_ended:
+        cost += _cost(node)
+        if cost > limits.QUERY_OPEN_COST_MAX:
+            raise Refused(
+                node.place,
+                "its words with ~ stand for too many words of the index; write ~1 in place of ~2, name a field, or "
+                "write some of them out",
+            )
     return parsed
+
+
+def _cost(node: Text) -> int:
+    """Return how much of the index a word with * or ~ reads: the fields, times the terms that it may stand for."""
+    terms = limits.QUERY_FUZZY_COST if node.distance > 1 and not node.quoted else 1
+    return terms * (len(fields.TEXTS) if node.field is None else 1)
 
 
 @dataclass(frozen=True, slots=True)

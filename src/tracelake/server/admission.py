@@ -307,6 +307,7 @@ class _ClientMessages:
         return message
 
     async def _watch(self, message: Message) -> None:
-        while message["type"] != "http.disconnect":
+        if message["type"] != "http.disconnect":
             message = await self._receive()
-        self._cancellation.cancel("the client disconnected")
+        if message["type"] == "http.disconnect":
+            self._cancellation.cancel("the client disconnected")

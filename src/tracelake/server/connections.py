@@ -12,16 +12,18 @@ the requests that it reads behind the one that is being answered, are bounded he
 from __future__ import annotations
 
 import logging
-import resource
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracelake import limits
+from tracelake.storage.descriptors import descriptors_max
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
+
+    from starlette.types import Scope
 
 logger = logging.getLogger("tracelake.server")
 
@@ -30,10 +32,24 @@ REFUSAL = (
 )
 
 
+CONNECTION: Final = "tracelake.connection"
+"""The key of a request's scope under which its connection is."""
+
+
 def connections_max() -> int:
-    """Return how many connections there may be: half of the files that the process may open, at most."""
-    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limits.CONNECTIONS_MAX if files_max < 0 else max(1, min(limits.CONNECTIONS_MAX, files_max // 2))
+    """Return how many connections there may be, as a share of the files that the process may open."""
+    return max(1, min(limits.CONNECTIONS_MAX, descriptors_max() // limits.CONNECTIONS_SHARE))
+
+
+def strangers_max() -> int:
+    """Return how many of these may be of clients that have not been let in yet."""
+    return max(1, connections_max() // limits.STRANGERS_SHARE)
+
+
+def mark_admitted(scope: Scope) -> None:
+    """Mark the connection of a request as one of a client that may read or send."""
+    if (connection := scope.get(CONNECTION)) is not None:
+        connection.is_admitted = True
 
 
 class LingeringTransport:
@@ -67,6 +83,8 @@ class Connection(HttpToolsProtocol):
     _lingers = False
     """Whether the last response was sent, and the rest of its request is being discarded."""
     _discarded_bytes = 0
+    is_admitted = False
+    """Whether the guard has let in a request of it."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Begin, or make room first."""
@@ -78,6 +96,8 @@ class Connection(HttpToolsProtocol):
             )
             transport.write(REFUSAL)
             transport.close()
+        elif self._strangers() > strangers_max():
+            self._make_room(among_strangers=True)
         self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
@@ -99,6 +119,7 @@ class Connection(HttpToolsProtocol):
         if len(self.pipeline) >= limits.REQUESTS_AHEAD_MAX:
             raise ValueError("too many requests at once")  # the parser ends, and the connection
         super().on_headers_complete()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
         # uvicorn asks it to write, to close, and whether it is closing.
         self.cycle.transport = LingeringTransport(self)  # type: ignore[assignment]
 
@@ -167,10 +188,17 @@ class Connection(HttpToolsProtocol):
             return
         self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
 
-    def _make_room(self) -> bool:
+    def _strangers(self) -> int:
+        return sum(isinstance(each, Connection) and not each.is_admitted for each in self.connections)
+
+    def _make_room(self, *, among_strangers: bool = False) -> bool:
         """End the slowest of the connections that wait for their client; return whether there was one."""
         others = (other for other in self.connections if isinstance(other, Connection) and other is not self)
-        waiting = [other for other in others if other._is_clients_turn()]
+        waiting = [
+            other
+            for other in others
+            if other._is_clients_turn() and not (among_strangers and other.is_admitted)
+        ]
         if not waiting:
             return False
         logger.warning("there are %d connections: the slowest was ended for a new one", len(self.connections))

@@ -25,6 +25,7 @@ from tracelake.access.model import AuditKind, AuditRecord
 from tracelake.access.protocol import Need, check_whole
 from tracelake.server.api import json_response
 from tracelake.server.auditing import Auditing, address_of, record_of
+from tracelake.server.connections import mark_admitted
 from tracelake.server.cookies import COOKIE, leave_out_cookies, our_cookies
 from tracelake.server.errors import retry_after_s, status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
@@ -90,6 +91,7 @@ class Guard:
             actor = record = None
             if need != "public":
                 scope[ACTOR] = actor = await self._ring.actor(_token(scope, headers, origin), need)
+                mark_admitted(scope)
                 if not is_divided(method, path):
                     check_whole(actor.key_id, actor.workspace)
                 if need == "ingest":

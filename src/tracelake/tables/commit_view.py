@@ -33,6 +33,7 @@ from tracelake.shards.rows import ROW_ID, literal
 from tracelake.shards.store import EMPTY, Shard, Snapshot
 from tracelake.storage import Stores
 from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TABLES_FOLDER, entry_of
+from tracelake.tables.cancellation import check_cancelled
 from tracelake.tables.conditions import condition, of_tables, reading, words
 from tracelake.tables.indexes import INDEX_ENTRY
 from tracelake.tables.newer import FIRST_UNCOMMITTED, NewerRows
@@ -367,6 +368,7 @@ class CommitView:
         by_id = {row[ROW_ID.name]: row for row in to_rows(selected)}
         hits = []
         for place, hit in enumerate(raw_hits):
+            check_cancelled()  # an excerpt may take long
             if (row := by_id.get(hit.row)) is not None:
                 excerpt = highlight(texts_to_show(row), query, analyzer)
                 of_row = {column: row[column] for column in _TOLD_COLUMNS}

@@ -1,0 +1,103 @@
+"""Rules of admission, broken: a named check must fail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from tests.server import test_admission
+from tests.server.test_admission import (
+    check_deadline,
+    check_disconnects_do_not_multiply_work,
+    check_every_route,
+    check_one_key_leaves_slots,
+    check_probes_answer,
+    served,
+)
+from tracelake import limits
+from tracelake.server import admission
+from tracelake.server.admission import PoolSize
+
+CAUGHT = (AssertionError, TimeoutError)
+
+
+def short_wait() -> Any:
+    """Return a patch by which checks wait for a short time."""
+    return mock.patch.object(test_admission, "ANSWER_S", 1.0)
+
+
+def test_reads_share_the_slots_of_probes() -> None:
+    """If every request were of the pool of reads, reads would delay probes and sign-ins."""
+    with (
+        mock.patch.object(admission, "pool_of", return_value="read"),
+        pytest.raises(CAUGHT),
+        short_wait(),
+    ):
+        served(check_probes_answer)
+
+
+def test_a_route_needs_no_slot() -> None:
+    """If a path that no rule names needed no slot, a new route could forget it."""
+    of = admission.pool_of
+
+    def forgetful(method: str, path: str) -> str | None:
+        return None if path.endswith("/completions") else of(method, path)
+
+    with mock.patch.object(admission, "pool_of", forgetful), pytest.raises(AssertionError):
+        check_every_route()
+
+
+def test_one_key_gets_every_slot() -> None:
+    """If a key could have all slots, it would silence the others."""
+    greedy = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_AT_ONCE_MAX, limits.READ_DEADLINE_S)
+    with mock.patch.dict(admission.POOLS, {"read": greedy}), pytest.raises(CAUGHT), short_wait():
+        served(check_one_key_leaves_slots)
+
+
+def test_a_disconnect_frees_the_slot() -> None:
+    """If a slot were free once its client disconnects, clients that ask again would multiply work."""
+    watch = admission._ClientMessages._watch
+
+    async def frees(self: Any, message: Any) -> None:
+        await watch(self, message)
+        for slot in slots:
+            slot.release()
+
+    slots: list[Any] = []
+    begin = admission._Slot.__init__
+
+    def keep(self: Any, *given: Any) -> None:
+        begin(self, *given)
+        slots.append(self)
+
+    with (
+        mock.patch.object(admission._Slot, "__init__", keep),
+        mock.patch.object(admission._ClientMessages, "_watch", frees),
+        pytest.raises(CAUGHT),
+        short_wait(),
+    ):
+        served(check_disconnects_do_not_multiply_work)
+
+
+def test_a_disconnect_cancels_nothing() -> None:
+    """If a disconnect were not noticed, reads of clients that went away would go on."""
+
+    async def unnoticed(_self: Any, _message: Any) -> None:
+        await asyncio.Event().wait()
+
+    with (
+        mock.patch.object(admission._ClientMessages, "_watch", unnoticed),
+        pytest.raises(CAUGHT),
+        short_wait(),
+    ):
+        served(check_disconnects_do_not_multiply_work)
+
+
+def test_no_deadline() -> None:
+    """If reads had no deadline, a client would wait as long as the work takes."""
+    endless = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_PER_KEY_MAX, None)
+    with mock.patch.dict(admission.POOLS, {"read": endless}), pytest.raises(CAUGHT), short_wait():
+        served(check_deadline)
