@@ -17,6 +17,8 @@ from tests.server.test_admission import (
     check_probes_answer,
     served,
 )
+from tests.server.test_connection_bounds import check_strangers
+from tests.storage.test_descriptors import check_reserve
 from tracelake import limits
 from tracelake.server import admission
 from tracelake.server.admission import PoolSize
@@ -101,3 +103,15 @@ def test_no_deadline() -> None:
     endless = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_PER_KEY_MAX, None)
     with mock.patch.dict(admission.POOLS, {"read": endless}), pytest.raises(CAUGHT), short_wait():
         served(check_deadline)
+
+
+def test_no_reserve_of_descriptors() -> None:
+    """If reads could use the last descriptor, DuckDB would end the process."""
+    with mock.patch.object(limits, "DESCRIPTORS_RESERVED", 0), pytest.raises(AssertionError):
+        check_reserve()
+
+
+def test_strangers_take_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a connection of a client with a key were one of a stranger, strangers would end it."""
+    with mock.patch.object(limits, "STRANGERS_SHARE", 1), pytest.raises(AssertionError):
+        check_strangers(monkeypatch)

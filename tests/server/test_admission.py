@@ -24,7 +24,7 @@ from tracelake._errors import BackPressureError, TracelakeError
 from tracelake.search.grammar import Refused
 from tracelake.search.syntax import tree
 from tracelake.server import admission
-from tracelake.server.admission import POOLS, THREADS, UNBOUNDED, Admission, PoolSize, Slots, pool_of
+from tracelake.server.admission import POOLS, THREADS, UNBOUNDED, AdmissionControl, PoolSize, Slots, pool_of
 from tracelake.server.api import json_response
 from tracelake.server.app import create_app
 from tracelake.server.errors import status_of
@@ -102,7 +102,7 @@ class Server:
         for path in QUICK:
             app.get(path)(lambda: {"ok": True})
         app.get(SLOW)(self._slow)
-        self._app = Admission(app, _refusal)
+        self._app = AdmissionControl(app, _refusal)
         self.asked: list[Asked] = []
 
     def ask(self, path: str, key: str = "a") -> Asked:

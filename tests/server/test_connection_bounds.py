@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from tracelake import limits
-from tracelake.server.connections import Connection
+from tracelake.server.connections import CONNECTION, Connection, mark_admitted
 
 HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
@@ -143,3 +143,35 @@ def test_who_moves_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
     ended = asyncio.run(send())
     assert ended[looks - 1 :: looks] == [False, True]
+
+
+def check_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients without an accepted key have a share of the connections; the slowest of them makes room, no other."""
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 8)
+
+    async def run() -> tuple[list[bool], list[bool]]:
+        config, state = uvicorn.Config(_never, log_config=None), ServerState()
+        made: list[tuple[Connection, Transport]] = []
+
+        def connect(*, admitted: bool) -> None:
+            connection, transport = Connection(config, state, {}), Transport()
+            connection.connection_made(transport)
+            if admitted:
+                mark_admitted({CONNECTION: connection})
+            made.append((connection, transport))
+
+        for number in range(12):
+            connect(admitted=number in (0, 1, 2))
+        ended = [transport.ended for _, transport in made]
+        for connection, _ in made:
+            connection.connection_lost(None)
+        return ended[:3], ended[3:]
+
+    admitted, strangers = asyncio.run(run())
+    assert admitted == [False] * 3
+    assert strangers.count(False) == 4
+
+
+def test_strangers_get_a_share_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many connections strangers open, those of clients with a key stay."""
+    check_strangers(monkeypatch)

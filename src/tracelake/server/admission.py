@@ -161,7 +161,7 @@ def _grant(granted: asyncio.Future[None]) -> None:
         granted.set_result(None)
 
 
-class Admission:
+class AdmissionControl:
     """Middleware that gives each request its slot, and its deadline."""
 
     def __init__(self, app: ASGIApp, refusal: Refusal) -> None:

@@ -22,7 +22,7 @@ from tracelake.access.openid import OpenId
 from tracelake.access.sessions import Sessions
 from tracelake.lake.lake import Lake
 from tracelake.limits import INGEST_RETRY_AFTER_S
-from tracelake.server.admission import Admission
+from tracelake.server.admission import AdmissionControl
 from tracelake.server.api import api_routes, json_response
 from tracelake.server.archive_api import archive_api
 from tracelake.server.archive_pages import archive_pages
@@ -99,7 +99,7 @@ def create_app(
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
     error_page = _error_page(templates)
     auditing = app.state.auditing = Auditing(lake.audit)
-    app.add_middleware(Admission, refusal=lambda scope, error: refusal_of(scope, error, error_page))
+    app.add_middleware(AdmissionControl, refusal=lambda scope, error: refusal_of(scope, error, error_page))
     app.add_middleware(
         Guard,
         ring=ring,

@@ -14,6 +14,7 @@ from tracelake.lake.lake import Lake
 from tracelake.server.guard import LOCAL_HOSTS
 from tracelake.server.names import allowed_host, allowed_origin
 from tracelake.server.tls import Tls
+from tracelake.storage.descriptors import raise_limit
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class Exposure:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises UsageError."""
+    """Return a listening socket, and raise the limit of open files for its connections. Raises UsageError."""
+    raise_limit()
     address = "127.0.0.1" if host == "localhost" else host
     try:
         ipaddress.ip_address(address)

@@ -29,7 +29,6 @@ from tracelake.server.log_rate import once_per_second
 from tracelake.server.malloc import Trimming
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.server.tls import Renewal, Tls
-from tracelake.storage.descriptors import raise_limit
 from tracelake.tracking.door import TrackingDoor
 from tracelake.tracking.groups import RequestGroups
 from tracelake.tracking.inbox import Inbox
@@ -68,7 +67,6 @@ def serve(
     others than this machine. Call it in the main thread. Raises UsageError for an address that others can reach while
     the lake has no key, or that is taken, and for what cannot be watched.
     """
-    raise_limit()
     exposure = exposure or Exposure()
     check_exposed(lake, host, exposure)
     if watch and not pipeline:

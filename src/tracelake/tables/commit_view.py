@@ -271,8 +271,6 @@ class CommitView:
             if len(raw_hits) < size:
                 break
             offset, size = offset + size, min(size * 4, SEARCH_HITS_MAX)
-            check_cancelled()
-        check_cancelled()  # tantivy cannot be interrupted
         counted = asked.count(facets) if not where else None
         total = None if counted is None else counted.total
         following = hits[limit - 1][0] + 1 if len(hits) >= limit else None
@@ -354,6 +352,7 @@ class CommitView:
         told = [*_TOLD_COLUMNS, *TEXT_COLUMNS] if not where else table.schema.names
         columns, ids = [ROW_ID.name, *told], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
+        check_cancelled()  # tantivy cannot be interrupted
         with connection() as db:
             # Of a trace of very many spans those of the hits alone are held.
             of_hits = table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64))

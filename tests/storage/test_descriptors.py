@@ -1,0 +1,52 @@
+"""The limit of open files: a process raises it, and keeps a reserve for stores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.patience import HANG_S
+from tracelake.storage import descriptors
+
+RAISES = """
+import resource
+from tracelake.cli import run
+from tracelake.server.exposure import listen
+from tracelake.storage.descriptors import descriptors_max
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+listen("127.0.0.1", 0)
+assert descriptors_max() == min(65_536, hard) > 256, descriptors_max()
+"""
+
+
+def test_a_server_raises_its_limit() -> None:
+    """Under the 256 files that macOS allows by default, a server has as many as the hard limit allows."""
+    subprocess.run([sys.executable, "-c", RAISES], check=True, timeout=HANG_S)
+
+
+def check_reserve() -> None:
+    """Before the last descriptors are in use, there is no room for a read; once some are closed, there is."""
+    most = descriptors.descriptors_open() + 200
+
+    def allowed() -> int:
+        return most
+
+    before, descriptors.descriptors_max = descriptors.descriptors_max, allowed
+    try:
+        assert descriptors.has_descriptors()
+        with ExitStack() as stack:
+            for _ in range(150):
+                stack.enter_context(Path(os.devnull).open())
+            assert not descriptors.has_descriptors()
+        assert descriptors.has_descriptors()
+    finally:
+        descriptors.descriptors_max = before
+
+
+def test_a_reserve_stays_free() -> None:
+    """DuckDB ends the process if it cannot open a file, so reads are refused before."""
+    check_reserve()
