@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -9,9 +10,10 @@ import pytest
 
 import tracelake
 from tests.datasets.conversations import ingest
-from tests.lake import test_usage
+from tests.lake import test_list_pages, test_usage
 from tests.search import test_dropped_words
 from tests.search.build_inputs import index_of, table
+from tracelake.search import query
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.query import Searcher
 from tracelake.server import reads
@@ -30,9 +32,34 @@ def test_ignoring_what_the_index_cannot_hold_is_caught(tmp_path: Path, dropped: 
 
 def test_adding_tokens_in_64_bits_is_caught(tmp_path: Path) -> None:
     """If the list adds two columns of 64 bits, one span breaks it for all."""
-    narrow = {**reads.ORDER_BY, "tokens": "coalesce(input_tokens, 0) + coalesce(output_tokens, 0) DESC"}
+    narrow = {**reads.KEYS, "tokens": ("(coalesce(input_tokens, 0) + coalesce(output_tokens, 0)) DESC",)}
     with tracelake.init(tmp_path / "lake") as lake:
         ingest(lake, tmp_path, *test_usage.OVERFLOWING)
         test_usage.check_order_by_tokens(lake)
-        with mock.patch.object(reads, "ORDER_BY", narrow), pytest.raises(tracelake.QueryError):
+        with mock.patch.object(reads, "KEYS", narrow), pytest.raises(tracelake.QueryError):
             test_usage.check_order_by_tokens(lake)
+
+
+def test_an_order_without_the_id_is_caught(tmp_path: Path) -> None:
+    """If equal keys are not told apart, pages leave traces out."""
+
+    def without_id(keys: Sequence[tuple[str, str, bool]]) -> str:
+        return " AND ".join(f"{column} {'<' if falls else '>'} {value}" for column, value, falls in keys[:-1])
+
+    with tracelake.init(tmp_path / "lake") as lake:
+        store = lake.hot.set_up()
+        with mock.patch.object(reads, "_behind", without_id), pytest.raises(AssertionError):
+            test_list_pages.check_all_once(lake, store, "oldest")
+
+
+def test_a_future_without_bound_is_caught(tmp_path: Path) -> None:
+    """If any start counts as near, a span of the far future heads the newest."""
+    with tracelake.init(tmp_path / "lake") as lake:
+        test_list_pages.write_starts(lake.hot.set_up())
+        test_list_pages.check_far_future_is_last(lake)
+        for module in (query, reads):
+            with (
+                mock.patch.object(module, "latest_start", return_value=2**63 - 1),
+                pytest.raises(AssertionError),
+            ):
+                test_list_pages.check_far_future_is_last(lake)

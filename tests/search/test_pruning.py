@@ -219,7 +219,7 @@ def test_all_are_asked_where_the_newest_do_not_fill_a_page(
 ) -> None:
     """A page of few of the newest would end the result."""
     broken = Broken(
-        "the others are asked, too", Searcher.search, "if len(ranked) < offset + limit", "if not ranked"
+        "the others are asked, too", Searcher._newest, "if len(ranked) < wanted:", "if not ranked:"
     )
     assert_caught(broken, lambda: check_newest(tmp_path, 0.5, monkeypatch))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from typing import Any
 
 import pytest
@@ -65,7 +67,13 @@ def test_every_page_links_to_its_json(client: Client, path: str, twin: str) -> N
 def test_list_is_paged_by_links(client: Client) -> None:
     """Pages of the list link to each other and keep the filters."""
     first = client.get("/?order=oldest&limit=1").text
-    assert 'href="/?order=oldest&amp;limit=1&amp;offset=1" rel="next"' in first
+    following = re.search(r'href="(/\?order=oldest&amp;limit=1&amp;page=a_[^"]+)" rel="next"', first)
+    assert following is not None
+    second = client.get(html.unescape(following[1])).text
+    before = re.search(r'href="(/\?order=oldest&amp;limit=1&amp;page=b_[^"]+)" rel="prev"', second)
+    assert before is not None
+    assert client.get(html.unescape(before[1])).text.count('rel="prev"') == 0
+    assert first.count("/traces/") == second.count("/traces/") == 1
     assert (
         'href="/?order=oldest&amp;limit=1&amp;offset=0" rel="prev"'
         in client.get("/?order=oldest&limit=1&offset=1").text

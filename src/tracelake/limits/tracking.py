@@ -136,6 +136,8 @@ PAGE_ROWS_DEFAULT: Final = 50
 """Rows of one page of a listing, unless the request says otherwise. Beyond: the next page."""
 PAGE_ROWS_MAX: Final = 1_000
 """Rows of one page of a listing. Beyond: the answer is 400; ask for several pages."""
+NEWEST_AHEAD_MAX_S: Final = 86_400
+"""Seconds after now in which a trace or span may start and still come first among the newest. Beyond: it comes last."""
 PAGE_OFFSET_MAX: Final = 2**62
 """Rows before a page of a listing: as many as DuckDB can count to. Beyond: the answer is 400."""
 PARAMETER_MAX_CHARS: Final = 1_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import tantivy
 
@@ -15,6 +15,7 @@ from tracelake.search.model import PartRef
 from tracelake.search.starts import starts
 from tracelake.search.syntax import forms_of
 
+_INT64_MAX: Final = (1 << 63) - 1
 MayMatch: TypeAlias = Callable[[PartContents], bool]
 """Tells whether a part may have hits."""
 
@@ -38,6 +39,18 @@ def only_after(schema: tantivy.Schema, query: tantivy.Query, after_ns: int) -> t
         schema, "start", tantivy.FieldType.Integer, after_ns, include_lower=False
     )
     uncounted = tantivy.Query.const_score_query(later, 0.0)
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, uncounted)])
+
+
+def latest_start(now_ns: int) -> int:
+    """Return the latest time at which a span may start that is listed among the newest."""
+    return min(now_ns + limits.NEWEST_AHEAD_MAX_S * 10**9, _INT64_MAX)
+
+
+def only_until(schema: tantivy.Schema, query: tantivy.Query, time_ns: int) -> tantivy.Query:
+    """Return the query among spans that start at a time or before."""
+    until = tantivy.Query.range_query(schema, "start", tantivy.FieldType.Integer, None, time_ns)
+    uncounted = tantivy.Query.const_score_query(until, 0.0)
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, uncounted)])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -25,7 +25,14 @@ from tracelake.search.live import Rows
 from tracelake.search.model import BUILD_ANEW, Manifest
 from tracelake.search.opening import Opened, OpenIndex
 from tracelake.search.prepared import Prepared, asks_for_likeness, grammar_of, prepared, prepared_alike
-from tracelake.search.pruning import MayMatch, may_match, newest_after, only_after
+from tracelake.search.pruning import (
+    MayMatch,
+    latest_start,
+    may_match,
+    newest_after,
+    only_after,
+    only_until,
+)
 from tracelake.search.raw_hits import AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic import NO_VECTORS, Mode, Vector, Vectors
@@ -193,15 +200,38 @@ class Searcher:
             )
 
         try:
-            ranked: list[AnyHit] = []
-            if sort == "newest" and self._newest_after is not None:
-                ranked = ranked_of(only_after(self._grammar.schema, asked, self._newest_after))
-            if len(ranked) < offset + limit:  # all of them are later than all others
-                ranked = ranked_of(asked)
+            is_newest = sort == "newest"
+            ranked = self._newest(asked, offset + limit, now_ns, ranked_of) if is_newest else ranked_of(asked)
         except ValueError as error:
             raise blame(query, error) from error
         page = ranked[offset : offset + limit]
         return [raw_hit(searcher, 0.0 if by_time else score, address) for score, address in page]
+
+    def _newest(
+        self,
+        asked: tantivy.Query,
+        wanted: int,
+        now_ns: int | None,
+        ranked_of: Callable[[tantivy.Query], list[AnyHit]],
+    ) -> list[AnyHit]:
+        """Return the newest hits, those that start far in the future last: they would head the list for good."""
+        schema, latest_ns = self._grammar.schema, latest_start(time.time_ns() if now_ns is None else now_ns)
+        has_later = self._may_start_after(latest_ns)
+        usual = only_until(schema, asked, latest_ns) if has_later else asked
+        ranked: list[AnyHit] = []
+        if self._newest_after is not None:
+            ranked = ranked_of(only_after(schema, usual, self._newest_after))
+        if len(ranked) < wanted:  # all of them are later than all others
+            ranked = ranked_of(usual)
+        if len(ranked) < wanted and has_later:
+            ranked = [*ranked, *ranked_of(only_after(schema, asked, latest_ns))]
+        return ranked
+
+    def _may_start_after(self, time_ns: int) -> bool:
+        """Whether a span may start after a time."""
+        return any(part.contents is None or part.contents.last_ns > time_ns for part in self._parts) or any(
+            part.last_ns > time_ns for part in self._unpublished
+        )
 
     @renewing
     def count(

@@ -11,11 +11,13 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake._errors import StorageError
 from tracelake.scratch import delete_directory
@@ -40,6 +42,11 @@ class UnpublishedPart:
     analyzer: Analyzer
     rows: pa.Table
     """Claims about spans with their `_row_id`; several may be about one span."""
+
+    @cached_property
+    def last_ns(self) -> int:
+        """The time at which its last span starts."""
+        return int(pc.max(self.rows["start_ns"]).as_py())
 
     @property
     def name(self) -> str:

@@ -23,8 +23,9 @@ def api_routes(lake: Lake) -> APIRouter:
     def traces(wanted: Wanted) -> Response:
         page = list_traces(lake, wanted)
         bounds = {"limit": wanted.limit, "offset": wanted.offset}
+        pages = {"next_page": page.next_page, "previous_page": page.previous_page}
         return json_response(
-            {"traces": page.traces, "more": page.more, **bounds, "not_listed": page.not_listed}
+            {"traces": page.traces, "more": page.more, **bounds, "not_listed": page.not_listed, **pages}
         )
 
     @router.get("/services", summary="List the services that traces begin in")

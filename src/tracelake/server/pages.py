@@ -18,7 +18,7 @@ from tracelake.lake.lake import Lake
 from tracelake.server import render
 from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.server.params import Offset, Text, Wanted
-from tracelake.server.reads import ORDERS, list_services, list_traces
+from tracelake.server.reads import ORDERS, TraceFilter, TracePage, list_services, list_traces
 from tracelake.server.routes import may_open
 from tracelake.server.waterfall import lay_out
 
@@ -97,7 +97,6 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
     @router.get("/")
     def traces(request: Request, wanted: Wanted) -> Response:
         listing = list_traces(lake, wanted)
-        earlier, later = max(wanted.offset - wanted.limit, 0), wanted.offset + wanted.limit
         return page(
             request,
             "traces.html",
@@ -107,8 +106,8 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
             wanted=wanted,
             services=list_services(lake),
             orders=ORDERS,
-            previous_url=render.with_query(request, offset=earlier) if wanted.offset else None,
-            next_url=render.with_query(request, offset=later) if listing.more else None,
+            previous_url=_previous_url(request, wanted, listing),
+            next_url=render.with_page(request, listing.next_page) if listing.next_page else None,
         )
 
     @router.get("/favicon.ico")
@@ -139,6 +138,13 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         )
 
     return router
+
+
+def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
+    """Return the address of the page before one; a page that was asked for by its offset leads to another such."""
+    if wanted.offset:
+        return render.with_query(request, offset=max(wanted.offset - wanted.limit, 0))
+    return render.with_page(request, listing.previous_page) if listing.previous_page else None
 
 
 def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:

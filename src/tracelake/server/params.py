@@ -68,9 +68,20 @@ def _trace_filter(
     order: Order = "newest",
     limit: Limit = limits.PAGE_ROWS_DEFAULT,
     offset: Offset = 0,
+    page: Text = None,
 ) -> TraceFilter:
     return TraceFilter(
-        service, session, user, name, min_duration_ms, errors, tuple(map(_tag, tag)), order, limit, offset
+        service,
+        session,
+        user,
+        name,
+        min_duration_ms,
+        errors,
+        tuple(map(_tag, tag)),
+        order,
+        limit,
+        offset,
+        page,
     )
 
 

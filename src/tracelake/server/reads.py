@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Final, Literal, TypeAlias, get_args
 
 from tracelake import limits
@@ -13,10 +14,12 @@ from tracelake.lake.lake import Lake
 from tracelake.lake.reads import NOT_LISTED
 from tracelake.otlp.encode import encode, to_json
 from tracelake.results import Row
+from tracelake.search.pruning import latest_start
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
 from tracelake.tables.large_reads import Turns
+from tracelake.tables.result_pages import ListToken, name_of_search, read_list_token
 from tracelake.tables.traces import IN_ORDER
 
 _BY_MEANING: Final = Turns(
@@ -25,14 +28,17 @@ _BY_MEANING: Final = Turns(
 )
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 ORDERS: tuple[Order, ...] = get_args(Order)
-ORDER_BY: dict[Order, str] = {
-    "newest": "start_ns DESC",
-    "oldest": "start_ns",
-    "longest": "duration_ns DESC",
-    "errors": "error_count DESC, start_ns DESC",
-    # Senders choose both numbers, and their sum may not fit into 64 bits.
-    "tokens": "coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0) DESC, start_ns DESC",
+# Senders choose both numbers, and their sum may not fit into 64 bits.
+TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
+KEYS: dict[Order, tuple[str, ...]] = {
+    # A trace that starts far in the future would otherwise head the list for good.
+    "newest": ("(start_ns > {latest_ns})::BIGINT", "start_ns DESC"),
+    "oldest": ("start_ns",),
+    "longest": ("duration_ns DESC",),
+    "errors": ("error_count DESC", "start_ns DESC"),
+    "tokens": (f"{TOKENS} DESC", "start_ns DESC"),
 }
+"""What each order sorts by, ids of traces last."""
 TRACE_COLUMNS = (
     "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
     "input_tokens, output_tokens, session_id, user_id"
@@ -53,6 +59,8 @@ class TraceFilter:
     order: Order = "newest"
     limit: int = limits.PAGE_ROWS_DEFAULT
     offset: int = 0
+    page: str | None = None
+    """`next_page` or `previous_page` of the same list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +71,23 @@ class TracePage:
     more: bool
     not_listed: str | None
     """What no commit holds yet, and is not among them."""
+    next_page: str | None = None
+    """The token of the page that follows; None if none does."""
+    previous_page: str | None = None
+    """The token of the page before; None for the first page, and for a page that was asked for by its offset."""
 
 
 def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
-    """Return one page of traces."""
+    """Return one page of traces. Raises QueryError for a page of another list."""
+    if wanted.page is not None and wanted.offset:
+        raise UsageError("a list takes a page or an offset, not both; leave one out")
+    keys = KEYS[wanted.order]
+    name = name_of_search(*map(str, astuple(replace(wanted, limit=0, offset=0, page=None))))
+    token = None if wanted.page is None else read_list_token(wanted.page, name, len(keys))
+    now_ns = time.time_ns() if token is None else token.now_ns
+    latest_ns = latest_start(now_ns)
+    columns = [key.removesuffix(" DESC").format(latest_ns=latest_ns) for key in keys]
+    is_before = token is not None and token.is_before
     conditions = _equal_conditions(service=wanted.service, session_id=wanted.session, user_id=wanted.user)
     if wanted.name:
         conditions.append(f"contains(lower(name), lower({literal(wanted.name)}))")
@@ -77,19 +98,47 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
     if wanted.tags:
         tagged = ", ".join(map(literal, lake.annotations.traces_with(dict(wanted.tags))))
         conditions.append(f"trace_id IN ({tagged})" if tagged else "false")
+    descending = [key.endswith(" DESC") != is_before for key in (*keys, "trace_id")]
+    if token is not None:
+        values = (*map(str, token.keys), literal(token.row_id))
+        conditions.append(_behind([*zip((*columns, "trace_id"), values, descending, strict=True)]))
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-    table = lake.sql(
-        f"SELECT {TRACE_COLUMNS} FROM traces {where} ORDER BY {ORDER_BY[wanted.order]}, trace_id "
-        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}",
-        uncommitted=True,
+    order = ", ".join(
+        f"{column} {'DESC' if down else 'ASC'}"
+        for column, down in zip((*columns, "trace_id"), descending, strict=True)
     )
+    selected = ", ".join(f"({column})::VARCHAR AS key_{number}" for number, column in enumerate(columns))
+    query = (
+        f"SELECT {TRACE_COLUMNS}, {selected} FROM traces {where} ORDER BY {order} "
+        f"LIMIT {wanted.limit + 1:d} OFFSET {wanted.offset:d}"
+    )
+    table = lake.sql(query, uncommitted=True)
     told = (table.schema.metadata or {}).get(NOT_LISTED)
     rows: list[Row] = table.to_pylist()
-    return TracePage(
-        rows[: wanted.limit],
-        more=len(rows) > wanted.limit,
-        not_listed=None if told is None else told.decode(),
+    goes_on = len(rows) > wanted.limit
+    rows = rows[: wanted.limit][:: -1 if is_before else 1]
+    keys_of_rows = [tuple(int(row.pop(f"key_{n}")) for n in range(len(keys))) for row in rows]
+
+    def page_at(number: int, *, before: bool) -> str:
+        return str(ListToken(name, now_ns, keys_of_rows[number], rows[number]["trace_id"], before))
+
+    has_next, has_previous = (
+        (bool(rows), goes_on) if is_before else (goes_on, token is not None and bool(rows))
     )
+    return TracePage(
+        rows,
+        more=has_next,
+        not_listed=None if told is None else told.decode(),
+        next_page=page_at(-1, before=False) if has_next else None,
+        previous_page=page_at(0, before=True) if has_previous else None,
+    )
+
+
+def _behind(keys: Sequence[tuple[str, str, bool]]) -> str:
+    """Return the condition of rows that come behind one: its columns in order, with values and whether they fall."""
+    column, value, falls = keys[0]
+    behind = f"{column} {'<' if falls else '>'} {value}"
+    return behind if len(keys) == 1 else f"({behind} OR ({column} = {value} AND {_behind(keys[1:])}))"
 
 
 def list_services(lake: Lake) -> list[str]:

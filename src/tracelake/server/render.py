@@ -138,6 +138,12 @@ def with_query(request: Request, **changed: int | str) -> str:
     return f"{url.path}?{url.query}"
 
 
+def with_page(request: Request, page: str) -> str:
+    """Return the address of another page of a list, by its token."""
+    url = request.url.remove_query_params("offset").include_query_params(page=page)
+    return f"{url.path}?{url.query}"
+
+
 def highlighted(excerpt: str) -> Markup:
     """Return an excerpt whose matches stand between [[ and ]] with these marked; everything is escaped."""
     return Markup(MATCH.sub(r"<mark>\1</mark>", str(escape(excerpt))))  # noqa: S704 escaped one call before

@@ -14,6 +14,9 @@ from tracelake.limits import QUOTED_MAX_CHARS, SEARCH_OFFSET_MAX_HITS
 _TOKEN: Final = re.compile(
     r"([0-9a-f]{8,64}|none)-(\d{1,9})-(\d{1,20})-([0-9a-f]{16})(?:-((?:s_)?[0-9a-f._]{3,400}))?", re.ASCII
 )
+_LIST_TOKEN: Final = re.compile(
+    r"([ab])_([0-9a-f]{16})_(\d{1,19})((?:_-?\d{1,40}){1,4})_([0-9a-f]{32})", re.ASCII
+)
 _NO_COMMIT: Final = "none"
 
 
@@ -33,6 +36,45 @@ class PageToken:
         """Return the token as text for addresses and commands."""
         newer = f"-{self.newer}" if self.newer else ""
         return f"{self.commit or _NO_COMMIT}-{self.offset}-{self.now_ns}-{self.search}{newer}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListToken:
+    """A page of a list: the keys of the row that it begins behind, or ends before, and which list it is.
+
+    Rows that arrive in the meantime move nothing, because a page begins at a row and not at a number.
+    """
+
+    name: str
+    """The list, by its filter and order."""
+    now_ns: int
+    """When the first page was asked for."""
+    keys: tuple[int, ...]
+    """The values by which the list is ordered."""
+    row_id: str
+    """The id of the row, which decides between equal keys."""
+    is_before: bool = False
+    """Whether the page ends before the row."""
+
+    def __str__(self) -> str:
+        """Return the token as text for addresses."""
+        side = "b" if self.is_before else "a"
+        return "_".join([side, self.name, str(self.now_ns), *map(str, self.keys), self.row_id])
+
+
+def read_list_token(text: str, name: str, keys: int) -> ListToken:
+    """Read a token of a list that has so many keys. Raises QueryError for what is none, or is one of another list."""
+    match = _LIST_TOKEN.fullmatch(text)
+    if match is None:
+        raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a list as it is.")
+    token = ListToken(
+        match[2], int(match[3]), tuple(map(int, match[4].split("_")[1:])), match[5], match[1] == "b"
+    )
+    if token.name != name or len(token.keys) != keys:
+        raise QueryError(
+            "this page is of another list; ask with the same filters and order, or without a page."
+        )
+    return token
 
 
 def name_of_search(*asked: str | None) -> str:
