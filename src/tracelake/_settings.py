@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     """Names that a server answers to, besides those of this machine and its address; `*` for any."""
     allowed_origins: tuple[str, ...] = ()
     """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
+    http_locations: tuple[str, ...] = ()
+    """Locations that requests to a server may name for sources and the archive: directories, prefixes of buckets, and
+    brokers such as `kafka://broker:9092`; `*` for any. By default the lake's own archive alone."""
     tls_cert: str | None = None
     """Path of the certificate of a server, and of those that vouch for it."""
     tls_key: str | None = None

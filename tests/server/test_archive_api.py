@@ -22,6 +22,7 @@ from tracelake.archive.archive import LakeArchive
 from tracelake.archive.retention import ARCHIVE_NOW_TAG, MALFORMED, RETENTION_TAG
 from tracelake.server.app import create_app
 from tracelake.server.archiving import Archiving
+from tracelake.server.guard import Allowed
 from tracelake.tracking.inbox import Inbox
 from tracelake.tracking.schema import trace_info
 
@@ -49,7 +50,8 @@ def archiving(hot: HotLake) -> Iterator[Archiving]:
 def client(hot: HotLake, archiving: Archiving, store: FaultyStore) -> Iterator[Client]:
     """Return a client of that server."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
-        yield Client(create_app(hot.lake, inbox, archiving=archiving))
+        allowed = Allowed(locations=[str(hot.path.parent / "repository")])
+        yield Client(create_app(hot.lake, inbox, archiving=archiving, allowed=allowed))
 
 
 @pytest.fixture(autouse=True)

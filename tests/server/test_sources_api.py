@@ -11,6 +11,7 @@ from tests.pipeline.spans import a_line, a_span
 from tests.server.client import Client
 from tests.server.test_metrics import scrape
 from tracelake.server.app import create_app
+from tracelake.server.guard import Allowed
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.inbox import Inbox
 
@@ -20,7 +21,7 @@ URL = "/api/v1/sources"
 def test_sources_are_changed_over_http(tmp_path: Path) -> None:
     """Added, paused, resumed and removed; errors are 400 in words; metrics have state, lag and what was taken."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake, closing(Inbox(lake.objects)) as inbox:
-        client = Client(create_app(lake, inbox))
+        client = Client(create_app(lake, inbox, allowed=Allowed(locations=[str(tmp_path / "in")])))
         assert client.get(URL).json() == {"sources": []}
         address = str(tmp_path / "in" / "*.jsonl")
         made = client.post(URL, json={"name": "drops", "address": address})

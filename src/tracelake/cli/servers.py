@@ -153,6 +153,7 @@ def _exposure(
     return Exposure(
         settings.allowed_hosts if allowed_host is None else allowed_host,
         settings.allowed_origins if allowed_origin is None else allowed_origin,
+        settings.http_locations,
         None if cert is None or key is None else Tls(cert, key),
     )
 

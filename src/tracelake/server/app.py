@@ -35,6 +35,7 @@ from tracelake.server.errors import status_of
 from tracelake.server.guard import Allowed, Guard, refusal_of
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.keys_api import keys_api
+from tracelake.server.locations import HttpLocations
 from tracelake.server.metrics import Requests, add_metrics
 from tracelake.server.mlflow_api import mlflow_api
 from tracelake.server.mlflow_search import mlflow_search
@@ -85,13 +86,13 @@ def create_app(
 ) -> FastAPI:
     """Return the application.
 
-    `beside` is the pipeline that runs beside the server. `segment_wait_s` is how long a request waits for others at
-    most.
+    `beside` is the server's pipeline. `segment_wait_s` is how long a request waits for others at most.
     `archiving` is the archive of the server; without, one that makes passes only where requests ask for them.
-    `allowed` says which names it answers to, and which sites may send traces; with `keys_demanded` nobody is let in
-    without a key, else nobody once the lake has one; and so with `openid`, by whose provider people sign in.
+    `allowed` says which names it answers to, which sites may send traces, and which locations requests may name.
+    With `keys_demanded`, or `openid` for sign-in by a provider, every request needs a key. Otherwise it needs one once
+    the lake has any.
     """
-    archiving = archiving or Archiving(lake)
+    archiving, allowed = archiving or Archiving(lake), allowed or Allowed()
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
@@ -104,7 +105,7 @@ def create_app(
         Guard,
         ring=ring,
         auditing=auditing,
-        allowed=allowed or Allowed(),
+        allowed=allowed,
         is_taken=lambda scope: any(each.matches(scope)[0] is Match.FULL for each in app.router.routes),
         error_page=error_page,
     )
@@ -114,16 +115,17 @@ def create_app(
     # For gRPC, which has a port of its own.
     app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
     # From here on no route has the lake but through its request.
+    locations = HttpLocations(lake.url, allowed.locations)
     sessions, lake = lake.sessions, LakeOfRequest.of(lake)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))
     app.include_router(versions_api(lake))
     app.include_router(transactions_api(lake))
-    app.include_router(sources_api(lake))
+    app.include_router(sources_api(lake, locations))
     app.include_router(pipeline_api(lake, beside))
     app.include_router(pipeline_pages(lake, beside, templates))
-    app.include_router(archive_api(lake, archiving))
+    app.include_router(archive_api(lake, archiving, locations))
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))
     # Before the reads, one of which has any trace id in the place of a name.

@@ -19,6 +19,7 @@ from tracelake.server.archive_reads import archive_overview, resolved_retention
 from tracelake.server.archiving import Archiving
 from tracelake.server.errors import status_of
 from tracelake.server.json_body import body_in_openapi, json_body
+from tracelake.server.locations import HttpLocations
 from tracelake.server.operations import ServerOperation
 from tracelake.server.params import Limit, Text
 
@@ -60,11 +61,11 @@ class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workspace: str | None = None
 
 
-def archive_api(lake: Lake, archiving: Archiving) -> APIRouter:
+def archive_api(lake: Lake, archiving: Archiving, locations: HttpLocations) -> APIRouter:
     """Return the routes of the JSON API for the archive."""
     router = APIRouter(prefix=OVERVIEW)
     _add_reads(router, lake, archiving)
-    _add_retention(router, lake)
+    _add_retention(router, lake, locations)
     _add_operations(router, archiving)
     return router
 
@@ -101,7 +102,7 @@ def _add_reads(router: APIRouter, lake: Lake, archiving: Archiving) -> None:
         return json_response(archiving.operations.get(operation_id).to_dict())
 
 
-def _add_retention(router: APIRouter, lake: Lake) -> None:
+def _add_retention(router: APIRouter, lake: Lake, locations: HttpLocations) -> None:
     @router.get(
         "/retention", summary="How the lake archives, and how long traces of each experiment stay hot"
     )
@@ -120,6 +121,9 @@ def _add_retention(router: APIRouter, lake: Lake) -> None:
                 raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
             lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
             return json_response(resolved_retention(lake))
+        location = body.location and body.location.rstrip("/")
+        if location and location != lake.archive.settings().location:
+            locations.check_repository(location)
         lake.archive.configure(
             retention=retention,
             layout=body.layout,

@@ -11,7 +11,8 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.access.openid import OpenId
 from tracelake.lake.lake import Lake
-from tracelake.server.guard import LOCAL_HOSTS
+from tracelake.server.guard import LOCAL_HOSTS, Allowed
+from tracelake.server.locations import HttpLocations
 from tracelake.server.names import allowed_host, allowed_origin
 from tracelake.server.tls import Tls
 from tracelake.storage.descriptors import raise_limit
@@ -25,6 +26,8 @@ class Exposure:
     """Names that it answers to, besides those of this machine; `*` for any."""
     origins: Sequence[str] = ()
     """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
+    locations: Sequence[str] = ()
+    """Directories, prefixes of buckets and brokers that requests may name; `*` for any. See `locations`."""
     tls: Tls | None = None
     openid: OpenId | None = None
     """How people sign in, where that is by a provider too."""
@@ -62,11 +65,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
-    """Raises UsageError where others reach it and nobody could show a key; or TLS, signing in, a name cannot work."""
+    """Raise UsageError if others reach it and there is no key, or a name, a location, TLS or sign-in cannot work."""
     for name in exposure.hosts:
         allowed_host(name)
     for site in exposure.origins:
         allowed_origin(site)
+    HttpLocations(lake.url, exposure.locations)
     if exposure.tls is not None:
         exposure.tls.check()
     if exposure.openid is not None:
@@ -79,9 +83,10 @@ def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
         )
 
 
-def hosts_of(host: str, exposure: Exposure) -> list[str]:
-    """Return the names that the server answers to: those of this machine, its address, and what is named."""
-    return [*LOCAL_HOSTS, authority_of(host), *exposure.hosts]
+def allowed_of(host: str, exposure: Exposure) -> Allowed:
+    """Return what requests may name; of names those of this machine, the address, and the configured ones."""
+    hosts = [*LOCAL_HOSTS, authority_of(host), *exposure.hosts]
+    return Allowed(hosts, exposure.origins, exposure.locations)
 
 
 def authority_of(host: str) -> str:

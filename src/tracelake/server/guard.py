@@ -8,7 +8,7 @@ of who signed in, which counts for what a page of this server asks for alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import quote
@@ -44,10 +44,11 @@ _SAFE: Final = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Allowed:
-    """Names that the server answers to, and the sites whose pages may send traces."""
+    """Names that the server answers to, sites whose pages may send traces, and locations that requests may name."""
 
     hosts: Collection[str] = LOCAL_HOSTS
     origins: Collection[str] = field(default_factory=tuple)
+    locations: Sequence[str] = ()
 
 
 class Guard:

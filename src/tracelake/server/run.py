@@ -20,9 +20,8 @@ from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archiving import Archiving
 from tracelake.server.beside import Beside, PipelineThread
 from tracelake.server.connections import Connection
-from tracelake.server.exposure import Exposure, authority_of, check_exposed, hosts_of, is_loopback, listen
+from tracelake.server.exposure import Exposure, allowed_of, authority_of, check_exposed, is_loopback, listen
 from tracelake.server.grpc_door import GrpcDoor
-from tracelake.server.guard import Allowed
 from tracelake.server.handshakes import Handshakes
 from tracelake.server.indexing import IndexingAhead
 from tracelake.server.log_rate import once_per_second
@@ -88,7 +87,7 @@ def serve(
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
         queue = stack.enter_context(closing(_queue(lake, hot_tier, segment_max_bytes)))
         archiving.start()
-        allowed, demanded = Allowed(hosts_of(host, exposure), exposure.origins), not is_loopback(host)
+        allowed, demanded = allowed_of(host, exposure), not is_loopback(host)
         app = create_app(lake, queue, beside, segment_wait_s, archiving, allowed, demanded, exposure.openid)
         after_drain.callback(app.state.auditing.close)
         grpc_door = None if grpc_port is None else _grpc_door(app.state.otlp, host, grpc_port, exposure.tls)

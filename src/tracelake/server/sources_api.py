@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Response
 from tracelake.lake.lake import Lake
 from tracelake.server.api import json_response
 from tracelake.server.json_body import body_in_openapi, json_body
+from tracelake.server.locations import HttpLocations
 
 
 class NewSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on: bool = True
 
 
-def sources_api(lake: Lake) -> APIRouter:
+def sources_api(lake: Lake, locations: HttpLocations) -> APIRouter:
     """Return the routes of the JSON API for sources."""
     router = APIRouter(prefix="/api/v1/sources")
 
@@ -39,6 +40,7 @@ def sources_api(lake: Lake) -> APIRouter:
         openapi_extra=body_in_openapi(NewSource),
     )
     def add(body: Annotated[NewSource, Depends(json_body(NewSource))]) -> Response:
+        locations.check_source(body.address)
         return json_response({"source": lake.sources.add(body.name, body.address)}, 201)
 
     @router.post(
