@@ -70,6 +70,21 @@ def pipeline_explain(
         out.print(render_journal.parts(account))
 
 
+@pipeline_app.command("repair", epilog=examples("tracelake pipeline repair 17"))
+def pipeline_repair(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Repair damaged journal records of a committed transaction, so that pipelines go on.
+
+    Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves what its records said."""
+    with opened(lake) as open_lake:
+        done = open_lake.journal.repair(transaction)
+    if as_json:
+        print_json({"transaction": transaction, "repaired": done})
+    else:
+        console().print(plain(done), soft_wrap=True)
+
+
 @pipeline_app.command("replay", epilog=examples("tracelake pipeline replay 17"))
 def pipeline_replay(
     transaction: TransactionArgument,

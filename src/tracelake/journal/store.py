@@ -141,6 +141,35 @@ class Journal:
                     self._store.erase(partition, beginning)
                 start = f"{begin}~"
 
+    def steps_before_damage(self, transaction: int) -> tuple[Step, ...]:
+        """Return the steps of a transaction before its seal, or before the first record that is damaged or gone."""
+        steps: list[Step] = []
+        while True:
+            try:
+                record = self._get(transaction, len(steps))
+            except FormatError:
+                raise
+            except DamageError:
+                return tuple(steps)
+            if not isinstance(record, Step) or (record.transaction, record.number) != (
+                transaction,
+                len(steps),
+            ):
+                return tuple(steps)
+            steps.append(record)
+
+    def replace_damaged_seal(self, seal: Seal, number: int) -> bool:
+        """Write a seal behind so many steps where a damaged record stands, or none; False if that has changed."""
+        key = record_key(seal.transaction, number)
+        entry = self._store.get(self._partition, key)
+        expected = ABSENT if entry is None else entry.version
+        value = to_bytes(seal)
+        outcome = self._store.set_if(self._partition, key, value, expected)
+        settled = settle(
+            self._store, self._partition, key, outcome, is_mine=lambda there: there.value == value
+        )
+        return isinstance(settled, Done)
+
     def _floor(self) -> tuple[int, Expected]:
         entry = self._store.get(self._partition, _FLOOR)
         if entry is None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from tracelake._errors import DamageError, FormatError, TrimmedError
 from tracelake.journal.model import Step
+from tracelake.journal.repair import repairable
 from tracelake.journal.store import Journal
 from tracelake.results import Finding
 from tracelake.storage import KeyValueStore
@@ -49,7 +50,8 @@ def check_transactions(
         except TrimmedError:
             continue
         except DamageError as error:
-            find("damaged", t, str(error))
+            is_repairable = t not in aside and not isinstance(error, FormatError)
+            find("damaged", t, f"{error} {repairable(t)}" if is_repairable else str(error))
             continue
         if recorded.step is None or recorded.seal is None:
             missing.append(t)
@@ -63,7 +65,8 @@ def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
     for _, several in groupby(enumerate(transactions), lambda numbered: numbered[1] - numbered[0]):
         stretch = [t for _, t in several]
         if len(stretch) == 1:
-            yield Finding("missing", "journal", _name(stretch[0]), f"it is {_MISSING}")
+            detail = f"it is {_MISSING}. {repairable(stretch[0])}"
+            yield Finding("missing", "journal", _name(stretch[0]), detail)
             continue
         detail = f"they are {_MISSING}"
         if stretch[0] == 0:

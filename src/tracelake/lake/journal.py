@@ -8,6 +8,7 @@ from itertools import islice
 from tracelake._errors import DamageError, NotFoundError, TracelakeError, TrimmedError, UsageError
 from tracelake.journal.model import Aside, OffsetRange, RecordedRange, Segment, SegmentRun
 from tracelake.journal.receipts import OutputReceipts, PublishReceipt, PublishReceipts
+from tracelake.journal.repair import repair
 from tracelake.journal.store import Journal, TransactionRecord
 from tracelake.lake.journal_results import (
     InputInfo,
@@ -135,6 +136,37 @@ class LakeJournal:
         if difference is not None and step.transform != TRANSFORM:
             difference += f" (shaped by version {step.transform} of the code, and this is {TRANSFORM})"
         return ReplayReport(transaction, tuple(sources), difference)
+
+    def repair(self, transaction: int) -> str:
+        """Repair damaged journal records of a committed transaction; return what was done.
+
+        A torn seal is written again from the steps and the commit. If a step is torn, the journal forgets the
+        transaction and all before it: they stay committed, and which inputs they read is no longer known.
+
+        Raises UsageError if the records are whole; DamageError if no commit proves what they said.
+        """
+        damaged = self._readable(transaction)[1] or "its records are not whole."
+        stop = self._upper()
+        commits = self._commits(transaction + 1) if 0 <= transaction < stop else iter(())
+        commit = next((commit for t, (_, commit) in commits if t == transaction), None)
+        if commit is None:
+            raise DamageError(
+                f"transaction {transaction} has no commit, so nothing proves what its records said: {damaged} "
+                "Nothing was changed."
+            )
+        if SET_ASIDE in commit.metadata:
+            raise DamageError(
+                f"transaction {transaction} was set aside, and its commit does not say which inputs must be offered "
+                f"again: {damaged} Nothing was changed."
+            )
+        counts = Counts.from_metadata(commit.metadata)
+        spans = counts.new + counts.replaced + counts.repeated
+        if repair(self._journal, transaction, commit.created_at, spans) == "seal":
+            return f"The seal of transaction {transaction} was written again from its steps and its commit."
+        return (
+            f"The journal has forgotten transaction {transaction} and all before it. They stay committed; which inputs "
+            "they read is no longer known. Inputs that still exist may be read again, as repeats."
+        )
 
     def _upper(self) -> int:
         head = self._opened.repository.head()

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Sequence
 from functools import partial
 
-from tracelake._errors import DamageError, StorageError, TrimmedError
+from tracelake._errors import DamageError, FormatError, StorageError, TrimmedError
 from tracelake.journal.model import Aside, ReadRange, RecordedInput, Step, Suspect
+from tracelake.journal.repair import repairable
 from tracelake.journal.runs import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.journal.suspects import Suspects, on_commit, on_stay, on_transaction, suspects_of
@@ -38,11 +39,13 @@ class Settling:
             step, aside = self._journal.read(t).step, self._journal.aside(t)
         except TrimmedError:
             return []  # long ago: nothing below the floor is left to let go
+        except FormatError:
+            raise
+        except DamageError as error:
+            raise DamageError(f"{error} {repairable(t)}") from error
         if step is None:
             self._journal.check_format()
-            raise DamageError(
-                f"transaction {t} is committed, and the journal has no record of it. Restore the journal."
-            )
+            raise DamageError(f"the journal has no record of transaction {t}. {repairable(t)}")
         # Its commit says which it was: a peer may have published all of it before it could be set aside.
         if aside is not None and self._outputs.was_set_aside(t):
             return self._keep(aside, step)
