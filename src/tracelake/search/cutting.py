@@ -45,7 +45,7 @@ _BETWEEN_SPACES: Final = re.compile(
 _SPACED_RUN: Final = re.compile(r"[^\W_]+")
 _OTHER_WIDTH: Final = re.compile("[\ufb00-\ufb06\uff01-\uff9f\uffa0-\uffdc]+")
 """Ligatures of Latin letters, full-width ASCII, half-width kana and Hangul."""
-_SYMBOLS: Final = frozenset(("Sc", "Sk", "Sm", "So", "Cn", "Co", "Cs"))
+_SYMBOLS: Final = frozenset(("Sc", "Sm", "So", "Cn", "Co", "Cs"))
 _NO_LETTER: Final = re.compile(r"[\W_]")
 BETWEEN_RUNS: Final = "".join(letter for letter in map(chr, range(128)) if not letter.isalnum())
 """Characters of ASCII that are in no run of letters and digits."""
