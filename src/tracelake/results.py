@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Row: TypeAlias = dict[str, Any]
 """One row of a table; maps are dicts, lists are lists, column names as in docs/reference/tables.md."""
@@ -330,6 +330,15 @@ class ExportReport:
     bytes: int
 
 
+SERVER_KINDS: Final = ("SERVER", "CONSUMER")
+"""Kinds of the receiving side of a call. With Zipkin's B3 headers, both sides of a call share one span id."""
+
+
+def is_server_side(span: Mapping[str, Any]) -> bool:
+    """Whether a row is on the receiving side of a call, which is part of its key."""
+    return span.get("kind") in SERVER_KINDS
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """All spans of one trace, and its row of table `traces`."""
@@ -342,16 +351,17 @@ class Trace:
     def walk(self) -> Iterator[tuple[int, Row]]:
         """Yield (depth, span) parents first, siblings by start time; an orphan stands at depth 0.
 
+        A client and a server span may share one id. The server span is then the child of the client span. A span with
+        that parent id is the child of the server span if both have the same service, else of the client span.
+
         Spans that form a cycle come last, at depth 0, so that every span is yielded once.
         """
-        own = {(span.get("workspace"), span["span_id"]): place for place, span in enumerate(self.spans)}
-        any_of = {span["span_id"]: place for place, span in reversed(list(enumerate(self.spans)))}
+        clients, servers = _Places(), _Places()
+        for place, span in enumerate(self.spans):
+            (servers if is_server_side(span) else clients).add(place, span)
         children: dict[int | None, list[int]] = {}
         for place, span in enumerate(self.spans):
-            # A parent may be of another workspace; where several have one, it is the own.
-            parent = span["parent_span_id"]
-            above = own.get((span.get("workspace"), parent), any_of.get(parent))
-            children.setdefault(above, []).append(place)
+            children.setdefault(self._place_above(span, clients, servers), []).append(place)
         seen: set[int] = set()
         stack = [(0, place) for place in reversed(children.get(None, []))]
         while stack:
@@ -360,6 +370,34 @@ class Trace:
             yield depth, self.spans[place]
             stack.extend((depth + 1, child) for child in reversed(children.get(place, [])))
         yield from ((0, span) for place, span in enumerate(self.spans) if place not in seen)
+
+    def _place_above(self, span: Row, clients: _Places, servers: _Places) -> int | None:
+        """Return the place of the parent of a span, None for a root or an orphan."""
+        workspace, parent = span.get("workspace"), span["parent_span_id"]
+        if is_server_side(span) and (client := clients.find(workspace, span["span_id"])) is not None:
+            return client
+        client, server = clients.find(workspace, parent), servers.find(workspace, parent)
+        if client is None or server is None:
+            return server if client is None else client
+        own = {place for place in (client, server) if self.spans[place].get("workspace") == workspace}
+        if len(own) == 1:
+            return own.pop()
+        return server if span.get("service") == self.spans[server].get("service") else client
+
+
+class _Places:
+    """Places of the spans of one side in a trace, by id: first those of the same workspace, else of any."""
+
+    def __init__(self) -> None:
+        self._own: dict[tuple[str | None, str], int] = {}
+        self._any: dict[str, int] = {}
+
+    def add(self, place: int, span: Row) -> None:
+        self._own[span.get("workspace"), span["span_id"]] = place
+        self._any.setdefault(span["span_id"], place)
+
+    def find(self, workspace: str | None, span_id: str | None) -> int | None:
+        return None if span_id is None else self._own.get((workspace, span_id), self._any.get(span_id))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from sqlalchemy import update
 
 import tracelake
 from tests.broken import Broken, assert_caught
+from tests.pipeline.spans import a_span, a_table
 from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
@@ -150,6 +151,25 @@ def test_w11_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
 
     check()
     assert_caught(Broken("the key", standing_places, "by {claims.KEY} order", "by span_id order"), check)
+
+
+def test_both_sides_of_a_call_stand() -> None:
+    """A client and a server span with one id stand both, and each by its own greatest claim."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    client, again, server = (
+        a_table(a_span(0, 0, end=end, kind=kind)) for end, kind in ((5, 3), (6, 3), (9, 2))
+    )
+    for tables in (
+        [client, server],
+        [server, client, server],
+        [again, server, client],
+        [client, again, server],
+    ):
+        rows = standing(tables).sort_by("kind").select(["kind", "end_ns"]).to_pylist()
+        end = 6 if any(each is again for each in tables) else 5
+        assert rows == [{"kind": "CLIENT", "end_ns": end}, {"kind": "SERVER", "end_ns": 9}]
+        assert isinstance(standing(tables), pa.Table)
 
 
 def test_standing_is_what_the_rule_says() -> None:

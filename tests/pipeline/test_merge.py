@@ -133,6 +133,44 @@ def test_w11_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
         assert (trace["workspace"], trace["span_count"], trace["end_ns"]) == ("a", 2, 99)
 
 
+def test_sides_of_a_call_have_rows_of_their_own(tmp_path: Path) -> None:
+    """A client and a server span with one id are two rows, by one transaction or several, in any order."""
+    client, server = (a_span(0, 0, end=end, kind=kind) for end, kind in ((10, 3), (99, 2)))
+    several: dict[str, list[tuple[dict[str, Any], ...]]] = {
+        "one": [(client, server)],
+        "other": [(server, client, client)],
+        "two": [(client,), (server,)],
+        "back": [(server,), (client, server)],
+    }
+    for name, orders in several.items():
+        bucket = Bucket(tmp_path / name)
+        for spans in orders:
+            bucket.apply(*spans)
+        assert counts(bucket.apply(client, server)) == (0, 0, 2)
+        assert counts(bucket.apply(a_span(0, 0, end=20, kind=4))) == (
+            0,
+            1,
+            0,
+        )  # a producer is on the client's side
+        assert counts(bucket.apply(a_span(0, 0, end=100, kind=5))) == (
+            0,
+            1,
+            0,
+        )  # a consumer is on the server's
+        rows = bucket.rows("spans")
+        assert sorted((row["kind"], row["end_ns"]) for row in rows) == [("CONSUMER", 100), ("PRODUCER", 20)]
+        (trace,) = bucket.rows("traces")
+        assert (trace["span_count"], trace["end_ns"]) == (2, 100)
+
+
+def test_row_ids_of_both_sides_are_the_same_for_any_order() -> None:
+    """A replay that reads the two sides of a call in another order gives them the row ids that they had."""
+    claimed = [a_table(a_span(0, 0, kind=kind)) for kind in (3, 2)]
+    for order in ((0, 1), (1, 0)):
+        rows = taken([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
+        assert with_row_ids(rows, 0, 0, 1).sort_by("_row_id")["kind"].to_pylist() == ["CLIENT", "SERVER"]
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 def test_w11_row_ids_are_the_same_for_any_order_of_claims(order: tuple[int, ...]) -> None:
     """W11: a replay reads in another order, and its rows have the ids that an index part of before points at."""

@@ -14,7 +14,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.server.otlp_requests import export_request
-from tracelake.lake.hot import HotTier
+from tracelake.lake import hot
 from tracelake.server.app import create_app
 from tracelake.tables.commit_view import CommitView
 from tracelake.tasks.runners import InProcess
@@ -124,7 +124,7 @@ def test_each_team_keeps_its_own_row(teams: Teams) -> None:
     check(teams, "second", "fourth")  # archived, and late beside it
     check_tiers(teams)
     assert_caught(
-        Broken("each its tier", HotTier._both, "(str(of), str(span))", f'("{A}", str(span))'),
+        Broken("each its tier", hot._key_of, 'span["workspace"]', f'"{A}"'),
         lambda: check_tiers(teams),
     )
     teams.commit()

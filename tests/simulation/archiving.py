@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from sqlalchemy import Connection
 
 from tests.simulation.scenarios import require
@@ -190,14 +190,23 @@ class RefusedSpanError(Exception):
     """The trace is archived."""
 
 
+_KEYS: Final = (("a", Span.SPAN_KIND_CLIENT), ("b", Span.SPAN_KIND_CLIENT), ("b", Span.SPAN_KIND_SERVER))
+
+
 def payload_of(number: int, span: int) -> bytes:
-    """Return a request of one span. Spans 0 and 1 have the same ids, in two workspaces, and so have 2 and 3 (W11)."""
+    """Return a request of one span.
+
+    Spans 0, 1 and 2 have the same ids: 0 and 1 in two workspaces (W11), 1 and 2 on the two sides of a call. So have 3,
+    4 and 5.
+    """
     data = TracesData()
     resource = data.resource_spans.add()
-    resource.resource.attributes.add(key="tracelake.workspace").value.string_value = "ab"[span % 2]
+    workspace, kind = _KEYS[span % 3]
+    resource.resource.attributes.add(key="tracelake.workspace").value.string_value = workspace
     resource.scope_spans.add().spans.add(
         trace_id=bytes.fromhex(trace_id(number)),
-        span_id=bytes([span // 2 + 1] * 8),
+        span_id=bytes([span // 3 + 1] * 8),
+        kind=kind,
         name=str(span),
         start_time_unix_nano=1,
     )
@@ -209,7 +218,8 @@ def pairs_in(data: bytes) -> set[tuple[int, int]]:
     return {
         (
             int.from_bytes(span.trace_id) - 1,
-            2 * (span.span_id[0] - 1) + "ab".index(group.resource.attributes[0].value.string_value),
+            3 * (span.span_id[0] - 1)
+            + _KEYS.index((group.resource.attributes[0].value.string_value, span.kind)),
         )
         for group in TracesData.FromString(data).resource_spans
         for scope in group.scope_spans

@@ -35,6 +35,25 @@ def spark(shared_spark: Spark) -> SparkSession:
     return session
 
 
+def test_both_sides_of_a_call_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A client and a server span with one id are two rows for Spark, Polars and DuckDB, also where one is asked for."""
+    with tracelake.init(tmp_path / "lake", buckets=2) as lake:
+        for kind in (3, 2):
+            file = tmp_path / f"{kind}.jsonl"
+            file.write_bytes(a_line(a_span(0, 0, kind=kind), service=f"service-{kind}"))
+            lake.ingest(file, runner=InProcess())
+        frame = read(spark, lake, "spans")
+        both = [("CLIENT", "service-3"), ("SERVER", "service-2")]
+        assert sorted(frame.select("kind", "service").collect()) == both
+        assert frame.where("kind = 'SERVER'").select("service").collect() == [("service-2",)]
+        assert read(spark, lake, "traces").select("span_count").collect() == [(2,)]
+        assert sorted(lake.table("spans").to_polars().select("kind", "service").rows()) == both
+        assert sorted(lake.sql("select kind, service from spans").to_pydict()["service"]) == [
+            "service-2",
+            "service-3",
+        ]
+
+
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     """Return a lake with the real data, and a span of its own that was replaced since."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
+import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
+from tracelake.tables import traces
 from tracelake.tables.scan import connection
 from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
 
@@ -25,30 +28,38 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "session_id": (None, "s", "t"),
     "user_id": (None, "u", "v"),
 }
-KEYS = [(span_id, workspace) for span_id in ("0a", "5b", "ff") for workspace in ("default", "other")]
+KEYS = [
+    (span_id, workspace, kind)
+    for span_id in ("0a", "5b")
+    for workspace in ("default", "other")
+    for kind in ("CLIENT", "SERVER")
+]
 FIELDS = pa.schema([SPANS.field(name).with_nullable(True) for name in SPAN_COLUMNS])
 
 
 def alike() -> None:
     """Check generated traces."""
     chance = random.Random(3)
-    traces = [
+    spans_by_trace = [
         [
             {
                 "trace_id": f"{number:032x}",
                 "span_id": span_id,
                 "workspace": workspace,
+                "kind": kind,
                 **{name: chance.choice(of) for name, of in VALUES.items()},
             }
-            for span_id, workspace in chance.sample(KEYS, chance.randint(1, 4))
+            for span_id, workspace, kind in chance.sample(KEYS, chance.randint(1, 4))
         ]
         for number in range(1_000)
     ]
-    rows = pa.Table.from_pylist([span for spans in traces for span in spans], FIELDS)
+    rows = pa.Table.from_pylist([span for spans in spans_by_trace for span in spans], FIELDS)
     with connection() as db:
         db.register("spans_of_all", rows)
         table = db.sql(aggregate_sql("spans_of_all", 0)).to_arrow_table()
-    assert [summed(spans) for spans in traces] == table.drop_columns([TRANSACTION_FIELD.name]).to_pylist()
+    assert [summed(spans) for spans in spans_by_trace] == table.drop_columns(
+        [TRANSACTION_FIELD.name]
+    ).to_pylist()
 
 
 def test_it_is_the_same_row() -> None:
@@ -63,3 +74,5 @@ def test_it_is_the_same_row() -> None:
         Broken("durations stop", summed, "_within(end_ns - start_ns)", "end_ns - start_ns"),
     ):  # fmt: skip
         assert_caught(broken, alike)
+    with mock.patch.object(traces, "is_server_side", return_value=False), pytest.raises(AssertionError):
+        alike()  # ties go by the side

@@ -550,6 +550,50 @@ def test_a_busy_file_is_not_a_damaged_one(store: TrackingStore, monkeypatch: pyt
         list(check_store(store, ()))
 
 
+def both_sides() -> TracedRequest:
+    """Return a request with a client and a server span that share one id."""
+    data = pb.TracesData()
+    scope = data.resource_spans.add().scope_spans.add()
+    for kind in (pb.Span.SPAN_KIND_CLIENT, pb.Span.SPAN_KIND_SERVER):
+        scope.spans.add(trace_id=bytes.fromhex(trace_id(1)), span_id=(1).to_bytes(8), kind=kind)
+    body = data.SerializeToString()
+    return TracedRequest("protobuf", body, take_apart("protobuf", body))
+
+
+def test_both_sides_of_a_call_have_columns(store: TrackingStore) -> None:
+    """A client and a server span with one id, in one request, have a row each; a repeat is counted once."""
+    store.write([both_sides()])
+    store.write([both_sides()])
+    assert Uncommitted(store).spans_known(trace_id(1)) == 2
+    with store.database.reading() as connection:
+        kinds = (
+            connection.execute(select(spans.c.kind).order_by(spans.c.sequence, spans.c.kind)).scalars().all()
+        )
+    assert kinds == ["CLIENT", "SERVER"] * 2
+    assert list(check_store(store, ())) == []
+
+
+def test_columns_of_sides_are_verified(store: TrackingStore) -> None:
+    """Columns of one side are enough, as before revision 0007; none, or those of an absent side, are a finding."""
+    store.write([both_sides()])
+    with store.database.writing() as connection:
+        connection.execute(spans.delete().where(spans.c.kind == "SERVER"))
+    assert list(check_store(store, ())) == []
+    with store.database.writing() as connection:
+        connection.execute(spans.delete())
+    (found,) = check_store(store, ())
+    assert "other spans" in found.detail
+
+
+def test_columns_of_an_absent_side_are_found(store: TrackingStore) -> None:
+    """A kind that turns into one of the other side differs from the payload."""
+    store.write([request((1, 1))])
+    with store.database.writing() as connection:
+        connection.execute(update(spans).values(kind="SERVER"))
+    (found,) = check_store(store, ())
+    assert "lacks a client or a server span" in found.detail
+
+
 def test_the_session_of_a_trace_is_the_first_that_is_not_empty(store: TrackingStore) -> None:
     """A span with an empty session or user does not hide the session or user of a later span of its trace."""
     data = pb.TracesData()

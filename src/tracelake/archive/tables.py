@@ -24,12 +24,14 @@ from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
 from tracelake.otlp.size import rows_bytes
-from tracelake.pipeline.claims import COLUMNS, KEY, ORDER, without_repeats
+from tracelake.pipeline.claims import COLUMNS, KEY, KEY_COLUMNS, ORDER, without_repeats
 from tracelake.tracking.schema import LAKE_LOCATION
 
 _BY_IDS: Final[Sequence[tuple[str, Literal["ascending"]]]] = (
     ("trace_id", "ascending"),
     ("span_id", "ascending"),
+    ("workspace", "ascending"),
+    ("kind", "ascending"),
 )
 _TOO_LARGE: Final = (
     f"its rows take more than {TRACE_ROWS_MAX_BYTES:,} bytes, with resource and scope at each of its spans; layouts "
@@ -37,11 +39,11 @@ _TOO_LARGE: Final = (
 )
 _MEASURES = ", ".join(part.split()[0] for part in ORDER.split(", "))
 _MISSING = f"""
-with wanted as (select {KEY}, {COLUMNS} from snapshot),
+with wanted as (select {KEY_COLUMNS}, {COLUMNS} from snapshot),
      greatest as (
          select * from wanted
          qualify row_number() over (partition by {KEY} order by {ORDER}) = 1),
-     measured as (select {KEY}, {COLUMNS} from stored),
+     measured as (select {KEY_COLUMNS}, {COLUMNS} from stored),
      held as (select {KEY}, row({_MEASURES}) as claim from measured)
 select g.trace_id, count(*) filter (where h.claim is null), count(*) filter (where h.claim < row({_MEASURES}))
 from greatest g left join held h using ({KEY})

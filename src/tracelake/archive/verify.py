@@ -17,7 +17,7 @@ from tracelake.archive.protocol import LIVE
 from tracelake.archive.rows import is_still_at
 from tracelake.archive.settings import read_settings
 from tracelake.limits import TRACKING_NAME_MAX_CHARS, VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
-from tracelake.pipeline.claims import KEY
+from tracelake.pipeline.claims import KEY, KEY_COLUMNS
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tables.built_in import TABLE_SPANS
@@ -152,8 +152,8 @@ def check_tables(claims: list[pa.RecordBatch], view: CommitView) -> Iterator[Fin
     with duckdb_connection() as db:
         db.register("claims", pa.Table.from_batches(claims))
         missing = db.sql(
-            f"select trace_id, count(*) from (select distinct * from claims) "
-            f"anti join (select * replace ({_AS_STORED} as workspace) from ({table})) using ({KEY}) "
+            f"select trace_id, count(*) from (select distinct {KEY_COLUMNS} from claims) anti join "
+            f"(select {KEY_COLUMNS} from (select * replace ({_AS_STORED} as workspace) from ({table}))) using ({KEY}) "
             f"group by trace_id order by trace_id limit {VERIFY_ALIKE_MAX}"
         ).fetchall()
     for trace_id, count in missing:

@@ -97,14 +97,18 @@ def check_notes(what: str, texts: Iterable[str]) -> None:
         )
 
 
-def example_id(trace_id: str, span_id: str, workspace: str) -> str:
+def example_id(trace_id: str, span_id: str, workspace: str, is_server: bool) -> str:
     """Return the id of the example that a span makes: always the same, so that it is there once.
 
-    Of the default workspace it is both ids. Another may have any name, of which a hash is taken.
+    Of the default workspace it is both ids. Another may have any name, of which a hash is taken. A span on the server
+    side adds `-server`, because a client span may have the same ids.
     """
+    side = "-server" if is_server else ""
     if workspace == WORKSPACE_DEFAULT:
-        return f"{trace_id}-{span_id}"
-    return f"{trace_id}-{span_id}-{hashlib.sha256(encode_text('workspace', workspace)).hexdigest()[:16]}"
+        return f"{trace_id}-{span_id}{side}"
+    return (
+        f"{trace_id}-{span_id}-{hashlib.sha256(encode_text('workspace', workspace)).hexdigest()[:16]}{side}"
+    )
 
 
 def spec_path(name: str) -> str:

@@ -10,18 +10,18 @@ from tracelake._errors import NotFoundError, UsageError
 from tracelake.datasets.model import Example, Provenance, example_id
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
-from tracelake.results import Row
+from tracelake.results import SERVER_KINDS, Row, is_server_side
 from tracelake.shards.rows import literal
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.table import to_rows
 
-Key: TypeAlias = tuple[str, str, str]
-"""Trace id, span id and workspace."""
-_KEY: Final = ("trace_id", "span_id", "workspace")
+Key: TypeAlias = tuple[str, str, str, bool]
+"""Trace id, span id and workspace, and whether the span is on the server side."""
+_KEY: Final = ("trace_id", "span_id", "workspace", "kind")
 _COLUMNS: Final = (*_KEY, "input", "output", "service", "name", "model")
 _KEPT: Final = ("service", "name", "model")
 """Columns that become metadata of an example."""
-_ORDER: Final = "start_ns, trace_id, span_id, workspace"
+_ORDER: Final = "start_ns, trace_id, span_id, workspace, kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Selection:
         """Return the spans in a view, each once. Raises NotFoundError for an id that is not there, QueryError."""
         if self.search is not None:
             hits = view.search(self.search, self.where, self.limit)
-            return [(hit.trace_id, hit.span_id, hit.workspace) for hit in hits]
+            return [(hit.trace_id, hit.span_id, hit.workspace, hit.kind in SERVER_KINDS) for hit in hits]
         if self.where is not None:
             return _matching(view, f"({self.where}\n) and coalesce(input, output) is not null", self.limit)
         if self.traces:
@@ -65,14 +65,14 @@ class Selection:
             first = next((span for span in walk if _has_text(span)), walk[0])
             return [_key_of(first)]
         keys = [_key_of(span) for span in trace.spans if span["span_id"] in self.spans]
-        missing = set(self.spans) - {span_id for _, span_id, _ in keys}
+        missing = set(self.spans) - {span_id for _, span_id, *_ in keys}
         if len(self.traces) == 1 and missing:
             raise NotFoundError(f"trace {trace.trace_id} has no span {min(missing)}.")
         return keys
 
     def _everywhere(self, view: CommitView) -> list[Key]:
         keys = _matching(view, f"span_id in ({', '.join(map(literal, self.spans))})", DATASET_ADD_MAX)
-        if missing := set(self.spans) - {span_id for _, span_id, _ in keys}:
+        if missing := set(self.spans) - {span_id for _, span_id, *_ in keys}:
             raise NotFoundError(
                 f"no span {min(missing)!r} in this lake. `tracelake search` finds ids by text."
             )
@@ -81,7 +81,7 @@ class Selection:
 
 def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
     table = view.table("spans").to_arrow(list(_KEY), where, _ORDER, limit)
-    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return [_key_of(row) for row in table.to_pylist()]
 
 
 def examples(
@@ -102,7 +102,7 @@ def examples(
 
 
 def _key_of(span: Row) -> Key:
-    return span["trace_id"], span["span_id"], span["workspace"]
+    return span["trace_id"], span["span_id"], span["workspace"], is_server_side(span)
 
 
 def _has_text(span: Row) -> bool:
@@ -110,10 +110,11 @@ def _has_text(span: Row) -> bool:
 
 
 def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
-    trace_id, span_id, workspace = _key_of(row)
+    trace_id, span_id, workspace, is_server = _key_of(row)
     of = {} if workspace == WORKSPACE_DEFAULT else {"workspace": workspace}
+    of |= {"kind": row["kind"]} if is_server else {}
     return Example(
-        id=example_id(trace_id, span_id, workspace),
+        id=example_id(trace_id, span_id, workspace, is_server),
         input=row["input"],
         expected_output=row["output"],
         metadata={name: row[name] for name in _KEPT if row[name]} | of | dict(metadata),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -26,7 +26,7 @@ from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.resources import of_workspace
 from tracelake.otlp.schema import TRANSACTION_FIELD
 from tracelake.otlp.size import rows_bytes
-from tracelake.results import InboxInfo, Trace
+from tracelake.results import InboxInfo, Row, Trace, is_server_side
 from tracelake.search.results import SearchResults
 from tracelake.tables.commit_view import CommitView
 from tracelake.tables.large_reads import begin_large_read
@@ -45,6 +45,8 @@ from tracelake.versions.branches import MAIN
 
 HOT: Final = "hot"
 LAKE: Final = "lake"
+_Key: TypeAlias = tuple[str, str, bool]
+"""Workspace and id of a span, and whether it is on the server side."""
 
 
 class HotTier:
@@ -125,10 +127,7 @@ class HotTier:
         summary = _summary(rows)
         spans = to_rows(rows.sort_by(IN_ORDER))
         if tiers:
-            spans = [
-                {**span, "_tier": HOT if (span["workspace"], span["span_id"]) in hot else LAKE}
-                for span in spans
-            ]
+            spans = [{**span, "_tier": HOT if _key_of(span) in hot else LAKE} for span in spans]
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
@@ -173,8 +172,8 @@ class HotTier:
         store = self.store
         return HotList() if store is None else self._reads_of(store)[0].newest()
 
-    def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[tuple[str, str]]]:
-        """Return the rows of a trace, and workspace and id of spans of which the tracking store has a claim."""
+    def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[_Key]]:
+        """Return the rows of a trace, and the keys of spans of which the tracking store has a claim."""
         # Counted first: what comes after that may be missing.
         known = self._known(trace_id.lower(), workspace)
         rows, spans = self._both(trace_id, workspace, [*known])
@@ -207,7 +206,7 @@ class HotTier:
 
     def _both(
         self, trace_id: str, workspace: str | None, ids: Sequence[str], *, whole: bool = False
-    ) -> tuple[pa.Table, Collection[tuple[str, str]]]:
+    ) -> tuple[pa.Table, Collection[_Key]]:
         """Return the rows of both tiers, as `_rows`; of those ids the hot one has them `whole` where so asked."""
         hot = self._hot(ids, workspace, whole)
         others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
@@ -220,10 +219,9 @@ class HotTier:
                 raise too_large(full_id)
             return rows
 
+        keys = ["workspace", "span_id", "kind"]
         return self._opened.read(MAIN, read), {
-            (str(of), str(span))
-            for batch in hot
-            for of, span in zip(batch["workspace"].to_pylist(), batch["span_id"].to_pylist(), strict=True)
+            _key_of(span) for batch in hot for span in batch.select(keys).to_pylist()
         }
 
     def _hot(self, ids: Sequence[str], workspace: str | None, whole: bool) -> list[pa.Table]:
@@ -259,6 +257,10 @@ class HotTier:
                 lists = HotLists(self._opened, Uncommitted(store))
                 self._reads = store, (lists, HotTraces(Uncommitted(store)))
             return self._reads[1]
+
+
+def _key_of(span: Row) -> _Key:
+    return span["workspace"], span["span_id"], is_server_side(span)
 
 
 def _summary(rows: pa.Table) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tracelake.otlp.values import RefusedError
+from tracelake.results import SERVER_KINDS
 
 _INT32: Final = range(-(2**31), 2**31)
 
@@ -38,3 +39,5 @@ KINDS: Final = EnumNames(
     "kind", "SPAN_KIND_", ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")
 )
 STATUSES: Final = EnumNames("status.code", "STATUS_CODE_", ("UNSET", "OK", "ERROR"))
+IS_SERVER_SQL: Final = f"kind in {SERVER_KINDS}"
+"""SQL of the side of a span, for a relation with column `kind`: true on the receiving side of a call."""

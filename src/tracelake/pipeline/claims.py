@@ -1,8 +1,9 @@
 """The upsert rule (docs/internals/upsert-rule.md): of all claims about a span the greatest stands.
 
-A span is known by both ids and its workspace: claims of another workspace are about another span. Of all spans
-hardly any two have both ids in common, so what claims there are is looked for by the ids, and only where they are
-compared the workspace counts, too.
+The key of a span is both ids, its workspace and its side. Kinds SERVER and CONSUMER are the server side, all others the
+client side: with Zipkin's B3 headers both sides of a call share one span id. Claims with another key are about another
+span. Hardly any spans share ids and side, so repeats are found by these, and the workspace counts only where claims are
+compared.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tracelake.otlp.names import IS_SERVER_SQL
 from tracelake.otlp.schema import SPANS
+from tracelake.results import SERVER_KINDS
 from tracelake.tables.built_in import TABLE_SPANS
 
 REVISION: Final = "tracelake.revision"
@@ -39,10 +42,22 @@ _MEASURES: Final = {
 
 COLUMNS: Final = ", ".join(f"{sql} as {name}" for name, sql in _MEASURES.items())
 """SQL of the measures, out of a relation with the columns of SPANS."""
-KEY: Final = ", ".join(TABLE_SPANS.key)
-"""SQL of what claims have in common that are compared."""
+SIDE: Final = "is_server"
+KEY: Final = f"trace_id, span_id, workspace, {SIDE}"
+"""Names of the key columns of claims that are compared."""
+KEY_COLUMNS: Final = f"{', '.join(TABLE_SPANS.key_sql)} as {SIDE}"
+"""SQL of the key columns, for a relation with the columns of SPANS."""
+IDS: Final = f"trace_id, span_id, {SIDE}"
+ID_COLUMNS: Final = f"trace_id, span_id, {IS_SERVER_SQL} as {SIDE}"
+"""SQL of what repeats are found by: the key without the workspace."""
 ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
 """SQL of the order of claims, the one that stands first. Claims that are equal in all have the same content."""
+
+
+def ids_of(rows: pa.Table) -> pa.Table:
+    """Return the columns that repeats are found by, of rows with the columns of SPANS."""
+    is_server = pc.is_in(rows["kind"], pa.array(SERVER_KINDS))
+    return rows.select(["trace_id", "span_id"]).append_column(SIDE, is_server)
 
 
 def without_repeats(rows: pa.Table) -> npt.NDArray[np.int64] | None:
@@ -50,8 +65,8 @@ def without_repeats(rows: pa.Table) -> npt.NDArray[np.int64] | None:
 
     None where two claims about one span differ: the measures have to tell then, which take a hundred times as long.
     """
-    keys = rows.select(["trace_id", "span_id"])
-    order = pc.sort_indices(keys, [("trace_id", "ascending"), ("span_id", "ascending")])
+    keys = ids_of(rows)
+    order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
     before, after = keys.take(order[:-1]), keys.take(order[1:])
     repeats = np.logical_and(*(pc.equal(before[name], after[name]).to_numpy() for name in keys.column_names))
     places = order.to_numpy()

@@ -231,5 +231,5 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
     return max(limits.SHAPE_TASKS_MIN, by_spans, by_bytes)
 
 
-TRANSFORM: Final = "4"
+TRANSFORM: Final = "5"
 """Version of the shape of rows. Change it with any change of decoding or merging that changes a table."""

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from tracelake import limits
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.pipeline import claims
+from tracelake.results import is_server_side
 from tracelake.shards.buckets import Numbers
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.rows import GIVEN_UP, RETRACTIONS, ROW_ID, literal
@@ -83,9 +84,10 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
     """
     if len(read) > limits.UPSERT_FEW_SPANS:
         return None
-    of_traces: dict[str, dict[str, dict[str, Any]]] = {}
+    of_traces: dict[str, dict[tuple[str, bool], dict[str, Any]]] = {}
     for span in read.select(SPAN_COLUMNS).to_pylist():
-        if of_traces.setdefault(span["trace_id"], {}).setdefault(span["span_id"], span) is not span:
+        ids = span["span_id"], is_server_side(span)
+        if of_traces.setdefault(span["trace_id"], {}).setdefault(ids, span) is not span:
             return None  # its ids came twice: which claims stand, the rule says
     rows = [
         summed(list(spans.values())) | {TRANSACTION_FIELD.name: transaction}
@@ -155,22 +157,22 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
     """Make `lost` (numbers of incoming rows that are not taken) and `replaced` (ids of stored rows that go).
 
     Return both, sorted. Nearly always no span came twice, and statements cost more than the rows of a few spans. What
-    may be contested is told by the ids; of claims that are ranked then, the workspace counts, too.
+    may be contested is told by ids and side; of claims that are ranked then, the workspace counts, too.
     """
     db.execute("create temp table lost (ord bigint)")
     db.execute("create temp table replaced (row_id bigint)")
-    db.execute("""
+    db.execute(f"""
         create temp table contested as
-        select trace_id, span_id
-        from (select trace_id, span_id from incoming union all select trace_id, span_id from stored)
-        group by trace_id, span_id having count(*) > 1
+        select {claims.IDS}
+        from (select {claims.ID_COLUMNS} from incoming union all select {claims.ID_COLUMNS} from stored)
+        group by {claims.IDS} having count(*) > 1
     """)
     if not db.execute("select 1 from contested limit 1").fetchall():
         return np.empty(0, np.int64), _NOTHING_GONE
     db.register("none", SPANS.empty_table())
     db.execute(f"""
         create temp table claims as
-        select {claims.KEY}, 0::bigint as ord, 0::bigint as _row_id, {claims.COLUMNS} from none
+        select {claims.KEY_COLUMNS}, 0::bigint as ord, 0::bigint as _row_id, {claims.COLUMNS} from none
     """)
     _add_claims(db, incoming, spans)
     db.execute(f"""
@@ -188,8 +190,9 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
 
 def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
     """Fill `claims` with what the claims about contested spans are compared by, from one table after the other."""
+    is_contested = f"semi join contested using ({claims.IDS})"
     ords: Numbers = (
-        db.sql("select ord from incoming semi join contested using (trace_id, span_id) order by ord")
+        db.sql(f"select ord from (select ord, {claims.ID_COLUMNS} from incoming) {is_contested} order by ord")
         .to_arrow_table()["ord"]
         .to_numpy()
     )
@@ -200,8 +203,8 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
         for numbers, table in _numbered(incoming())
         if len(mine := ords[np.isin(ords, numbers, assume_unique=True)])
     )
-    places = db.sql("""
-        select trace_id, _row_id from stored semi join contested using (trace_id, span_id)
+    places = db.sql(f"""
+        select trace_id, _row_id from (select _row_id, {claims.ID_COLUMNS} from stored) {is_contested}
     """).to_arrow_table()
     ids = places[ROW_ID.name].combine_chunks()
     held = (
@@ -211,7 +214,9 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
     for tables, identity in ((taken_in, "ord, null::bigint"), (held, f"null::bigint, {ROW_ID.name}")):
         for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
             db.register("claimed", rows)
-            db.execute(f"insert into claims select {claims.KEY}, {identity}, {claims.COLUMNS} from claimed")
+            db.execute(
+                f"insert into claims select {claims.KEY_COLUMNS}, {identity}, {claims.COLUMNS} from claimed"
+            )
             db.unregister("claimed")
 
 

@@ -27,6 +27,7 @@ class Hit:
     session_id: str | None = None
     user_id: str | None = None
     workspace: str = WORKSPACE_DEFAULT
+    kind: str | None = None
 
     @property
     def id(self) -> str:

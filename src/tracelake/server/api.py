@@ -47,8 +47,8 @@ def api_routes(lake: Lake) -> APIRouter:
         return json_response(lake.hot.describe())
 
     @router.get("/traces/{trace_id}/spans/{span_id}", summary="One span")
-    def span(trace_id: str, span_id: str, workspace: Text = None) -> Response:
-        return json_response(find_span(lake, trace_id, span_id, workspace))
+    def span(trace_id: str, span_id: str, workspace: Text = None, kind: Text = None) -> Response:
+        return json_response(find_span(lake, trace_id, span_id, workspace, kind))
 
     @router.get("/search", summary="Search over spans by words or meaning, with total, facets and pages")
     def search_spans(

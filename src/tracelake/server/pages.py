@@ -116,13 +116,18 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 
     @router.get("/traces/{trace_id}")
     def trace_page(
-        request: Request, trace_id: str, first: Offset = 0, span: Text = None, workspace: Text = None
+        request: Request,
+        trace_id: str,
+        first: Offset = 0,
+        span: Text = None,
+        workspace: Text = None,
+        kind: Text = None,
     ) -> Response:
         trace = lake.trace(trace_id)
         waterfall = lay_out(trace)
         size = limits.TRACE_PAGE_SPANS_MAX
         if span:
-            first = waterfall.first_of_page(span, size, workspace)
+            first = waterfall.first_of_page(span, size, workspace, kind)
         return page(
             request,
             "trace.html",

@@ -188,15 +188,23 @@ def _turn(mode: Mode | None, vector: Sequence[float] | None) -> Iterator[None]:
         _BY_MEANING.end()
 
 
-def find_span(lake: Lake, trace_id: str, span_id: str, workspace: str | None = None) -> Row:
-    """Return one span of a trace, where several workspaces have it that of the one named.
+def find_span(
+    lake: Lake, trace_id: str, span_id: str, workspace: str | None = None, kind: str | None = None
+) -> Row:
+    """Return one span of a trace; `workspace` and `kind` choose one of several spans with the same id.
 
-    Raises NotFoundError, and UsageError where several have it and none is named.
+    Raises NotFoundError, and UsageError if several spans are left.
     """
     spans = [span for span in lake.trace(trace_id).spans if span["span_id"] == span_id]
-    its = [span for span in spans if workspace in (None, span["workspace"])]
+    its = [span for span in spans if workspace in (None, span["workspace"]) and kind in (None, span["kind"])]
     if not its:
         raise NotFoundError(f"trace {trace_id} has no span {span_id}")
+    workspaces = {span["workspace"] for span in its}
+    if len(its) > 1 and len(workspaces) < len(its):
+        kinds = ", ".join(repr(each) for each in sorted({span["kind"] for span in its}))
+        raise UsageError(
+            f"a client and a server span of this trace share the id {span_id}; add kind=, one of {kinds}"
+        )
     if len(its) > 1:
         names = ", ".join(repr(span["workspace"][: limits.NAME_QUOTED_MAX_CHARS]) for span in its[:10])
         raise UsageError(

@@ -10,7 +10,7 @@ from fastapi import Request
 from markupsafe import Markup, escape
 
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
-from tracelake.results import Row
+from tracelake.results import SERVER_KINDS, Row
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS = (
@@ -56,15 +56,20 @@ def ago(nanoseconds: int, now_ns: int) -> str:
     return "now"
 
 
-def span_url(trace_id: str, span_id: str, workspace: str | None = None) -> str:
-    """Return the page of a trace with a span selected, of the workspace that a span of several is of."""
-    query = span_query(span_id, None if workspace == WORKSPACE_DEFAULT else workspace)
+def span_url(trace_id: str, span_id: str, workspace: str | None = None, kind: str | None = None) -> str:
+    """Return the page of a trace with a span selected, of the workspace that a span of several is of.
+
+    A span on the server side names its kind, because a client span may share its id.
+    """
+    its_workspace = None if workspace == WORKSPACE_DEFAULT else workspace
+    query = span_query(span_id, its_workspace, kind if kind in SERVER_KINDS else None)
     return f"/traces/{quote(trace_id, safe='')}?{query}#{query}"
 
 
-def span_query(span_id: str, workspace: str | None = None) -> str:
-    """Return what names a span in an address, and its workspace where that is needed."""
-    return urlencode({"span": span_id} | ({"workspace": workspace} if workspace else {}), quote_via=quote)
+def span_query(span_id: str, workspace: str | None = None, kind: str | None = None) -> str:
+    """Return what names a span in an address, with workspace and kind where these are needed."""
+    parameters = {"span": span_id, "workspace": workspace, "kind": kind}
+    return urlencode({name: value for name, value in parameters.items() if value}, quote_via=quote)
 
 
 def count(number: int | None) -> str:

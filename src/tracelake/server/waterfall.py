@@ -30,6 +30,8 @@ class Bar:
     colour: int
     workspace: str | None = None
     """Of the span, where several workspaces of the trace have one with its id."""
+    kind: str | None = None
+    """Of the span, if a client and a server span of one workspace share its id."""
 
     @property
     def indent(self) -> int:
@@ -39,7 +41,7 @@ class Bar:
     @property
     def address(self) -> str:
         """Return what names the row in the address of its page."""
-        return span_query(self.span["span_id"], self.workspace)
+        return span_query(self.span["span_id"], self.workspace, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +52,12 @@ class Waterfall:
     services: dict[str, int]
     ticks: list[str]
 
-    def first_of_page(self, span_id: str, page_size: int, workspace: str | None = None) -> int:
+    def first_of_page(
+        self, span_id: str, page_size: int, workspace: str | None = None, kind: str | None = None
+    ) -> int:
         """Return the index of the first row of the page that shows this span; 0 where no row does."""
         rows = [index for index, bar in enumerate(self.bars) if bar.span["span_id"] == span_id]
+        rows = [index for index in rows if self.bars[index].kind == kind] or rows
         own = [index for index in rows if self.bars[index].workspace == (workspace or WORKSPACE_DEFAULT)]
         return next(iter(own or rows), 0) // page_size * page_size
 
@@ -66,13 +71,16 @@ def lay_out(trace: Trace) -> Waterfall:
     parents = [below > depth for (depth, _), (below, _) in pairwise(rows)] + [False]
     services: dict[str, int] = {}
     times = Counter(span["span_id"] for span in trace.spans)
+    sides = Counter((span["span_id"], span.get("workspace")) for span in trace.spans)
     bars = []
     for (depth, span), parent in zip(rows, parents, strict=False):
         colour = services.setdefault(span["service"] or "", len(services) % COLOURS)
         x = (span["start_ns"] - start_ns) * SCALE / length_ns
         stop_ns = span["end_ns"] or end_ns
         width = (max(stop_ns, span["start_ns"]) - span["start_ns"]) * SCALE / length_ns
-        workspace = span.get("workspace") if times[span["span_id"]] > 1 else None
-        bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour, workspace))
+        here = sides[span["span_id"], span.get("workspace")]
+        workspace = span.get("workspace") if times[span["span_id"]] > here else None
+        kind = span.get("kind") if here > 1 else None
+        bars.append(Bar(span, depth, parent, round(x, 2), round(width, 2), colour, workspace, kind))
     ticks = ["0", *(duration(length_ns * tick // TICKS) for tick in range(1, TICKS + 1))]
     return Waterfall(bars, {name: colour for name, colour in services.items() if name}, ticks)

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tracelake.otlp.names import IS_SERVER_SQL
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.tables.pruning import Layout
 from tracelake.tables.traces import TRACES
@@ -32,16 +33,23 @@ class BuiltInTable:
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
-    """No two rows have the same values here."""
+    """The columns that tell rows apart: no two rows have the same values of `key_sql`."""
     sorted_by: tuple[str, ...]
     """The order of rows in parts: total, as the key is in it, so that a replay gives each row the id that it had."""
     bucketed_by: str
     """The column whose hash says in which bucket a row is. A part has a summary of its values."""
+    sides: bool = False
+    """Whether a row is told apart by its side instead of by all of column `kind`."""
 
     @property
     def entry(self) -> str:
         """The path of its entry in a commit."""
         return entry_of(self.name)
+
+    @property
+    def key_sql(self) -> tuple[str, ...]:
+        """Return SQL of the key. The side of a span comes from `kind`, so parts of earlier releases have it too."""
+        return tuple(IS_SERVER_SQL if self.sides and name == "kind" else name for name in self.key)
 
     def layout(self, buckets: int) -> Layout:
         """Return how its rows are laid out in a lake with so many buckets."""
@@ -51,9 +59,10 @@ class BuiltInTable:
 TABLE_SPANS: Final = BuiltInTable(
     name="spans",
     schema=SPANS_TABLE,
-    key=("trace_id", "span_id", "workspace"),
-    sorted_by=("trace_id", "start_ns", "span_id", "workspace"),
+    key=("trace_id", "span_id", "workspace", "kind"),
+    sorted_by=("trace_id", "start_ns", "span_id", "workspace", "kind"),
     bucketed_by="trace_id",
+    sides=True,
 )
 TABLE_TRACES: Final = BuiltInTable(
     name="traces",

@@ -62,6 +62,7 @@ _TOLD_COLUMNS: Final = (
     "session_id",
     "user_id",
     "workspace",
+    "kind",
 )
 """What a hit tells of its row."""
 _NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"

@@ -16,12 +16,18 @@ TEXT_COLUMNS: Final = ("input", "output", "status_message", "attributes", "event
 def texts_of(
     spans: Table, newer: NewerRows | None, trace_id: str, span_id: str, workspace: str | None
 ) -> list[str] | None:
-    """Return the texts of a span, None where there is none in the workspace."""
+    """Return the texts of a span, None where there is none in the workspace.
+
+    If a client and a server span share the id, the texts of both are returned.
+    """
     columns = ["span_id", "workspace", *TEXT_COLUMNS]
     rows = [] if newer is None else to_rows(within(newer.of_span(trace_id, span_id, columns), workspace))
     rows = rows or to_rows(within(spans.lookup([trace_id], columns), workspace))
-    texts = [document_text(row) for row in rows if row["span_id"] == span_id]
-    return texts[0] if texts else None
+    its = [row for row in rows if row["span_id"] == span_id]
+    if not its:
+        return None
+    both = [row for row in its if row["workspace"] == its[0]["workspace"]]
+    return [text for row in both for text in document_text(row)]
 
 
 def texts_to_show(row: Row) -> list[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
 from tracelake.limits import TRACE_USAGE_MAX_STEPS
+from tracelake.otlp.names import IS_SERVER_SQL
 from tracelake.otlp.schema import TRANSACTION_FIELD
+from tracelake.results import is_server_side
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("trace_id", pa.string(), nullable=False),
@@ -29,7 +31,7 @@ _FIELDS: list[pa.Field[Any]] = [
 TRACES: Final = pa.schema(_FIELDS)
 
 SPAN_COLUMNS: Final = (
-    *("trace_id", "span_id", "parent_span_id", "workspace", "service", "name", "status"),
+    *("trace_id", "span_id", "parent_span_id", "workspace", "service", "name", "kind", "status"),
     *("start_ns", "end_ns", "input_tokens", "output_tokens", "session_id", "user_id"),
 )
 """The columns of `spans` that a row of `traces` is made of."""
@@ -38,10 +40,13 @@ IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
     ("start_ns", "ascending"),
     ("span_id", "ascending"),
     ("workspace", "ascending"),
+    ("kind", "ascending"),
 ]
 """The order in which spans of a trace are shown: of one lake always the same."""
 
 _USAGE: Final = ("input_tokens", "output_tokens")
+_Id: TypeAlias = tuple[str, str | None]
+"""Workspace and id of a span in the tree."""
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -49,8 +54,8 @@ _INT64_MAX: Final = (1 << 63) - 1
 def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False) -> str:
     """Return the SQL that makes rows of `traces` from a relation with SPAN_COLUMNS.
 
-    Ties are broken by span id and workspace, so the result does not depend on the order of the rows. Senders choose
-    the numbers, so sums and differences saturate at the bounds of int64 and never fail.
+    Ties are broken by span id, workspace and side, so the result does not depend on the order of the rows. Senders
+    choose the numbers, so sums and differences saturate at the bounds of int64 and never fail.
 
     Usage that a span repeats of the spans below it counts once. A span with usage gives it to the nearest span above
     it that has usage, too. Of what a span reports, only the part beyond what it was given counts.
@@ -60,8 +65,8 @@ def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False
         transaction: The transaction of the rows.
         with_plain_sums: Add `plain_input_tokens` and `plain_output_tokens`, the sums over all spans.
     """
-    root = "row(parent_span_id is not null, start_ns, span_id, workspace)"
-    early = "row(start_ns, span_id, workspace)"
+    early = f"row(start_ns, span_id, workspace, {IS_SERVER_SQL})"
+    root = f"row(parent_span_id is not null, start_ns, span_id, workspace, {IS_SERVER_SQL})"
     end = "max(greatest(start_ns, end_ns))"
     plain = ", ".join(f"{_saturated(name)} as plain_{name}" for name in _USAGE) if with_plain_sums else ""
     return f"""
@@ -91,17 +96,35 @@ def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False
 
 
 def _repeated_sql(spans: str) -> str:
-    """Return CTEs, of which `repeated` has the usage of traces that spans repeat of the spans below them."""
+    """Return CTEs, of which `repeated` has the usage of traces that spans repeat of the spans below them.
+
+    In `placed`, the server span of a call that shares its id with the client span has the id with a `+`, and the
+    parents are those of the tree (`Trace.walk`).
+    """
     has_usage = "(input_tokens is not null or output_tokens is not null)"
+    tokens = ", ".join(_USAGE)
     given = ", ".join(f"sum({name}::hugeint) as {name}" for name in _USAGE)
     both = ", ".join(
         f"sum(greatest(least(coalesce(above.{name}, 0), coalesce(given.{name}, 0)), 0))::hugeint as {repeated}"
         for name, repeated in zip(_USAGE, ("repeated_input", "repeated_output"), strict=True)
     )
     return f"""
-        placed as materialized (
-            select trace_id, workspace, span_id, parent_span_id, input_tokens, output_tokens from {spans}
-            where trace_id in (select trace_id from {spans} where {has_usage} and parent_span_id is not null)
+        narrow as materialized (
+            select trace_id, workspace, span_id, parent_span_id, service, {IS_SERVER_SQL} as is_server, {tokens}
+            from {spans} where trace_id in (
+                select trace_id from {spans} where {has_usage} and (parent_span_id is not null or {IS_SERVER_SQL}))
+        ), shared as (
+            select trace_id, workspace, span_id, max(service) filter (is_server) as server_service
+            from narrow group by all having bool_or(is_server) and not bool_and(is_server)
+        ), placed as materialized (
+            select n.trace_id, n.workspace,
+                   n.span_id || case when n.is_server and own.span_id is not null then '+' else '' end as span_id,
+                   case when n.is_server and own.span_id is not null then n.span_id
+                        when above.span_id is not null and n.service is not distinct from above.server_service
+                        then n.parent_span_id || '+' else n.parent_span_id end as parent_span_id,
+                   {tokens}
+            from narrow n left join shared own using (trace_id, workspace, span_id) left join shared above
+                on above.trace_id = n.trace_id and above.workspace = n.workspace and above.span_id = n.parent_span_id
         ), steps as (
             select trace_id, workspace, span_id, parent_span_id as above_id, input_tokens, output_tokens, 1 as step
             from placed where {has_usage} and parent_span_id is not null
@@ -123,20 +146,42 @@ def _repeated_sql(spans: str) -> str:
 
 def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
     """Return what `_repeated_sql` does, of one trace and one kind of usage."""
-    by_id = {(span["workspace"], span["span_id"]): span for span in spans}
-    given: dict[tuple[str, str], int] = {}
-    for span in spans:
+    ids = _placed(spans)
+    by_id = {key: span for (key, _), span in zip(ids, spans, strict=True)}
+    above_of = dict(ids)
+    given: dict[_Id, int] = {}
+    for (key, parent), span in zip(ids, spans, strict=True):
         if not _has_usage(span):
             continue
-        above = by_id.get((span["workspace"], span["parent_span_id"]))
+        above = parent
         for _ in range(TRACE_USAGE_MAX_STEPS - 1):
-            if above is None or _has_usage(above):
+            if above not in by_id or _has_usage(by_id[above]):
                 break
-            above = by_id.get((above["workspace"], above["parent_span_id"]))
-        if above is not None and above is not span and _has_usage(above):
-            key = above["workspace"], above["span_id"]
-            given[key] = given.get(key, 0) + (span[name] or 0)
+            above = above_of[above]
+        if above != key and above in by_id and _has_usage(by_id[above]):
+            given[above] = given.get(above, 0) + (span[name] or 0)
     return sum(max(0, min(by_id[key][name] or 0, number)) for key, number in given.items())
+
+
+def _placed(spans: Sequence[Mapping[str, Any]]) -> list[tuple[_Id, _Id]]:
+    """Return the id of each span and of its parent in the tree, as `placed` of `_repeated_sql` has them."""
+    clients = {(span["workspace"], span["span_id"]) for span in spans if not is_server_side(span)}
+    services = {
+        (span["workspace"], span["span_id"]): span["service"]
+        for span in spans
+        if is_server_side(span) and (span["workspace"], span["span_id"]) in clients
+    }
+    placed: list[tuple[_Id, _Id]] = []
+    for span in spans:
+        workspace = span["workspace"]
+        own, above = (workspace, span["span_id"]), (workspace, span["parent_span_id"])
+        if is_server_side(span) and own in services:
+            placed.append(((workspace, f"{span['span_id']}+"), own))
+        elif above in services and span["service"] == services[above]:
+            placed.append((own, (workspace, f"{span['parent_span_id']}+")))
+        else:
+            placed.append((own, above))
+    return placed
 
 
 def _has_usage(span: Mapping[str, Any]) -> bool:
@@ -145,7 +190,10 @@ def _has_usage(span: Mapping[str, Any]) -> bool:
 
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what `aggregate_sql` makes of all spans of one trace, without a query, and without the transaction."""
-    early = sorted(spans, key=lambda span: (span["start_ns"], span["span_id"], span["workspace"]))
+    early = sorted(
+        spans,
+        key=lambda span: (span["start_ns"], span["span_id"], span["workspace"], is_server_side(span)),
+    )
     root = next((span for span in early if span["parent_span_id"] is None), early[0])
     start_ns = early[0]["start_ns"]
     end_ns = max(max(span["start_ns"], span["end_ns"]) for span in spans)

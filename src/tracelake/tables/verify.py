@@ -32,7 +32,7 @@ def user_tables(repository: Repository, heads: Iterable[str]) -> dict[str, int]:
 def check_built_in(view: CommitView) -> Iterator[Finding]:
     """Check that keys are unique in each table, and that table `traces` is what table `spans` makes of it."""
     for table in BUILT_IN.values():
-        rows, key = view.table(table.name).sql(), ", ".join(table.key)
+        rows, key = view.table(table.name).sql(), ", ".join(table.key_sql)
         yield from _differences(
             f"{table.name}: {table.bucketed_by.removesuffix('_id')}",
             f"select {table.bucketed_by}, 'has the key ' || row({key}) || ' ' || count(*) || ' times' from ({rows}) "

@@ -31,7 +31,7 @@ from tracelake.limits import (
     TRACKING_VALUE_MAX_CHARS,
 )
 
-HEAD: Final = "0006"
+HEAD: Final = "0007"
 """The revision that this release reads and writes."""
 VERSION_TABLE: Final = "tracelake_version"
 
@@ -188,9 +188,9 @@ spans: Final = Table(
         _key("span_id", String(16)),
         _key("sequence", BigInteger),
         _key("workspace", _Name),
+        _key("kind", String(32)),
         Column("parent_span_id", String(16)),
         Column("name", _Name, nullable=False),
-        Column("kind", String(32), nullable=False),
         Column("status", String(32)),
         Column("service", _Name),
         Column("start_ns", BigInteger, nullable=False),

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from sqlalchemy import ColumnElement, and_, func, or_, select, tuple_
 
 from tracelake import limits
+from tracelake.results import SERVER_KINDS
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -127,7 +128,10 @@ class Uncommitted:
     def spans_known(self, trace_id: str, workspace: str | None = None) -> int:
         """Return how many spans of a trace came in, of one workspace or of all, by the columns that stay."""
         of = spans.c
-        claims = select(of.span_id, of.workspace).where(of.lake == self._lake, of.trace_id == trace_id)
+        is_server = of.kind.in_(SERVER_KINDS)
+        claims = select(of.span_id, of.workspace, is_server).where(
+            of.lake == self._lake, of.trace_id == trace_id
+        )
         if workspace is not None:
             claims = claims.where(of.workspace == workspace)
         query = select(func.count()).select_from(claims.distinct().subquery())

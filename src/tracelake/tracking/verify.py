@@ -14,7 +14,7 @@ from tracelake._errors import DamageError, InputError, NotFoundError, StorageErr
 from tracelake.limits import VERIFY_ALIKE_MAX
 from tracelake.otlp.by_trace import COLUMNS, take_apart
 from tracelake.otlp.framing import segment_problem
-from tracelake.results import Finding, Problem
+from tracelake.results import SERVER_KINDS, Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.inbox import PREFIX
@@ -39,8 +39,11 @@ TRACE: Final = "trace"
 DATABASE: Final = "tracking store"
 _SPAN_ID: Final = COLUMNS.index("span_id")
 _WORKSPACE: Final = COLUMNS.index("workspace")
-_Key: TypeAlias = tuple[str, str]
-"""Id and workspace of a span."""
+_KIND: Final = COLUMNS.index("kind")
+_Key: TypeAlias = tuple[str, str, bool]
+"""Id and workspace of a span, and whether it is on the server side."""
+_CLAIMED: Final = ("trace_id", "span_id", "workspace", "kind", "sequence")
+"""Columns of a claim that are compared with its payload."""
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
@@ -152,9 +155,7 @@ def _check_traces(connection: Connection, lake: int, waiting: Collection[int]) -
         parts, claims = defaultdict[str, list[Any]](list), defaultdict[str, list[Any]](list)
         for part in connection.execute(_of(lake, some, trace_parts, *trace_parts.c)):
             parts[part.trace_id].append(part)
-        for claim in connection.execute(
-            _of(lake, some, spans, spans.c.trace_id, spans.c.span_id, spans.c.workspace, spans.c.sequence)
-        ):
+        for claim in connection.execute(_of(lake, some, spans, *(spans.c[name] for name in _CLAIMED))):
             claims[claim.trace_id].append(claim)
         for info in connection.execute(_of(lake, some, trace_info, *trace_info.c)):
             for problem in _trace_problems(info, parts[info.trace_id], claims[info.trace_id], waiting):
@@ -191,7 +192,7 @@ def _trace_problems(
         yield f"it is archived in the tables, which must have its rows {late} too by now, and they are here still"
     by_row: dict[int, set[_Key]] = defaultdict(set)
     for claim in claims:
-        by_row[claim.sequence].add((claim.span_id, claim.workspace))
+        by_row[claim.sequence].add((claim.span_id, claim.workspace, claim.kind in SERVER_KINDS))
     for part in parts:
         if problem := _part_problem(part, by_row):
             yield problem
@@ -218,9 +219,13 @@ def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_K
     """Say how a payload differs from its columns."""
     is_restored = sequence == RESTORED_SEQUENCE
     columns = set[_Key]().union(*by_row.values()) if is_restored else by_row.get(sequence, set())
-    if not _differ(keys, columns, is_restored):
-        return None
-    if _differ({span for span, _ in keys}, {span for span, _ in columns}, is_restored):
+    ids, ids_of_columns = {key[:2] for key in keys}, {key[:2] for key in columns}
+    if not _differ(ids, ids_of_columns, is_restored):
+        # Before revision 0007, a request with both sides of a call left columns of only one of them.
+        if is_restored or columns <= keys:
+            return None
+        return f"its payload {sequence} lacks a client or a server span that there are columns of; restore the database"
+    if _differ({span for span, _ in ids}, {span for span, _ in ids_of_columns}, is_restored):
         return f"its payload {sequence} has other spans than there are columns of; restore the database"
     return (
         f"its payload {sequence} has spans of other workspaces than there are columns of; restore the database, "
@@ -231,7 +236,7 @@ def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_K
 def _keys(data: bytes) -> set[_Key]:
     """Return ids and workspaces of spans, as columns have them. Raises InputError."""
     rows = (row for trace in take_apart("protobuf", data).values() for row in trace.rows)
-    return {(row[_SPAN_ID], stored_name(row[_WORKSPACE]) or "") for row in rows}
+    return {(row[_SPAN_ID], stored_name(row[_WORKSPACE]) or "", row[_KIND] in SERVER_KINDS) for row in rows}
 
 
 def _differ(stored: Set[Any], columns: Set[Any], is_restored: bool) -> bool:

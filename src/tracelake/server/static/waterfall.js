@@ -16,16 +16,25 @@ function element(tag, text, className) {
   return made;
 }
 
-/** The row of a span; rows say their workspace where several have a span of one id, and the default one is meant first. */
-function rowOf(span, workspace) {
-  const its = rows.filter((row) => row.dataset.span === span);
+/**
+ * The row of a span. Rows have a workspace if several have a span with this id; the default one comes first. Rows have a
+ * kind if a client and a server span share the id; the client span comes first.
+ */
+function rowOf(span, workspace, kind) {
+  const its = rows.filter((row) => row.dataset.span === span && (!kind || [kind, undefined].includes(row.dataset.kind)));
   const of = (name) => its.find((row) => [name, undefined].includes(row.dataset.workspace));
   return workspace ? of(workspace) : (of("default") ?? its[0]);
 }
 
 /** What names a row in an address. */
-function addressOf({ span, workspace }) {
-  return `span=${encodeURIComponent(span)}${workspace ? `&workspace=${encodeURIComponent(workspace)}` : ""}`;
+function addressOf({ span, workspace, kind }) {
+  return `span=${encodeURIComponent(span)}${parameters({ workspace, kind })}`;
+}
+
+/** Parameters of an address that have a value. */
+function parameters(values) {
+  const given = Object.entries(values).filter(([, value]) => value);
+  return given.map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
 }
 
 /** Rows below this one in the tree: all that follow it and stand deeper. */
@@ -71,21 +80,21 @@ function choose(row) {
 function selectFromAddress() {
   const read = (text) => {
     const named = new URLSearchParams(text);
-    return { span: named.get("span"), workspace: named.get("workspace") };
+    return { span: named.get("span"), workspace: named.get("workspace"), kind: named.get("kind") };
   };
-  const { span, workspace } = read(location.hash.slice(1));
+  const { span, workspace, kind } = read(location.hash.slice(1));
   const query = read(location.search);
   if (!span) return;
-  const row = rowOf(span, workspace);
+  const row = rowOf(span, workspace, kind);
   if (row) select(row);
-  else if (query.span !== span || query.workspace !== workspace)
-    location.replace(`?${addressOf({ span, workspace })}${location.hash}`);
+  else if (query.span !== span || query.workspace !== workspace || query.kind !== kind)
+    location.replace(`?${addressOf({ span, workspace, kind })}${location.hash}`);
   else details.replaceChildren(element("p", `This trace has no span ${span}${workspace ? ` of ${workspace}` : ""}.`, "hint"));
 }
 
-async function showDetails({ span, workspace }) {
+async function showDetails({ span, workspace, kind }) {
   const ticket = ++asked;
-  const of = workspace ? `?workspace=${encodeURIComponent(workspace)}` : "";
+  const of = parameters({ workspace, kind }).replace("&", "?");
   const url = `/api/v1/traces/${tree.dataset.trace}/spans/${encodeURIComponent(span)}${of}`;
   let content;
   try {
