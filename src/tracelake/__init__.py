@@ -52,6 +52,7 @@ from tracelake._errors import (
 )
 from tracelake.results import (
     AddReport,
+    BackupReport,
     BadInput,
     BranchInfo,
     CommitInfo,
@@ -110,6 +111,7 @@ __all__ = [
     "ArchiveSpace",
     "ArchivedTrace",
     "BackPressureError",
+    "BackupReport",
     "BadInput",
     "Branch",
     "BranchInfo",

@@ -413,6 +413,22 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class BackupReport:
+    """What a backup or a restore copied, and what `verify` found in the copy."""
+
+    place: str
+    objects: int
+    bytes: int
+    records: int
+    tracking_rows: int
+    verified: VerifyReport
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON types."""
+        return {**asdict(self), "verified": self.verified.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
     """What `verify` read, and what was wrong. `ok` iff nothing was."""
 

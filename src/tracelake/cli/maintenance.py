@@ -21,9 +21,10 @@ from tracelake.cli.options import (
     examples,
     opened,
 )
-from tracelake.cli.output import console, print_json
+from tracelake.cli.output import console, plain, print_json
 from tracelake.cli.progress import progress_bar
 from tracelake.limits import EPOCH_MIN_S
+from tracelake.results import BackupReport
 
 app = typer.Typer()
 index_app = typer.Typer(help="Maintain the full-text index.")
@@ -155,4 +156,77 @@ def gc(
         if dry_run:
             console().print("Nothing was deleted.")
     if any(report.damage for report in reports):
+        raise typer.Exit(FAILED)
+
+
+@app.command(
+    epilog=examples(
+        "tracelake backup /backup/2026-11-27", "tracelake backup /backup/today --lake ./lake --json"
+    )
+)
+def backup(
+    directory: Annotated[str, typer.Argument(help="An empty directory, or one that is not there yet.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the lake while servers and pipelines work on it.
+
+    The copy has everything that was acknowledged before the command began. It is a lake of its own: its databases
+    are SQLite files, also if those of the lake are in PostgreSQL. It is verified at the end; exits with 1 if that
+    finds anything. A lake whose metadata is `objects` has no snapshot and is refused."""
+    with opened(lake) as open_lake, progress_bar() as show:
+        report = open_lake.backup(directory, progress=show)
+    _print_copy(report, as_json=as_json)
+
+
+@app.command(
+    "restore-backup",
+    epilog=examples(
+        "tracelake restore-backup /backup/2026-11-27 ./lake",
+        "tracelake restore-backup /backup/today s3://bucket/lake --metadata postgresql://host/database --json",
+    ),
+)
+def restore_backup(
+    backup: Annotated[
+        str, typer.Argument(metavar="BACKUP", help="A directory that `tracelake backup` wrote.")
+    ],
+    place: Annotated[str, typer.Argument(metavar="DIR|URL", help="An empty place for the lake.")],
+    metadata: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="PostgreSQL for the metadata; else SQLite.", show_default=False),
+    ] = None,
+    tracking: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="PostgreSQL for the tracking store; else where the metadata is.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a lake from a backup, in an empty place, and verify it.
+
+    The original must not work any more: both have the same identity, and share an archive repository outside of
+    the lake. Exits with 1 if `verify` finds anything."""
+    from tracelake.lake.backup import restore_backup as restore
+
+    with progress_bar() as show:
+        report = restore(backup, place, metadata=metadata, tracking=tracking, progress=show)
+    _print_copy(report, as_json=as_json)
+
+
+def _print_copy(report: BackupReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        console().print(
+            f"{report.place}: {report.objects:,} objects, {report.records:,} records, "
+            f"{report.tracking_rows:,} rows of the tracking store."
+        )
+        verified = report.verified
+        console().print("The copy is whole." if verified.ok else render.findings(verified))
+        for each in verified.unread:
+            console().print(plain(f"Not checked: {each}."), soft_wrap=True)
+    if not report.verified.ok:
         raise typer.Exit(FAILED)

@@ -110,8 +110,8 @@ class Journal:
         if first and first[0].isdecimal():
             raise FormatError(
                 f"the journal has format 2; this release reads {FORMAT_VERSION}. It is not damaged: tables can be "
-                "read, and to ingest or verify use a development version before commit 5e076f8f (22 November 2026), or make "
-                "a new lake from the same inputs."
+                "read, and to ingest or verify use a development version before commit 5e076f8f (22 November 2026), or "
+                "make a new lake from the same inputs."
             )
 
     def raise_floor(self, floor: int) -> None:

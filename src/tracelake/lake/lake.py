@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -13,6 +14,7 @@ from tracelake.access.keys import Keys
 from tracelake.access.sessions import Sessions
 from tracelake.lake.annotations import WithAnnotations
 from tracelake.lake.archive import WithArchive
+from tracelake.lake.backup import back_up
 from tracelake.lake.datasets import Datasets
 from tracelake.lake.hot import HotTier
 from tracelake.lake.inputs import WithInputs
@@ -27,6 +29,7 @@ from tracelake.lake.transactions import Transactions
 from tracelake.lake.verify import Verifier
 from tracelake.lake.within import WorkspaceLake
 from tracelake.results import (
+    BackupReport,
     BranchInfo,
     CommitInfo,
     EntryChange,
@@ -134,6 +137,17 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         opened = self._opened
         verifier = Verifier(opened.key_value, opened.singly(), opened.config.buckets, opened.view)
         return verifier.run(progress or silent)
+
+    def backup(self, directory: str | os.PathLike[str], progress: OnProgress | None = None) -> BackupReport:
+        """Copy the lake, while others work on it, into an empty directory, and verify the copy.
+
+        The copy is a lake whose databases are SQLite files. It has all that was acknowledged before the call.
+
+        Raises:
+            UsageError: the directory is not empty, or the records of the lake are objects, which have no snapshot.
+            StorageError: a store failed, or inputs were taken too fast. The directory is no lake then.
+        """
+        return back_up(self._opened, os.fspath(directory), progress)
 
     def listen(
         self,

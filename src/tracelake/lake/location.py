@@ -105,7 +105,7 @@ class Location:
 
 def make_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
     """Make a lake in a place that is empty or absent; see `tracelake.init`."""
-    url = _url_of(place)
+    url = url_of(place)
     metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
     # Said to the store only: what is written down must not give a password away.
     config = LakeConfig(
@@ -132,7 +132,7 @@ def make_lake(place: str, metadata: str | None, buckets: int, index: IndexSettin
 
 def open_location(place: str, metadata: str | None) -> Location:
     """Open the stores of a lake; see `tracelake.open`."""
-    url = _url_of(place)
+    url = url_of(place)
     directory = _directory(url)
     if directory is not None and not (directory / CONFIG).is_file():
         raise _absent(url)
@@ -150,7 +150,7 @@ def open_location(place: str, metadata: str | None) -> Location:
         if known:
             scoped = ScopedKeyValueStore(key_value, config.id)
             stores = Stores(scoped, objects, _cache_of(url, config.id))
-            return Location(stores, config, _records_url(records_at, url))
+            return Location(stores, config, records_url(records_at, url))
         key_value.close()
     where = _shown(records_at, url)
     if metadata is not None and without_password(records_at) != config.metadata:
@@ -194,7 +194,7 @@ def in_memory(url: str) -> bool:
     return url.startswith("memory://")
 
 
-def _url_of(place: str) -> str:
+def url_of(place: str) -> str:
     """Return the URL of a place that is a path or a URL. Raises UsageError for one that can be neither."""
     scheme, slashes, rest = place.partition("://")
     if slashes and scheme != "file":
@@ -217,7 +217,7 @@ def _named(metadata: str | None, url: str) -> str | None:
     if metadata == SQLITE and directory is None:
         raise UsageError(f"{SQLITE!r} is a file in the lake's directory, and {url} is none; use {OBJECTS!r}.")
     for word in (OBJECTS, SQLITE) if directory else (OBJECTS,):
-        if metadata == word or _plain(metadata) == _plain(_records_url(word, url)):
+        if metadata == word or _plain(metadata) == _plain(records_url(word, url)):
             return word
     if _plain(metadata)[0] == _plain(url)[0] and f"{_plain(metadata)[1]}/".startswith(f"{_plain(url)[1]}/"):
         words = f"{SQLITE!r} or {OBJECTS!r}" if directory else repr(OBJECTS)
@@ -225,7 +225,7 @@ def _named(metadata: str | None, url: str) -> str | None:
     return metadata
 
 
-def _records_url(metadata: str, url: str) -> str:
+def records_url(metadata: str, url: str) -> str:
     """Return the URL of a metadata store of the lake at `url`."""
     if metadata == SQLITE:
         return f"sqlite{url.removeprefix('file')}/{_DATABASE}"
@@ -239,12 +239,12 @@ def _plain(url: str) -> tuple[str, str]:
 
 
 def _open_records(metadata: str, url: str) -> KeyValueStore:
-    return open_key_value(_records_url(metadata, url))
+    return open_key_value(records_url(metadata, url))
 
 
 def _may_be_there(metadata: str, url: str) -> bool:
     """Tell whether a store can be there. One that is not, or is empty, must not be made by looking for it."""
-    scheme, _, rest = _records_url(metadata, url).partition("://")
+    scheme, _, rest = records_url(metadata, url).partition("://")
     path = Path(unquote(rest.removeprefix("localhost")))
     if scheme == "sqlite":
         return path.exists() and path.stat().st_size > 0
@@ -253,7 +253,7 @@ def _may_be_there(metadata: str, url: str) -> bool:
 
 def _shown(metadata: str, url: str) -> str:
     """Return a metadata store for people: a path where it is a file, never a password."""
-    full = without_password(_records_url(metadata, url))
+    full = without_password(records_url(metadata, url))
     scheme, _, rest = full.partition("://")
     return unquote(rest) if scheme in ("sqlite", "file") else full
 

@@ -35,6 +35,8 @@ ARCHIVE_FAILURES_TOLD_MAX: Final = 20
 VERIFY_ALIKE_MAX: Final = 10
 """Traces that `verify` names for one thing that is wrong with many, and reads of the archive repository that may fail.
 Beyond: the others are not named, and not read."""
+BACKUP_TRIES_MAX: Final = 5
+"""How often a backup takes its snapshot because an input was taken before it was copied. Beyond: it fails."""
 VERIFY_ROWS_AT_ONCE: Final = 256
 """Rows of the metadata in PostgreSQL that `verify` reads at once. Beyond: it reads again."""
 VERIFY_SPANS_AT_ONCE: Final = 100_000

@@ -8,7 +8,8 @@ rows of earlier releases, whose versions have no checksum, stay valid.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
@@ -35,6 +36,17 @@ class DatabaseCheck:
     """Damaged rows: `partition/key`, and the problem."""
     unread: tuple[str, ...] = ()
     """Parts of the database that were not checked, and why."""
+
+
+@runtime_checkable
+class CopiedStore(Protocol):
+    """A key-value store in a database whose rows can be copied as they are, with their versions."""
+
+    def snapshot(self) -> AbstractContextManager[Iterator[Row]]:
+        """Return all rows as of the moment of the call, while the context lasts."""
+
+    def load(self, rows: Iterable[Row]) -> None:
+        """Add rows of another store. Raises StorageError if one is there already."""
 
 
 @runtime_checkable

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -49,6 +50,7 @@ _SET_UP = (
 )
 _FORMAT = "SELECT obj_description(to_regclass('tracelake_records'), 'pg_class')"
 _COLUMNS = "SELECT key, value, version FROM tracelake_records WHERE partition = %s"
+_ALL = "SELECT partition, key, value, version FROM tracelake_records"
 _PAGE = (
     "SELECT partition, key, value, version FROM tracelake_records"
     " WHERE (partition, key) > (%s, %s) AND partition < %s ORDER BY partition, key LIMIT %s"
@@ -224,6 +226,31 @@ class PostgresKeyValueStore:
     def erase(self, partition: str, beginning: str) -> None:
         """Delete all records whose key begins so, by one statement."""
         self._do(_ERASE, (encode_key("partition", partition), *encode_beginning(beginning)))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Iterator[Row]]:
+        """Return all rows as of now, while the context lasts."""
+        connection = self._take()
+        try:
+            with connection.transaction(), connection.cursor("tracelake_snapshot", binary=True) as cursor:
+                cursor.itersize = limits.VERIFY_ROWS_AT_ONCE
+                cursor.execute(_ALL.encode())  # one statement, so all rows are of one moment
+                yield iter(cursor)
+        except psycopg.Error as error:
+            raise self._failed("copy", error) from error
+        finally:
+            self._pool.putconn(connection)
+
+    def load(self, rows: Iterable[Row]) -> None:
+        """Add rows of another store, in one transaction."""
+        connection = self._take()
+        try:
+            with connection.transaction(), connection.cursor() as cursor:
+                cursor.executemany(_INSERT.encode(), rows)
+        except psycopg.Error as error:
+            raise self._failed("write", error) from error
+        finally:
+            self._pool.putconn(connection)
 
     def check_database(self, scope: str) -> DatabaseCheck:
         """Compare the rows of partitions that begin with `scope` with their checksums, and the index with its table.

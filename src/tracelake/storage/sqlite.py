@@ -16,14 +16,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage.calls import Calls
-from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
+from tracelake.storage.database_check import DatabaseCheck, Row, check_rows, sealed_version
 from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.names import (
@@ -46,6 +46,7 @@ _CREATE = (
     " version TEXT NOT NULL, PRIMARY KEY (partition, key))"
 )
 _ALL = "SELECT partition, key, value, version FROM records"
+_LOAD = "INSERT INTO records (partition, key, value, version) VALUES (?, ?, ?, ?)"
 _GET = "SELECT key, value, version FROM records WHERE partition = ? AND key = ?"
 _COLUMNS = "SELECT key, value, version FROM records WHERE partition = ?"
 _KEYS = "SELECT key FROM records WHERE partition = ?"
@@ -185,6 +186,20 @@ class SqliteKeyValueStore:
         where = (encode_key("partition", partition), *encode_beginning(beginning))
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_ERASE, where)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Iterator[Row]]:
+        """Return all rows as of now, while the context lasts."""
+        with self._failures("copy"), closing(self._connect()) as connection:
+            connection.execute("BEGIN")
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # the snapshot begins here
+            yield connection.execute(_ALL)
+
+    def load(self, rows: Iterable[Row]) -> None:
+        """Add rows of another store, in one transaction."""
+        with self._failures("write"), self._transaction() as connection:
+            connection.executemany(_LOAD, rows)
+            self._commit(connection)
 
     def check_database(self, scope: str) -> DatabaseCheck:
         """Check all pages and indexes, and compare each row with its checksum.

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Stage: TypeAlias = Literal[
-    "recovering", "reading", "writing", "publishing", "compacting", "indexing", "verifying", "checking"
+    "recovering",
+    "reading",
+    "writing",
+    "publishing",
+    "compacting",
+    "indexing",
+    "verifying",
+    "checking",
+    "copying",
 ]
 
 
