@@ -70,6 +70,13 @@ def test_a_long_run_of_chinese_is_refused_or_found(tmp_path: Path) -> None:
 
 def test_signs_between_words_still_separate_them(searcher: Searcher) -> None:
     """Punctuation and ASCII signs in a word or phrase only separate words, as in names and ids."""
-    for query in ('"deploy -> ok"', "deploy,ok", '"deploy \u2014 ok"', "deploy/ok", "+deploy", "deploy\u00b4ok"):
+    for query in (
+        '"deploy -> ok"',
+        "deploy,ok",
+        '"deploy \u2014 ok"',
+        "deploy/ok",
+        "+deploy",
+        "deploy\u00b4ok",
+    ):
         searcher.count(query)
     assert searcher.count('"deploy (ok)"').total == 2

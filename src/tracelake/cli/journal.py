@@ -76,7 +76,8 @@ def pipeline_repair(
 ) -> None:
     """Repair damaged journal records of a committed transaction, so that pipelines go on.
 
-    Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves what its records said."""
+    Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves what its records
+    said."""
     with opened(lake) as open_lake:
         done = open_lake.journal.repair(transaction)
     if as_json:

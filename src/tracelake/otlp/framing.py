@@ -119,7 +119,7 @@ class _After:
         return data + self._file.read(size_bytes - len(data)) if len(data) < size_bytes else data
 
 
-def _read_open(file: Readable, share: _Share) -> _Items:
+def _read_open(file: Readable, share: _Share) -> _Items:  # noqa: PLR0911  one for each framing
     stream = Stream(decompressed(file))
     if stream.peek(4) == bytes(4):  # no framing begins so
         yield from _skipped_nuls(stream, share)
