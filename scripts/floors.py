@@ -17,10 +17,10 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "tiers": "which neighbours are put together, by their sizes; pure",
         "batching": "items cut into batches that fit, by their bytes; pure",
     },
+    {"scratch": "temporary directories, gone afterwards, whoever is killed"},
     {
         "formats": "records of the lake as JSON, with their versions",
         "durations": "`30d` as nanoseconds; pure",
-        "scratch": "temporary directories, gone afterwards, whoever is killed",
         "_settings": "TRACELAKE_* and tracelake.toml",
         "otlp": "OTLP to rows and back, without loss; pure",
         "tasks": "where tasks run: on Spark, or in this process; Java; progress",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import time
 from collections.abc import Callable
 from threading import Event
 
@@ -94,3 +96,23 @@ def test_stop_lets_a_run_finish() -> None:
     assert release.wait(HANG_S)
     loop.stop()
     assert runs.count == 1
+
+
+def test_a_full_disk_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """While each try finds a full disk, the log says so once, without a traceback."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    runs = Runs(failures=0, until=5)
+    runs.during = full
+    loop = PipelineLoop(runs.run_once, 0.001)
+    loop.start()
+    deadline = time.monotonic() + HANG_S
+    while runs.count < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    loop.stop()
+    (record,) = caplog.records
+    assert record.exc_info is None
+    assert "a disk is full" in record.message

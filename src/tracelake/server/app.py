@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -21,6 +23,7 @@ from tracelake._errors import QueryError, StorageError, TracelakeError
 from tracelake.access.openid import OpenId
 from tracelake.access.sessions import Sessions
 from tracelake.lake.lake import Lake
+from tracelake.lake.location import cache_directory, in_memory
 from tracelake.limits import INGEST_RETRY_AFTER_S
 from tracelake.server.admission import AdmissionControl
 from tracelake.server.api import api_routes, json_response
@@ -53,6 +56,7 @@ from tracelake.server.sources_api import sources_api
 from tracelake.server.transactions_api import transactions_api
 from tracelake.server.versions_api import versions_api
 from tracelake.server.versions_pages import versions_pages
+from tracelake.storage.space import low_space
 from tracelake.tables.large_reads import large_reads
 from tracelake.tracking.groups import RequestGroups
 
@@ -115,7 +119,7 @@ def create_app(
     # For gRPC, which has a port of its own.
     app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
     # From here on no route has the lake but through its request.
-    locations = HttpLocations(lake.url, allowed.locations)
+    locations, disks = HttpLocations(lake.url, allowed.locations), disks_of(lake)
     sessions, lake = lake.sessions, LakeOfRequest.of(lake)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
@@ -140,7 +144,7 @@ def create_app(
     if openid is not None:
         app.include_router(_provider_pages(openid, ring, auditing, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, queue, (lambda: problem_of(beside), archiving.problem))
+    _add_health(app, queue, (lambda: problem_of(beside), archiving.problem), disks)
     _add_errors(app, error_page)
     app.add_middleware(_Answers, requests=requests)
     return app
@@ -212,14 +216,23 @@ def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:
         add(signal, endpoint, f"Answer an OTLP export of {signal}, which are counted and not kept")
 
 
-def _add_health(app: FastAPI, queue: RequestGroups, problems: Sequence[Callable[[], str | None]]) -> None:
+def disks_of(lake: Lake) -> list[Path]:
+    """Return the directories that a server writes to: of the lake, for copies, and for temporary files."""
+    local = lake.objects.local_path("disk")
+    copies = [] if in_memory(lake.url) else [cache_directory(lake.config.id)]
+    return [*([Path(local).parent] if local else []), *copies, Path(tempfile.gettempdir())]
+
+
+def _add_health(
+    app: FastAPI, queue: RequestGroups, problems: Sequence[Callable[[], str | None]], disks: Sequence[Path]
+) -> None:
     @app.get("/healthz", summary="Whether the process lives")
     async def healthz() -> Response:
         return json_response({"status": "ok"})
 
     @app.get("/readyz", summary="Whether requests can be stored; 503 with reasons where not")
     def readyz() -> Response:
-        reasons = []
+        reasons = low_space(disks)
         try:
             queue.check()
         except (StorageError, OSError) as error:

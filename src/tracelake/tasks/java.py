@@ -8,13 +8,13 @@ outlives this process, not even after kill -9.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
 import shutil
 import struct
 import subprocess
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from tracelake.limits import (
     JAVA_VERSION_TIMEOUT_S,
     LOG_TAIL_MAX_CHARS,
 )
+from tracelake.scratch import scratch_directory
 
 JAVA_MIN: Final = 17
 _HADOOP: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
@@ -123,11 +124,13 @@ def start_gateway(*, heap: str) -> None:
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ or _JVM:
         return
-    with tempfile.TemporaryDirectory(prefix="tracelake-gateway-") as folder:
-        info, log = Path(folder) / "connection", Path(folder) / "log"
+    with contextlib.ExitStack() as stack:
+        # Also of Spark's own temporary files: a JVM that is killed leaves them there, and other processes delete them.
+        folder = stack.enter_context(scratch_directory("java"))
+        info, log = folder / "connection", folder / "log"
         with log.open("wb") as log_file:
             process = subprocess.Popen(
-                _command(find_java().path, heap),
+                _command(find_java().path, heap, folder),
                 stdin=subprocess.PIPE,  # stays open as long as we live
                 stderr=log_file,
                 stdout=log_file,
@@ -138,12 +141,16 @@ def start_gateway(*, heap: str) -> None:
             )
         _wait_for(info, process, log)
         port, secret = _read_connection(info)
+        _SCRATCH.push(stack.pop_all())
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
     _JVM.append(process)
 
 
 _JVM: list[subprocess.Popen[bytes]] = []  # keeps the pipe to the JVM open
+_SCRATCH: Final = contextlib.ExitStack()
+"""Keeps the temporary directory of the JVM."""
+atexit.register(_SCRATCH.close)
 
 
 def hide_gateway() -> None:
@@ -179,9 +186,10 @@ def stop_gateway() -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    _SCRATCH.close()
 
 
-def _command(java: Path, heap: str) -> list[str]:
+def _command(java: Path, heap: str, scratch: Path) -> list[str]:
     import pyspark  # noqa: PLC0415  slow to import, and not needed by most commands
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -193,6 +201,7 @@ def _command(java: Path, heap: str) -> list[str]:
         "-cp",
         os.pathsep.join([configured, str(conf), str(home / "jars" / "*"), *hadoop]),
         f"-Xmx{heap}",
+        f"-Djava.io.tmpdir={scratch}",  # and so spark.local.dir, unless the user sets it
         # It hands out tasks and moves no rows: to compile that well takes longer than it ever saves.
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
