@@ -11,9 +11,10 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.hot import HotTier
+from tracelake.lake.hot import HotTier, SpanPage
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import make_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
@@ -166,6 +167,28 @@ class FakeHotTier(HotTier):
         """Read a lake."""
         super().__init__(lake._opened)
         self._lake = lake
+
+    def outline(self, trace_id: str, workspace: str | None = None) -> Trace:
+        """Return a trace."""
+        return self._lake.trace(trace_id)
+
+    def page(
+        self,
+        trace_id: str,
+        limit: int,
+        page: str | None = None,
+        *,
+        tiers: bool = False,
+        workspace: str | None = None,
+    ) -> SpanPage:
+        """Return all spans of a trace."""
+        trace = self._lake.trace(trace_id)
+        return SpanPage(trace_id, trace.summary, self.spans_of(trace_id), None, None)
+
+    def span_rows(self, trace_id: str, span_id: str, workspace: str | None = None) -> pa.Table:
+        """Return the spans of a trace with an id."""
+        rows = self.spans_of(trace_id)
+        return rows.filter(pc.equal(rows["span_id"], pa.scalar(span_id)))
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the rows of a trace, maps as Arrow wants them."""

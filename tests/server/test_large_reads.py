@@ -31,7 +31,6 @@ LARGE = 300_000
 """Bytes of rows from which on a trace is large here."""
 ROUTES = (
     "/api/v1/traces/{}",
-    "/traces/{}",
     "/api/v1/traces/{}?format=otlp",
     "/api/3.0/mlflow/traces/get?trace_id={}",
 )
@@ -40,11 +39,13 @@ ROUTES = (
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
     """Serve a lake in which traces 1 (of tables alone), 2 (hot) and 3 (hot, in parts) are large, 4 and 5 not."""
-    hot = HotLake(folder / "lake", layout="pack", retention="1m")
+    hot = HotLake(folder / "lake", layout="lake", retention="1m")
     with closing(hot.tracking), closing(hot.lake), closing(Inbox(hot.lake.objects)) as inbox:
-        hot.tracking.write([grown(1, range(1, 41)), request((4, 1))])
+        hot.tracking.write([grown(1, range(1, 41))])
         hot.commit()
-        assert hot.lake.archive.delete([trace_id(1)]) == [trace_id(1)]
+        assert hot.archive.run().fates["archived"] == 1
+        hot.tracking.write([request((4, 1))])
+        hot.commit()
         hot.tracking.write([grown(2, range(1, 41)), request((5, 1))])
         for spans in (range(1, 11), range(11, 21), range(21, 31)):
             hot.tracking.write([grown(3, spans)])
@@ -85,6 +86,8 @@ def check_routes(folder: Path) -> None:
             try:
                 assert statuses(client) == {1: {503}, 2: {503}, 3: {503}, 4: {200}, 5: {200}}
                 assert client.get("/api/v1/traces").json()["traces"]
+                assert client.get(f"/traces/{trace_id(1)}").status_code == 200  # its outline is small
+                assert client.get(f"/api/v1/traces/{trace_id(1)}/spans/{1:016x}").status_code == 200
                 assert client.get("/api/v1/search", params={"q": "apple"}).status_code == 200
                 assert len(hot.lake.trace(trace_id(1)).spans) == 40  # who has a lake open waits for nobody
             finally:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 import anyio
 import httpx
@@ -508,6 +509,18 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
         scope.LakeOfRequest.of(walls.lake).url  # noqa: B018  of no request
 
 
+def test_outlines_of_every_workspace_are_noticed(walls: Walls) -> None:
+    """If an outline has the spans of all workspaces, pages of traces and single spans show those of others."""
+
+    def outline(view: commit_view.CommitView, trace_id: str, columns: Any, workspace: object = None) -> Any:
+        assert workspace is None or isinstance(workspace, str)
+        return real(view, trace_id, columns, None)
+
+    real = commit_view.CommitView.outline
+    with mock.patch.object(commit_view.CommitView, "outline", outline), pytest.raises(AssertionError):
+        check_no_secret(walls, "/api/v1/traces/trace_id")
+
+
 TRACE, SEARCH, OF_MLFLOW = "traces/trace_id", "/api/v1/search", "/api/3.0/mlflow/"
 SEES, SAYS = commit_view.CommitView, tracking_annotations.Annotations
 LIKE = span_texts.texts_of
@@ -520,7 +533,7 @@ LIKE = span_texts.texts_of
         (Broken("SQL", SEES.sql, "here = table_within(table.name, rows, workspace)", "here = rows"), "services"),
         (Broken("sums", workspaces.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),
-        (Broken("hot spans", hot.HotTier._hot, "each, workspace), workspace)", "each, None), None)"), TRACE),
+        (Broken("hot spans", hot.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
         (Broken("hits", SEES._rows_of, "only_within(sql, workspace)", "sql"), SEARCH),
         (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),

@@ -149,8 +149,15 @@ class _SimulatedParts(Uncommitted):
 class _LargeTraces(HotTraces):
     """Every trace is a large one, of which only what waits is read beside the tables."""
 
-    def rows(self, trace_id: str, workspace: str | None = None, *, whole: bool = False) -> pa.Table:
-        return self._of_large(trace_id, workspace, whole)
+    def rows(
+        self,
+        trace_id: str,
+        workspace: str | None = None,
+        *,
+        whole: bool = False,
+        span_id: str | None = None,
+    ) -> pa.Table:
+        return self._of_large(trace_id, workspace, whole, span_id)
 
     def known(self, trace_id: str, workspace: str | None = None) -> int:  # noqa: ARG002
         """Nothing of a trace: what is read is to be whole without a second look."""

@@ -7,10 +7,12 @@ answer does not depend on the tier that gave it.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from threading import Lock
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -22,9 +24,10 @@ from tracelake.lake.hot_lists import HotList, HotLists, summaries
 from tracelake.lake.hot_search import BothTiersSearch, HotSearch
 from tracelake.lake.hot_traces import HotTraces
 from tracelake.lake.opened import OpenLake
+from tracelake.lake.outlines import KEY_COLUMNS, OUTLINE_COLUMNS, Outline
 from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.resources import of_workspace
-from tracelake.otlp.schema import TRANSACTION_FIELD
+from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.otlp.size import rows_bytes
 from tracelake.results import InboxInfo, Row, Trace, is_server_side
 from tracelake.search.results import SearchResults
@@ -47,6 +50,28 @@ HOT: Final = "hot"
 LAKE: Final = "lake"
 _Key: TypeAlias = tuple[str, str, bool]
 """Workspace and id of a span, and whether it is on the server side."""
+ResultT = TypeVar("ResultT")
+_SPAN_ID: Final = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPage:
+    """A page of the spans of a trace."""
+
+    trace_id: str
+    summary: Row
+    rows: pa.Table
+    """With the columns of SPANS, in order of start time."""
+    next_page: str | None
+    hot: Collection[_Key] | None
+    """Keys of the spans in the tracking store, if asked for."""
+
+    def spans_of(self, rows: pa.Table) -> list[Row]:
+        """Return some of the rows as spans, with their tiers if asked for."""
+        spans = to_rows(rows)
+        if self.hot is None:
+            return spans
+        return [{**span, "_tier": HOT if _key_of(span) in self.hot else LAKE} for span in spans]
 
 
 class HotTier:
@@ -124,11 +149,70 @@ class HotTier:
         Raises NotFoundError.
         """
         rows, hot = self._rows(trace_id, workspace)
-        summary = _summary(rows)
+        summary = summary_of(rows)
         spans = to_rows(rows.sort_by(IN_ORDER))
         if tiers:
             spans = [{**span, "_tier": HOT if _key_of(span) in hot else LAKE} for span in spans]
         return Trace(str(summary["trace_id"]), summary, tuple(spans))
+
+    def outline(self, trace_id: str, workspace: str | None = None) -> Trace:
+        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
+        return self._outlined(
+            trace_id,
+            workspace,
+            OUTLINE_COLUMNS,
+            lambda view, outline: Trace(
+                outline.trace_id,
+                self._summary_of(view, outline, workspace),
+                tuple(outline.rows.select(OUTLINE_COLUMNS).to_pylist()),
+            ),
+        )
+
+    def page(
+        self,
+        trace_id: str,
+        limit: int,
+        page: str | None = None,
+        *,
+        tiers: bool = False,
+        workspace: str | None = None,
+    ) -> SpanPage:
+        """Return a page of the spans of a trace, in order of start time.
+
+        Args:
+            trace_id: the id, or the beginning of it.
+            limit: spans at most.
+            page: `next_page` of the page before.
+            tiers: whether each span names its tier.
+            workspace: the spans of one workspace only.
+
+        Raises:
+            NotFoundError: there is no such trace.
+            UsageError: `page` is not the token of a page.
+        """
+
+        def read(view: CommitView, outline: Outline) -> SpanPage:
+            chosen, token = outline.after(page, limit)
+            rows = outline.read(view, chosen)
+            hot = _spans_in(outline.hot) if tiers else None
+            return SpanPage(outline.trace_id, self._summary_of(view, outline, workspace), rows, token, hot)
+
+        return self._outlined(trace_id, workspace, OUTLINE_COLUMNS, read)
+
+    def span_rows(self, trace_id: str, span_id: str, workspace: str | None = None) -> pa.Table:
+        """Return the spans of a trace with an id, of which several workspaces may have one.
+
+        Raises NotFoundError where there is no such trace.
+        """
+        if not _SPAN_ID.fullmatch(span_id):
+            return SPANS.empty_table()
+        return self._outlined(
+            trace_id,
+            workspace,
+            KEY_COLUMNS,
+            lambda view, outline: outline.read(view, outline.with_span(span_id)),
+            span_id,
+        )
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
@@ -196,6 +280,57 @@ class HotTier:
                     "restore a backup."
                 )
 
+    def _outlined(
+        self,
+        trace_id: str,
+        workspace: str | None,
+        columns: Sequence[str],
+        use: Callable[[CommitView, Outline], ResultT],
+        span_id: str | None = None,
+    ) -> ResultT:
+        """Return what `use` makes of the outline of a trace. Raises NotFoundError.
+
+        With `span_id` the tracking store is asked for this span only.
+        """
+        known = self._known(trace_id.lower(), workspace)
+
+        def attempt(whole: bool) -> ResultT | None:
+            hot = self._hot([*known], workspace, whole, span_id)
+            others = {each for each in known if known[each]}
+
+            def read(view: CommitView) -> ResultT | None:
+                full_id = view.full_id(trace_id, others, workspace)
+                of_trace = [batch for batch in hot if len(batch) and str(batch["trace_id"][0]) == full_id]
+                rows = standing(of_trace) if of_trace else SPANS.empty_table()
+                outline = Outline.of(full_id, rows, view.outline(full_id, columns, workspace))
+                spans = outline.rows if span_id is None else outline.with_span(span_id)
+                expected = known.get(full_id, 0) if span_id is None else min(known.get(full_id, 0), 1)
+                # A commit that was reverted lacks spans that the tracking store, or its archive, still has.
+                if not whole and len(spans) < expected:
+                    return None
+                if len(spans) < expected:
+                    self._check_archived(outline.rows, {full_id: known[full_id]})
+                # A trace of the tracking store may be there without the span that is asked for.
+                if not len(outline.rows) and (span_id is None or not known.get(full_id)):
+                    raise no_trace(trace_id)
+                return use(view, outline)
+
+            return self._opened.read(MAIN, read)
+
+        found = attempt(whole=False)
+        if found is None:
+            found = attempt(whole=True)
+        assert found is not None
+        return found
+
+    def _summary_of(self, view: CommitView, outline: Outline, workspace: str | None) -> Row:
+        """Return the row of table `traces` of a trace: of its commit where that has all of it."""
+        if workspace is None and not len(outline.hot):
+            summary = view.summary(outline.trace_id)
+            if summary is not None and summary["span_count"] == len(outline.rows):
+                return summary
+        return summary_of(outline.rows)
+
     def _known(self, trace_id: str, workspace: str | None) -> dict[str, int]:
         """Return how many spans came in of traces that begin so, two at most."""
         store = self.store
@@ -224,20 +359,29 @@ class HotTier:
             _key_of(span) for batch in hot for span in batch.select(keys).to_pylist()
         }
 
-    def _hot(self, ids: Sequence[str], workspace: str | None, whole: bool) -> list[pa.Table]:
+    def _hot(
+        self, ids: Sequence[str], workspace: str | None, whole: bool, span_id: str | None = None
+    ) -> list[pa.Table]:
         store = self.store
         if store is None:
             return []
-        return [within(self._here(store, whole, each, workspace), workspace) for each in ids]
+        return [within(self._here(store, whole, each, workspace, span_id), workspace) for each in ids]
 
-    def _here(self, store: TrackingStore, whole: bool, trace_id: str, workspace: str | None) -> pa.Table:
+    def _here(
+        self,
+        store: TrackingStore,
+        whole: bool,
+        trace_id: str,
+        workspace: str | None,
+        span_id: str | None = None,
+    ) -> pa.Table:
         """Return the rows of what is here of a trace; of what the tables may lack for good, those of its archive.
 
         And where it is to be `whole`.
         """
         traces = self._reads_of(store)[1]
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
-            rows = traces.rows(trace_id, workspace, whole=whole)
+            rows = traces.rows(trace_id, workspace, whole=whole, span_id=span_id)
             if len(rows) or (not whole and not traces.is_given_up(trace_id)):
                 break
             if (data := open_archive(self._opened).read(trace_id)) is not None:
@@ -263,7 +407,12 @@ def _key_of(span: Row) -> _Key:
     return span["workspace"], span["span_id"], is_server_side(span)
 
 
-def _summary(rows: pa.Table) -> dict[str, Any]:
+def _spans_in(rows: pa.Table) -> Collection[_Key]:
+    """Return the keys of spans."""
+    return {_key_of(span) for span in rows.select(["workspace", "span_id", "kind"]).to_pylist()}
+
+
+def summary_of(rows: pa.Table) -> dict[str, Any]:
     """Return the row of table `traces` that the spans of one trace make, without its transaction."""
     # A query takes as long as all else that is read of a small trace.
     if len(rows) <= limits.TRACE_SUMMED_MAX_SPANS:

@@ -91,6 +91,14 @@ def add_part(
         ) from error
 
 
+def holds_span(part: StoredPart, span_id: str) -> bool:
+    """Whether a part may hold a span: its bytes have the id, be it as the id of a span, a parent or a link.
+
+    Raises DamageError.
+    """
+    return bytes.fromhex(span_id) in unpacked(part.trace_id, part.payload, part.size_bytes)
+
+
 def grows_much(rows_bytes: int, data: bytes) -> bool:
     """Whether lists and searches leave a part to the pipeline, however much room there is: others need it too."""
     return rows_bytes > max(

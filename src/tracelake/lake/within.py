@@ -14,7 +14,7 @@ import pyarrow as pa
 from tracelake._errors import ForbiddenError
 from tracelake.access.audit import Audit
 from tracelake.lake.annotations import LakeAnnotations, annotations_of
-from tracelake.lake.hot import HotTier
+from tracelake.lake.hot import HotTier, SpanPage
 from tracelake.lake.opened import OpenLake
 from tracelake.lake.reads import WithReads
 from tracelake.limits import NAME_QUOTED_MAX_CHARS
@@ -77,6 +77,18 @@ class WorkspaceHot:
     def spans_of(self, trace_id: str) -> pa.Table:
         """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
         return self._hot.spans_of(trace_id, self._workspace)
+
+    def outline(self, trace_id: str) -> Trace:
+        """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
+        return self._hot.outline(trace_id, self._workspace)
+
+    def page(self, trace_id: str, limit: int, page: str | None = None, *, tiers: bool = False) -> SpanPage:
+        """Return a page of the spans of a trace; see `HotTier.page`."""
+        return self._hot.page(trace_id, limit, page, tiers=tiers, workspace=self._workspace)
+
+    def span_rows(self, trace_id: str, span_id: str) -> pa.Table:
+        """Return the spans of a trace with an id. Raises NotFoundError where there is no such trace."""
+        return self._hot.span_rows(trace_id, span_id, self._workspace)
 
     def infos(self, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return what the tracking store says of traces, by id. Raises UsageError for a lake without one."""

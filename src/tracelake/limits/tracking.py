@@ -132,6 +132,12 @@ INGEST_RETRY_AFTER_S: Final = 5
 """What an answer of 503 asks a client to wait. Beyond: it may send again."""
 TRACE_PAGE_SPANS_MAX: Final = 2_000
 """Spans on one page of a trace in the web UI. Beyond: the next page."""
+TRACE_API_SPANS_MAX: Final = 5_000
+"""Spans of one trace in one answer of `/api/v1`. Beyond: the answer has `next_page` for the next spans."""
+JSON_PIECE_SPANS_MAX: Final = 500
+"""Spans that become JSON at once, where an answer has many. Beyond: the next piece."""
+JSON_PIECE_MAX_BYTES: Final = 4 * MIB
+"""Arrow bytes of these, on average. Beyond: the next piece."""
 PAGE_ROWS_DEFAULT: Final = 50
 """Rows of one page of a listing, unless the request says otherwise. Beyond: the next page."""
 PAGE_ROWS_MAX: Final = 1_000

@@ -152,6 +152,11 @@ def to_json(message: pb.TracesData) -> bytes:
     return msgspec.json.encode(_fields(message))
 
 
+def resource_spans(message: pb.TracesData) -> list[dict[str, Any]]:
+    """Return the list `resourceSpans` of the message as OTLP/JSON, to be encoded."""
+    return [_fields(each) for each in message.resource_spans]
+
+
 def _fields(message: Message) -> dict[str, Any]:
     return {
         field.json_name: [_value(field, item) for item in value]

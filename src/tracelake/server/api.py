@@ -8,11 +8,12 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from tracelake.lake.lake import Lake
-from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT
+from tracelake.limits import QUERY_MAX_CHARS, SEARCH_HITS_DEFAULT, TRACE_API_SPANS_MAX
 from tracelake.search.query import Sort
 from tracelake.search.semantic import Mode
+from tracelake.server.json_pieces import in_pieces
 from tracelake.server.params import Facets, Hits, Text, VectorText, Wanted, numbers_of
-from tracelake.server.reads import find_span, list_services, list_traces, search, trace_as_otlp
+from tracelake.server.reads import find_span, list_services, list_traces, read_page, search, trace_as_otlp
 
 
 def api_routes(lake: Lake) -> APIRouter:
@@ -32,15 +33,17 @@ def api_routes(lake: Lake) -> APIRouter:
     def services() -> Response:
         return json_response({"services": list_services(lake)})
 
-    @router.get("/traces/{trace_id}", summary="One trace with its spans; format=otlp for OTLP/JSON")
+    @router.get("/traces/{trace_id}", summary="One trace with its spans by pages; format=otlp for OTLP/JSON")
     def trace(
         trace_id: str,
         format: Annotated[str, Query(pattern="^(rows|otlp)$")] = "rows",
         tiers: Annotated[bool, Query(description="whether each span says its tier, hot or lake")] = False,
+        limit: Annotated[int, Query(ge=1, le=TRACE_API_SPANS_MAX)] = TRACE_API_SPANS_MAX,
+        page: Annotated[Text, Query(description="next_page of the answer before")] = None,
     ) -> Response:
         if format == "otlp":
-            return Response(trace_as_otlp(lake, trace_id), media_type="application/json")
-        return json_response(lake.trace(trace_id, tiers=tiers) if tiers else lake.trace(trace_id))
+            return in_pieces(trace_as_otlp(lake, trace_id))
+        return in_pieces(read_page(lake, trace_id, limit, page, tiers=tiers))
 
     @router.get("/hot-tier", summary="Whether the lake has a tracking store, and what waits in its outbox")
     def hot_tier() -> Response:

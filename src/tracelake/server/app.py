@@ -196,7 +196,6 @@ class _Answers:
                 await self._app(scope, body.receive, answer)
             except Exception:
                 self._requests.count(scope, 500)
-                reads.made()
                 await body.discard()
                 raise
 

@@ -99,9 +99,10 @@ def answered(handler: Callable[P, object]) -> Callable[P, Response]:
     """Answer with what a handler returns, or with its error as MLflow says it."""
 
     @wraps(handler)
-    def answer(*args: P.args, **kwargs: P.kwargs) -> Response:
+    def respond(*args: P.args, **kwargs: P.kwargs) -> Response:
         try:
-            return json_response(handler(*args, **kwargs))
+            answer = handler(*args, **kwargs)
+            return answer if isinstance(answer, Response) else json_response(answer)
         except TracelakeError as error:
             code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL_ERROR")
             response = json_response({"error_code": code, "message": str(error)}, status_of(type(error)))
@@ -109,7 +110,7 @@ def answered(handler: Callable[P, object]) -> Callable[P, Response]:
                 response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
             return response
 
-    return answer
+    return respond
 
 
 def _add_traces(router: APIRouter, prefix: str, lake: Lake) -> None:

@@ -10,11 +10,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Response
 from google.protobuf.json_format import MessageToDict
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, UsageError
 from tracelake.lake.annotations import was_deleted
+from tracelake.lake.hot import summary_of
 from tracelake.lake.lake import Lake
 from tracelake.limits import (
     MLFLOW_BATCH_MAX_BYTES,
@@ -27,6 +28,7 @@ from tracelake.limits import (
 )
 from tracelake.otlp.encode import encode
 from tracelake.server.json_body import json_body
+from tracelake.server.json_pieces import document, enclosed, in_pieces, slices
 from tracelake.server.mlflow_api import answered
 from tracelake.tables.traces import IN_ORDER
 
@@ -89,7 +91,7 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.get(f"{prefix}/traces/get")
     @answered
     def get(trace_id: str) -> object:
-        return {"trace": _trace(lake, trace_id)}
+        return _trace(lake, trace_id)
 
     @router.get(f"{prefix}/traces/{{trace_id}}")
     @answered
@@ -171,38 +173,51 @@ def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -
     return {"trace_info": {**info, "tags": {**info["tags"], tag: str(error)}}, "spans": []}
 
 
-def _trace(lake: Lake, trace_id: str) -> dict[str, Any]:
-    """Return a trace with its spans, of whichever tier, and of tables alone."""
+def _trace(lake: Lake, trace_id: str) -> Response:
+    """Answer with a trace and its spans, of whichever tier, and of tables alone."""
     if deleted := lake.hot.deleted([bare(trace_id)]):
         raise was_deleted(deleted.pop())
-    return _told(lake, lake.hot.spans_of(bare(trace_id)))
+    rows = lake.hot.spans_of(bare(trace_id)).sort_by(IN_ORDER)
+    trace = document({"trace_info": _info_of(lake, rows)}, "spans", rows, _spans)
+    return in_pieces(enclosed(b'{"trace":', trace, b"}"))
 
 
 def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
     """Return the info of a trace by its row; of one without a row, or by the beginning of its id, by its spans."""
     stored = lake.hot.infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
-    return _infos(lake, stored)[0] if stored else dict(_trace(lake, trace_id)["trace_info"])
+    return _infos(lake, stored)[0] if stored else _info_of(lake, lake.hot.spans_of(trace_id))
 
 
 def _told(lake: Lake, rows: pa.Table) -> dict[str, Any]:
     """Return a trace of these spans as MLflow says it."""
+    info = _info_of(lake, rows)
+    ordered = rows.sort_by(IN_ORDER)
+    return {"trace_info": info, "spans": [span for some in slices(ordered) for span in _spans(some)]}
+
+
+def _info_of(lake: Lake, rows: pa.Table) -> dict[str, Any]:
+    """Return the info of a trace of these spans."""
     full_id = str(rows["trace_id"][0])
     stored = lake.hot.infos([full_id])
     if not stored and lake.hot.deleted([full_id]):  # named by the beginning of its id, or deleted just now
         raise was_deleted(full_id)
     info = stored.get(full_id) or {
-        **lake.trace(full_id).summary,
+        **summary_of(rows),
         **_of_root(rows),
         "experiment_id": _TABLES_EXPERIMENT,
     }
-    messages = encode(rows.sort_by(IN_ORDER))
-    spans = [
+    return _infos(lake, {full_id: info})[0]
+
+
+def _spans(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return spans as OTLP has them, with the names of protobuf."""
+    messages = encode(rows)
+    return [
         MessageToDict(span, preserving_proto_field_name=True)
         for resource in messages.resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
     ]
-    return {"trace_info": _infos(lake, {full_id: info})[0], "spans": spans}
 
 
 def _of_root(rows: pa.Table) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         workspace: Text = None,
         kind: Text = None,
     ) -> Response:
-        trace = lake.trace(trace_id)
+        trace = lake.hot.outline(trace_id)
         waterfall = lay_out(trace)
         size = limits.TRACE_PAGE_SPANS_MAX
         if span:

@@ -12,14 +12,16 @@ from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
 from tracelake.lake.lake import Lake
 from tracelake.lake.reads import NOT_LISTED
-from tracelake.otlp.encode import encode, to_json
+from tracelake.otlp.encode import encode, resource_spans
 from tracelake.results import Row
 from tracelake.search.pruning import latest_start
 from tracelake.search.query import Sort
 from tracelake.search.results import SearchResults
 from tracelake.search.semantic import Mode
+from tracelake.server.json_pieces import document
 from tracelake.tables.large_reads import Turns
 from tracelake.tables.result_pages import ListToken, name_of_search, read_list_token
+from tracelake.tables.table import to_rows
 from tracelake.tables.traces import IN_ORDER
 
 _BY_MEANING: Final = Turns(
@@ -195,7 +197,7 @@ def find_span(
 
     Raises NotFoundError, and UsageError if several spans are left.
     """
-    spans = [span for span in lake.trace(trace_id).spans if span["span_id"] == span_id]
+    spans = to_rows(lake.hot.span_rows(trace_id, span_id))
     its = [span for span in spans if workspace in (None, span["workspace"]) and kind in (None, span["kind"])]
     if not its:
         raise NotFoundError(f"trace {trace_id} has no span {span_id}")
@@ -213,9 +215,20 @@ def find_span(
     return its[0]
 
 
-def trace_as_otlp(lake: Lake, trace_id: str) -> bytes:
-    """Return a trace as OTLP/JSON, spans by start time. Raises NotFoundError."""
-    return to_json(encode(lake.hot.spans_of(trace_id).sort_by(IN_ORDER)))
+def trace_as_otlp(lake: Lake, trace_id: str) -> Iterator[bytes]:
+    """Return the pieces of a trace as OTLP/JSON, spans by start time. Raises NotFoundError.
+
+    A large trace repeats a resource in each piece that has spans of it.
+    """
+    rows = lake.hot.spans_of(trace_id).sort_by(IN_ORDER)
+    return document({}, "resourceSpans", rows, lambda some: resource_spans(encode(some)))
+
+
+def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers: bool) -> Iterator[bytes]:
+    """Return the pieces of a page of a trace as JSON. Raises NotFoundError, UsageError."""
+    found = lake.hot.page(trace_id, limit, page, tiers=tiers)
+    head = {"trace_id": found.trace_id, "summary": found.summary}
+    return document(head, "spans", found.rows, found.spans_of, {"next_page": found.next_page})
 
 
 def literal(text: str) -> str:

@@ -13,15 +13,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyarrow as pa
 
-from tracelake._errors import NotFoundError, QueryError, TableNotFoundError
-from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX
+from tracelake._errors import LimitError, NotFoundError, QueryError, TableNotFoundError
+from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS
-from tracelake.results import TableInfo, Trace
+from tracelake.results import Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer, hint_of
 from tracelake.search.asked import BY_WORDS, By, asked_of, check_asked
 from tracelake.search.facets import RawFacet
 from tracelake.search.finalize import read_manifest
 from tracelake.search.highlight import highlight
+from tracelake.search.live import RowIds
 from tracelake.search.opening import OpenIndex
 from tracelake.search.query import Searcher, Sort
 from tracelake.search.raw_hits import RawHit
@@ -45,8 +46,8 @@ from tracelake.tables.span_texts import TEXT_COLUMNS, texts_of, texts_to_show
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table, to_rows
 from tracelake.tables.traces import IN_ORDER, TRACES
-from tracelake.tables.whole_trace import no_trace, whole
-from tracelake.tables.workspaces import made_of, only_within, table_within, told_of
+from tracelake.tables.whole_trace import no_trace, read_rows, too_large, whole
+from tracelake.tables.workspaces import made_of, only_within, table_within, told_of, within
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.ranges import below
 from tracelake.versions.store import Repository
@@ -196,6 +197,25 @@ class CommitView:
     def whole(self, trace_id: str, workspace: str | None = None) -> pa.Table:
         """Return the spans of one trace, as `spans_of`. Raises LimitError where they take too much memory."""
         return whole(self._tables[TABLE_SPANS.name], trace_id, workspace)
+
+    def summary(self, trace_id: str) -> Row | None:
+        """Return the row of table `traces` of a trace, without its transaction; None where there is none."""
+        rows = self._tables[TABLE_TRACES.name].lookup([trace_id], TRACES.names[:-1]).to_pylist()
+        return rows[0] if rows else None
+
+    def outline(self, trace_id: str, columns: Sequence[str], workspace: str | None = None) -> pa.Table:
+        """Return some columns of a trace, and `_row_id`. Raises LimitError where they take too much memory."""
+        try:
+            rows = self._tables[TABLE_SPANS.name].lookup(
+                [trace_id], [*columns, ROW_ID.name], TRACE_ROWS_MAX_BYTES
+            )
+        except LimitError as error:
+            raise too_large(trace_id) from error
+        return within(rows, workspace)
+
+    def rows(self, trace_id: str, row_ids: RowIds) -> pa.Table:
+        """Return spans of a trace by their row ids. Raises LimitError, BackPressureError."""
+        return read_rows(self._tables[TABLE_SPANS.name], trace_id, row_ids)
 
     def full_id(self, trace_id: str, others: Collection[str] = (), workspace: str | None = None) -> str:
         """Return a trace id by the unique beginning of it, here and among others. Raises NotFoundError."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from tracelake._errors import LimitError, NotFoundError
 from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS
+from tracelake.search.live import RowIds
 from tracelake.shards.rows import ROW_ID
 from tracelake.tables.large_reads import begin_large_read
 from tracelake.tables.table import Table
@@ -32,6 +33,19 @@ def whole(spans: Table, trace_id: str, workspace: str | None = None) -> pa.Table
     begin_large_read()
     try:
         return spans.lookup([trace_id], columns, TRACE_ROWS_MAX_BYTES, own).select(SPANS.names)
+    except LimitError as error:
+        raise too_large(trace_id) from error
+
+
+def read_rows(spans: Table, trace_id: str, row_ids: RowIds) -> pa.Table:
+    """Return some spans of a trace, by their row ids. Raises as `whole` does."""
+    columns = [*SPANS.names, ROW_ID.name]
+    few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
+    with suppress(LimitError):
+        return spans.lookup([trace_id], columns, few_bytes, row_ids).select(SPANS.names)
+    begin_large_read()
+    try:
+        return spans.lookup([trace_id], columns, TRACE_ROWS_MAX_BYTES, row_ids).select(SPANS.names)
     except LimitError as error:
         raise too_large(trace_id) from error
 

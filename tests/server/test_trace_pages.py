@@ -1,0 +1,175 @@
+"""One span, or a page of spans, costs what it holds, and not what its trace holds; long answers come in pieces."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tests.archive.place import HotLake
+from tests.lake.test_large_resources import grown
+from tests.server.client import Client
+from tests.tracking.requests import request, trace_id
+from tracelake import limits
+from tracelake._errors import UsageError
+from tracelake.lake import hot_traces
+from tracelake.lake.hot_rows import add_part as add_part_of
+from tracelake.server import json_pieces
+from tracelake.server.app import create_app
+from tracelake.tables import whole_trace
+from tracelake.tracking.inbox import Inbox
+
+COMMITTED, HOT, BOTH = 1, 2, 3
+"""Traces of the tables only, of the tracking store only, and of both."""
+SPANS = 40
+
+
+@pytest.fixture(scope="module")
+def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotLake]:
+    """Return a lake with a trace in each place."""
+    hot = HotLake(tmp_path_factory.mktemp("pages") / "lake", layout="lake", retention="1m")
+    with closing(hot.tracking), closing(hot.lake):
+        hot.tracking.write([grown(COMMITTED, range(1, SPANS + 1))])
+        hot.commit()
+        assert hot.archive.run().fates["archived"] == 1
+        hot.tracking.write([grown(BOTH, range(1, 31))])
+        hot.commit()
+        hot.tracking.write([grown(HOT, range(1, SPANS + 1)), grown(BOTH, range(21, SPANS + 1))])
+        yield hot
+
+
+@pytest.fixture
+def client(hot: HotLake) -> Iterator[Client]:
+    """Return a client of its server."""
+    with closing(Inbox(hot.lake.objects)) as inbox:
+        yield Client(create_app(hot.lake, inbox))
+
+
+def pages(client: Client, trace: int, limit: int, **more: str) -> list[dict[str, Any]]:
+    """Return all pages of a trace."""
+    params: dict[str, Any] = {"limit": limit, **more}
+    found: list[dict[str, Any]] = []
+    while True:
+        answer = client.get(f"/api/v1/traces/{trace_id(trace)}", params=params)
+        assert answer.status_code == 200, answer.text
+        found.append(answer.json())
+        if (token := found[-1]["next_page"]) is None:
+            return found
+        params["page"] = token
+
+
+@pytest.mark.parametrize("trace", [COMMITTED, HOT, BOTH])
+@pytest.mark.parametrize("limit", [1, 7, SPANS - 1, SPANS, 1_000])
+def test_pages_have_each_span_once(hot: HotLake, client: Client, trace: int, limit: int) -> None:
+    """Pages in turn are the trace as the lake has it, each with the summary of the whole trace."""
+    found = pages(client, trace, limit)
+    whole = hot.lake.trace(trace_id(trace))
+    assert [span for page in found for span in page["spans"]] == list(whole.spans)
+    assert len(found) == -(-SPANS // limit)
+    assert {json.dumps(page["summary"]) for page in found} == {json.dumps(whole.summary)}
+
+
+def test_each_span_of_a_page_has_its_tier(client: Client) -> None:
+    """With `tiers`, spans of the tracking store say so on each page."""
+    tiers = [span["_tier"] for page in pages(client, HOT, 15, tiers="true") for span in page["spans"]]
+    assert tiers == ["hot"] * SPANS
+    assert {
+        span["_tier"] for page in pages(client, COMMITTED, 15, tiers="true") for span in page["spans"]
+    } == {"lake"}
+
+
+@pytest.mark.parametrize(
+    "token", ["x", "1.2.3", "-.0000000000000001.default", f"{1 << 70}.{1:016x}.x", "1" * 999]
+)
+def test_a_bad_token_is_refused(client: Client, hot: HotLake, token: str) -> None:
+    """What is no token of a page is an error of the request, and the message names the way out."""
+    answer = client.get(f"/api/v1/traces/{trace_id(HOT)}", params={"page": token})
+    assert answer.status_code == 400
+    assert "page" in answer.json()["error"]
+    with pytest.raises(UsageError, match="leave it out"):
+        hot.lake.hot.page(trace_id(COMMITTED), 10, token)
+
+
+def check_span_by_key(hot: HotLake) -> None:
+    """Read one span of a trace whose rows do not fit: only its own row is read."""
+    own = hot.lake.trace(trace_id(COMMITTED)).spans[7]
+    most = hot.lake.hot.spans_of(trace_id(COMMITTED)).nbytes // 4
+    with mock.patch.multiple(whole_trace, TRACE_ROWS_MAX_BYTES=most, LARGE_TRACE_ROWS_BYTES=most):
+        rows = hot.lake.hot.span_rows(trace_id(COMMITTED), own["span_id"])
+        assert rows["span_id"].to_pylist() == [own["span_id"]]
+        assert len(hot.lake.hot.page(trace_id(COMMITTED), 1).rows) == 1
+        assert len(hot.lake.hot.outline(trace_id(COMMITTED)).spans) == SPANS
+
+
+def test_a_span_is_read_by_key(hot: HotLake) -> None:
+    """Neither one span, a short page nor the tree needs the rows of the whole trace."""
+    check_span_by_key(hot)
+
+
+@pytest.mark.parametrize("trace", [COMMITTED, HOT, BOTH])
+def test_every_span_is_found(hot: HotLake, client: Client, trace: int) -> None:
+    """Each span is found by its id, by the beginning of its trace id too, and no other id finds one."""
+    for span in hot.lake.trace(trace_id(trace)).spans:
+        answer = client.get(f"/api/v1/traces/{trace_id(trace)}/spans/{span['span_id']}")
+        assert answer.json() == msgspec.json.decode(msgspec.json.encode(span))
+    for other in (f"{99:016x}", "nothing", "A" * 16, "é"):
+        answer = client.get(f"/api/v1/traces/{trace_id(trace)}/spans/{other}")
+        assert answer.status_code == 404
+        assert "no span" in answer.json()["error"]
+
+
+def test_only_parts_that_hold_the_id_are_decoded(hot: HotLake) -> None:
+    """Of a trace of many parts in the tracking store, one span costs one part."""
+    hot.tracking.write([request((9, number)) for number in range(1, 21)])
+    with mock.patch.object(hot_traces, "add_part", wraps=add_part_of) as add_part:
+        assert len(hot.lake.hot.span_rows(trace_id(9), f"{13:016x}")) == 1
+    assert add_part.call_count == 1
+
+
+def check_pieces(client: Client) -> None:
+    """Ask for long answers: each is the same document in several pieces, none of them of many spans."""
+    routes = ("/api/v1/traces/{}", "/api/v1/traces/{}?format=otlp", "/api/3.0/mlflow/traces/get?trace_id={}")
+    for route in routes:
+        url = route.format(trace_id(COMMITTED))
+        whole = client.get(url).json()
+        sizes: list[int] = []
+        of = json_pieces.slices
+
+        def counted(rows: pa.Table, of: Any = of, sizes: list[int] = sizes) -> Iterator[pa.Table]:
+            for some in of(rows):
+                sizes.append(len(some))
+                yield some
+
+        with (
+            mock.patch.object(limits, "JSON_PIECE_SPANS_MAX", 7),
+            mock.patch.object(json_pieces, "slices", counted),
+        ):
+            answer = client.get(url)
+        assert "content-length" not in answer.headers
+        assert max(sizes) <= 7
+        assert sum(sizes) == SPANS
+        pieces = answer.json()
+        if "resourceSpans" in whole:
+            pieces, whole = spans_of(pieces), spans_of(whole)
+        assert pieces == whole
+
+
+def spans_of(otlp: dict[str, Any]) -> list[Any]:
+    """Return all spans of OTLP/JSON."""
+    return [
+        span
+        for resource in otlp["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    ]
+
+
+def test_long_answers_come_in_pieces(client: Client) -> None:
+    """Rows of the API, OTLP and MLflow's answer are encoded piece by piece."""
+    check_pieces(client)
