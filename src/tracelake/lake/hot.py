@@ -317,11 +317,11 @@ class HotTier:
 
             return self._opened.read(MAIN, read)
 
-        found = attempt(whole=False)
-        if found is None:
-            found = attempt(whole=True)
-        assert found is not None
-        return found
+        result = attempt(whole=False)
+        if result is None:
+            result = attempt(whole=True)
+        assert result is not None
+        return result
 
     def _summary_of(self, view: CommitView, outline: Outline, workspace: str | None) -> Row:
         """Return the row of table `traces` of a trace: of its commit where that has all of it."""

@@ -226,9 +226,9 @@ def trace_as_otlp(lake: Lake, trace_id: str) -> Iterator[bytes]:
 
 def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers: bool) -> Iterator[bytes]:
     """Return the pieces of a page of a trace as JSON. Raises NotFoundError, UsageError."""
-    found = lake.hot.page(trace_id, limit, page, tiers=tiers)
-    head = {"trace_id": found.trace_id, "summary": found.summary}
-    return document(head, "spans", found.rows, found.spans_of, {"next_page": found.next_page})
+    part = lake.hot.page(trace_id, limit, page, tiers=tiers)
+    head = {"trace_id": part.trace_id, "summary": part.summary}
+    return document(head, "spans", part.rows, part.spans_of, {"next_page": part.next_page})
 
 
 def literal(text: str) -> str:
