@@ -51,7 +51,16 @@ NOT_LIMITS = {
         ),
     },
     "an estimate of a size": {
-        *("MESSAGE_BYTES", "_JSON_BRACKET_BYTES", "_JSON_COMMA_BYTES", "_JSON_FACTOR", "_PROTOBUF_FACTOR"),
+        *(
+            "MESSAGE_BYTES",
+            "_JSON_BRACKET_BYTES",
+            "_JSON_COMMA_BYTES",
+            "_COMMAS_OF_OBJECT",
+            "_TAGS_OF_MESSAGE",
+            "_BYTES_OF_MESSAGE",
+            "_JSON_FACTOR",
+            "_PROTOBUF_FACTOR",
+        ),
         *("INPUT_COST_BYTES", "_CHUNK_BYTES", "_COLUMN_BYTES", "_ITEM_BYTES", "ROW_BYTES", "_SUMMARY_BYTES"),
         "_TABLE_BYTES",
     },

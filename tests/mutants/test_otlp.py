@@ -8,10 +8,16 @@ from unittest import mock
 
 import pytest
 
-from tests.otlp import test_containers
+from tests.otlp import test_bad_payloads, test_containers
 from tests.otlp.test_columns import NOT_PLAIN, check_not_plain
 from tests.otlp.test_columns import test_unusable_values_do_not_hide_the_next_name as check_unusable_values
-from tracelake.otlp import containers, conventions, values
+from tests.server import test_taking
+from tracelake import limits
+from tracelake._errors import DecodeError
+from tracelake.otlp import containers, conventions, decode, lenient, values
+from tracelake.otlp.framing import Format
+from tracelake.otlp.wire import WireError
+from tracelake.server import taking
 
 
 def assert_fails(check: Callable[[], object]) -> None:
@@ -42,6 +48,37 @@ def test_values_stay_readable_and_exact() -> None:
         assert_fails(lambda: check_not_plain(*NOT_PLAIN[0]))
     with mock.patch.object(conventions, "READABLE", frozenset("sidbj")):
         assert_fails(lambda: check_not_plain(*NOT_PLAIN[0]))
+
+
+@pytest.mark.parametrize("bomb", ["resources", "protobuf attributes"])
+def test_structure_is_counted_before_parsing(bomb: str) -> None:
+    """A server that parses before it counts is noticed."""
+    with mock.patch.object(taking, "_check_structure", ignore), pytest.raises(pytest.fail.Exception):
+        test_taking.check_counted_before_parsed(bomb)
+
+
+def test_careful_pass_is_bounded() -> None:
+    """A careful pass without a bound of its own is noticed."""
+    with (
+        mock.patch.object(limits, "OTLP_CAREFUL_VALUES_MAX", limits.OTLP_REQUEST_VALUES_MAX),
+        pytest.raises((AssertionError, pytest.fail.Exception, DecodeError)),
+    ):
+        test_taking.check_careful_bound()
+
+
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_one_byte_costs_no_span(format: Format) -> None:
+    """A decoder that does not replace wrong bytes is noticed."""
+
+    def refuse(*_args: Any) -> Any:
+        raise WireError("not replaced")
+
+    with (
+        mock.patch.object(decode, "replace_bad_bytes", lambda payload: (payload, [])),
+        mock.patch.object(lenient, "replace_bad_text", refuse),
+        pytest.raises((AssertionError, IndexError)),
+    ):
+        test_bad_payloads.check_not_utf8(format)
 
 
 def test_first_present_name_wins() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import time
 from collections.abc import Iterator
@@ -466,6 +467,23 @@ def test_a_quota_is_kept(guarded: Guarded) -> None:
     assert 'tracelake_http_requests_total{endpoint="/v1/traces",status="429"} 2.0' in metrics
     other = guarded.client(guarded.tokens["ingest"]).post("/v1/traces", content=many, headers=PROTOBUF)
     assert other.status_code == 200
+
+
+def check_refused_requests_count(guarded: Guarded) -> None:
+    """A request that is refused costs what was decompressed of it."""
+    bomb = gzip.compress(b'{"resourceSpans":[' + b",".join([b"{}"] * 200_000) + b"]}")
+    cut = gzip.compress(bytes(1_000_000))[:-9]
+    tokens = [guarded.lake.keys.create(name, "ingest", bytes_per_day=500_000).token for name in ("a", "b")]
+    for token, body, status in zip(tokens, (bomb, cut), (413, 400), strict=True):
+        client = guarded.client(token)
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        assert client.post("/v1/traces", content=body, headers=headers).status_code == status
+        assert client.post("/v1/traces", content=body, headers=headers).status_code == 429
+
+
+def test_refused_requests_count(guarded: Guarded) -> None:
+    """A quota of bytes sees small bodies that become large."""
+    check_refused_requests_count(guarded)
 
 
 def test_who_did_what_is_told(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:

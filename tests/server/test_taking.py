@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
+from unittest import mock
 
 import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tests.broken import Broken, assert_caught
+from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.otlp.by_trace import ByTrace
+from tracelake.otlp.depth import JsonStructure, json_structure
 from tracelake.otlp.encode import to_json
 from tracelake.otlp.framing import Format
 from tracelake.server import taking
@@ -70,6 +74,82 @@ def test_no_resource_is_repeated_for_each_span(format: Format, workspace: str | 
     finally:
         tracemalloc.stop()
     assert peak_bytes < SPANS * RESOURCE_BYTES / 3
+
+
+EMPTIES: Final = 4_300_000
+ATTRIBUTE_OF: Final = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"events":null,"attributes":['
+BOMBS: Final[dict[str, tuple[Format, bytes]]] = {
+    "resources": ("json", b'{"resourceSpans":[' + b",".join([b"{}"] * EMPTIES) + b"]}"),
+    "scopes": ("json", b'{"resourceSpans":[{"scopeSpans":[' + b",".join([b"{}"] * EMPTIES) + b"]}]}"),
+    "spans": (
+        "json",
+        b'{"resourceSpans":[{"scopeSpans":[{"spans":[' + b",".join([b"{}"] * 150_000) + b"]}]}]}",
+    ),
+    "attributes": ("json", ATTRIBUTE_OF + b",".join([b"{}"] * EMPTIES) + b"]}]}]}]}"),
+    "numbers": ("json", b'{"x":[' + b",".join([b"0"] * 3 * EMPTIES) + b"]}"),
+    "protobuf resources": ("protobuf", b"\x0a\x00" * EMPTIES),
+    "protobuf attributes": (
+        "protobuf",
+        b"\x0a\x00"
+        + b"\x0a\x88\x80\x80\x04\x12\x84\x80\x80\x04\x12\x80\x80\x80\x04"
+        + b"\x4a\x00" * (4 * 1024 * 1024),
+    ),
+    "protobuf junk": ("protobuf", b"\x48\x00" * EMPTIES),
+}
+
+
+def check_counted_before_parsed(bomb: str) -> None:
+    """A request of very many small parts is refused before it is parsed."""
+    format, payload = BOMBS[bomb]
+
+    def parse(*_args: object) -> NoReturn:
+        pytest.fail("it was parsed")
+
+    with (
+        mock.patch.object(taking, "decode_json", parse),
+        mock.patch.object(taking, "decode_protobuf", parse),
+        Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share,
+        pytest.raises(LimitError, match="the request has more than"),
+    ):
+        taking.take(format, payload, share, None, takes_apart=True)
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_parts_are_counted_before_parsing(bomb: str) -> None:
+    """12 KB of gzip must not cost seconds."""
+    check_counted_before_parsed(bomb)
+
+
+def check_careful_bound() -> None:
+    """One null makes the fast decoder fail; the careful one takes many times longer, and has a bound of its own."""
+    nulls = b",".join([b"null"] * 1_100_000)
+    payload = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"events":null}],"x":[' + nulls + b"]}]}]}"
+    broken = export_request(1).SerializeToString() + b"\x0f"
+    cases: tuple[tuple[Format, bytes], ...] = (
+        ("json", payload),
+        ("protobuf", b"\x0a\x00" * 90_000 + b"\x48\x00" * 1_100_000 + broken),
+    )
+    for format, data in cases:
+        with (
+            Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share,
+            pytest.raises(LimitError, match="the request has more than 1000000"),
+        ):
+            taking.take(format, data, share, None, takes_apart=True)
+
+
+def test_careful_bound() -> None:
+    """The answer is 413."""
+    check_careful_bound()
+
+
+def test_braces_in_texts_do_not_count() -> None:
+    """A prompt may be code: what stands in a text is no structure, and escaped quotes do not end it."""
+    text = json.dumps('{"a": [1, 2, "b"]}, ' * 60_000)
+    span = json.dumps({"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "@"}).replace('"@"', text)
+    payload = ('{"resourceSpans":[{"scopeSpans":[{"spans":[' + ",".join([span] * 3) + "]}]}]}").encode()
+    with Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share:
+        assert taking.take("json", payload, share, None, takes_apart=True).decoded.accepted == 3
+    assert json_structure(payload, limits.OTLP_REQUEST_VALUES_MAX) == JsonStructure(1, 1, 3, 17)
 
 
 def check_bound() -> None:

@@ -15,6 +15,16 @@ OTLP_REQUEST_SPANS_MAX: Final = 100_000
 """Spans of one request, and of protobuf its resources and scopes with them. Beyond: the answer is 413."""
 OTLP_REQUEST_MESSAGES_MAX: Final = 1_000_000
 """Spans, events, links, attributes, resources and scopes of one request, together. Beyond: the answer is 413."""
+OTLP_REQUEST_VALUES_MAX: Final = 5_000_000
+"""Objects, arrays and commas of one JSON request; they are counted before it is parsed. Beyond: the answer is 413."""
+OTLP_CAREFUL_VALUES_MAX: Final = 1_000_000
+"""The same, or messages and other fields of protobuf, of a request that the fast decoder refuses, so that the careful
+one reads it. Fields of protobuf that are no messages are bounded by it, and one for each message, in any request.
+Beyond: the answer is 413."""
+OTLP_COUNTED_MIN: Final = 100_000
+"""Opening braces or tags of protobuf that a request may have before its structure is counted. Beyond: it is counted."""
+DECOMPRESSED_AT_ONCE_MAX_BYTES: Final = 2 * 1024
+"""A compressed request that is decompressed without going to a thread. Beyond: a thread does it."""
 OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
 """One string, bytes or nested value of an attribute. Beyond: its span is refused, by name."""
 OTLP_NESTING_MAX: Final = 32

@@ -53,10 +53,22 @@ OnParsed: TypeAlias = Callable[[PayloadSize], None]
 """Told what a payload holds, once it is parsed and before anything is made of it; what it raises ends that."""
 
 
+OnCareful: TypeAlias = Callable[[], None]
+"""Called before the careful pass, which takes many times longer; an error that it raises ends the decoding."""
+
+
 def _refuse_none(_size: PayloadSize) -> None: ...
 
 
-def decode_json(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refuse_none) -> Decoded:
+def _allow_careful() -> None: ...
+
+
+def decode_json(
+    payload: bytes,
+    columns: SpanChecks,
+    on_parsed: OnParsed = _refuse_none,
+    on_careful: OnCareful = _allow_careful,
+) -> Decoded:
     """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns, or check them.
 
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
@@ -72,6 +84,7 @@ def decode_json(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refu
         if shallow is not payload:
             groups, unknown = _decode_at_once(shallow)
         if not groups:
+            on_careful()
             # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
             data = parse_json(shallow if not notes else pruned(payload))
             groups, unknown = json_groups(data), containers.in_json(data)
@@ -98,7 +111,12 @@ def _json_as_groups(data: Message) -> list[ResourceGroup]:
     return groups
 
 
-def decode_protobuf(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _refuse_none) -> Decoded:
+def decode_protobuf(
+    payload: bytes,
+    columns: SpanChecks,
+    on_parsed: OnParsed = _refuse_none,
+    on_careful: OnCareful = _allow_careful,
+) -> Decoded:
     """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns, or check them.
 
     Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
@@ -108,6 +126,7 @@ def decode_protobuf(payload: bytes, columns: SpanChecks, on_parsed: OnParsed = _
         data = TracesData.FromString(payload)
         unknown = containers.take_old_names(data)
     except ProtobufDecodeError:
+        on_careful()
         notes: list[str] = []
         groups = split_protobuf(payload, notes)
         return _add(groups, columns, dialects.PROTOBUF, on_parsed, _unknown_in(payload, groups), notes)

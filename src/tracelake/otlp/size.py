@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from google.protobuf.message import DecodeError as ProtobufDecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tracelake.limits import OTLP_REQUEST_VALUES_MAX
+from tracelake.otlp.containers import OLD_SCOPE_SPANS_FIELD
 from tracelake.otlp.lenient import ResourceGroup
 from tracelake.otlp.messages import Message
 from tracelake.otlp.values import RefusedError
-from tracelake.otlp.wire import WireError, sub_messages
+from tracelake.otlp.wire import Tables, has_fields_beyond, tables_of
 
 MESSAGE_BYTES: Final = 450
 """One message as parsed and as Python objects."""
@@ -26,8 +27,13 @@ _PROTOBUF_FACTOR: Final = 48
 _JSON_FACTOR: Final = 3
 _JSON_BRACKET_BYTES: Final = 400
 _JSON_COMMA_BYTES: Final = 60
-_SPANS: Final = (1, 2, 2)
-"""Fields that lead from TracesData to its spans."""
+_MESSAGE_TAGS: Final = bytes(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6, 9, 11, 13, 15))
+"""Tags of all fields of OTLP that hold messages."""
+_SCOPES: Final[Tables] = {2 << 3 | 2: {2 << 3 | 2: {}}}
+_SPANS: Final[Tables] = {1 << 3 | 2: {**_SCOPES, OLD_SCOPE_SPANS_FIELD << 3 | 2: _SCOPES[2 << 3 | 2]}}
+"""Tags that lead from TracesData to its spans."""
+_MESSAGES: Final = tables_of(TracesData.DESCRIPTOR, {})
+"""Tags that lead to all its messages."""
 ROW_BYTES: Final = 200
 """About what the columns of fixed width and the ids of one span take."""
 _ROWS_GROWTH: Final = 2
@@ -54,14 +60,21 @@ def parse_max_bytes(payload: bytes, format: str) -> int:
     )
 
 
+def message_tags(payload: bytes) -> int:
+    """Return a bound on the messages of a protobuf payload: how many of its bytes may be the tag of one."""
+    return len(payload) - len(payload.translate(None, _MESSAGE_TAGS))
+
+
 def has_spans_beyond(payload: bytes, most: int) -> bool:
     """Return whether a protobuf payload has more resources, scopes and spans together; one that is damaged has not."""
     if len(payload) <= _MESSAGE_MIN_BYTES * most:
         return False
-    try:
-        return any(True for _ in islice(sub_messages(memoryview(payload), _SPANS), most, None))
-    except WireError:
-        return False  # decoding says what is wrong with it
+    return has_fields_beyond(payload, _SPANS, most, OTLP_REQUEST_VALUES_MAX)
+
+
+def has_messages_beyond(payload: bytes, messages_max: int, others_max: int) -> bool:
+    """Return whether a protobuf payload has more messages of any kind, or too many other fields for those it has."""
+    return has_fields_beyond(payload, _MESSAGES, messages_max, others_max)
 
 
 def rows_bytes(data: bytes) -> int:

@@ -6,7 +6,9 @@ holds, as protobuf's own parser does. What that takes, this must walk: else a gr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from typing import Any, TypeAlias
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
@@ -40,13 +42,78 @@ def is_message(data: bytes) -> bool:
         return False
 
 
-def sub_messages(data: memoryview, path: Sequence[int]) -> Iterator[memoryview]:
-    """Yield the sub-messages that a path of field numbers leads to, and those on the way. Raises WireError."""
-    for field, _, value, end in _fields(data, 0):
-        if field == path[0]:
-            yield data[value:end]
-            if path[1:]:
-                yield from sub_messages(data[value:end], path[1:])
+Tables: TypeAlias = dict[int, Any]
+"""Tags of sub-messages on the wire, each with those within it."""
+
+
+def has_fields_beyond(data: bytes, tables: Tables, messages_max: int, others_max: int) -> bool:  # noqa: PLR0912
+    """Return whether a message has more sub-messages of `tables`, or too many other fields for those that it has.
+
+    It passes over what is damaged. One flat loop: this walks millions of fields while others wait.
+    """
+    messages = others = 0
+    pending = [(0, len(data), tables)]
+    with suppress(IndexError):  # damaged at the end of the data
+        while pending:
+            at, end, table = pending.pop()
+            groups = 0
+            while at < end:
+                tag = data[at]
+                at += 1
+                if tag >= 0x80:
+                    tag, at = _long_number(data, at, tag)
+                match tag & 7:
+                    case 2:
+                        size = data[at]
+                        at += 1
+                        if size >= 0x80:
+                            size, at = _long_number(data, at, size)
+                        child = None if groups else table.get(tag)
+                        if child is not None:
+                            messages += 1
+                            if messages > messages_max:
+                                return True
+                            if child:
+                                pending.append((at, min(at + size, end), child))
+                            at += size
+                            continue
+                        at += size
+                    case 0:
+                        while data[at] >= 0x80:
+                            at += 1
+                        at += 1
+                    case 1:
+                        at += 8
+                    case 5:
+                        at += 4
+                    case 3:
+                        groups += 1
+                    case 4:
+                        groups -= 1
+                    case _:
+                        at = end
+                others += 1
+                if others > others_max and others > others_max + messages:
+                    return True
+    return False
+
+
+def _long_number(data: bytes, at: int, first: int) -> tuple[int, int]:
+    number, shift = first & 0x7F, 7
+    while (byte := data[at]) >= 0x80 and shift < 63:
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return number | (byte & 0x7F) << shift, at + 1
+
+
+def tables_of(kind: Descriptor, known: dict[str, Tables]) -> Tables:
+    """Return the tags of all sub-messages of a kind of message. `known` is filled with those of other kinds."""
+    if kind.full_name not in known:
+        table = known[kind.full_name] = {}
+        for field in kind.fields:
+            if field.message_type is not None:
+                table[field.number << 3 | 2] = tables_of(field.message_type, known)
+    return known[kind.full_name]
 
 
 def replace_bad_text(data: memoryview, kind: Descriptor) -> bytes:

@@ -34,7 +34,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tracelake import limits
-from tracelake._errors import InternalError, LimitError, TracelakeError, UnsupportedError
+from tracelake._errors import InputError, InternalError, LimitError, TracelakeError, UnsupportedError
 from tracelake.otlp.decode import Decoded
 from tracelake.otlp.framing import Format
 from tracelake.server.body import ENCODINGS, Budget, BudgetShare, decompress, read_body
@@ -132,17 +132,23 @@ class TracesEndpoint:
         meter: Meter | None,
     ) -> Decoded:
         """Take a request of which the share holds the bytes as they were sent."""
-        if encoding != "identity":
-            compressed = payload
-            payload = await self._do(
-                len(compressed),
-                lambda: decompress(compressed, encoding, limits.OTLP_REQUEST_MAX_BYTES, share),
+        work_bytes = len(payload)
+        try:
+            if encoding != "identity":
+                before_bytes = share.size_bytes
+                try:
+                    payload = await self._decompress(payload, encoding, share)
+                finally:
+                    work_bytes = max(work_bytes, len(payload), share.size_bytes - before_bytes)
+            workspace, sent = workspace_asked(), payload
+            taken = await self._do(
+                len(sent) <= limits.DECODED_AT_ONCE_MAX_BYTES,
+                lambda: take(format, sent, share, workspace, takes_apart=self._takes_apart),
             )
-            share.give_back(len(compressed))
-        workspace, sent = workspace_asked(), payload
-        taken = await self._do(
-            len(sent), lambda: take(format, sent, share, workspace, takes_apart=self._takes_apart)
-        )
+        except (InputError, LimitError):
+            if meter is not None:
+                meter(0, work_bytes)  # what costs work and is refused counts like any other request
+            raise
         format, payload, decoded, traces = taken.format, taken.payload, taken.decoded, taken.traces
         if meter is not None:
             meter(decoded.accepted + decoded.rejected, len(sent))
@@ -158,8 +164,16 @@ class TracesEndpoint:
                 )
         return decoded
 
-    async def _do(self, size_bytes: int, work: Callable[[], ResultT]) -> ResultT:
-        """Do the work of so many bytes: in a thread, unless going there takes longer than the work.
+    async def _decompress(self, compressed: bytes, encoding: str, share: BudgetShare) -> bytes:
+        is_small = len(compressed) <= limits.DECOMPRESSED_AT_ONCE_MAX_BYTES
+        payload = await self._do(
+            is_small, lambda: decompress(compressed, encoding, limits.OTLP_REQUEST_MAX_BYTES, share)
+        )
+        share.give_back(len(compressed))
+        return payload
+
+    async def _do(self, is_small: bool, work: Callable[[], ResultT]) -> ResultT:
+        """Do some work: in a thread, unless it is small, so that going there takes longer than the work.
 
         An error loses its frames on the way. They would be held by a cycle of references, and with them all that a
         refused request was decoded to, until the garbage collector comes by.
@@ -172,8 +186,7 @@ class TracesEndpoint:
                 error.__cause__ = error.__context__ = None
                 return error.with_traceback(None)
 
-        small = size_bytes <= limits.DECODED_AT_ONCE_MAX_BYTES
-        outcome = call() if small else await run_sync(call, limiter=self._decoders)
+        outcome = call() if is_small else await run_sync(call, limiter=self._decoders)
         if not isinstance(outcome, TracelakeError):
             return outcome
         try:

@@ -7,17 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tracelake import limits
 from tracelake._errors import InternalError, LimitError
 from tracelake.otlp.by_trace import ByTrace, TraceSpans, complete
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, OnParsed, decode_json, decode_protobuf
+from tracelake.otlp.depth import json_structure
 from tracelake.otlp.framing import Format
 from tracelake.otlp.placing import placed
-from tracelake.otlp.size import MESSAGE_BYTES, PayloadSize, has_spans_beyond, parse_max_bytes
+from tracelake.otlp.size import (
+    MESSAGE_BYTES,
+    PayloadSize,
+    has_messages_beyond,
+    has_spans_beyond,
+    message_tags,
+    parse_max_bytes,
+)
 from tracelake.server.body import BudgetShare
+
+_COMMAS_OF_OBJECT: Final = 8
+_TAGS_OF_MESSAGE: Final = 4
+_BYTES_OF_MESSAGE: Final = 40
+"""Least sizes of what is worth counting: requests of SDKs have larger messages, with fewer such bytes in texts."""
+_MESSAGES_OF_ATTRIBUTE: Final = 2
+"""A KeyValue and its AnyValue."""
 
 
 class Taken(NamedTuple):
@@ -57,12 +72,16 @@ def _decode(
     the request has its answer. Raises InputError, LimitError, BackPressureError.
     """
     decode = decode_json if format == "json" else decode_protobuf
+
+    def on_careful() -> None:
+        _check_structure(format, payload, limits.OTLP_CAREFUL_VALUES_MAX, limits.OTLP_CAREFUL_VALUES_MAX)
+
     with _room(format, payload, share) as check:
         if not takes_apart:
             checks = SpanChecks()
-            return decode(payload, checks, check), {}, checks.workspaces()
+            return decode(payload, checks, check, on_careful), {}, checks.workspaces()
         taken = ByTrace()
-        decoded = decode(payload, taken, check)
+        decoded = decode(payload, taken, check, on_careful)
         workspaces = taken.workspaces()
         if workspace is not None and not workspaces <= {workspace}:
             return decoded, {}, workspaces
@@ -84,6 +103,9 @@ def _room(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnPars
     with share.for_now() as room:
         if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
             raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
+        if _tokens(format, payload) > limits.OTLP_COUNTED_MIN:
+            messages_max = _MESSAGES_OF_ATTRIBUTE * limits.OTLP_REQUEST_MESSAGES_MAX
+            _check_structure(format, payload, limits.OTLP_REQUEST_VALUES_MAX, messages_max)
         guess_bytes = parse_max_bytes(payload, format)
         room.take(guess_bytes)
 
@@ -98,6 +120,26 @@ def _room(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnPars
             room.take(len(payload) + size.messages * MESSAGE_BYTES)
 
         yield check
+
+
+def _tokens(format: Format, payload: bytes) -> int:
+    """Return a bound on objects, arrays and commas, or on messages and fields of protobuf, found in a moment."""
+    if format == "json":
+        return payload.count(b"{") + payload.count(b"[") + payload.count(b",") // _COMMAS_OF_OBJECT
+    return max(message_tags(payload) // _TAGS_OF_MESSAGE, len(payload) // _BYTES_OF_MESSAGE)
+
+
+def _check_structure(format: Format, payload: bytes, values_max: int, messages_max: int) -> None:
+    """Count what a payload holds without parsing it. Raises LimitError."""
+    if format == "protobuf":
+        if has_messages_beyond(payload, messages_max, limits.OTLP_CAREFUL_VALUES_MAX):
+            raise _too_many(f"{messages_max} messages, or {limits.OTLP_CAREFUL_VALUES_MAX} other fields")
+        return
+    structure = json_structure(payload, values_max)
+    if max(structure.resources, structure.scopes, structure.spans) > limits.OTLP_REQUEST_SPANS_MAX:
+        raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} resources, scopes or spans")
+    if structure.values > values_max:
+        raise _too_many(f"{values_max} objects, arrays and members")
 
 
 def _too_many(what: str) -> LimitError:
