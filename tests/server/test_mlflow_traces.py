@@ -15,6 +15,8 @@ from tests.archive.place import HotLake
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
+from tracelake._errors import NotFoundError
+from tracelake.server import mlflow_search
 from tracelake.server.app import create_app
 from tracelake.server.routes import needed
 from tracelake.tracking.inbox import Inbox
@@ -230,6 +232,9 @@ def test_a_deleted_trace_is_not_found_and_the_answer_says_what_stays(tmp_path: P
         with lake.tracking.database.writing() as connection:
             connection.execute(delete(trace_info).where(trace_info.c.trace_id == other))
         assert client.get(f"{TRACES}/{other}").status_code == 200, "no client makes a tombstone"
+        with pytest.raises(NotFoundError, match="no trace") as error:
+            mlflow_search._trace(lake.lake.within("other"), one)  # type: ignore[arg-type]
+        assert "deleted" not in str(error.value), "a workspace learns nothing of the traces of others"
         lake.write((numbers[0], 2))
         assert len(client.get(f"{TRACES}/get?trace_id={one}").json()["trace"]["spans"]) == 2
         assert "tracelake.deleted_ns" not in client.get(f"{TRACES}/{one}").text

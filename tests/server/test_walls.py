@@ -545,7 +545,7 @@ LIKE = span_texts.texts_of
         (Broken("changes", SAYS._check_own, "not any(", "not True and any("), OF_MLFLOW),
         (Broken("MLflow", trace_search.TraceSearch._within, "self._workspace is None", "True"), OF_MLFLOW),
         (Broken("infos", store.TrackingStore.infos, "workspace is None", "True"), OF_MLFLOW),
-        (Broken("ids", lake_annotations.LakeAnnotations._trace, "within(rows, workspace)", "rows"), OF_MLFLOW),
+        (Broken("ids", lake_annotations.LakeAnnotations._resolve, "within(rows, workspace)", "rows"), OF_MLFLOW),
     ],
     ids=lambda broken: getattr(broken, "rule", ""),
 )  # fmt: skip
