@@ -76,3 +76,6 @@ DESCRIPTORS_RESERVED_SHARE: Final = 4
 READY_SPACE_MIN_BYTES: Final = 64 * MIB
 """Free space of the lake's, the cache's and the temporary file system, where these are directories. Beyond: with less,
 `/readyz` answers 503."""
+ACCEPTED_AT_ONCE: Final = 8
+"""HTTP connections that are accepted before those that are too many are ended: each has a descriptor. Beyond: they wait
+in the backlog."""

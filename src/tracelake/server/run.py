@@ -132,6 +132,8 @@ class _Server(uvicorn.Server):
         port = None if self._grpc_door is None else await self._grpc_door.start()
         try:
             await super().startup(sockets)
+            for each in sockets or ():
+                each.listen(limits.LISTEN_BACKLOG)  # asyncio took the number that it accepts at a time
             self._on_listening(port)
         except BaseException:
             if self._grpc_door is not None:
@@ -170,7 +172,7 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
         # uvicorn takes whatever makes a protocol, and says that it is a class.
         http=Connection if tls is None else Handshakes(Renewal(tls).context).protocol,  # type: ignore[arg-type]
         ws="none",
-        backlog=limits.LISTEN_BACKLOG,
+        backlog=limits.ACCEPTED_AT_ONCE,
     )
 
 
