@@ -8,6 +8,8 @@ Sources of the names:
 - [langfuse]    Langfuse, packages/shared/src/server/otel/attributes.ts
 - [mlflow]      MLflow, mlflow/tracing/constant.py; its own values are JSON texts, with OTLP export all of a span
 - [traceloop]   OpenLLMetry, opentelemetry-semantic-conventions-ai
+- [vercel]      Vercel AI SDK, docs/ai-sdk-core/telemetry
+- [pydantic]    Pydantic AI, pydantic_ai/models/instrumented.py
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "embedding.model_name",  # [openinf]
         "langfuse.observation.model.name",  # [langfuse]
         "mlflow.llm.model",  # [mlflow]
+        "ai.model.id",  # [vercel]
     ),
     "input": (
         "gen_ai.input.messages",  # [genai]
@@ -56,6 +59,9 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "traceloop.entity.input",  # [traceloop]
         "gen_ai.prompt",  # [genai-old]
         "gen_ai.tool.call.arguments",  # [genai]
+        "ai.prompt.messages",  # [vercel]
+        "ai.prompt",  # [vercel]
+        "pydantic_ai.all_messages",  # [pydantic]
         "langfuse.trace.input",  # [langfuse]
     ),
     "output": (
@@ -66,6 +72,7 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "traceloop.entity.output",  # [traceloop]
         "gen_ai.completion",  # [genai-old]
         "gen_ai.tool.call.result",  # [genai]
+        "ai.response.text",  # [vercel]
         "langfuse.trace.output",  # [langfuse]
     ),
 }
@@ -76,6 +83,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.usage.prompt_tokens",  # [genai-old]
         "llm.token_count.prompt",  # [openinf]
         "llm.usage.prompt_tokens",  # [traceloop] before it took the names of [genai]
+        "ai.usage.promptTokens",  # [vercel]
         "langfuse.observation.usage_details",  # [langfuse] a JSON object
         "mlflow.chat.tokenUsage",  # [mlflow] a JSON object
     ),
@@ -84,6 +92,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.usage.completion_tokens",  # [genai-old]
         "llm.token_count.completion",  # [openinf]
         "llm.usage.completion_tokens",  # [traceloop] before it took the names of [genai]
+        "ai.usage.completionTokens",  # [vercel]
         "langfuse.observation.usage_details",  # [langfuse]
         "mlflow.chat.tokenUsage",  # [mlflow]
     ),
