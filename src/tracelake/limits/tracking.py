@@ -140,6 +140,9 @@ JSON_PIECE_MAX_BYTES: Final = 4 * MIB
 """Arrow bytes of these, on average. Beyond: the next piece."""
 PAGE_ROWS_DEFAULT: Final = 50
 """Rows of one page of a listing, unless the request says otherwise. Beyond: the next page."""
+LIST_TEXT_MAX_CHARS: Final = 500
+"""A text of a sender, such as a name or a session, in lists of traces, services and hits. Beyond: it is cut, with an
+ellipsis; the trace and the span have the whole text."""
 PAGE_ROWS_MAX: Final = 1_000
 """Rows of one page of a listing. Beyond: the answer is 400; ask for several pages."""
 NEWEST_AHEAD_MAX_S: Final = 86_400

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from tracelake import limits
 from tracelake._errors import NotFoundError, UsageError
@@ -29,6 +29,7 @@ _BY_MEANING: Final = Turns(
     "other searches by meaning wait for the function that makes vectors; search again later, or by words",
 )
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
+_HIT_TEXTS: Final = ("name", "service", "model", "status", "session_id", "user_id", "workspace")
 ORDERS: tuple[Order, ...] = get_args(Order)
 # Senders choose both numbers, and their sum may not fit into 64 bits.
 TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
@@ -128,7 +129,7 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
         (bool(rows), goes_on) if is_before else (goes_on, token is not None and bool(rows))
     )
     return TracePage(
-        rows,
+        [{key: _cut(value) for key, value in row.items()} for row in rows],
         more=has_next,
         not_listed=None if told is None else told.decode(),
         next_page=page_at(-1, before=False) if has_next else None,
@@ -149,7 +150,14 @@ def list_services(lake: Lake) -> list[str]:
         f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}",
         uncommitted=True,
     )
-    return [str(service) for service in table.column("service").to_pylist()]
+    return [_cut(str(service)) for service in table.column("service").to_pylist()]
+
+
+def _cut(value: Any) -> Any:
+    """Return a value for a list: of a long text its beginning, with an ellipsis."""
+    if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
+        return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
+    return value
 
 
 def search(
@@ -165,7 +173,7 @@ def search(
 ) -> SearchResults:
     """Return a page of a search, by words or meaning, in one service or in all. Raises BackPressureError."""
     with _turn(mode, vector):
-        return lake.search(
+        results = lake.search(
             query,
             service=service or None,
             limit=limit,
@@ -175,6 +183,8 @@ def search(
             facets=facets,
             page=page,
         )
+    results[:] = [replace(hit, **{name: _cut(getattr(hit, name)) for name in _HIT_TEXTS}) for hit in results]
+    return results
 
 
 @contextmanager
