@@ -46,7 +46,7 @@ def inputs(dataset: Dataset, *, staged: bool = False) -> list[str | None]:
 
 def test_an_example_is_what_its_span_was_asked_and_said(lake: Lake, refunds: Dataset) -> None:
     """Input, output, what the span says of itself, notes of the caller, and trace, span and commit."""
-    seen = lake.log()[0].id
+    seen = lake.log()[1].id  # the transaction; the newest commit has made the dataset
     report = refunds.add(traces=[f"{2:032x}"], metadata={"kind": "shoes"}, message="one", committer="ada")
     assert (report.added, report.known, report.empty, report.replaced) == (1, 0, 0, 0)
     (example,) = refunds.examples()
@@ -393,3 +393,19 @@ def test_several_add_and_commit_at_once(lake: Lake, refunds: Dataset, tmp_path: 
     for dataset in (refunds, lake.datasets.get("other")):
         assert len(inputs(dataset)) == 4
     assert lake.branch("main").staged() == []
+
+
+def test_the_same_example_added_on_two_branches_merges(lake: Lake, refunds: Dataset) -> None:
+    """Both branches have other commits on top of the same spans; an example that differs is still a conflict."""
+    for name in ("one", "two"):
+        lake.create_branch(name)
+        lake.branch(name).commit(f"on {name}", allow_empty=True)
+        branch = lake.datasets.get("refunds", at=name)
+        assert branch.add(search="coat", message="a coat").added == 1
+    lake.merge("one")
+    lake.merge("two")
+    assert len(inputs(refunds)) == 1
+    refunds.add(search="hat", metadata={"by": "main"}, message="a hat")
+    lake.datasets.get("refunds", at="two").add(search="hat", metadata={"by": "two"}, message="a hat")
+    with pytest.raises(tracelake.ConflictError):
+        lake.merge("two")

@@ -17,7 +17,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
-from tracelake._errors import DamageError, ExpiredError, StorageError
+from tracelake._errors import DamageError, ExpiredError, StorageError, UsageError
 from tracelake.journal.store import record_key
 from tracelake.lake.pipelines import main_pipeline
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
@@ -202,6 +202,23 @@ def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
     assert [lake.table("spans", at=c.id).content_hash() for c in commits[3:]] == [h[0] for h in before[3:]]
     ingest(lake, tmp_path, 9)
     assert lake.verify().findings == ()
+
+
+def test_forgetting_is_refused_for_what_names_need(lake: Lake) -> None:
+    """A tag or branch that would become unreadable is named, and nothing is compacted; without it, it goes on."""
+    commits = list(reversed(lake.log()))
+    lake.tag("v1", commits[1].id)
+    lake.create_branch("old", commits[2].id)
+    before = [shard.state() for shard, _ in lake.maintenance._maintained()]
+    with pytest.raises(UsageError, match="nothing was compacted: branch old, tag v1"):
+        lake.maintenance.compact(forget_before="main", runner=InProcess())
+    assert [shard.state() for shard, _ in lake.maintenance._maintained()] == before
+    lake.maintenance.compact(forget_before="v1", runner=InProcess())
+    assert lake.table("spans", at="v1").info().rows
+    lake.delete_tag("v1")
+    lake.branch("old").merge("main")
+    lake.maintenance.compact(forget_before="main", runner=InProcess())
+    assert lake.table("spans", at="old").content_hash() == lake.table("spans").content_hash()
 
 
 def expire(peer: Lake) -> int:

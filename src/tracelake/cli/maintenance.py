@@ -42,7 +42,7 @@ def compact(
         str | None,
         typer.Option(
             metavar="REF",
-            help="Give up all tables as of commits before this one; rows replaced by then are left out.",
+            help="Give up all tables as of commits before this one, unless a branch or tag needs them.",
             show_default=False,
         ),
     ] = None,

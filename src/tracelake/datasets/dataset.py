@@ -19,9 +19,10 @@ from tracelake.datasets.uploads import Made, stage_files
 from tracelake.limits import DATASET_ADD_DEFAULT
 from tracelake.results import AddReport, EntryChange, ExportReport
 from tracelake.storage import ObjectStore
+from tracelake.tables.built_in import TABLE_SPANS
 from tracelake.tables.commit_view import CommitView
 from tracelake.versions.branch import Branch
-from tracelake.versions.model import FileAt, Reference
+from tracelake.versions.model import TRANSACTION, FileAt, Reference
 from tracelake.versions.store import Repository
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class Dataset:
         if (commit_id := self._committed(request_id)) is not None:
             return AddReport(self.name, self.at, added=0, replaced=0, known=0, empty=0, commit=commit_id)
         commit = self._repository.resolve(at or self.at)
-        view = self._view(commit)
+        view, source = self._view(commit), self._source(commit)
         keys = selection.keys(view)
         paths = [example_path(self.name, model.example_id(*key)) for key in keys]
         known = set(self._find(paths))
@@ -121,7 +122,7 @@ class Dataset:
         wanted = [key for key, path in zip(keys, paths, strict=True) if replace or path not in known]
 
         def make(some: Sequence[Key]) -> Iterator[Made]:
-            for batch in examples(view, commit, some, noted):
+            for batch in examples(view, source, some, noted):
                 yield [(example_path(self.name, each.id), model.to_bytes(each)) for each in batch]
 
         entries = stage_files(self._repository, self._objects, self.at, wanted, make)
@@ -257,6 +258,24 @@ class Dataset:
         """Return the commit; None for `main` of an empty lake."""
         branch = self._repository.branches().get(self.at)
         return self._repository.resolve(self.at) if branch is None else branch.head or None
+
+    def _source(self, commit_id: str) -> str:
+        """Return the commit of the transaction from which a commit has its spans.
+
+        Branches that have the same spans make the same example of one, byte for byte, and so can be merged.
+        """
+        repository = self._repository
+        transaction = repository.transaction_of(commit_id)
+        found: str | None = commit_id
+        while found is not None:
+            commit = repository.commit(found)
+            if commit.metadata.get(TRANSACTION) == str(transaction):
+                path = [TABLE_SPANS.entry]
+                is_same = repository.find(found, path) == repository.find(commit_id, path)
+                return found if is_same else commit_id
+            parents = (each for each in commit.parents if repository.transaction_of(each) == transaction)
+            found = next(parents, None)
+        return commit_id
 
     def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
         """Return what paths name, on a branch with what is staged."""

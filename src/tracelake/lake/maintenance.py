@@ -34,9 +34,10 @@ from tracelake.tasks.runners import TaskRunner
 from tracelake.user_tables.write import finish_writes
 from tracelake.versions.collect import CollectedCommits, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
-from tracelake.versions.protocol import is_collectable
+from tracelake.versions.protocol import is_collectable, is_older
 from tracelake.versions.store import Repository
 
+_NAMES_SHOWN: Final = 10
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
 JOURNAL_LINE: Final = "journal"
@@ -71,6 +72,7 @@ class Maintenance:
 
         Raises:
             RefNotFoundError: no such commit.
+            UsageError: a branch or tag names a table as of an earlier time; nothing was compacted.
             ContentionError: other compactions were faster, again and again.
         """
         finish_writes(self._opened.stores)
@@ -80,12 +82,40 @@ class Maintenance:
             raise RefNotFoundError(
                 f"no commit {forget_before!r}: the lake is still empty; ingest something first."
             )
+        self._check_names(kept)
         reports = [
             maintainer.compact_all(shard, order, _since(kept, shard.name), progress or silent)
             for shard, order in self._maintained()
         ]
         self._opened.forget_view()  # the next one reads the new parts
         return reports
+
+    def _check_names(self, kept: Mapping[str, Reference]) -> None:
+        """Raise UsageError if a branch or tag names a table as of a time before those of a commit."""
+        repository = self._opened.repository
+        commits = {f"branch {name}": record.head for name, record in repository.branches().items()}
+        commits |= {f"tag {name}": commit for name, commit in repository.tags().items()}
+        tables = [entry for entry in kept.values() if isinstance(entry, TableAt)]
+        readable = {table.shard: self._opened.shard(table.shard).state().since for table in tables}
+        entries: dict[str, Collection[Reference]] = {}  # many names may share a commit
+        lost: list[str] = []
+        for name, commit in commits.items() if tables else ():
+            if not commit:
+                continue
+            if commit not in entries:
+                entries[commit] = named_by(repository, commit).values()
+            if any(
+                is_older(table, entry) and isinstance(entry, TableAt) and entry.as_of >= readable[entry.shard]
+                for table in tables
+                for entry in entries[commit]
+            ):
+                lost.append(name)
+        if lost:
+            raise UsageError(
+                f"branches or tags need older states of tables, and nothing was compacted: "
+                f"{', '.join(sorted(lost)[:_NAMES_SHOWN])}{' and more' if len(lost) > _NAMES_SHOWN else ''}. "
+                "Choose an earlier commit; or delete these, or merge a newer commit into the branches, first."
+            )
 
     def rebuild_index(
         self,
