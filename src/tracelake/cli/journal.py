@@ -76,8 +76,7 @@ def pipeline_repair(
 ) -> None:
     """Repair damaged journal records of a committed transaction, so that pipelines go on.
 
-    Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves what its records
-    said."""
+    Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves its records."""
     with opened(lake) as open_lake:
         done = open_lake.journal.repair(transaction)
     if as_json:
