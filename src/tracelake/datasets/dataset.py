@@ -266,15 +266,15 @@ class Dataset:
         """
         repository = self._repository
         transaction = repository.transaction_of(commit_id)
-        found: str | None = commit_id
-        while found is not None:
-            commit = repository.commit(found)
+        ancestor: str | None = commit_id
+        while ancestor is not None:
+            commit = repository.commit(ancestor)
             if commit.metadata.get(TRANSACTION) == str(transaction):
                 path = [TABLE_SPANS.entry]
-                is_same = repository.find(found, path) == repository.find(commit_id, path)
-                return found if is_same else commit_id
+                is_same = repository.find(ancestor, path) == repository.find(commit_id, path)
+                return ancestor if is_same else commit_id
             parents = (each for each in commit.parents if repository.transaction_of(each) == transaction)
-            found = next(parents, None)
+            ancestor = next(parents, None)
         return commit_id
 
     def _find(self, paths: Sequence[str]) -> dict[str, Reference]:

@@ -37,7 +37,6 @@ from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable, is_older
 from tracelake.versions.store import Repository
 
-_NAMES_SHOWN: Final = 10
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
 JOURNAL_LINE: Final = "journal"
@@ -113,7 +112,7 @@ class Maintenance:
         if lost:
             raise UsageError(
                 f"branches or tags need older states of tables, and nothing was compacted: "
-                f"{', '.join(sorted(lost)[:_NAMES_SHOWN])}{' and more' if len(lost) > _NAMES_SHOWN else ''}. "
+                f"{', '.join(sorted(lost)[:10])}{' and more' if len(lost) > 10 else ''}. "
                 "Choose an earlier commit; or delete these, or merge a newer commit into the branches, first."
             )
 
