@@ -110,7 +110,7 @@ def test_excerpts_show_words_in_every_unicode_form() -> None:
     assert highlight([f"a {WIDE} b"], "ref") == "a [[REF]] b"
 
 
-@pytest.mark.parametrize("earlier", EARLIER.values(), ids=str)
+@pytest.mark.parametrize("earlier", EARLIER.values(), ids=lambda earlier: earlier.name)
 def test_an_index_of_an_earlier_release_is_searched_as_it_is(earlier: Analyzer, tmp_path: Path) -> None:
     """It keeps its format and fingerprint; what it cannot answer is an error that names `index rebuild`."""
     assert of_fingerprint(earlier.fingerprint) is earlier
