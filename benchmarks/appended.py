@@ -87,7 +87,7 @@ def tracelake_turns(folder: Path, master: str | None) -> Turn:
     """Take segments as `tracelake pipeline run` does."""
     import tracelake  # noqa: PLC0415  each contestant imports its own
     from tracelake.otlp.framing import write_segment  # noqa: PLC0415
-    from tracelake.tracking.inbox import PREFIX, SEGMENT_DIGITS  # noqa: PLC0415
+    from tracelake.tracking.ingest_queue import PREFIX, SEGMENT_DIGITS  # noqa: PLC0415
 
     lake = tracelake.init(folder / "lake")
     pipeline = lake.pipeline(master=master)

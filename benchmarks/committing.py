@@ -24,7 +24,7 @@ from tests.versions.histories import check_history
 from tracelake.storage import ObjectStore, open_key_value, open_objects
 from tracelake.testing import CrashingKeyValueStore, CrashPoint
 from tracelake.versions.model import TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 ROWS = 10
 """Rows of one turn."""

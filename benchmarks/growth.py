@@ -30,12 +30,11 @@ import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 
-from tracelake.shards.buckets import by_bucket
 from tracelake.shards.model import Batch, Part
+from tracelake.shards.partitioning import by_bucket
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import RETRACTIONS, ROW_ID, retractions_by_bucket, with_row_ids
-from tracelake.shards.states import PARTITION
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import SHARDS_PARTITION, Shard
 from tracelake.storage import open_key_value, open_objects
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess
@@ -123,7 +122,7 @@ class Growth:
         return parts, retractions
 
     def _line(self, transactions: int, appends: list[float], maintains: list[float]) -> Line:
-        entry = self.key_value.get(PARTITION, "s")
+        entry = self.key_value.get(SHARDS_PARTITION, "s")
         assert entry is not None
         state = self.shard.state()
         rolled = 0 if state.rolled is None else len(self.objects.get(state.rolled.path))

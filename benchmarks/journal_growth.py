@@ -25,19 +25,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Seal, Segment, Step, WholeFile
+from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Seal, Segment, Step, WholeFile, compress
 from tracelake.journal.protocol import totals
-from tracelake.journal.receipts import (
+from tracelake.journal.store import (
+    IngestedFiles,
+    Journal,
     OutputReceipt,
     OutputReceipts,
     PartitionOffsets,
     PublishReceipt,
     PublishReceipts,
+    trim,
 )
-from tracelake.journal.runs import folded
-from tracelake.journal.store import Journal
-from tracelake.journal.trimming import trim
 from tracelake.storage import KeyValueStore, open_key_value
 
 SEGMENTS = 20
@@ -60,7 +59,7 @@ def step_of(t: int) -> Step:
                 spans=50,
             )
         )
-    return Step(t, folded({"inbox": segments}), "1")
+    return Step(t, compress({"inbox": segments}), "1")
 
 
 def file_of(t: int) -> WholeFile:
@@ -95,7 +94,7 @@ def disk_bytes(folder: Path) -> int:
 def measure(folder: Path, url: str, transactions: int, kept: int | None) -> None:
     """Print a line after each tenth of the transactions."""
     store = open_key_value(url)
-    journal, known = Journal(store, "main"), KnownInputs(store, "main")
+    journal, known = Journal(store, "main"), IngestedFiles(store, "main")
     print(f"\n{'kept for ever' if kept is None else f'trimmed to {kept:,}'}: {url.partition(':')[0]}")
     print(
         "transactions  records       bytes  receipts       bytes   known       bytes        disk  record ms"
@@ -126,7 +125,7 @@ def measure(folder: Path, url: str, transactions: int, kept: int | None) -> None
             store.close()
             began = time.process_time()
             store = open_key_value(url)
-            journal, known = Journal(store, "main"), KnownInputs(store, "main")
+            journal, known = Journal(store, "main"), IngestedFiles(store, "main")
             receipts, written = PublishReceipts(store, "main"), OutputReceipts(store, "main")
             journal.read(t)
             open_s = time.process_time() - began

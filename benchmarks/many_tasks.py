@@ -33,15 +33,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.door_servers import tree
 from benchmarks.peaks import peak_mib
 from tests.cluster.servers import ROOT, ConnectServer
-from tracelake.lake.opened import spark_runner
-from tracelake.otlp.whole import Whole
-from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
-from tracelake.pipeline.inputs import gather
-from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, TableChange
-from tracelake.pipeline.pieces import Piece
+from tracelake.lake.context import spark_runner
+from tracelake.otlp.input_file import InputDigest
+from tracelake.pipeline.decode_task import InputShare, ReadReceipt, ReadTask, ShareReceipt, gather
+from tracelake.pipeline.merge_task import ShapeReceipt, TableChange, TransactionMergeTask
 from tracelake.pipeline.publish import by_range
+from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import FILES
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.staged_slices import StagedSlice
 from tracelake.tasks.runners import ReceiptT, TaskT
 
 KINDS: Final = ("local[1]", "connect")
@@ -57,13 +56,13 @@ def read(task: ReadTask) -> ReadReceipt:
     (share,) = task.shares
     path = f"{task.staging}{share.stripe:032x}.arrow"
     pieces = [
-        Piece(path, bucket << 17, 1 << 17, bucket, 300, 1 << 18, (share.stripe << 40) + bucket)
+        StagedSlice(path, bucket << 17, 1 << 17, bucket, 300, 1 << 18, (share.stripe << 40) + bucket)
         for bucket in range(task.buckets)
     ]
-    return ReadReceipt([ShareReceipt(share, Whole(share.size_bytes, "0" * 64, 1), spans=300)], pieces)
+    return ReadReceipt([ShareReceipt(share, InputDigest(share.size_bytes, "0" * 64, 1), spans=300)], pieces)
 
 
-def shape(task: ShapeTask) -> ShapeReceipt:
+def shape(task: TransactionMergeTask) -> ShapeReceipt:
     """Answer as a task that had rows of each object."""
     return ShapeReceipt({"spans": TableChange(counts={"rows": sum(piece.rows for piece in task.pieces)})})
 
@@ -122,10 +121,14 @@ def cpu_s_below() -> dict[str, float]:
     return took_s
 
 
-def shape_tasks(pieces: list[Piece], ranges: list[tuple[int, int]], buckets: int) -> list[ShapeTask]:
+def shape_tasks(
+    pieces: list[StagedSlice], ranges: list[tuple[int, int]], buckets: int
+) -> list[TransactionMergeTask]:
     """Return the tasks that shape them, without tables of before."""
     return [
-        ShapeTask("file:///lake", 1, "index", "build", "whitespace", buckets, low, high, of_range, {})
+        TransactionMergeTask(
+            "file:///lake", 1, "index", "build", "whitespace", buckets, low, high, of_range, {}
+        )
         for (low, high), of_range in zip(ranges, by_range(pieces, ranges), strict=True)
     ]
 

@@ -60,7 +60,7 @@ def tell(word: str) -> None:
 def arrive(folder: Path, number: int) -> None:
     """Put a segment into the inbox, as a server does."""
     from tracelake.otlp.framing import write_segment  # noqa: PLC0415
-    from tracelake.tracking.inbox import PREFIX, SEGMENT_DIGITS  # noqa: PLC0415
+    from tracelake.tracking.ingest_queue import PREFIX, SEGMENT_DIGITS  # noqa: PLC0415
 
     path = folder / "lake" / PREFIX / f"{0:020d}-{0:016x}-{number:0{SEGMENT_DIGITS}}.segment"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from benchmarks.search_measure import KINDS, Query
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.documents import COLUMNS, document_text
-from tracelake.search.parts import identifiers
+from tracelake.search.tokenization import identifiers
 from tracelake.shards.rows import ROW_ID
 from tracelake.tasks.runners import InProcess
 

@@ -15,10 +15,9 @@ from tracelake import limits
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, PartRef, manifest_path
-from tracelake.search.opening import OpenIndex
-from tracelake.search.protocol import first_missing
-from tracelake.search.query import Searcher
-from tracelake.search.tiers import Generation, due, due_at_rest
+from tracelake.search.open_index import OpenIndex
+from tracelake.search.protocol import Generation, due, due_at_rest, first_missing
+from tracelake.search.searcher import Searcher
 from tracelake.storage import open_objects
 
 INDEX: Final = "spans"

@@ -30,27 +30,26 @@ from benchmarks import stages
 from benchmarks.door_senders import bodies, with_ids
 from benchmarks.stages import REST, STAGES, Stopwatch
 from tracelake import Lake, limits
-from tracelake.otlp.by_trace import take_apart
 from tracelake.otlp.framing import write_segment
+from tracelake.otlp.partition import take_apart
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import PREFIX, SEGMENT_DIGITS
-from tracelake.tracking.requests import TracedRequest
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.ingest_queue import PREFIX, SEGMENT_DIGITS
+from tracelake.tracking.store import TracedRequest, TrackingStore
 
 WARM: Final = 3
 """Batches before the first that counts."""
 SEARCHING: Final = {
-    "open the commit": ["tracelake.versions.store.Repository.head", "tracelake.lake.opened.named_by"],
+    "open the commit": ["tracelake.versions.repository.Repository.head", "tracelake.lake.context.named_by"],
     "look what is hot": [
         "tracelake.tracking.uncommitted.Uncommitted.newest",
         "tracelake.tracking.uncommitted.Uncommitted.sizes",
     ],
     "read what is hot": ["tracelake.tracking.uncommitted.Uncommitted.parts"],
-    "index what is hot": ["tracelake.lake.hot_parts.write_unpublished"],
+    "index what is hot": ["tracelake.lake.hot_index.write_unpublished"],
     "compare claims of both tiers": ["tracelake.lake.hot_search.HotSearch._beside"],
-    "fetch parts of the index": ["tracelake.search.cache.PartCache.fetch"],
-    "open parts of the index": ["tracelake.search.opening.OpenIndex.searcher"],
-    "query": ["tracelake.tables.commit_view.CommitView.search"],
+    "fetch parts of the index": ["tracelake.search.part_cache.PartCache.fetch"],
+    "open parts of the index": ["tracelake.search.open_index.OpenIndex.searcher"],
+    "query": ["tracelake.tables.view.CommitView.search"],
 }
 STORING: Final = {"store": ["tracelake.tracking.store.TrackingStore.write"]}
 PHASES: Final = (

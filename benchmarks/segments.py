@@ -30,7 +30,7 @@ from tracelake import Lake
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline import driver
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import PREFIX, SEGMENT_DIGITS
+from tracelake.tracking.ingest_queue import PREFIX, SEGMENT_DIGITS
 
 WARM_REQUESTS = 50
 KINDS = ("segments", "files", "file")

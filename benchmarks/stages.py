@@ -29,7 +29,7 @@ from unittest import mock
 
 import tracelake
 from tracelake import Lake
-from tracelake.pipeline.ahead import in_thread
+from tracelake.pipeline.input_queue import in_thread
 from tracelake.tasks.runners import InProcess
 
 DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -39,34 +39,34 @@ WARM: Final = 3
 
 STAGES: Final = {
     "look: what stands, records of the journal": [
-        "tracelake.pipeline.looking.Looking.look",
+        "tracelake.pipeline.replay.StateReader.look",
         "tracelake.journal.store.Journal.append_step",
         "tracelake.journal.store.Journal.append_seal",
     ],
     "notes of tries": [
-        "tracelake.pipeline.tries.Tries.begin",
-        "tracelake.pipeline.tries.Tries.over",
-        "tracelake.pipeline.tries.Tries.deaths",
-        "tracelake.pipeline.tries.Tries.deaths_of_reading",
+        "tracelake.pipeline.input_failures.CrashMarkers.begin",
+        "tracelake.pipeline.input_failures.CrashMarkers.over",
+        "tracelake.pipeline.input_failures.CrashMarkers.deaths",
+        "tracelake.pipeline.input_failures.CrashMarkers.deaths_of_reading",
     ],
-    "what waits: known, set aside, measured": ["tracelake.pipeline.taking.Taking.open"],
+    "what waits: known, set aside, measured": ["tracelake.pipeline.input_queue.InputQueue.open"],
     "read task": ["tracelake.pipeline.staging.InputReader.stage"],
     "— JSON to columns": [
-        "tracelake.pipeline.decode.decode_json",
-        "tracelake.pipeline.decode.decode_protobuf",
+        "tracelake.pipeline.decode_task.decode_json",
+        "tracelake.pipeline.decode_task.decode_protobuf",
     ],
-    "— columns to Arrow, by bucket, staged": ["tracelake.pipeline.decode._Reader._stage"],
+    "— columns to Arrow, by bucket, staged": ["tracelake.pipeline.decode_task._Reader._stage"],
     "shape task": ["tracelake.pipeline.publish.Outputs._shape"],
-    "— read what was staged": ["tracelake.pipeline.merge.read_stream"],
-    "— merge with the tables": ["tracelake.pipeline.merge.merge"],
-    "— write parts": ["tracelake.pipeline.merge.write_part"],
+    "— read what was staged": ["tracelake.pipeline.merge_task.read_stream"],
+    "— merge with the tables": ["tracelake.pipeline.merge_task.merge"],
+    "— write parts": ["tracelake.pipeline.merge_task.write_part"],
     "— index part": ["tracelake.search.build._write_part", "tracelake.search.build.pack"],
-    "publish tables": ["tracelake.pipeline.outputs.tables.TableOutput.publish"],
-    "publish the index": ["tracelake.pipeline.outputs.index.IndexOutput.publish"],
-    "commit": ["tracelake.pipeline.outputs.commit.CommitOutput.publish"],
-    "settle: inputs are let go": ["tracelake.pipeline.settling.Settling.settle"],
+    "publish tables": ["tracelake.pipeline.outputs.builtin.TableOutput.publish"],
+    "publish the index": ["tracelake.pipeline.outputs.builtin.IndexOutput.publish"],
+    "commit": ["tracelake.pipeline.outputs.builtin.CommitOutput.publish"],
+    "settle: inputs are let go": ["tracelake.pipeline.input_ack.InputAcker.settle"],
     "compaction": ["tracelake.tables.maintenance.Maintainer.maintain"],
-    "index merges": ["tracelake.pipeline.index_merge.IndexMerger.maintain"],
+    "index merges": ["tracelake.indexing.merge.IndexMerger.maintain"],
 }
 """What is timed: each stage without the stages inside of it."""
 REST: Final = "all else"
@@ -188,7 +188,7 @@ def of_overlap(files: Sequence[str], cut_bytes: int, rounds: int, master: str | 
         pieces = list(_cut(files, Path(folder), cut_bytes))
         for number in range(2 * rounds + 2):
             overlaps = bool(number % 2)
-            with mock.patch("tracelake.lake.pipelines.in_thread", in_thread if overlaps else None):
+            with mock.patch("tracelake.lake.pipeline.in_thread", in_thread if overlaps else None):
                 lake = tracelake.init(Path(folder) / f"lake-{number}")
                 before = time.perf_counter(), time.process_time()
                 runner = None if master else InProcess()

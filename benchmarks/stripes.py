@@ -26,7 +26,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.pipeline.spans import AGENTS, MICROSERVICES
-from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
+from tracelake.pipeline.decode_task import InputShare, ReadTask, run_read_task
 from tracelake.pipeline.sources.files import FILES
 from tracelake.storage import FileObjectStore
 

@@ -8,7 +8,7 @@ thread, one after the other, and is asked for the ten nearest to each of some ot
 p50 and p99, processor time in the mean, bytes a vector, and *recall*: how many of the ten that float64 finds are among
 the answer's.
 
-- tracelake: parts' own blocks, int8 and half precision, mapped into memory (`search/nearest.py`).
+- tracelake: parts' own blocks, int8 and half precision, mapped into memory (`search/vector_index.py`).
 - numpy:     one product with a float32 matrix in memory, and a partition of it.
 - lance:     a dataset without an index of vectors, so that it is exact too.
 """
@@ -72,8 +72,12 @@ def make(folder: Path, count: int, seed: int) -> None:
 
 def tracelake(folder: Path) -> tuple[Ask, float]:
     """Return what answers a query, and the bytes a vector."""
-    from tracelake.search.nearest import nearest  # noqa: PLC0415  not in Lance's environment
-    from tracelake.search.vector_block import FILE, BlockWriter, read_block  # noqa: PLC0415
+    from tracelake.search.vector_index import (  # noqa: PLC0415
+        FILE,
+        BlockWriter,
+        nearest,
+        read_block,
+    )
     from tracelake.search.vectors import VectorSettings  # noqa: PLC0415
 
     vectors = np.load(folder / "vectors.npy", mmap_mode="r")

@@ -22,8 +22,8 @@ from rich.table import Table
 
 from tracelake.storage import FileObjectStore, SqliteKeyValueStore
 from tracelake.versions.model import FileAt
-from tracelake.versions.objects import VERSIONS
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import VERSIONS
 
 
 def measure(

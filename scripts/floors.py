@@ -37,6 +37,7 @@ FLOORS: Final[tuple[dict[str, str], ...]] = (
         "testing": "simulated stores, crashes and schedules, for our tests and those of users",
     },
     {"tables": "built-in tables and specs of others, pruning, scans, all tables at one commit, changes"},
+    {"indexing": "full-text parts of transactions: built, merged, rebuilt by tasks"},
     {
         "pipeline": "inputs to transactions to commits",
         "user_tables": "tables that users write: upserts by key, ties",

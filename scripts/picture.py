@@ -23,13 +23,11 @@ from opentelemetry.trace import Tracer
 from playwright.sync_api import Page, sync_playwright
 
 import tracelake
-from tracelake.demo.agent import QUESTIONS, Agent
-from tracelake.demo.corpus import passages
-from tracelake.demo.retrieval import Index
-from tracelake.demo.services import write_batch
+from tracelake.demo.agent import QUESTIONS, Agent, Index, passages
+from tracelake.demo.workload import write_batch
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 IMAGES: Final = Path(__file__).parent.parent / "docs" / "images"
 SHOP_SPANS: Final = 400

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from scripts.floors import FLOORS
 from tracelake import _errors, limits
 from tracelake.cli import app
-from tracelake.cli.exits import exit_code
-from tracelake.server.errors import status_of
+from tracelake.cli.output import exit_code
+from tracelake.server.http_policy import status_of
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 REFERENCE: Final = DOCS / "reference"

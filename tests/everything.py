@@ -18,11 +18,9 @@ from tests.datasets.conversations import talk
 from tests.pipeline.poison import Poisoned, poisoned
 from tests.pipeline.spans import a_line
 from tracelake import Lake, TracelakeError
-from tracelake.journal.store import Journal
-from tracelake.journal.trimming import trim
+from tracelake.journal.store import Journal, trim
 from tracelake.otlp.framing import write_segment
-from tracelake.replicas.account import BatchCounts, ReplicaProgress
-from tracelake.replicas.heartbeat import Heartbeat
+from tracelake.replicas.replica import BatchCounts, Heartbeat, ReplicaProgress
 from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
 

@@ -25,26 +25,25 @@ from tests.versions.collected_world import World
 from tracelake import Lake
 from tracelake._errors import DamageError
 from tracelake.journal import protocol
-from tracelake.journal.model import Aside
+from tracelake.journal.model import QuarantineRecord
 from tracelake.journal.store import record_key
 from tracelake.journal.verify import check_transactions
 from tracelake.lake.verify import Verifier
-from tracelake.pipeline.fates import Fates
-from tracelake.pipeline.narrowing import Narrowing
-from tracelake.pipeline.settling import Settling
-from tracelake.pipeline.sources.by_content import ByContent
-from tracelake.pipeline.sources.inbox import InboxSource
+from tracelake.pipeline.input_ack import InputAcker
+from tracelake.pipeline.poison_input import PoisonInputFinder
+from tracelake.pipeline.quarantine_actions import QuarantineActions
+from tracelake.pipeline.sources.base import ContentDedup
+from tracelake.pipeline.sources.server_inputs import InboxSource
 from tracelake.pipeline.verify import check_counts
-from tracelake.search.index_check import IndexCheck
 from tracelake.search.vectors import PLAIN
+from tracelake.search.verify import IndexCheck
 from tracelake.shards import verify as shard_checks
 from tracelake.shards.verify import ShardCheck
 from tracelake.tables.verify import check_built_in
 from tracelake.tasks.runners import InProcess
 from tracelake.versions import verify as history_checks
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.gc import BEHIND, Reached, RepositoryCollector
 from tracelake.versions.model import Commit, Metarange, Range
-from tracelake.versions.reach import BEHIND, Reached
 
 PASSED = "may_be_gone=may_be_gone)"
 
@@ -145,8 +144,8 @@ def check_commit_is_asked() -> None:
         made.objects.put("inbox/0.segment", good(0))
         made.pipeline(runner=InProcess()).run_once()
         made.objects.put("inbox/0.segment", good(0))  # killed before it was deleted
-        fates = Fates("main", made._opened.key_value, made.objects, 2, PLAIN)
-        fates._journal.set_aside(Aside(0, "no", 3, "pipeline", "now", 0, ()))
+        fates = QuarantineActions("main", made._opened.key_value, made.objects, 2, PLAIN)
+        fates._journal.set_aside(QuarantineRecord(0, "no", 3, "pipeline", "now", 0, ()))
         assert fates._settling.settle(0) == []
         assert list(made.objects.list("inbox/")) == []
         assert made.quarantine.all() == []
@@ -173,12 +172,15 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
     "broken",
     [
         Broken(
-            "taken meanwhile", Narrowing._narrow, "if self._rooms.settling.is_taken(suspect):", "if False:"
+            "taken meanwhile",
+            PoisonInputFinder._narrow,
+            "if self._rooms.settling.is_taken(suspect):",
+            "if False:",
         ),
         Broken("a segment that is gone was taken", InboxSource.is_taken, "is None", "is not None"),
         Broken(
             "a file that is known was taken",
-            ByContent.is_taken,
+            ContentDedup.is_taken,
             "sha256) is not None",
             '"") is not None',
         ),
@@ -203,7 +205,7 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
     ("another release is refused", protocol._start, "step.transform != event.transform", "False"),
     ("its way out is named", protocol._of_another_release, '"" if held else', '"" if True else'),
     ("tries are counted", protocol.advance, "tries < tries_max", "tries <= tries_max"),
-    ("rows that stand are finished", protocol.advance, "GiveUp(t) if event.held else", ""),
+    ("rows that stand are finished", protocol.advance, "Abandon(t) if event.held else", ""),
     ("what is fed is compared", protocol._fed, "difference is not None", "False"),
     (
         "the sealed is not sealed again",
@@ -226,13 +228,13 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
     ("broken", "check"),
     [
         (
-            Broken("the commit is asked", Settling.settle, "and self._outputs.was_set_aside(t)", ""),
+            Broken("the commit is asked", InputAcker.settle, "and self._outputs.was_set_aside(t)", ""),
             check_commit_is_asked,
         ),
         (
             Broken(
                 "what is discarded is deleted",
-                Settling.give_up,
+                InputAcker.give_up,
                 'suspect.state == "discarded"',
                 "False",
             ),

@@ -14,7 +14,7 @@ from scripts.floors import FLOORS
 from tracelake import limits
 from tracelake.otlp import conventions
 from tracelake.otlp.schema import EVENT, LINK, OTLP_REST, SCOPE, SPANS_TABLE
-from tracelake.tables.traces import TRACES
+from tracelake.tables.builtin import TRACES
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"

@@ -30,8 +30,8 @@ from tracelake._errors import (
     TracelakeError,
     UnreadInputsError,
 )
-from tracelake.pipeline.faults import may_be_of_input
-from tracelake.server.errors import status_of
+from tracelake.pipeline.input_failures import may_be_of_input
+from tracelake.server.http_policy import status_of
 from tracelake.storage.ports import Entry
 
 KINDS = reference.errors()

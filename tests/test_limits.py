@@ -97,14 +97,14 @@ BOUNDING_CALLS = {"min", "max", "islice"}
 NAME_CHARS = 33
 """The least end of a slice that bounds a text: shorter ones are of digits of hashes and ids, or parts of a format."""
 EXCUSED = {
-    "tracelake/pipeline/background.py": {"10"},
+    "tracelake/pipeline/continuous.py": {"10"},
     "tracelake/versions/committer.py": {"16"},
     "tracelake/cli/render.py": {"0.001"},
     "tracelake/cli/waterfall.py": {"10"},
     "tracelake/storage/sqlite.py": {"64", "68", "72"},
-    "tracelake/otlp/messages.py": {"-2 ** 63", "2 ** 63 - 1", "-2 ** 31", "2 ** 31 - 1", "2 ** 32 - 1"},
-    "tracelake/cli/servers.py": {"65535"},
-    "tracelake/demo/retrieval.py": {"5"},
+    "tracelake/otlp/json_messages.py": {"-2 ** 63", "2 ** 63 - 1", "-2 ** 31", "2 ** 31 - 1", "2 ** 32 - 1"},
+    "tracelake/cli/serve.py": {"65535"},
+    "tracelake/demo/agent.py": {"5"},
 }
 """Exponents that keep a pause finite, a divisor that is not 0, a column's width, places in the header of SQLite;
 widths of integers in protobuf, the highest port, and the passages that the agent of the demo reads."""

@@ -47,7 +47,7 @@ def test_nothing_is_imported_behind_the_back() -> None:
     ]
     assert callers == [
         "tracelake/__init__.py",
-        "tracelake/demo/corpus.py",
+        "tracelake/demo/agent.py",
     ]  # the second: of the standard library
 
 

@@ -76,25 +76,22 @@ from tracelake.results import (
     VerifyReport,
 )
 from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
-from tracelake.tasks.progress import Progress
+from tracelake.tasks.runners import Progress
 
 if _TYPE_CHECKING:
-    from tracelake.archive.archive import LakeArchive
-    from tracelake.archive.listing import ArchivedTrace
+    from tracelake.archive.disk_usage import ArchiveSpace
     from tracelake.archive.model import ArchiveDue, ArchiveReport, ArchiveSettings
-    from tracelake.archive.space import ArchiveSpace
+    from tracelake.archive.service import ArchivedTrace, LakeArchive
     from tracelake.datasets.dataset import Dataset
     from tracelake.datasets.model import Example, Provenance
     from tracelake.lake.datasets import Datasets
-    from tracelake.lake.lake import Lake
+    from tracelake.lake.lake import Lake, init, open
     from tracelake.lake.location import LakeConfig
     from tracelake.lake.maintenance import Maintenance
-    from tracelake.lake.opening import init, open
-    from tracelake.lake.outputs import LakeOutputs, LeftOutRow, OutputInfo
-    from tracelake.lake.quarantine import Quarantine
-    from tracelake.lake.sources import LakeSources, SourceInfo
+    from tracelake.lake.pipeline import Quarantine
+    from tracelake.lake.sources import LakeOutputs, LakeSources, LeftOutRow, OutputInfo, SourceInfo
     from tracelake.pipeline.continuous import InboxPipeline
-    from tracelake.search.embedder import Embedder, embedder
+    from tracelake.search.vectors import Embedder, embedder
     from tracelake.tables.changes import Changes
     from tracelake.tables.table import Table
     from tracelake.tasks.runners import InProcess, TaskRunner
@@ -203,9 +200,9 @@ _LAZY = {
     "ArchiveDue": "tracelake.archive.model",
     "ArchiveReport": "tracelake.archive.model",
     "ArchiveSettings": "tracelake.archive.model",
-    "ArchiveSpace": "tracelake.archive.space",
-    "ArchivedTrace": "tracelake.archive.listing",
-    "LakeArchive": "tracelake.archive.archive",
+    "ArchiveSpace": "tracelake.archive.disk_usage",
+    "ArchivedTrace": "tracelake.archive.service",
+    "LakeArchive": "tracelake.archive.service",
     "Branch": "tracelake.versions.branch",
     "Changes": "tracelake.tables.changes",
     "Dataset": "tracelake.datasets.dataset",
@@ -217,18 +214,18 @@ _LAZY = {
     "LakeConfig": "tracelake.lake.location",
     "Maintenance": "tracelake.lake.maintenance",
     "Provenance": "tracelake.datasets.model",
-    "LakeOutputs": "tracelake.lake.outputs",
+    "LakeOutputs": "tracelake.lake.sources",
     "LakeSources": "tracelake.lake.sources",
-    "LeftOutRow": "tracelake.lake.outputs",
-    "OutputInfo": "tracelake.lake.outputs",
-    "Quarantine": "tracelake.lake.quarantine",
+    "LeftOutRow": "tracelake.lake.sources",
+    "OutputInfo": "tracelake.lake.sources",
+    "Quarantine": "tracelake.lake.pipeline",
     "SourceInfo": "tracelake.lake.sources",
     "Table": "tracelake.tables.table",
     "TaskRunner": "tracelake.tasks.runners",
-    "Embedder": "tracelake.search.embedder",
-    "embedder": "tracelake.search.embedder",
-    "init": "tracelake.lake.opening",
-    "open": "tracelake.lake.opening",
+    "Embedder": "tracelake.search.vectors",
+    "embedder": "tracelake.search.vectors",
+    "init": "tracelake.lake.lake",
+    "open": "tracelake.lake.lake",
 }
 
 

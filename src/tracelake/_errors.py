@@ -39,7 +39,7 @@ TracelakeError
 └── InternalError              a fault of the server; its log says more
 
 Each message says what happened, to what, and what to do next. Errors can be pickled, as those of Spark's workers are.
-What an HTTP client is answered stands in `server/errors.py`, what a command ends with in `cli/exits.py`.
+What an HTTP client is answered stands in `server/http_policy.py`, what a command ends with in `cli/output.py`.
 """
 
 from __future__ import annotations

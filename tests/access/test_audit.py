@@ -15,11 +15,9 @@ from tests.broken import Broken, assert_caught
 from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.access import audit, counting
-from tracelake.access.aging import outlived
-from tracelake.access.audit import audit_record, since_ns, with_outcome
-from tracelake.access.counting import OTHERS, Counting
-from tracelake.access.model import AuditKind, AuditRecord
+from tracelake.access import audit
+from tracelake.access.audit import OTHERS, EventCounter, audit_record, expired, since_ns, with_outcome
+from tracelake.access.keys import AuditKind, AuditRecord
 
 MINUTE_NS = limits.AUDIT_COUNTED_NS
 
@@ -94,16 +92,16 @@ def check_jumps() -> None:
     day, year = 86_400 * 10**9, 365 * 86_400 * 10**9
     now = 50 * year
     times = [now - 10 * day * n for n in range(45)]
-    assert list(outlived(times, now)) == [40, 41, 42, 43, 44]
-    assert list(outlived(times, now + 2 * year)) == [37, 38, 39, 40, 41, 42, 43, 44]
+    assert list(expired(times, now)) == [40, 41, 42, 43, 44]
+    assert list(expired(times, now + 2 * year)) == [37, 38, 39, 40, 41, 42, 43, 44]
     ahead = [now + 2 * year - n for n in range(5)]
     jumped = [*ahead, *times]
-    assert list(outlived(jumped, now + 2 * year)) == [42, 43, 44, 45, 46, 47, 48, 49]
-    assert list(outlived(jumped, now)) == [45, 46, 47, 48, 49]
-    assert list(outlived(jumped, 0)) == []
+    assert list(expired(jumped, now + 2 * year)) == [42, 43, 44, 45, 46, 47, 48, 49]
+    assert list(expired(jumped, now)) == [45, 46, 47, 48, 49]
+    assert list(expired(jumped, 0)) == []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "AUDIT_RECORDS_MAX", 4)
-        assert list(outlived([*ahead, *times[:5]], now)) == [4, 9]
+        assert list(expired([*ahead, *times[:5]], now)) == [4, 9]
 
 
 def check_reads_names() -> None:
@@ -121,7 +119,7 @@ def check_reads_names() -> None:
 
 def check_counts() -> None:
     """A thousand like things of a minute are one record, written ten times; of another minute, or another, another."""
-    counted = Counting()
+    counted = EventCounter()
     written: list[AuditRecord] = []
 
     def count(now_ns: int, **more: str) -> list[AuditRecord]:
@@ -149,7 +147,7 @@ def check_counts() -> None:
 
 def check_made_up_for() -> None:
     """A number that could not be written is told again until it is, also once its minute is over; so many of them."""
-    counted = Counting()
+    counted = EventCounter()
     for _ in range(4):
         due = counted.count(record(1, kind="counted"), 0)
     assert [each.times for each in counted.unwritten()] == [4]
@@ -202,33 +200,34 @@ def test_rules(check: Callable[[], None]) -> None:
          check_pushes_out),
         (Broken("what is removed at once is bounded", audit.Audit.trim, "limits.AUDIT_TRIMMED_MAX", "10**9"),
          check_trims),
-        (Broken("what was not written is made up for", Counting.unwritten,
+        (Broken("what was not written is made up for", EventCounter.unwritten,
                 "each.times > self._written.get(each.id, 0)", "not _is_written_at(each.times)"),
          check_made_up_for),
-        (Broken("also once its minute is over", Counting._begin_minute, "for each in newest", "for each in ()"),
+        (Broken("also once its minute is over", EventCounter._begin_minute, "for each in newest", "for each in ()"),
          check_made_up_for),
-        (Broken("what is kept of minutes is bounded", Counting._begin_minute, "limits.AUDIT_COUNTED_MAX + 1", "None"),
+        (Broken(
+"what is kept of minutes is bounded", EventCounter._begin_minute, "limits.AUDIT_COUNTED_MAX + 1", "None"),
          check_made_up_for),
-        (Broken("minutes are of a clock that is never set", Counting.count,
+        (Broken("minutes are of a clock that is never set", EventCounter.count,
                 "now_ns - self._began_ns >= limits.AUDIT_COUNTED_NS",
                 "record.at_ns // limits.AUDIT_COUNTED_NS > self._began_ns // limits.AUDIT_COUNTED_NS"),
          check_counts),
         (Broken("the newest come first", audit._key, "_TIME_STOP - max(0, at_ns)", "max(0, at_ns)"),
          check_lists),
-        (Broken("what is old goes", outlived, "age_ns >= limits.AUDIT_KEPT_NS", "False"), check_trims),
-        (Broken("what is too much goes", outlived, "others > limits.AUDIT_RECORDS_MAX", "False"), check_trims),
-        (Broken("a jump is not believed", outlived, "limits.AUDIT_GAP_MAX_NS", "10**30"), check_jumps),
-        (Broken("what is ahead is counted apart", outlived, "            continue", "            pass"), check_jumps),
-        (Broken("what is ahead is bounded", outlived, "ahead > limits.AUDIT_RECORDS_MAX", "False"), check_jumps),
+        (Broken("what is old goes", expired, "age_ns >= limits.AUDIT_KEPT_NS", "False"), check_trims),
+        (Broken("what is too much goes", expired, "others > limits.AUDIT_RECORDS_MAX", "False"), check_trims),
+        (Broken("a jump is not believed", expired, "limits.AUDIT_GAP_MAX_NS", "10**30"), check_jumps),
+        (Broken("what is ahead is counted apart", expired, "            continue", "            pass"), check_jumps),
+        (Broken("what is ahead is bounded", expired, "ahead > limits.AUDIT_RECORDS_MAX", "False"), check_jumps),
         (Broken("names are enough", audit.Audit._too_much,
                 "self._records().keys(PARTITION, place, _end_of(place), most)",
                 "[each.key for each in self._records().scan(PARTITION, place, _end_of(place), most)]"),
          check_reads_names),
         (Broken("what has another name stays", audit._time_in, "digits.isdecimal() and digits.isascii()", "digits"),
          check_reads_names),
-        (Broken("a number is written where it doubled", counting._is_written_at, "times & (times - 1) == 0", "True"),
+        (Broken("a number is written where it doubled", audit._is_written_at, "times & (times - 1) == 0", "True"),
          check_counts),
-        (Broken("different things are bounded", Counting.count, "len(self._counted) >= limits.AUDIT_COUNTED_MAX",
+        (Broken("different things are bounded", EventCounter.count, "len(self._counted) >= limits.AUDIT_COUNTED_MAX",
                 "False"), check_counts),
     ],
     ids=lambda each: getattr(each, "rule", ""),

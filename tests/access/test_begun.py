@@ -15,42 +15,42 @@ from tests.broken import Broken, assert_caught
 from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import ContentionError
-from tracelake.access import begun
-from tracelake.access.begun import BEGUN_PATTERN, LakeSecret, SignInBegun, begun_of, signed
+from tracelake.access import oidc
+from tracelake.access.oidc import BEGUN_PATTERN, LakeSecret, OidcState, sign_state, verify_state
 from tracelake.storage import Conflict, KeyValueStore
 
-WHAT = SignInBegun("s" * 43, "/traces/1?a=b")
+WHAT = OidcState("s" * 43, "/traces/1?a=b")
 PLACE = "https://h/sign-in/callback"
 NOW_S = 1_800_000_000.0
 
 
 def check_signed() -> None:
     """It counts for ten minutes, on servers of this lake, at this address, as it was signed to the letter."""
-    held = signed(WHAT, "ours", PLACE, NOW_S)
+    held = sign_state(WHAT, "ours", PLACE, NOW_S)
     assert re.fullmatch(BEGUN_PATTERN, held, re.ASCII)
     for later_s in (-limits.PROVIDER_SKEW_MAX_S, 0, limits.SIGN_IN_BEGUN_MAX_S):
-        assert begun_of(held, "ours", PLACE, NOW_S + later_s) == WHAT
+        assert verify_state(held, "ours", PLACE, NOW_S + later_s) == WHAT
     for later_s in (-limits.PROVIDER_SKEW_MAX_S - 1, limits.SIGN_IN_BEGUN_MAX_S + 1):
-        assert begun_of(held, "ours", PLACE, NOW_S + later_s) is None
-    assert begun_of(held, "another", PLACE, NOW_S) is None
-    assert begun_of(held, "ours", "http://h/sign-in/callback", NOW_S) is None
+        assert verify_state(held, "ours", PLACE, NOW_S + later_s) is None
+    assert verify_state(held, "another", PLACE, NOW_S) is None
+    assert verify_state(held, "ours", "http://h/sign-in/callback", NOW_S) is None
     parts = held.split(".")
     for place, other in ((0, "t" * 43), (1, "1800000001"), (2, ""), (3, "A" * 43), (3, "")):
         changed = [*parts[:place], other, *parts[place + 1 :]]
-        assert begun_of(".".join(changed), "ours", PLACE, NOW_S) is None, place
+        assert verify_state(".".join(changed), "ours", PLACE, NOW_S) is None, place
     for text in ("", ".", "...", "\u00e9", "a.b"):
-        assert begun_of(text, "ours", PLACE, NOW_S) is None
+        assert verify_state(text, "ours", PLACE, NOW_S) is None
 
 
 def test_what_is_held_is_bounded() -> None:
     """Of addresses to go on to that are too long nothing is held."""
-    long = SignInBegun("s" * 43, "/" + "\u8ffd" * limits.SIGN_IN_NEXT_MAX_BYTES)
-    held = signed(long, "ours", PLACE, NOW_S)
-    assert begun_of(held, "ours", PLACE, NOW_S) == SignInBegun(long.secret, "/")
-    longest = SignInBegun("s" * 43, "/" * limits.SIGN_IN_NEXT_MAX_BYTES)
-    held = signed(longest, "ours", PLACE, NOW_S)
+    long = OidcState("s" * 43, "/" + "\u8ffd" * limits.SIGN_IN_NEXT_MAX_BYTES)
+    held = sign_state(long, "ours", PLACE, NOW_S)
+    assert verify_state(held, "ours", PLACE, NOW_S) == OidcState(long.secret, "/")
+    longest = OidcState("s" * 43, "/" * limits.SIGN_IN_NEXT_MAX_BYTES)
+    held = sign_state(longest, "ours", PLACE, NOW_S)
     assert re.fullmatch(BEGUN_PATTERN, held, re.ASCII)
-    assert begun_of(held, "ours", PLACE, NOW_S) == longest
+    assert verify_state(held, "ours", PLACE, NOW_S) == longest
 
 
 def check_secret() -> None:
@@ -62,14 +62,14 @@ def check_secret() -> None:
         ours = racing.secret()
         assert len(ours) == 43
         assert first.secret() == LakeSecret(lambda: records).secret() == ours
-        records.erase(begun.PARTITION, begun.NAME)
+        records.erase(oidc.PARTITION, oidc.NAME)
         new = LakeSecret(lambda: records).secret()
         assert new != ours
         now_s[0] = limits.SIGN_IN_SECRET_KEPT_S - 1
         assert first.secret() == ours
         now_s[0] += 1
         assert first.secret() == new
-        records.set(begun.PARTITION, begun.NAME, b"{}")
+        records.set(oidc.PARTITION, oidc.NAME, b"{}")
         assert LakeSecret(lambda: records).secret() == LakeSecret(lambda: records).secret() != new
 
 
@@ -128,11 +128,11 @@ def test_secret() -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("it ends", begun_of, "<= limits.SIGN_IN_BEGUN_MAX_S", "< 10**9"), check_signed),
-        (Broken("it is not of the future", begun_of, "-limits.PROVIDER_SKEW_MAX_S <=", "-10**9 <"), check_signed),
-        (Broken("it is of this lake", begun._signature, "by.encode()", "b''"), check_signed),
-        (Broken("it is of this address", begun._signature, "{place}", ""), check_signed),
-        (Broken("all of it is signed", begun._signature, "{body}", "{body[:43]}"), check_signed),
+        (Broken("it ends", verify_state, "<= limits.SIGN_IN_BEGUN_MAX_S", "< 10**9"), check_signed),
+        (Broken("it is not of the future", verify_state, "-limits.PROVIDER_SKEW_MAX_S <=", "-10**9 <"), check_signed),
+        (Broken("it is of this lake", oidc._signature, "by.encode()", "b''"), check_signed),
+        (Broken("it is of this address", oidc._signature, "{place}", ""), check_signed),
+        (Broken("all of it is signed", oidc._signature, "{body}", "{body[:43]}"), check_signed),
         (Broken("whoever writes first", LakeSecret._made, "set_if(PARTITION, NAME, encode(record), expected)",
                 "set(PARTITION, NAME, encode(record))"), check_secret),
         (Broken("what is damaged is replaced", LakeSecret._made, "except DamageError", "except ZeroDivisionError"),

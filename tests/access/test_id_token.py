@@ -16,8 +16,8 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import NoKeyError
-from tracelake.access import id_token
-from tracelake.access.id_token import claims_of
+from tracelake.access import oidc
+from tracelake.access.oidc import verified_claims
 
 NOW_S = 1_760_000_000
 GOOD = {
@@ -79,7 +79,7 @@ def by_hand(header: dict[str, Any], secret: bytes | None) -> str:
 def read(token: str, keys: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Read a token as a server does."""
     keys = public(signing_key()) if keys is None else keys
-    said = claims_of(token, keys, GOOD["iss"], GOOD["aud"], GOOD["nonce"], NOW_S)  # type: ignore[arg-type]
+    said = verified_claims(token, keys, GOOD["iss"], GOOD["aud"], GOOD["nonce"], NOW_S)  # type: ignore[arg-type]
     return NO_KEY if said is None else said
 
 
@@ -185,18 +185,19 @@ def test_keys_that_cannot_be_the_right_one() -> None:
 
 
 MUTANTS = [
-    (Broken("the signature is checked", id_token.claims_of, 'jwt.decode(token, key, algorithms=[header["alg"]]).claims',
+    (Broken(
+"the signature is checked", oidc.verified_claims, 'jwt.decode(token, key, algorithms=[header["alg"]]).claims',
             "__import__('json').loads(jws.extract_compact(token.encode()).payload)"), check_forgeries),
-    (Broken("keys are of the kind of the algorithm", id_token._key_of, 'each.get("kty") == kind.key_type', "True"),
+    (Broken("keys are of the kind of the algorithm", oidc._key_of, 'each.get("kty") == kind.key_type', "True"),
      test_keys_that_cannot_be_the_right_one),
-    (Broken("keys for ciphers sign nothing", id_token._key_of, 'each.get("use", "sig") == "sig"', "True"),
+    (Broken("keys for ciphers sign nothing", oidc._key_of, 'each.get("use", "sig") == "sig"', "True"),
      test_keys_that_cannot_be_the_right_one),
-    (Broken("one key is meant", id_token._key_of, "len(fitting) > 1", "False"), test_keys_that_cannot_be_the_right_one),
-    (Broken("long keys are none", id_token._key_of, "<= limits.RSA_MAX_BITS", "<= 100_000"),
+    (Broken("one key is meant", oidc._key_of, "len(fitting) > 1", "False"), test_keys_that_cannot_be_the_right_one),
+    (Broken("long keys are none", oidc._key_of, "<= limits.RSA_MAX_BITS", "<= 100_000"),
      test_keys_that_cannot_be_the_right_one),
-    (Broken("short keys are none", id_token._key_of, "limits.RSA_MIN_BITS <=", "0 <="),
+    (Broken("short keys are none", oidc._key_of, "limits.RSA_MIN_BITS <=", "0 <="),
      test_keys_that_cannot_be_the_right_one),
-    *((Broken(f"the {what} counts", id_token._check, old, new), lambda which=which: test_wrong_claims_count_for_nothing(
+    *((Broken(f"the {what} counts", oidc._check, old, new), lambda which=which: test_wrong_claims_count_for_nothing(
         WRONG[which])) for what, which, old, new in (
         ("issuer", "issuer", '"value": issuer', '"value": claims["iss"]'),
         ("audience", "audience", '"value": client_id', '"value": claims["aud"]'),

@@ -14,12 +14,17 @@ from tests.broken import Broken, assert_caught
 from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, NotFoundError, UsageError
-from tracelake.access import protocol
-from tracelake.access.duration import expiry_ns
-from tracelake.access.keys import PARTITION
-from tracelake.access.model import KeyRecord
-from tracelake.access.protocol import Allowance, check_need, check_token, id_of
-from tracelake.server.exposure import Exposure, check_exposed
+from tracelake.access import keys as protocol
+from tracelake.access.keys import (
+    PARTITION,
+    Allowance,
+    KeyRecord,
+    check_need,
+    check_token,
+    expiry_ns,
+    parse_key_id,
+)
+from tracelake.server.run import Exposure, check_exposed
 
 HOUR_NS = 3600 * 10**9
 
@@ -39,7 +44,7 @@ def test_a_token_is_shown_once_and_kept_hashed(lake: tracelake.Lake) -> None:
     assert len(secret) == 43
     assert secret not in kept
     assert secret.decode() not in str(lake.keys.all())
-    assert id_of(made.token) == made.key.id
+    assert parse_key_id(made.token) == made.key.id
     assert (made.key.role, made.key.workspace, made.key.spans_per_s) == ("ingest", "team-a", 5)
     assert check_token(lake.keys.whole_records()[0][made.key.id], made.token, time.time_ns()).name == "shop"
     assert lake.keys.create("shop", "ingest").token != made.token
@@ -87,8 +92,8 @@ RULES = [
     Broken(
         "the token is the key's", protocol.check_token, "record is None or not hmac", "record is None or hmac"
     ),
-    Broken("a revoked key ends", protocol.standing_of, "record.revoked_ns is not None", "False"),
-    Broken("a key ends at its time", protocol.standing_of, "<= now_ns", "> now_ns"),
+    Broken("a revoked key ends", protocol.key_status, "record.revoked_ns is not None", "False"),
+    Broken("a key ends at its time", protocol.key_status, "<= now_ns", "> now_ns"),
     Broken("a role grants what it holds", protocol.check_need, "need not in GRANTS[role]", "False"),
 ]
 

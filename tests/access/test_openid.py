@@ -15,17 +15,17 @@ from tests.broken import Broken, assert_caught
 from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import ForbiddenError, LimitError, NoKeyError, ProviderError, UsageError
-from tracelake.access import openid, sessions
-from tracelake.access.openid import (
+from tracelake.access import oidc, sessions
+from tracelake.access.keys import check_token, is_session, parse_key_id
+from tracelake.access.oidc import (
     Admission,
     OpenId,
     SignInSecret,
-    admission_of,
     check_back,
-    endpoints_of,
+    decide_admission,
+    discover_endpoints,
     name_of,
 )
-from tracelake.access.protocol import check_token, id_of, is_session
 
 ADMISSIONS = (
     Admission("groups", "keepers", "admin", "*"),
@@ -51,9 +51,9 @@ def lake() -> Iterator[tracelake.Lake]:
 def check_admissions() -> None:
     """The first admission that fits counts; an address only once it was verified; nobody else is let in."""
     ada = {"sub": "1", "email": "ada@example.com", "email_verified": True, "groups": ["staff"]}
-    assert admission_of(SETTINGS, ada) == ADMISSIONS[1]
-    assert admission_of(SETTINGS, ada | {"groups": ["staff", "keepers"]}).role == "admin"
-    assert admission_of(SETTINGS, {"sub": "1", "plan": "gold"}).workspace == "*"
+    assert decide_admission(SETTINGS, ada) == ADMISSIONS[1]
+    assert decide_admission(SETTINGS, ada | {"groups": ["staff", "keepers"]}).role == "admin"
+    assert decide_admission(SETTINGS, {"sub": "1", "plan": "gold"}).workspace == "*"
     nobody: list[dict[str, Any]] = [
         {},
         {"groups": "keepers of bees"},
@@ -67,9 +67,9 @@ def check_admissions() -> None:
     ]
     for claims in nobody:
         with pytest.raises(ForbiddenError, match="nobody has let them in"):
-            admission_of(SETTINGS, {"sub": "1"} | claims)
+            decide_admission(SETTINGS, {"sub": "1"} | claims)
     with pytest.raises(ForbiddenError):
-        admission_of(OpenId("https://id.example", "tracelake", ()), ada | {"groups": ["keepers"]})
+        decide_admission(OpenId("https://id.example", "tracelake", ()), ada | {"groups": ["keepers"]})
 
 
 def test_who_is_let_in() -> None:
@@ -88,9 +88,9 @@ def check_addresses() -> None:
     """An address and that it was verified come from one source; of the rest the id token stands first."""
     told = {"sub": "1", "email": "eve@example.com", "email_verified": True, "groups": ["a"], "plan": "gold"}
     for own in ({"email": "ada@example.com"}, {"email_verified": True}, {"email": None}):
-        claims = openid.joined({"sub": "1", "plan": "red"} | own, told)
+        claims = oidc.joined({"sub": "1", "plan": "red"} | own, told)
         assert claims == {"sub": "1", "plan": "red", "groups": ["a"]} | own
-    assert openid.joined({"sub": "1"}, told) == told
+    assert oidc.joined({"sub": "1"}, told) == told
 
 
 def test_addresses() -> None:
@@ -144,9 +144,9 @@ def check_settings() -> None:
         with pytest.raises(UsageError, match=word):
             settings.check()
     assert "a secret" not in repr(SETTINGS)
-    assert endpoints_of(DOCUMENT, SETTINGS.issuer).userinfo is None
+    assert discover_endpoints(DOCUMENT, SETTINGS.issuer).userinfo is None
     only_post = {"token_endpoint_auth_methods_supported": ["client_secret_post"]}
-    assert endpoints_of(DOCUMENT | only_post, SETTINGS.issuer).secret_in_body
+    assert discover_endpoints(DOCUMENT | only_post, SETTINGS.issuer).secret_in_body
     for changed in (
         {"issuer": "https://id.example/"},
         {"issuer": None},
@@ -158,8 +158,8 @@ def check_settings() -> None:
         {"authorization_endpoint": 7},
     ):
         with pytest.raises(ProviderError):
-            endpoints_of(DOCUMENT | changed, SETTINGS.issuer)
-    url = openid.authorization_url(
+            discover_endpoints(DOCUMENT | changed, SETTINGS.issuer)
+    url = oidc.authorization_url(
         DOCUMENT["authorization_endpoint"], SETTINGS, SignInSecret("s"), "https://h/back"
     )
     assert url.startswith(
@@ -175,19 +175,19 @@ def test_settings() -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("addresses are verified", admission_of, "is not True", "is False"), check_admissions),
-        (Broken("values are compared whole", admission_of, "[said] if", "said if"), check_admissions),
+        (Broken("addresses are verified", decide_admission, "is not True", "is False"), check_admissions),
+        (Broken("values are compared whole", decide_admission, "[said] if", "said if"), check_admissions),
         (Broken("the state is of this browser", check_back,
                 "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_coming_back),
         (Broken("somebody began", check_back, "not begun.secret or", ""), check_coming_back),
         (Broken("the provider is ours", check_back, "issuer != openid.issuer", "False"), check_coming_back),
         (Broken("what came out is asked for", check_back, "if error:", "if False:"), check_coming_back),
-        (Broken("a provider is who it says", endpoints_of, 'document.get("issuer") != issuer', "False"),
+        (Broken("a provider is who it says", discover_endpoints, 'document.get("issuer") != issuer', "False"),
          check_settings),
-        (Broken("TLS all the way", endpoints_of, 'issuer.startswith("https:")', "False"), check_settings),
-        (Broken("an address is verified by its own source", openid.joined, "has_own and", "False and"),
+        (Broken("TLS all the way", discover_endpoints, 'issuer.startswith("https:")', "False"), check_settings),
+        (Broken("an address is verified by its own source", oidc.joined, "has_own and", "False and"),
          check_addresses),
-        (Broken("TLS on the way", openid.check_url, "host in _LOCAL", "True"), check_settings),
+        (Broken("TLS on the way", oidc.check_url, "host in _LOCAL", "True"), check_settings),
         (Broken("nobody by default", OpenId.check, "not self.admissions", "False"), check_settings),
     ],
     ids=lambda each: getattr(each, "rule", ""),
@@ -202,7 +202,7 @@ def check_sessions() -> None:
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         begun = lake.sessions.begin("ada, 1", "read", "team-a")
         assert is_session(begun.key.id)
-        assert id_of(begun.token) == begun.key.id
+        assert parse_key_id(begun.token) == begun.key.id
         kept = b"".join(entry.value for entry in lake._opened.key_value.scan(sessions.PARTITION))
         assert begun.token.rsplit("_", 1)[1].encode() not in kept
         record = lake.sessions.whole_records()[0][begun.key.id]
@@ -242,8 +242,8 @@ def test_sessions_are_bounded(
     caplog.set_level(logging.INFO, "tracelake.audit")
     monkeypatch.setattr(limits, "SESSIONS_EACH_MAX", 2)
     monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
-    person = openid.person_of("https://id.example", {"sub": "1"})
-    assert person != openid.person_of("https://id.example/", {"sub": "1"})
+    person = oidc.person_of("https://id.example", {"sub": "1"})
+    assert person != oidc.person_of("https://id.example/", {"sub": "1"})
     first, second, third = (
         lake.sessions.begin(f"ada{each}, 1", "read", "*", person).key.id for each in range(3)
     )

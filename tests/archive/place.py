@@ -10,9 +10,9 @@ from typing import Any
 import tracelake
 from tests.tracking.requests import request, trace_id
 from tracelake import Lake
-from tracelake.archive.archive import LakeArchive
+from tracelake.archive.service import LakeArchive
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.place import set_up
+from tracelake.tracking.location import set_up
 from tracelake.tracking.store import TrackingStore
 
 

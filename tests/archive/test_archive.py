@@ -18,18 +18,18 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import POISON, Poisoned
 from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake._errors import DamageError, NotFoundError, StorageError, TracelakeError, UsageError
-from tracelake.archive import archive as archives
-from tracelake.archive import passes, protocol, restoring
-from tracelake.archive import tables as archive_tables
-from tracelake.archive.archive import LakeArchive
-from tracelake.archive.layouts import path_in, read_archived
+from tracelake.archive import archive_pass, protocol
+from tracelake.archive import repositories as archive_tables
+from tracelake.archive import restore as restoring
+from tracelake.archive import service as archives
+from tracelake.archive.repositories import TablesRepository, path_in, read_archived
+from tracelake.archive.service import LakeArchive
 from tracelake.archive.store import ArchiveStore
-from tracelake.archive.tables import TablesRepository
 from tracelake.cli import run
 from tracelake.lake.archive import LakeTables
-from tracelake.otlp.by_trace import rows_of
-from tracelake.pipeline.claims import KEY, without_repeats
+from tracelake.otlp.partition import rows_of
 from tracelake.storage import open_objects
+from tracelake.tables.upsert_rule import KEY, drop_duplicates
 from tracelake.tracking.schema import experiment_tags, trace_parts, workspaces
 
 Make = Callable[..., HotLake]
@@ -414,7 +414,7 @@ def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.write((1, 1))
     assert lake.archive.run().fates == {}
     tag(lake, "mlflow.trace.archiveNow", "{}")
-    monkeypatch.setattr(passes, "read_back", _fail)
+    monkeypatch.setattr(archive_pass, "read_back", _fail)
     assert lake.archive.run().fates == {"failed": 1}
     assert lake.archive.marks() == {("0", "{}")}
     monkeypatch.undo()
@@ -495,10 +495,12 @@ def test_a9_the_repository_cannot_be_reached(
     lake.write((1, 1))
     lake.archive.run()
     lake.write((2, 1))
-    monkeypatch.setattr(passes.ObjectRepository, "_upload", lambda *_: "the repository cannot be reached")
+    monkeypatch.setattr(
+        archive_pass.ObjectRepository, "_upload", lambda *_: "the repository cannot be reached"
+    )
     report = lake.archive.run()
     assert (report.fates, list(report.failures)) == ({"failed": 1}, [trace_id(2)])
-    monkeypatch.setattr("tracelake.archive.restoring.read_archived", _fail)
+    monkeypatch.setattr("tracelake.archive.restore.read_archived", _fail)
     with pytest.raises(StorageError, match="cannot be reached"):
         lake.archive.restore(trace_id(1))
     assert lake.hot([1, 2]) == [2]
@@ -592,7 +594,7 @@ def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: p
         Broken("what is the same is there", archive_tables._are_same, "one.take(places).equals(other)", "True"),
         Broken("what is equal is there", TablesRepository._differences, f" and not {more}", ""),
         Broken("rows are counted", TablesRepository._differences, f"not {more}", "len(both) == len(held)"),
-        Broken("what is there is equal", without_repeats, "not rows.take(first).equals(rows.take(again))", "False"),
+        Broken("what is there is equal", drop_duplicates, "not rows.take(first).equals(rows.take(again))", "False"),
     ):  # fmt: skip
         assert_caught(broken, check)
         monkeypatch.undo()

@@ -12,9 +12,8 @@ from sqlalchemy import event, insert
 
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
-from tracelake.archive import batches, candidates
-from tracelake.archive.batches import BEGINNING, Place, batches_of
-from tracelake.archive.candidates import Candidates
+from tracelake.archive import candidates
+from tracelake.archive.candidates import BEGINNING, Candidates, Place, claim_batches
 from tracelake.archive.model import ArchiveDue
 from tracelake.archive.retention import ARCHIVE_NOW_TAG, RETENTION_TAG
 from tracelake.tracking.schema import (
@@ -221,24 +220,24 @@ def test_batches_have_the_oldest_first_by_id(make: Make, monkeypatch: pytest.Mon
 
     def check() -> None:
         monkeypatch.setattr(candidates, "ARCHIVE_LOOK_TRACES", 4)
-        monkeypatch.setattr(batches, "ARCHIVE_BATCH_TRACES", 3)
+        monkeypatch.setattr(candidates, "ARCHIVE_BATCH_TRACES", 3)
         assert numbers() == [[4, 5, 6], [7], [1, 2, 3]]
         assert numbers(6) == [[4, 5, 6], [7], [2, 3]]
         assert numbers(0) == []
         first, *_, last = Candidates(lake.tracking).batches(due)
         assert numbers(after=first.end) == [[1, 2, 3]]
         assert numbers(after=last.end) == []
-        monkeypatch.setattr(batches, "ARCHIVE_BATCH_BYTES", first.size_bytes * 2 // 3)
+        monkeypatch.setattr(candidates, "ARCHIVE_BATCH_BYTES", first.size_bytes * 2 // 3)
         assert numbers() == [[4, 5], [6, 7], [1, 2], [3]]
-        monkeypatch.setattr(batches, "ARCHIVE_BATCH_BYTES", 1)
+        monkeypatch.setattr(candidates, "ARCHIVE_BATCH_BYTES", 1)
         assert numbers() == [[4], [5], [6], [7], [1], [2], [3]]
         monkeypatch.undo()
 
     check()
     for broken in (
-        Broken("batches have traces by id", batches_of, "sorted(sizes_bytes)", "sizes_bytes"),
-        Broken("a batch has so many traces", batches_of, ", ARCHIVE_BATCH_TRACES", ""),
-        Broken("a batch has so many bytes", batches_of, "sizes_bytes.__getitem__, A", "lambda _: 0, A"),
+        Broken("batches have traces by id", claim_batches, "sorted(sizes_bytes)", "sizes_bytes"),
+        Broken("a batch has so many traces", claim_batches, ", ARCHIVE_BATCH_TRACES", ""),
+        Broken("a batch has so many bytes", claim_batches, "sizes_bytes.__getitem__, A", "lambda _: 0, A"),
         Broken("the next look is behind the last one", Candidates.batches, "rows[-1]", "rows[0]"),
     ):
         assert_caught(broken, check)

@@ -15,10 +15,10 @@ from tests.broken import Broken, assert_caught
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.giving_up import check_gives_up
 from tracelake import limits
-from tracelake.archive import space
-from tracelake.archive.space import give_back
+from tracelake.archive import disk_usage
+from tracelake.archive.disk_usage import reclaim_disk
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 
 ROWS = b"""
 INSERT INTO tracelake_outbox (lake, payload, size_bytes, received_ns)
@@ -44,7 +44,7 @@ def check_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
         other.execute(ROWS)
         other.execute("DELETE FROM tracelake_outbox")
         began_s = time.monotonic()
-        give_back(database)
+        reclaim_disk(database)
         assert time.monotonic() > began_s + limits.POSTGRES_REPLY_TIMEOUT_S, "it is not slow enough to tell"
         assert not caplog.records
         check_gives_up(database)
@@ -58,7 +58,7 @@ def test_a_table_may_take_long(url: str, caplog: pytest.LogCaptureFixture) -> No
         ("is_patient = True", "is_patient = False"),
         ("autocommit.detach()", "pass"),
     ):
-        broken = Broken("patience", space._clean_postgres, words, other)
+        broken = Broken("patience", disk_usage._clean_postgres, words, other)
         assert_caught(broken, lambda: check_long(url, caplog))
 
 
@@ -67,7 +67,7 @@ def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
     with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
         other.execute("LOCK TABLE tracelake_trace_parts IN SHARE UPDATE EXCLUSIVE MODE")
-        give_back(database)
+        reclaim_disk(database)
     assert not caplog.records
 
 
@@ -77,7 +77,7 @@ def test_two_archivers_at_once(
     """Neither waits for the other, or warns. The rule broken once."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.2)
     check_beside(url, caplog)
-    broken = Broken("beside", space._clean_postgres, " (SKIP_LOCKED)", "")
+    broken = Broken("beside", disk_usage._clean_postgres, " (SKIP_LOCKED)", "")
     assert_caught(broken, lambda: check_beside(url, caplog))
 
 
@@ -86,7 +86,7 @@ def test_what_fails_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
         other.execute("ALTER TABLE tracelake_outbox RENAME TO gone")
         other.commit()
-        give_back(database)
+        reclaim_disk(database)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "keeps the space" in record.getMessage()

@@ -11,7 +11,7 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
 from tracelake.archive.model import ArchiveReport
-from tracelake.archive.tables import TablesRepository
+from tracelake.archive.repositories import TablesRepository
 from tracelake.tracking.schema import trace_info
 
 

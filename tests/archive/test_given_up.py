@@ -13,13 +13,12 @@ from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.archive import restoring
-from tracelake.archive.layouts import read_archived
-from tracelake.lake.hot import HotTier
-from tracelake.lake.hot_traces import HotTraces
+from tracelake.archive import restore
+from tracelake.archive.repositories import read_archived
+from tracelake.lake.hot_tier import HotTier, HotTraces
 from tracelake.storage import ObjectStore
 from tracelake.tracking.outbox import Outbox
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 
 Make = Callable[..., HotLake]
 LATER: Final = 3_000
@@ -67,7 +66,7 @@ def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -
         return read_archived(objects, location, size_bytes, sha256)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restoring, "read_archived", noted)
+        patch.setattr(restore, "read_archived", noted)
         check(1)
         assert_caught(
             Broken("its archive is read", HotTier._here, "is_given_up(trace_id)", "is_given_up('')"),
@@ -131,9 +130,9 @@ def test_who_restores_it_meanwhile_takes_nothing_away(make: Make, monkeypatch: p
         turns.append(first)
         assert spans(lake, first) == ["span 1", "span 2"]
 
-    monkeypatch.setattr(restoring, "read_archived", meanwhile)
+    monkeypatch.setattr(restore, "read_archived", meanwhile)
     check(1)
     assert_caught(
-        Broken("it is looked at again", restoring.read_trace, "if is_still_at(", "if not is_still_at("),
+        Broken("it is looked at again", restore.read_trace, "if is_still_at(", "if not is_still_at("),
         lambda: check(11),
     )

@@ -15,9 +15,9 @@ from tracelake.storage import open_objects
 STEPS_MAX = 40
 _RUN = """
 import os, signal, sys, traceback
-import duckdb, psycopg, sqlalchemy, tracelake.archive.tables
+import duckdb, psycopg, sqlalchemy, tracelake.archive.repositories
 from tracelake.archive.store import ArchiveStore
-from tracelake.storage.files import FileObjectStore
+from tracelake.storage.local import FileObjectStore
 import tracelake
 
 path, steps = sys.argv[1], 0

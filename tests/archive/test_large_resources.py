@@ -12,10 +12,10 @@ from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import trace_id
 from tracelake._errors import LimitError
-from tracelake.archive import tables
+from tracelake.archive import repositories
 from tracelake.archive.model import HotSnapshot
-from tracelake.archive.retention import TraceFate
-from tracelake.archive.tables import TablesRepository
+from tracelake.archive.repositories import TablesRepository
+from tracelake.archive.retention import ArchiveOutcome
 from tracelake.cli import archive as cli_archive
 from tracelake.cli import run
 from tracelake.lake import archive as lake_archive
@@ -30,7 +30,7 @@ def check_one(make: Make) -> None:
     lake.tracking.write([grown(1, range(1, 41)), grown(2, range(1, 11)), grown(3, range(1, 11))])
     lake.commit()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "TRACE_ROWS_MAX_BYTES", SMALL)
+        patch.setattr(repositories, "TRACE_ROWS_MAX_BYTES", SMALL)
         report = lake.archive.run()
     assert report.fates == {"archived": 2, "malformed": 1}
     assert "layouts trace and pack archive it" in report.failures[trace_id(1)]
@@ -49,12 +49,12 @@ def check_pieces(make: Make) -> None:
 
     def noted(
         repository: TablesRepository, snapshots: Sequence[HotSnapshot]
-    ) -> dict[str, tuple[TraceFate, str]]:
+    ) -> dict[str, tuple[ArchiveOutcome, str]]:
         compared.append(len(snapshots))
         return fates(repository, snapshots)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "ARCHIVE_ROWS_MAX_BYTES", 2 * SMALL)
+        patch.setattr(repositories, "ARCHIVE_ROWS_MAX_BYTES", 2 * SMALL)
         patch.setattr(TablesRepository, "_fates", noted)
         assert lake.archive.run().fates == {"archived": 4}
     assert compared == [2, 2]

@@ -7,7 +7,7 @@ import pytest
 from tests.archive.test_archive import Make, payload_of
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
-from tracelake.archive import layouts
+from tracelake.archive import repositories
 from tracelake.archive import store as stores
 
 
@@ -16,7 +16,7 @@ def test_a_trace_that_would_not_come_back_stays_hot(
     make: Make, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sizes tell before it is unpacked: it is marked, and what is beside it goes and comes back."""
-    for module in (stores, layouts):
+    for module in (stores, repositories):
         monkeypatch.setattr(module, "TRACE_ARCHIVED_MAX_BYTES", 5_000)
     lake = make(layout)
 

@@ -10,24 +10,33 @@ import zstandard
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.archive import layouts
-from tracelake.archive.layouts import encode, is_ours, path_in, path_of, read_archived, read_back
-from tracelake.archive.model import LAYOUTS, HotSnapshot, LayoutName, Stored
-from tracelake.archive.packs import read_index, unpack, write_pack
-from tracelake.otlp.stream import decompressed
-from tracelake.pipeline.sources.archives import experiment_of
+from tracelake.archive import repositories
+from tracelake.archive.model import LAYOUTS, HotSnapshot, LayoutName, StoredUpload
+from tracelake.archive.repositories import (
+    encode,
+    is_ours,
+    path_in,
+    path_of,
+    read_archived,
+    read_back,
+    read_index,
+    unpack,
+    write_pack,
+)
+from tracelake.otlp.input_file import decompressed
+from tracelake.pipeline.sources.files import experiment_of
 from tracelake.storage import MemoryObjectStore
 
 ATTEMPT = "0" * 32
 DATA = {"a" * 32: b"first" * 100, "b" * 32: b"second" * 100}
 
 
-def stored(objects: MemoryObjectStore, layout: LayoutName) -> list[Stored]:
+def stored(objects: MemoryObjectStore, layout: LayoutName) -> list[StoredUpload]:
     """Store both traces in a repository."""
     snapshots = [
         HotSnapshot(id, "7", 3, 1, data, path_of(layout, "7", id, 3, ATTEMPT)) for id, data in DATA.items()
     ]
-    places: list[Stored] = []
+    places: list[StoredUpload] = []
     for path in dict.fromkeys(snapshot.path for snapshot in snapshots):
         data, some = encode(objects.url, path, [each for each in snapshots if each.path == path])
         objects.put(path, data)
@@ -35,7 +44,7 @@ def stored(objects: MemoryObjectStore, layout: LayoutName) -> list[Stored]:
     return places
 
 
-def back(objects: MemoryObjectStore, place: Stored) -> bytes:
+def back(objects: MemoryObjectStore, place: StoredUpload) -> bytes:
     """Read a trace back by what the tracking store keeps of it."""
     return read_archived(objects, place.location, place.size_bytes, place.sha256)
 
@@ -140,10 +149,14 @@ def test_what_is_read_back_is_compared() -> None:
 
     check()
     assert_caught(
-        Broken("not compared", layouts.read_back, "objects.get(path) == data", "bool(objects.get(path))"),
+        Broken(
+            "not compared", repositories.read_back, "objects.get(path) == data", "bool(objects.get(path))"
+        ),
         check,
     )
-    assert_caught(Broken("not looked for", layouts.read_back, "is_there = False", "is_there = True"), check)
+    assert_caught(
+        Broken("not looked for", repositories.read_back, "is_there = False", "is_there = True"), check
+    )
 
 
 def test_a_pack_is_one_file_that_other_tools_read() -> None:

@@ -14,10 +14,9 @@ from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
 from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import request, trace_id
-from tracelake.archive.rows import ArchiveRows
-from tracelake.archive.store import ArchiveStore
+from tracelake.archive.store import ArchiveRows, ArchiveStore
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.outbox import Outbox, keep
 from tracelake.tracking.store import TrackingStore
 

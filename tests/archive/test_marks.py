@@ -14,11 +14,11 @@ from tests.archive.place import HotLake
 from tests.archive.test_archive import tag
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
-from tracelake.archive import archive as archives
 from tracelake.archive import candidates
+from tracelake.archive import service as archives
+from tracelake.archive.archive_pass import ArchivePass, share_of
 from tracelake.archive.candidates import Candidates
 from tracelake.archive.model import ArchiveReport
-from tracelake.archive.one_pass import OnePass, share_of
 from tracelake.archive.retention import ARCHIVE_NOW_TAG, cutoff_ns
 from tracelake.tracking.schema import trace_info
 
@@ -113,7 +113,7 @@ def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
     """Each begins where the one before ended, whatever became of what it took; and each experiment has its share."""
     bounded(hot)
     for broken in (
-        Broken("each begins at the beginning", OnePass._experiment, "self.places[key] = behind", "pass"),
+        Broken("each begins at the beginning", ArchivePass._experiment, "self.places[key] = behind", "pass"),
         Broken("one has all", share_of, "-(-left // experiments)", "left"),
     ):
         assert_caught(broken, lambda: bounded(hot))
@@ -148,10 +148,10 @@ def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> N
     shared(hot, numbers, "done")
     shared(hot, numbers, "waits")
     for broken in (
-        Broken("one of them is enough", OnePass.take, "not undone[each.experiment_id]", "is_done"),
+        Broken("one of them is enough", ArchivePass.take, "not undone[each.experiment_id]", "is_done"),
         Broken(
             "what waits counts too",
-            OnePass.take,
+            ArchivePass.take,
             "-= each.is_now and is_done",
             "-= each.is_now",
         ),
@@ -181,7 +181,7 @@ def changed(hot: HotLake, number: int) -> None:
 def test_a_mark_that_is_set_while_a_pass_runs_is_for_the_next_one(hot: HotLake) -> None:
     """What was due was told by the mark of before."""
     changed(hot, 1)
-    broken = Broken("as it is now", OnePass.take, ", marks[", ", dict(self.candidates.marks())[")
+    broken = Broken("as it is now", ArchivePass.take, ", marks[", ", dict(self.candidates.marks())[")
     assert_caught(broken, lambda: changed(hot, 2))
 
 

@@ -12,8 +12,8 @@ import tracelake
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import span_numbers, trace_id
-from tracelake.archive.layouts import path_in
-from tracelake.tracking.place import find_tracking
+from tracelake.archive.repositories import path_in
+from tracelake.tracking.location import find_tracking
 
 
 def moved(folder: Path, layout: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 
 from tracelake.archive import protocol
-from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceStanding
-from tracelake.archive.retention import TraceFate
+from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceState
+from tracelake.archive.retention import ArchiveOutcome
 
 STATES = (None, OPEN, LIVE, CONDEMNED)
 TRACES = (
     None,
     *(
-        TraceStanding(hot, generation, life, None if hot else "there")
+        TraceState(hot, generation, life, None if hot else "there")
         for hot in (True, False)
         for generation in (1, 2)
         for life in (5, 6)
@@ -25,18 +25,18 @@ def test_finalize() -> None:
     for state, trace in itertools.product(STATES, TRACES):
         fate = protocol.finalize(state, trace, 1, 5)
         if state not in (OPEN, LIVE):
-            assert fate is TraceFate.FAILED
+            assert fate is ArchiveOutcome.FAILED
         elif trace is None or not trace.is_hot:
-            assert fate is TraceFate.GONE
+            assert fate is ArchiveOutcome.GONE
         else:
             is_same = (trace.generation, trace.life) == (1, 5)
-            assert fate is (TraceFate.ARCHIVED if is_same else TraceFate.CHANGED)
+            assert fate is (ArchiveOutcome.ARCHIVED if is_same else ArchiveOutcome.CHANGED)
 
 
 def test_objects() -> None:
     """What traces name stays; all else may be given up, once and for all."""
     for state, traces in itertools.product(STATES, (0, 1)):
-        may = protocol.may_condemn(state, traces)
+        may = protocol.may_delete_upload(state, traces)
         assert may is (state in (OPEN, CONDEMNED) or (state == LIVE and traces == 0))
 
 

@@ -10,13 +10,13 @@ from tests.broken import Broken, assert_caught
 from tracelake._errors import UsageError
 from tracelake.archive.retention import (
     ArchiveNow,
-    Resolved,
-    TraceFate,
-    archive_now_of_tag,
+    ArchiveOutcome,
+    ResolvedRetention,
     cutoff_ns,
-    is_now_done,
+    is_archive_now_done,
+    parse_archive_now_tag,
+    parse_retention_tag,
     resolve,
-    retention_of_tag,
 )
 from tracelake.durations import duration_ns
 
@@ -36,7 +36,7 @@ def every_retention() -> None:
         resolved = resolve(server, workspace, experiment, allowed=allowed)
         assert resolved.text == expected(server, workspace, experiment, allowed)
         assert (
-            resolved == Resolved(None, None)
+            resolved == ResolvedRetention(None, None)
             or resolved.text
             == {"server": server, "workspace": workspace, "experiment": experiment}[resolved.source or ""]
         )
@@ -80,19 +80,19 @@ def test_what_is_no_duration(text: str) -> None:
 def test_tags_of_retention_that_say_nothing(tag: str) -> None:
     """They are refused by name, however they are crafted."""
     with pytest.raises(UsageError, match=r"archivalRetention|such as"):
-        retention_of_tag(tag)
+        parse_retention_tag(tag)
 
 
 def test_tags() -> None:
     """A7: archiveNow with and without an age; a tag that is not there says nothing."""
-    assert retention_of_tag('{"type":"duration","value":"30d"}') == "30d"
-    assert retention_of_tag(None) is None
-    assert archive_now_of_tag("{}") == ArchiveNow()
-    assert archive_now_of_tag('{"older_than":"1d"}') == ArchiveNow(DAY_NS)
-    assert archive_now_of_tag(None) is None
+    assert parse_retention_tag('{"type":"duration","value":"30d"}') == "30d"
+    assert parse_retention_tag(None) is None
+    assert parse_archive_now_tag("{}") == ArchiveNow()
+    assert parse_archive_now_tag('{"older_than":"1d"}') == ArchiveNow(DAY_NS)
+    assert parse_archive_now_tag(None) is None
     for tag in ("1", '{"older_than":1}', '{"older":"1d"}', '{"older_than":"1d","x":1}', '{"older_than":"x"}'):
         with pytest.raises(UsageError):
-            archive_now_of_tag(tag)
+            parse_archive_now_tag(tag)
 
 
 def test_what_is_due() -> None:
@@ -110,21 +110,27 @@ def test_a7_when_archive_now_is_done() -> None:
     """A7: it stays while one trace may still be archived by a later pass."""
 
     def check() -> None:
-        for fates in itertools.product(TraceFate, repeat=2):
-            terminal = {TraceFate.ARCHIVED, TraceFate.GONE, TraceFate.MALFORMED}
-            assert is_now_done(fates) is (set(fates) <= terminal)
-        assert is_now_done([])
+        for fates in itertools.product(ArchiveOutcome, repeat=2):
+            terminal = {ArchiveOutcome.ARCHIVED, ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED}
+            assert is_archive_now_done(fates) is (set(fates) <= terminal)
+        assert is_archive_now_done([])
 
     check()
     assert_caught(
         Broken(
-            "a failure ends it", is_now_done, "TraceFate.MALFORMED)", "TraceFate.MALFORMED, TraceFate.FAILED)"
+            "a failure ends it",
+            is_archive_now_done,
+            "TraceFate.MALFORMED)",
+            "TraceFate.MALFORMED, TraceFate.FAILED)",
         ),
         check,
     )
     assert_caught(
         Broken(
-            "malformed traces keep it", is_now_done, "TraceFate.GONE, TraceFate.MALFORMED", "TraceFate.GONE"
+            "malformed traces keep it",
+            is_archive_now_done,
+            "TraceFate.GONE, TraceFate.MALFORMED",
+            "TraceFate.GONE",
         ),
         check,
     )

@@ -12,7 +12,7 @@ from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import DamageError, StorageError
 from tracelake.server.app import create_app
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 ONE, TWO = (number * 0x11111111111111111111111111111111 for number in (1, 2))
 

@@ -6,7 +6,7 @@ from threading import Event
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
-from tracelake.archive.scheduling import ArchiveLoop, Marks, Schedule, Turn
+from tracelake.archive.scheduler import ArchiveLoop, ArchiveSchedule, Marks, ScheduledTurn
 from tracelake.limits import ARCHIVE_SWEEP_EACH_S
 
 NONE: Marks = frozenset()
@@ -16,34 +16,40 @@ B: Marks = frozenset({("2", "{}")})
 
 def turns() -> None:
     """Check what is next, in each case."""
-    first = Schedule(0.0)
-    assert first.turn(0.0, NONE) is Turn.ALL
-    then = first.passed(Turn.ALL, 7.0, 300.0, A, A)
-    assert then == Schedule(307.0, A)
-    assert then.turn(306.0, A) is Turn.WAIT, "a mark that stands after a pass waits for the interval"
-    assert then.turn(306.0, A | B) is Turn.MARKED
-    assert then.turn(307.0, A) is Turn.ALL
+    first = ArchiveSchedule(0.0)
+    assert first.turn(0.0, NONE) is ScheduledTurn.ALL
+    then = first.passed(ScheduledTurn.ALL, 7.0, 300.0, A, A)
+    assert then == ArchiveSchedule(307.0, A)
+    assert then.turn(306.0, A) is ScheduledTurn.WAIT, "a mark that stands after a pass waits for the interval"
+    assert then.turn(306.0, A | B) is ScheduledTurn.MARKED
+    assert then.turn(307.0, A) is ScheduledTurn.ALL
     assert then.waited(A) == then
-    assert then.waited(NONE).turn(8.0, A) is Turn.MARKED, "a mark that was done and is set again is news"
-    marked = then.passed(Turn.MARKED, 100.0, 300.0, A | B, A)
-    assert marked == Schedule(307.0, A), "a pass between does not put off the one by interval"
-    assert first.passed(Turn.ALL, 7.0, 300.0, NONE, A).turn(8.0, A) is Turn.MARKED, (
+    assert then.waited(NONE).turn(8.0, A) is ScheduledTurn.MARKED, (
+        "a mark that was done and is set again is news"
+    )
+    marked = then.passed(ScheduledTurn.MARKED, 100.0, 300.0, A | B, A)
+    assert marked == ArchiveSchedule(307.0, A), "a pass between does not put off the one by interval"
+    assert first.passed(ScheduledTurn.ALL, 7.0, 300.0, NONE, A).turn(8.0, A) is ScheduledTurn.MARKED, (
         "what is marked during a pass was not part of it"
     )
-    more = then.passed(Turn.ALL, 400.0, 300.0, A, A, goes_on=True)
-    assert more.turn(400.0, A) is Turn.ALL, "what a pass left because it had enough is taken at once"
-    more = first.passed(Turn.ALL, 7.0, 300.0, NONE, NONE).passed(Turn.MARKED, 8.0, 300.0, A, A, goes_on=True)
-    assert more == Schedule(307.0)
-    assert more.turn(9.0, A) is Turn.MARKED, "and so is a mark that is not through"
-    sweeping = Schedule(0.0, next_sweep_s=5.0)
-    assert sweeping.turn(4.0, NONE) is Turn.ALL
-    later = sweeping.passed(Turn.ALL, 7.0, 300.0, NONE, A, goes_on=True)
-    assert later.waited(A).turn(7.0, A) is Turn.SWEEP, "passes that follow each other put off no sweep"
+    more = then.passed(ScheduledTurn.ALL, 400.0, 300.0, A, A, goes_on=True)
+    assert more.turn(400.0, A) is ScheduledTurn.ALL, "what a pass left because it had enough is taken at once"
+    more = first.passed(ScheduledTurn.ALL, 7.0, 300.0, NONE, NONE).passed(
+        ScheduledTurn.MARKED, 8.0, 300.0, A, A, goes_on=True
+    )
+    assert more == ArchiveSchedule(307.0)
+    assert more.turn(9.0, A) is ScheduledTurn.MARKED, "and so is a mark that is not through"
+    sweeping = ArchiveSchedule(0.0, next_sweep_s=5.0)
+    assert sweeping.turn(4.0, NONE) is ScheduledTurn.ALL
+    later = sweeping.passed(ScheduledTurn.ALL, 7.0, 300.0, NONE, A, goes_on=True)
+    assert later.waited(A).turn(7.0, A) is ScheduledTurn.SWEEP, (
+        "passes that follow each other put off no sweep"
+    )
     swept = later.swept(8.0)
-    assert swept.turn(8.0, A) is Turn.ALL, "and a sweep puts off no pass"
-    rest = swept.passed(Turn.ALL, 9.0, 10 * ARCHIVE_SWEEP_EACH_S, NONE, NONE)
-    assert rest.turn(8.0 + ARCHIVE_SWEEP_EACH_S - 1, NONE) is Turn.WAIT
-    assert rest.turn(8.0 + ARCHIVE_SWEEP_EACH_S, NONE) is Turn.SWEEP
+    assert swept.turn(8.0, A) is ScheduledTurn.ALL, "and a sweep puts off no pass"
+    rest = swept.passed(ScheduledTurn.ALL, 9.0, 10 * ARCHIVE_SWEEP_EACH_S, NONE, NONE)
+    assert rest.turn(8.0 + ARCHIVE_SWEEP_EACH_S - 1, NONE) is ScheduledTurn.WAIT
+    assert rest.turn(8.0 + ARCHIVE_SWEEP_EACH_S, NONE) is ScheduledTurn.SWEEP
 
 
 def test_what_is_next() -> None:
@@ -54,19 +60,29 @@ def test_what_is_next() -> None:
 def test_each_of_it_is_noticed_when_it_breaks() -> None:
     """Mutants of the schedule."""
     for broken in (
-        Broken("a mark that stands is tried again and again", Schedule.turn, "marks - self.tried", "marks"),
         Broken(
-            "a pass between puts off the next", Schedule.passed, "if turn is Turn.ALL else", "if turn else"
+            "a mark that stands is tried again and again", ArchiveSchedule.turn, "marks - self.tried", "marks"
         ),
-        Broken("what is marked meanwhile counts as tried", Schedule.passed, " & after", " | after"),
-        Broken("what was done counts as tried", Schedule.passed, " & after", ""),
-        Broken("a mark is known for ever", Schedule.waited, "self.tried & marks", "self.tried"),
-        Broken("what goes on waits", Schedule.passed, "0.0 if goes_on else ", ""),
-        Broken("a mark that goes on was tried", Schedule.passed, "self.tried if goes_on else ", ""),
-        Broken("a sweep is due", Schedule.turn, "now_s >= self.next_sweep_s", "False"),
-        Broken("a sweep comes again", Schedule.swept, "limits.ARCHIVE_SWEEP_EACH_S", "float('inf')"),
-        Broken("a sweep waits for the next", Schedule.swept, "now_s + limits.ARCHIVE_SWEEP_EACH_S", "now_s"),
-        Broken("the interval waits for marks", Schedule.turn, "now_s >= self.next_pass_s", "marks"),
+        Broken(
+            "a pass between puts off the next",
+            ArchiveSchedule.passed,
+            "if turn is Turn.ALL else",
+            "if turn else",
+        ),
+        Broken("what is marked meanwhile counts as tried", ArchiveSchedule.passed, " & after", " | after"),
+        Broken("what was done counts as tried", ArchiveSchedule.passed, " & after", ""),
+        Broken("a mark is known for ever", ArchiveSchedule.waited, "self.tried & marks", "self.tried"),
+        Broken("what goes on waits", ArchiveSchedule.passed, "0.0 if goes_on else ", ""),
+        Broken("a mark that goes on was tried", ArchiveSchedule.passed, "self.tried if goes_on else ", ""),
+        Broken("a sweep is due", ArchiveSchedule.turn, "now_s >= self.next_sweep_s", "False"),
+        Broken("a sweep comes again", ArchiveSchedule.swept, "limits.ARCHIVE_SWEEP_EACH_S", "float('inf')"),
+        Broken(
+            "a sweep waits for the next",
+            ArchiveSchedule.swept,
+            "now_s + limits.ARCHIVE_SWEEP_EACH_S",
+            "now_s",
+        ),
+        Broken("the interval waits for marks", ArchiveSchedule.turn, "now_s >= self.next_pass_s", "marks"),
     ):
         assert_caught(broken, turns)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.archive.place import HotLake
 from tests.tracking.requests import span_numbers, trace_id
 from tracelake._errors import TaskError
-from tracelake.archive import batches
+from tracelake.archive import candidates
 from tracelake.archive.store import ArchiveStore
 from tracelake.tasks.runners import InProcess
 
@@ -43,7 +43,7 @@ class Elsewhere(InProcess):
 
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "ARCHIVE_BATCH_TRACES", 2)
+    monkeypatch.setattr(candidates, "ARCHIVE_BATCH_TRACES", 2)
 
 
 @pytest.mark.parametrize("layout", ["lake", "trace", "pack"])

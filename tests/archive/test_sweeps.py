@@ -15,9 +15,9 @@ from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import span_numbers, trace_id
 from tracelake._errors import StorageError, UsageError
-from tracelake.archive import passes
-from tracelake.archive.layouts import is_of, new_attempt, path_of
+from tracelake.archive import archive_pass
 from tracelake.archive.model import LAYOUTS
+from tracelake.archive.repositories import is_of, new_attempt, path_of
 from tracelake.cli import run
 from tracelake.limits import ARCHIVE_GRACE_MAX_S
 from tracelake.storage import FileObjectStore, open_objects
@@ -95,7 +95,7 @@ def uploads_of_an_outage(lake: HotLake) -> None:
     """Check that passes leave no more rows than so many and a batch while the repository is away, and none after."""
     lake.write(*((number, 1) for number in range(1, 9)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(passes, "ARCHIVE_GIVEN_UP_MAX", 4)
+        patch.setattr(archive_pass, "ARCHIVE_GIVEN_UP_MAX", 4)
         patch.setattr(FileObjectStore, "put", away)
         patch.setattr(FileObjectStore, "delete", away)
         for _ in range(4):
@@ -107,7 +107,7 @@ def uploads_of_an_outage(lake: HotLake) -> None:
         )
         assert "nothing is uploaded until they can: the bucket does not answer" in str(report.failed_first)
         patch.undo()
-        patch.setattr(passes, "ARCHIVE_GIVEN_UP_MAX", 4)
+        patch.setattr(archive_pass, "ARCHIVE_GIVEN_UP_MAX", 4)
         assert lake.archive.run().fates == {"archived": 8}
     assert (lake.archive.space().uploads, lake.archive.sweep(0)) == (3, 3)
     assert lake.archive.restore(trace_id(8))
@@ -117,8 +117,8 @@ def test_rows_of_uploads_are_bounded_while_the_repository_is_away(make: Callable
     """Each pass left as many rows as traces; they are deleted before anything else is uploaded."""
     uploads_of_an_outage(make("trace"))
     for rule in (
-        Broken("what was given up goes first", passes._hindrance, "<= ARCHIVE_GIVEN_UP_MAX", ">= 0"),
-        Broken("nothing is uploaded", passes.archive_batch, "if hindrance is not None", "if False"),
+        Broken("what was given up goes first", archive_pass._hindrance, "<= ARCHIVE_GIVEN_UP_MAX", ">= 0"),
+        Broken("nothing is uploaded", archive_pass.archive_batch, "if hindrance is not None", "if False"),
     ):
         assert_caught(rule, lambda: uploads_of_an_outage(make("trace")))
 
@@ -148,11 +148,11 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., Hot
     """Those beside it go, and their rows; a repository that is away is not asked for each of them."""
     one_that_stays(make("trace"))
     for rule in (
-        Broken("others go", passes._delete, ">= ARCHIVE_DELETES_FAILED_S", ">= 0"),
-        Broken("what stays is told", passes.sweep, "if failures:", "if False:"),
+        Broken("others go", archive_pass._delete, ">= ARCHIVE_DELETES_FAILED_S", ">= 0"),
+        Broken("what stays is told", archive_pass.sweep, "if failures:", "if False:"),
         Broken(
             "what stays is known",
-            passes._delete_condemned,
+            archive_pass._delete_condemned,
             "store.forget(deleted)",
             "store.forget(condemned)",
         ),
@@ -169,7 +169,7 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., Hot
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileObjectStore, "delete", counted)
-        patch.setattr(passes, "ARCHIVE_DELETES_FAILED_S", 0.0)
+        patch.setattr(archive_pass, "ARCHIVE_DELETES_FAILED_S", 0.0)
         lake.archive.delete([trace_id(number) for number in range(1, 9)])
     assert len(asked) == 1
 
@@ -193,7 +193,7 @@ def some_that_stay(lake: HotLake) -> None:
     stay += sorted(info.path for info in objects.list(""))[:-1:2]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileObjectStore, "delete", but_some)
-        patch.setattr(passes, "time", SimpleNamespace(monotonic=count(0.0, 20.0).__next__))
+        patch.setattr(archive_pass, "time", SimpleNamespace(monotonic=count(0.0, 20.0).__next__))
         assert lake.archive.delete([trace_id(number) for number in numbers])
         assert [info.path for info in objects.list("")] == stay
         for number in range(101, 101 + len(numbers)):
@@ -209,8 +209,8 @@ def test_what_cannot_be_swept_keeps_no_other(make: Callable[..., HotLake]) -> No
     """However many of them there are among those that can."""
     some_that_stay(make("trace"))
     for rule in (
-        Broken("in a row", passes._delete, "            failing_s = None", "            pass"),
-        Broken("what landed late goes", passes.sweep, "if stopping():", "if failures:"),
+        Broken("in a row", archive_pass._delete, "            failing_s = None", "            pass"),
+        Broken("what landed late goes", archive_pass.sweep, "if stopping():", "if failures:"),
     ):
         assert_caught(rule, lambda: some_that_stay(make("trace")))
 
@@ -219,7 +219,7 @@ def test_what_landed_late_is_looked_for_piece_by_piece(
     make: Callable[..., HotLake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A repository has more objects than fit into memory; a server that stops does not wait for the last of them."""
-    monkeypatch.setattr(passes, "OBJECTS_LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(archive_pass, "OBJECTS_LISTED_AT_ONCE", 2)
     lake = make("trace")
     lake.write((8, 1), (9, 1))
     assert lake.archive.run().fates == {"archived": 2}

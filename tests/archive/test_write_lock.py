@@ -17,8 +17,8 @@ from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
 from tracelake import limits
 from tracelake._errors import StorageError, TracelakeError
-from tracelake.archive import passes, restoring
-from tracelake.archive.model import HotSnapshot, Stored
+from tracelake.archive import archive_pass, restore
+from tracelake.archive.model import HotSnapshot, StoredUpload
 from tracelake.archive.store import ArchiveStore
 from tracelake.tracking.database import _SQLITE_PRAGMAS, TrackingDatabase
 from tracelake.tracking.schema import trace_parts
@@ -169,11 +169,11 @@ def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
         assert lake.archive.delete(ids) == ids[6:]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(restoring, "ARCHIVE_FINALIZE_TRACES", 2)
+        patch.setattr(restore, "ARCHIVE_FINALIZE_TRACES", 2)
         check()
         for rule in (
-            Broken("a few at a time", restoring.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
-            Broken("what fails is told", restoring.delete_traces, "places.keys() - set(gone)", "()"),
+            Broken("a few at a time", restore.delete_traces, "ARCHIVE_FINALIZE_TRACES", "10**9"),
+            Broken("what fails is told", restore.delete_traces, "places.keys() - set(gone)", "()"),
         ):
             assert_caught(rule, check)
 
@@ -207,10 +207,10 @@ def test_what_one_transaction_clears_is_bounded() -> None:
     of = {
         str(number): HotSnapshot(str(number), "0", 1, 1, b" " * size, "") for number, size in enumerate(sizes)
     }
-    stored = [Stored(each, 1, 1, "", "", 0, "") for each in of]
+    stored = [StoredUpload(each, 1, 1, "", "", 0, "") for each in of]
 
     def check() -> None:
-        pieces = [[int(each.trace_id) for each in piece] for piece in passes._pieces(stored, of, 2)]
+        pieces = [[int(each.trace_id) for each in piece] for piece in archive_pass._pieces(stored, of, 2)]
         assert pieces == [[0, 1], [2], [3], [4, 5], [6], [7], [8]]
 
     check()
@@ -218,4 +218,4 @@ def test_what_one_transaction_clears_is_bounded() -> None:
         ("by traces", ", traces_max)", ")"),
         ("by bytes", "len(of[each.trace_id].data)", "0"),
     ):
-        assert_caught(Broken(rule, passes._pieces, words, others), check)
+        assert_caught(Broken(rule, archive_pass._pieces, words, others), check)

@@ -14,11 +14,11 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.lake_to_look_at import lake_to_look_at
 from tests.patience import HANG_S
-from tracelake.access.openid import OpenId
+from tracelake.access.oidc import OpenId
 from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
 from tracelake.storage.memory import MemoryObjectStore
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 ARGUMENTS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "

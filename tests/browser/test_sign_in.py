@@ -12,7 +12,7 @@ from tests.browser.conftest import serving
 from tests.patience import HANG_S
 from tests.server import openid
 from tests.server.fake_lake import FakeLake, span_row
-from tracelake.server.cookies import BEGUN_COOKIE, COOKIE
+from tracelake.server.guard import BEGUN_COOKIE, COOKIE
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import tracelake
 from tests.cli.conftest import RunCli
 from tests.patience import HANG_S
 from tracelake.formats import encode
-from tracelake.replicas.model import Replica
+from tracelake.replicas.protocol import Replica
 
 A_SPAN = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "s", "startTimeUnixNano": "1"}
 TRACE = "520a1cf8792d8ccb899bb38a132d1880"

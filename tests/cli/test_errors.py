@@ -98,7 +98,7 @@ def test_interrupt_is_quiet(cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tracelake.lake.opening.open", interrupted)
+    monkeypatch.setattr("tracelake.lake.lake.open", interrupted)
     said = cli("tables")
     assert (said.code, said.out) == (130, "")
     assert "Traceback" not in said.err

@@ -10,7 +10,7 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.cli.conftest import RunCli
-from tracelake.cli import init
+from tracelake.cli import lake
 
 
 def check_settings_that_cannot_be_written(cli: RunCli) -> None:
@@ -46,9 +46,9 @@ def test_the_next_command_is_of_this_lake(cli: RunCli) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("the lake is made all the same", init._write_settings, "except OSError", "except KeyError"),
+        (Broken("the lake is made all the same", lake._write_settings, "except OSError", "except KeyError"),
          check_settings_that_cannot_be_written),
-        (Broken("the next command names it", init._say_how_it_is_found, "gz'{more}", "gz'"),
+        (Broken("the next command names it", lake._say_how_it_is_found, "gz'{more}", "gz'"),
          check_the_next_command_is_of_this_lake),
     ],
     ids=lambda each: getattr(each, "rule", ""),

@@ -18,9 +18,9 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.cli.conftest import RunCli
-from tracelake.cli import servers, streams
-from tracelake.cli.output import _SafeConsole
-from tracelake.cli.streams import let_go
+from tracelake.cli import output
+from tracelake.cli import serve as servers
+from tracelake.cli.output import _SafeConsole, ignore_closed_stream
 from tracelake.server.run import Served
 
 COMMANDS = (
@@ -37,7 +37,7 @@ def unread() -> Iterator[io.TextIOWrapper]:
     os.close(read_end)
     with open(write_end, "w") as stream:  # noqa: PTH123  it has no path
         yield stream
-        let_go(stream)
+        ignore_closed_stream(stream)
 
 
 def outcome_of(cli: RunCli, args: list[str], name: str = "stdout") -> tuple[int, str]:
@@ -67,7 +67,7 @@ def check_error_of_another(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any) -> None:
         raise BrokenPipeError(errno.EPIPE, "the other end is gone")
 
-    patch.setattr("tracelake.cli.lakes.print", fails, raising=False)
+    patch.setattr("tracelake.cli.lake.print", fails, raising=False)
     with open("file", "w") as stream:  # noqa: PTH123  it is in a directory of its own
         patch.setattr(sys, "stdout", stream)
         assert cli("version")[::2] == (1, "error: [Errno 32] the other end is gone\n")
@@ -110,8 +110,9 @@ def test_rules(cli: RunCli, check: Callable[..., None]) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("a pipe of another is told", streams._let_go, "not any(", "not ("), check_error_of_another),
-        (Broken("what nobody hears goes nowhere", _SafeConsole.on_broken_pipe, "let_go(sys.stderr)", "raise"),
+        (Broken("a pipe of another is told", output._let_go, "not any(", "not ("), check_error_of_another),
+        (Broken(
+"what nobody hears goes nowhere", _SafeConsole.on_broken_pipe, "ignore_closed_stream(sys.stderr)", "raise"),
          check_nobody_hears),
         (Broken("it serves all the same", servers.serve, "except OSError as error:", "except KeyError as error:"),
          check_serves_all_the_same),

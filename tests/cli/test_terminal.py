@@ -16,9 +16,7 @@ from rich.console import Console
 import tracelake
 from tests.broken import Broken, assert_caught
 from tracelake.cli import render, run
-from tracelake.cli.output import console, log_lines, print_error
-from tracelake.cli.streams import make_ready
-from tracelake.cli.whole_table import WholeTable
+from tracelake.cli.output import WrappingTable, console, log_lines, prepare_streams, print_error
 
 NAME, ID = "a-branch-with-a-long-name" * 3, "2bd34e6bd186"
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\u202ec\x9bd\re"
@@ -75,7 +73,7 @@ def check_a_terminal_without_a_width() -> None:
     for said, heard in (("0", None), ("", None), ("40", "40")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("COLUMNS", said)
-            make_ready()
+            prepare_streams()
             assert os.environ.get("COLUMNS") == heard
 
 
@@ -87,9 +85,9 @@ def test_a_terminal_without_a_width() -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("all columns are there", WholeTable.__rich_console__, "column.no_wrap = False", "pass"),
+        (Broken("all columns are there", WrappingTable.__rich_console__, "column.no_wrap = False", "pass"),
          lambda: check_no_column_is_left_out(40)),
-        (Broken("no width is no width", make_ready, '.strip("0")', ""), check_a_terminal_without_a_width),
+        (Broken("no width is no width", prepare_streams, '.strip("0")', ""), check_a_terminal_without_a_width),
     ],
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip

@@ -30,8 +30,7 @@ from tracelake import InProcess, Lake
 from tracelake._errors import TaskError
 from tracelake.doctor import diagnose
 from tracelake.tasks import spark as spark_module
-from tracelake.tasks.progress import Progress
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tasks.runners import Progress, TaskRunner
 from tracelake.tasks.spark import Spark
 
 Make = Callable[..., Spark]

@@ -15,8 +15,8 @@ from tracelake import Dataset, ExpiredError, Lake
 from tracelake.datasets.dataset import create
 from tracelake.datasets.model import DatasetSpec
 from tracelake.limits import FILES_EXPIRED_TRIES_MAX
-from tracelake.versions.collect import RepositoryCollector
-from tracelake.versions.store import Repository
+from tracelake.versions.gc import RepositoryCollector
+from tracelake.versions.repository import Repository
 
 _EFFECTS = ("put", "create", "copy", "delete", "set", "set_if", "delete_if")
 

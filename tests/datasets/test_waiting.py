@@ -13,9 +13,9 @@ from tests.versions.test_poison import asked, put_on_list
 from tracelake import Lake
 from tracelake.datasets.files import write_file
 from tracelake.datasets.model import example_path
-from tracelake.versions.branches import MAIN, new_token
+from tracelake.versions.branch_store import MAIN, new_token
 from tracelake.versions.model import Change, Epoch, FileAt
-from tracelake.versions.objects import file_path
+from tracelake.versions.tree import file_path
 
 COAT = ids(0, 1)
 

@@ -10,9 +10,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tracelake.demo.agent import QUESTIONS, Agent, compose, count_tokens, read_doc
-from tracelake.demo.corpus import Passage, passages
-from tracelake.demo.retrieval import Index
+from tracelake.demo.agent import QUESTIONS, Agent, Index, Passage, compose, count_tokens, passages, read_doc
 
 INDEX = Index(passages())
 

@@ -8,7 +8,7 @@ import pytest
 
 import tracelake
 from tracelake._errors import UsageError
-from tracelake.demo.place import MARK, demo_lake
+from tracelake.demo.run import MARK, demo_lake
 
 
 def lake_id(place: Path) -> str:

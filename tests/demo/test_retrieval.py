@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from tracelake.demo.corpus import Passage, passages
-from tracelake.demo.retrieval import K1, NAME_WEIGHT, B, Index, words
+from tracelake.demo.agent import K1, NAME_WEIGHT, B, Index, Passage, passages, words
 
 
 def test_the_corpus_is_pythons_own_documentation() -> None:

@@ -9,8 +9,8 @@ import pytest
 import tracelake
 from tests.patience import HANG_S
 from tracelake._errors import TracelakeError
-from tracelake.cli.servers import PROGRAM
-from tracelake.demo.server import serving
+from tracelake.cli.serve import PROGRAM
+from tracelake.demo.run import serving
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:

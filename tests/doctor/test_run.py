@@ -13,8 +13,8 @@ from tests.cli.conftest import RunCli, cli
 from tests.tracking.requests import request
 from tracelake import limits
 from tracelake.doctor import diagnose
-from tracelake.tasks.progress import Progress
-from tracelake.tracking import place
+from tracelake.tasks.runners import Progress
+from tracelake.tracking import location
 
 __all__ = ["cli"]
 MACHINE = ["spark space", "versions", "machine", "java"]
@@ -80,7 +80,7 @@ def test_a_hot_tier(cli: RunCli, tmp_path: Path) -> None:
         assert (found["status"], found["mend"]) == ("ok", "")
         assert "tracking.db: 1 rows of the outbox wait" in found["message"]
         store.close()
-        place._open_stores.clear()
+        location._open_stores.clear()
     for file in (tmp_path / "lake").glob("tracking.db*"):
         file.unlink()
     done = cli("doctor", "--no-spark", "--json")

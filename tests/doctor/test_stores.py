@@ -15,8 +15,15 @@ from tests.patience import HANG_S
 from tests.storage.servers.ports import free_port
 from tracelake import limits
 from tracelake.doctor import stores
-from tracelake.doctor.checks import Verdict, run_check
-from tracelake.doctor.stores import PREFIX, at_once, check_clock, check_objects, check_records
+from tracelake.doctor.stores import (
+    PREFIX,
+    Verdict,
+    at_once,
+    check_clock,
+    check_objects,
+    check_records,
+    run_check,
+)
 from tracelake.storage import (
     Done,
     Expected,

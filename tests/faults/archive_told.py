@@ -15,8 +15,8 @@ from sqlalchemy import select
 
 from tracelake import Lake
 from tracelake._errors import DamageError
-from tracelake.archive.layouts import is_ours, path_in, read_archived
 from tracelake.archive.protocol import LIVE
+from tracelake.archive.repositories import is_ours, path_in, read_archived
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tracking.schema import ARCHIVE_REPO, LAKE_LOCATION, archive_objects, trace_info
 from tracelake.tracking.store import HotTrace

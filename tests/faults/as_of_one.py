@@ -9,9 +9,9 @@ from pathlib import Path
 
 import tracelake
 from tracelake import Lake
-from tracelake.journal.runs import inputs_of
+from tracelake.indexing.merge import COMMITTER
+from tracelake.journal.model import inputs_of
 from tracelake.journal.store import Journal
-from tracelake.pipeline.index_merge import COMMITTER
 from tracelake.tasks.runners import InProcess
 
 

@@ -36,8 +36,8 @@ from tests.patience import HANG_S
 from tests.server.client import Client
 from tracelake import Lake, TracelakeError
 from tracelake.server.app import create_app
-from tracelake.shards import footers
-from tracelake.tracking.inbox import Inbox
+from tracelake.shards import parts
+from tracelake.tracking.ingest_queue import Inbox
 
 PAGES: Final = (
     "/",
@@ -233,7 +233,7 @@ class Campaign:
     def _read(self, name: str, what: str, *, compared: bool) -> None:
         """Read as a process does that has read nothing before."""
         shutil.rmtree(self._cache, ignore_errors=True)
-        footers.forget()
+        parts.forget()
         with suppress(TracelakeError), tracelake.open(self.everything.url) as lake:
             for asked, answer in read(lake).items():
                 if compared and not isinstance(answer, TracelakeError) and answer != self._right[asked]:

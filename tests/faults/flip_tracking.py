@@ -31,7 +31,7 @@ from sqlalchemy import LargeBinary
 from tests.archive.place import HotLake
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import DamageError, TracelakeError
-from tracelake.archive.layouts import read_archived
+from tracelake.archive.repositories import read_archived
 from tracelake.archive.verify import check_archive
 from tracelake.results import Finding
 from tracelake.storage import open_objects

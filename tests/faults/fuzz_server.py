@@ -38,9 +38,8 @@ from tests.server.otlp_requests import export_request
 from tests.server.process import serving
 from tests.server.slow_connections import DATA, HEADERS, PREFACE, SETTINGS, call_head, frame
 from tracelake.server.app import create_app
-from tracelake.server.grpc_door import NOT_KEPT, TRACES
-from tracelake.server.grpc_server import emptied
-from tracelake.tracking.inbox import Inbox
+from tracelake.server.otlp_grpc import NOT_KEPT, TRACES, emptied
+from tracelake.tracking.ingest_queue import Inbox
 
 CONNECTIONS: Final = 40
 CALLERS: Final = 12

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from tests.kafka.broker import Broker
 from tests.pipeline.spans import a_line, a_span
-from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.kafka_client import library
 
 Key: TypeAlias = tuple[str, str]
 """Trace id and span id, in hexadecimal."""

@@ -34,7 +34,7 @@ from tests.patience import HANG_S
 from tests.server.otlp_requests import export_request
 from tests.server.process import ServerProcess, serving
 from tracelake import Lake
-from tracelake.server.grpc_door import TRACES
+from tracelake.server.otlp_grpc import TRACES
 from tracelake.tasks.runners import InProcess
 
 SENDERS = 64

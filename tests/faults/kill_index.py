@@ -31,9 +31,8 @@ import pyarrow as pa
 from tests.search.build_inputs import INDEX, HookedStore, index_of, span, table
 from tests.search.embedders import HERE, bag
 from tracelake._errors import DamageError, UsageError
-from tracelake.search.analyzers import ENGLISH, named
+from tracelake.search.analyzers import ENGLISH, analyzer_named
 from tracelake.search.build import build_part, merge_parts
-from tracelake.search.embedder import load
 from tracelake.search.finalize import (
     clean_staging,
     finalize,
@@ -44,14 +43,20 @@ from tracelake.search.finalize import (
     write_parts,
 )
 from tracelake.search.model import Manifest, PartRef, manifest_path, rebuild_name
-from tracelake.search.protocol import parts_of_build
-from tracelake.search.query import Searcher
-from tracelake.search.tiers import due, due_at_rest, generations, with_merged, without_vectors
-from tracelake.search.vectors import VectorSettings, has_vectors
+from tracelake.search.protocol import (
+    due,
+    due_at_rest,
+    generations,
+    parts_of_build,
+    with_merged,
+    without_vectors,
+)
+from tracelake.search.searcher import Searcher
+from tracelake.search.vectors import VectorSettings, has_vectors, load
 from tracelake.search.verify import verify_parts
-from tracelake.storage.files import FileObjectStore
+from tracelake.storage.local import FileObjectStore
 from tracelake.storage.ports import ObjectStore
-from tracelake.tables.indexes import analyzer_of
+from tracelake.tables.view import analyzer_of
 
 BUCKETS: Final = 8
 FAN_OUT: Final = 3
@@ -109,7 +114,9 @@ def build(
         tables = [rows_of(seed, transaction) for transaction in transactions]
         picked = [rows.take([n for n in range(len(rows)) if lo <= n % BUCKETS < hi]) for rows in tables]
         rows = pa.concat_tables(picked).combine_chunks()
-        build_part(objects, INDEX, name, lo, hi, attempt, rows, analyzer=named(text), vectors=vectors)
+        build_part(
+            objects, INDEX, name, lo, hi, attempt, rows, analyzer=analyzer_named(text), vectors=vectors
+        )
 
     return job
 
@@ -136,7 +143,7 @@ def join(
             attempt,
             parts,
             np.sort(np.concatenate(ids)),
-            analyzer=named(text),
+            analyzer=analyzer_named(text),
             vectors=vectors,
         )
 
@@ -150,7 +157,7 @@ def publish(seed: int, name: str, transaction: int, parent: Manifest | None, tex
     """
 
     def job(objects: ObjectStore) -> None:
-        settings, again = named(text).fingerprint, uuid.uuid4().hex
+        settings, again = analyzer_named(text).fingerprint, uuid.uuid4().hex
         staged = range(transaction, transaction + 1)
         vectors = None if parent is None else parent.vectors
         restage = partial(build(seed, staged, 0, BUCKETS, name, again, text, vectors), objects)
@@ -167,7 +174,7 @@ def publish_merge(
 
     def job(objects: ObjectStore) -> None:
         with suppress(DamageError, UsageError):
-            settings = named(text).fingerprint
+            settings = analyzer_named(text).fingerprint
             chosen = write_parts(objects, INDEX, name, BUCKETS, settings, vectors=vectors)
             parts = read_parts(objects, standing)
             run = [
@@ -214,9 +221,9 @@ PRELOADED: Final = (
     "polars",
     "tests.search.build_inputs",
     "tests.search.embedders",
-    "tracelake.search.query",
+    "tracelake.search.searcher",
     "tracelake.search.verify",
-    "tracelake.tables.indexes",
+    "tracelake.tables.view",
 )
 """What processes need not import anew, which took each a second: not this module, which `python -m` has as another."""
 CALLS: Final = {build: 2, join: 5, publish: 12, publish_merge: 12}

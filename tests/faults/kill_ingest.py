@@ -27,8 +27,8 @@ import tracelake
 from tests.patience import HANG_S, TOTAL_MAX_S
 from tests.pipeline.spans import AGENTS, MICROSERVICES
 from tracelake import Lake
+from tracelake.indexing.merge import COMMITTER
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.index_merge import COMMITTER
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 _MARK = "TRACELAKE_FAULTS_RUN"

@@ -39,9 +39,9 @@ from tests.server.process import PROGRAM
 from tests.storage.servers.postgres import PostgresServer
 from tracelake import Lake
 from tracelake._errors import StorageError, UsageError
-from tracelake.journal.runs import inputs_of
+from tracelake.indexing.merge import COMMITTER
+from tracelake.journal.model import inputs_of
 from tracelake.journal.store import Journal
-from tracelake.pipeline.index_merge import COMMITTER
 from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER
 from tracelake.tasks.runners import InProcess
 

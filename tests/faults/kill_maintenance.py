@@ -25,8 +25,8 @@ from tests.patience import wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import ExpiredError, TracelakeError
+from tracelake.indexing.merge import COMMITTER
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.index_merge import COMMITTER
 from tracelake.results import CommitInfo
 from tracelake.tasks.runners import InProcess
 

@@ -30,7 +30,7 @@ from tests.server.process import ServerProcess, serving
 from tests.server.slow_connections import TLS_KIND, Kind, SlowConnections, grpc_kinds, http_kinds
 from tests.server.test_run import TLS, certificate
 from tracelake import limits
-from tracelake.server.grpc_door import TRACES
+from tracelake.server.otlp_grpc import TRACES
 
 MEMORY_MAX_MIB: Final = 128
 """What a server may take for all of them and its good clients: TLS has a quarter of a MiB for each."""

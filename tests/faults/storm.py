@@ -26,7 +26,7 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.versions.histories import check_history
 from tracelake.storage import KeyValueStore, open_key_value, open_objects
 from tracelake.versions.model import TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 STALL_BEGINS_S = 5.0
 STORES = 4

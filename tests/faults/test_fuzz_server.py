@@ -14,8 +14,8 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore, inbox_payloads
 from tracelake.server.app import create_app
 from tracelake.server.connections import Connection
-from tracelake.server.grpc_door import GrpcDoor
-from tracelake.tracking.inbox import Inbox
+from tracelake.server.otlp_grpc import OtlpGrpcServer
+from tracelake.tracking.ingest_queue import Inbox
 
 
 async def fuzzed(store: FaultyStore, requests: int) -> Fuzz:
@@ -27,7 +27,7 @@ async def fuzzed(store: FaultyStore, requests: int) -> Fuzz:
         app = create_app(lake, inbox)
         config, state = uvicorn.Config(app, log_config=None, lifespan="off"), ServerState()
         config.load()
-        door = GrpcDoor(app.state.otlp.traces, "127.0.0.1:0", ring=app.state.otlp.ring)
+        door = OtlpGrpcServer(app.state.otlp.traces, "127.0.0.1:0", ring=app.state.otlp.ring)
         port = await door.start()
         server = await loop.create_server(lambda: Connection(config, state, {}, loop), "127.0.0.1", 0)
         try:

@@ -19,8 +19,7 @@ from tests.pipeline.spans import AGENTS
 from tracelake._errors import TaskError
 from tracelake.tasks import spark
 from tracelake.tasks.java import gateway_ended
-from tracelake.tasks.sockets import SOCKETS_FOLDER
-from tracelake.tasks.spark import Spark
+from tracelake.tasks.spark import SOCKETS_FOLDER, Spark
 
 
 def jvm() -> psutil.Process:

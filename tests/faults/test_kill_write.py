@@ -15,13 +15,13 @@ import tracelake
 from tests.patience import HANG_S
 from tracelake import Lake
 from tracelake.tasks.runners import InProcess
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 WRITER = """
 import os, signal, sys
 import pyarrow as pa
 import tracelake
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 Repository.commit_entries = lambda *given, **more: os.kill(os.getpid(), signal.SIGKILL)
 with tracelake.open(sys.argv[1]) as lake:

@@ -7,21 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from tracelake.journal.actions import (
-    Abort,
-    Append,
-    Feed,
-    GiveUp,
-    Look,
-    OpenInputs,
-    Publish,
-    PublishNothing,
-    Restage,
-    SealIt,
-    SetAside,
-    Stop,
-    Weigh,
-)
 from tracelake.journal.model import (
     OffsetRange,
     ReadRange,
@@ -35,24 +20,37 @@ from tracelake.journal.model import (
     to_bytes,
 )
 from tracelake.journal.protocol import (
+    Abandon,
+    Abort,
+    Append,
     Appended,
     AtBoundary,
+    AttemptFailed,
+    Decide,
     Decided,
     Event,
     Failed,
-    Fed,
+    Feed,
     Finalizing,
     Live,
+    LostRace,
     NoInput,
-    Overtaken,
+    OpenInputs,
+    Publish,
     Published,
+    PublishEmpty,
+    QuarantineInputs,
     Read,
+    ReadState,
+    Replayed,
     Replaying,
+    Restage,
     Sealed,
     Skipping,
-    Started,
     State,
-    Undone,
+    StateRead,
+    Stop,
+    WriteSeal,
     advance,
     compare,
     sealed_totals_agree,
@@ -73,12 +71,12 @@ BOTH = Step(3, {"files": (a_range(), a_range("b")), "inbox": (a_range("c"),)}, t
 
 def started(
     step: Step | None = STEP, *, sealed: bool = False, only_commit: bool = False, transform: str = "1"
-) -> Started:
-    return Started(3, () if step is None else (step,), sealed, only_commit, transform)
+) -> StateRead:
+    return StateRead(3, () if step is None else (step,), sealed, only_commit, transform)
 
 
-def two(*, fed: int = 0, sealed: bool = False, held: bool = False) -> Started:
-    return Started(3, (STEP, SECOND), sealed, only_commit_missing=False, transform="1", fed=fed, held=held)
+def two(*, fed: int = 0, sealed: bool = False, held: bool = False) -> StateRead:
+    return StateRead(3, (STEP, SECOND), sealed, only_commit_missing=False, transform="1", fed=fed, held=held)
 
 
 ROWS: list[tuple[State | None, Event, State, object]] = [
@@ -87,54 +85,59 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
     (None, started(), Replaying(3, (STEP,), False), Feed(STEP)),
     (None, started(sealed=True), Replaying(3, (STEP,), True), Feed(STEP)),
     (None, started(sealed=True, only_commit=True), Finalizing(3), Publish(3)),
-    (Replaying(3, (STEP,), False), Fed(STEP.sources), AtBoundary(3, 1), Weigh(3, 1)),
-    (Replaying(3, (STEP,), True), Fed(STEP.sources), Finalizing(3), Publish(3)),
-    (Replaying(3, (STEP,), True), Published(), Live(4), Look(4)),
+    (Replaying(3, (STEP,), False), Replayed(STEP.sources), AtBoundary(3, 1), Decide(3, 1)),
+    (Replaying(3, (STEP,), True), Replayed(STEP.sources), Finalizing(3), Publish(3)),
+    (Replaying(3, (STEP,), True), Published(), Live(4), ReadState(4)),
     (Live(3), Read(), Live(3), Append(3, 0)),
     (Live(3, 2), Read(), Live(3, 2), Append(3, 2)),
     (Live(3), NoInput(), Live(3), Stop()),
-    (Live(3, 2), NoInput(), AtBoundary(3, 2), Weigh(3, 2, exhausted=True)),
-    (Live(3), Appended(STEP, True, "1"), AtBoundary(3, 1), Weigh(3, 1)),
-    (Live(3, 1), Appended(SECOND, True, "1"), AtBoundary(3, 2), Weigh(3, 2)),
+    (Live(3, 2), NoInput(), AtBoundary(3, 2), Decide(3, 2, exhausted=True)),
+    (Live(3), Appended(STEP, True, "1"), AtBoundary(3, 1), Decide(3, 1)),
+    (Live(3, 1), Appended(SECOND, True, "1"), AtBoundary(3, 2), Decide(3, 2)),
     (Live(3), Appended(STEP, False, "1"), Replaying(3, (STEP,), False), Feed(STEP)),
     (Live(3, 1), Appended(SECOND, False, "1"), Replaying(3, (SECOND,), False), Feed(SECOND)),
     (AtBoundary(3, 1), Appended(SECOND, False, "1"), Replaying(3, (SECOND,), False), Feed(SECOND)),
     (Live(3, 1), Sealed(), Finalizing(3), Publish(3)),
     (AtBoundary(3, 1), Sealed(), Finalizing(3), Publish(3)),
     (AtBoundary(3, 1), Decided("more"), Live(3, 1), OpenInputs(3)),
-    (AtBoundary(3, 2), Decided("seal"), AtBoundary(3, 2), SealIt(3, 2)),
+    (AtBoundary(3, 2), Decided("seal"), AtBoundary(3, 2), WriteSeal(3, 2)),
     (AtBoundary(3, 1), Decided("wait"), Live(3, 1), Stop()),
     (AtBoundary(3, 1), Decided("discard"), Live(3, 1), Abort(3)),
-    (Replaying(3, (STEP, SECOND), True), Fed(STEP.sources), Replaying(3, (SECOND,), True), Feed(SECOND)),
-    (Replaying(3, (SECOND,), True), Fed(SECOND.sources), Finalizing(3), Publish(3)),
-    (Replaying(3, (SECOND,), False), Fed(SECOND.sources), AtBoundary(3, 2), Weigh(3, 2)),
+    (Replaying(3, (STEP, SECOND), True), Replayed(STEP.sources), Replaying(3, (SECOND,), True), Feed(SECOND)),
+    (Replaying(3, (SECOND,), True), Replayed(SECOND.sources), Finalizing(3), Publish(3)),
+    (Replaying(3, (SECOND,), False), Replayed(SECOND.sources), AtBoundary(3, 2), Decide(3, 2)),
     (None, two(), Replaying(3, (STEP, SECOND), False), Feed(STEP)),
     (None, two(fed=1), Replaying(3, (SECOND,), False), Feed(SECOND)),
-    (None, two(fed=2), AtBoundary(3, 2), Weigh(3, 2)),
+    (None, two(fed=2), AtBoundary(3, 2), Decide(3, 2)),
     (None, two(fed=2, sealed=True), Finalizing(3), Publish(3)),
     (None, two(sealed=True, held=True), Replaying(3, (BOTH,), True), Restage(BOTH)),
-    (Finalizing(3), Published(), Live(4), Look(4)),
-    (Replaying(3, (STEP,), False), Undone(1, 2, suspected=False), Live(3), Look(3)),
-    (Finalizing(3), Undone(2, 2, suspected=False), Live(3), Look(3)),
-    (Finalizing(3), Undone(3, 2, suspected=False), Live(3), SetAside(3)),
-    (Finalizing(3), Undone(1, 2, suspected=True), Live(3), SetAside(3)),
-    (Replaying(3, (STEP,), False), Undone(1, 2, suspected=False, unread=True), Live(3), SetAside(3)),
-    (Finalizing(3), Undone(2, 2, suspected=False, held=True), Live(3), Look(3)),
-    (Finalizing(3), Undone(3, 2, suspected=False, held=True), Live(3), GiveUp(3)),
-    (Replaying(3, (STEP,), True), Undone(1, 2, suspected=True, held=True), Live(3), GiveUp(3)),
+    (Finalizing(3), Published(), Live(4), ReadState(4)),
+    (Replaying(3, (STEP,), False), AttemptFailed(1, 2, suspected=False), Live(3), ReadState(3)),
+    (Finalizing(3), AttemptFailed(2, 2, suspected=False), Live(3), ReadState(3)),
+    (Finalizing(3), AttemptFailed(3, 2, suspected=False), Live(3), QuarantineInputs(3)),
+    (Finalizing(3), AttemptFailed(1, 2, suspected=True), Live(3), QuarantineInputs(3)),
+    (
+        Replaying(3, (STEP,), False),
+        AttemptFailed(1, 2, suspected=False, unread=True),
+        Live(3),
+        QuarantineInputs(3),
+    ),
+    (Finalizing(3), AttemptFailed(2, 2, suspected=False, held=True), Live(3), ReadState(3)),
+    (Finalizing(3), AttemptFailed(3, 2, suspected=False, held=True), Live(3), Abandon(3)),
+    (Replaying(3, (STEP,), True), AttemptFailed(1, 2, suspected=True, held=True), Live(3), Abandon(3)),
     (None, replace(started(sealed=True), held=True), Replaying(3, (STEP,), True), Restage(STEP)),
     (None, replace(started(sealed=True), held=True), Replaying(3, (STEP,), True), Restage(STEP)),
     (None, replace(started(), held=True), Replaying(3, (STEP,), False), Feed(STEP)),
     (None, replace(started(sealed=True, only_commit=True), held=True), Finalizing(3), Publish(3)),
-    (Replaying(3, (STEP,), True), Undone(2, 1, suspected=True), Live(3), Look(3)),
-    (Replaying(3, (STEP,), True), Undone(3, 1, suspected=True), Live(3), SetAside(3)),
-    (Live(3), replace(started(), aside=True), Skipping(3), PublishNothing(3)),
-    (None, replace(started(sealed=True, transform="2"), aside=True), Skipping(3), PublishNothing(3)),
-    (Skipping(3), Published(), Live(4), Look(4)),
-    (Skipping(3), Overtaken(), Live(3), Look(3)),
-    (Finalizing(3), Overtaken(), Live(3), Look(3)),
-    (Live(3), Published(), Live(4), Look(4)),
-    (AtBoundary(3, 1), Published(), Live(4), Look(4)),
+    (Replaying(3, (STEP,), True), AttemptFailed(2, 1, suspected=True), Live(3), ReadState(3)),
+    (Replaying(3, (STEP,), True), AttemptFailed(3, 1, suspected=True), Live(3), QuarantineInputs(3)),
+    (Live(3), replace(started(), aside=True), Skipping(3), PublishEmpty(3)),
+    (None, replace(started(sealed=True, transform="2"), aside=True), Skipping(3), PublishEmpty(3)),
+    (Skipping(3), Published(), Live(4), ReadState(4)),
+    (Skipping(3), LostRace(), Live(3), ReadState(3)),
+    (Finalizing(3), LostRace(), Live(3), ReadState(3)),
+    (Live(3), Published(), Live(4), ReadState(4)),
+    (AtBoundary(3, 1), Published(), Live(4), ReadState(4)),
 ]
 
 
@@ -157,15 +160,15 @@ def test_everything_else_is_refused() -> None:
     ]
     events: list[Event] = [
         started(),
-        Fed(STEP.sources),
+        Replayed(STEP.sources),
         Read(),
         NoInput(),
         Appended(STEP, True, "1"),
         Decided("seal"),
         Sealed(),
         Published(),
-        Undone(1, 1, suspected=False),
-        Overtaken(),
+        AttemptFailed(1, 1, suspected=False),
+        LostRace(),
     ]
     allowed = {(type(state), type(event)) for state, event, *_ in ROWS}
     refused = 0
@@ -179,7 +182,7 @@ def test_everything_else_is_refused() -> None:
 
 def test_j11_a_changed_source_fails_loudly() -> None:
     """J11: what was read again differs from the record, so nothing is published and the file is named."""
-    state, action = advance(Replaying(3, (STEP,), True), Fed({"files": (a_range(sha256="11"),)}))
+    state, action = advance(Replaying(3, (STEP,), True), Replayed({"files": (a_range(sha256="11"),)}))
     assert isinstance(state, Failed)
     assert isinstance(action, Stop)
     assert "transaction 3: source files: a has changed" in state.reason

@@ -18,19 +18,20 @@ from tests.pipeline.poison import good
 from tracelake import Lake
 from tracelake._errors import DamageError, SourceChangedError
 from tracelake.formats import encode
-from tracelake.journal import protocol, runs
+from tracelake.journal import model, protocol
 from tracelake.journal.model import (
     SEGMENT_SHA256_CHARS,
     ReadRange,
     Segment,
-    SegmentRun,
+    SegmentRange,
     Step,
     WholeFile,
+    compress,
     from_bytes,
+    inputs_of,
     to_bytes,
 )
 from tracelake.journal.protocol import compare, totals
-from tracelake.journal.runs import folded, inputs_of
 from tracelake.journal.store import Journal
 from tracelake.tasks.runners import InProcess
 
@@ -80,7 +81,7 @@ def check_round_trip() -> None:
         taken += [a_segment(f"outbox/{number}", number % 3) for number in range(92, 108)]
         dice.shuffle(taken)
         kept = taken[dice.randrange(len(taken)) :]
-        step = Step(4, folded({"inbox": kept, "files": [a_file("1.segment"), a_file("2.segment")]}), "1")
+        step = Step(4, compress({"inbox": kept, "files": [a_file("1.segment"), a_file("2.segment")]}), "1")
         assert from_bytes(to_bytes(step), "4") == step
         assert totals(step.sources) == totals({"inbox": kept, "files": [a_file("a"), a_file("b")]})
         again = sorted(
@@ -103,20 +104,22 @@ def test_what_is_folded_is_read_back() -> None:
 
 def test_a_step_of_many_segments_is_small() -> None:
     """Sixteen bytes a segment, in one run; a number that is missing costs a stretch, and not a run."""
-    step = Step(0, folded({"inbox": segments(10_000)}), "1")
+    step = Step(0, compress({"inbox": segments(10_000)}), "1")
     assert len(to_bytes(step)) < 10_000 * 16 + 500
-    (run,) = folded({"outbox": [a_segment(f"outbox/{number}") for number in range(1000, 9000, 2)]})["outbox"]
-    assert isinstance(run, SegmentRun)
+    (run,) = compress({"outbox": [a_segment(f"outbox/{number}") for number in range(1000, 9000, 2)]})[
+        "outbox"
+    ]
+    assert isinstance(run, SegmentRange)
     assert (run.inputs, len(run.numbers), run.numbers[1]) == (4_000, 4_000, (1002, 1002))
-    (run,) = folded({"inbox": [*segments(3), *segments(2, first=4)]})["inbox"]
-    assert isinstance(run, SegmentRun)
+    (run,) = compress({"inbox": [*segments(3), *segments(2, first=4)]})["inbox"]
+    assert isinstance(run, SegmentRange)
     assert run.numbers == ((0, 2), (4, 5))
 
 
 def check_compared() -> None:
     """A replay that read anything else than the run differs, and the difference names the input."""
     taken = segments(5)
-    recorded = folded({"inbox": taken})
+    recorded = compress({"inbox": taken})
     assert compare(recorded, {"inbox": taken}) is None
     assert compare(recorded, recorded) is None
     name = taken[3].path
@@ -153,7 +156,7 @@ def test_a_replay_agrees_with_each_segment_of_a_run() -> None:
 
 def check_refused() -> None:
     """A run that names other inputs than it has contents of is damage, and never read as some inputs or none."""
-    (run,) = folded({"inbox": segments(4)})["inbox"]
+    (run,) = compress({"inbox": segments(4)})["inbox"]
     fields = msgspec.to_builtins(run, builtin_types=(bytes,))
     for altered in (
         {"contents": fields["contents"][:-1]},
@@ -193,7 +196,7 @@ def lake() -> Any:
         yield made
 
 
-def begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> SegmentRun:
+def begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> SegmentRange:
     """Let a pipeline die once it has recorded three segments; return the run that stands."""
     for number in range(3):
         lake.objects.put(f"inbox/{number}.segment", good(number))
@@ -208,7 +211,7 @@ def begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> SegmentRun:
     step = Journal(lake._opened.key_value, "main").read(0).step
     assert step is not None
     (run,) = step.sources["inbox"]
-    assert isinstance(run, SegmentRun)
+    assert isinstance(run, SegmentRange)
     assert run.inputs == 3
     return run
 
@@ -255,7 +258,7 @@ def test_of_a_run_the_user_gives_up_only_what_changed(lake: Lake, monkeypatch: p
 TABLE: list[tuple[Callable[[], None], Callable[..., Any], list[tuple[str, str, str]]]] = [
     (
         check_round_trip,
-        runs._fits,
+        model._fits,
         [
             ("problems stay", "not segment.problems_total\n", "True\n"),
             ("damage stays", "and not segment.damaged", ""),
@@ -265,7 +268,7 @@ TABLE: list[tuple[Callable[[], None], Callable[..., Any], list[tuple[str, str, s
     ),
     (
         check_round_trip,
-        runs._folded,
+        model._folded,
         [
             ("numbers have so many digits", "len(digits), taken.path", "1, taken.path"),
             ("numbers are of 64 bits", "[-RUN_DIGITS_MAX:]", ""),
@@ -275,7 +278,7 @@ TABLE: list[tuple[Callable[[], None], Callable[..., Any], list[tuple[str, str, s
     ),
     (
         check_round_trip,
-        runs._run,
+        model._run,
         [
             ("gaps count", "stretches[-1][1] == number - 1", "stretches[-1][1] < number"),
             (
@@ -318,7 +321,7 @@ TABLE: list[tuple[Callable[[], None], Callable[..., Any], list[tuple[str, str, s
     ),
     (
         check_refused,
-        SegmentRun.__post_init__,
+        SegmentRange.__post_init__,
         [
             ("stretches are in order", "before < first", "-1 < first"),
             ("stretches go up", "first <= last", "first < last + 9"),

@@ -9,7 +9,7 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError
 from tracelake.journal.model import Seal, Step, WholeFile, to_bytes
-from tracelake.journal.protocol import together, totals
+from tracelake.journal.protocol import merge_steps, totals
 from tracelake.journal.store import Journal, TransactionRecord, _whole, record_key
 from tracelake.storage import MemoryKeyValueStore
 
@@ -55,7 +55,7 @@ def test_who_adds_a_step_and_who_seals_race_for_one_record() -> None:
     first.append_step(step)
     assert first.append_step(more) == (more, True)
     assert second.append_seal(a_seal(step), 1) == more
-    seal = a_seal(together([step, more]))
+    seal = a_seal(merge_steps([step, more]))
     assert second.append_seal(seal, 2) == seal
     assert first.append_step(a_step(path="c", number=2)) == (seal, False)
     assert first.read(0) == TransactionRecord((step, more), seal)
@@ -68,7 +68,7 @@ def test_j12_a_step_in_the_middle_that_is_gone_is_loud() -> None:
         journal = Journal(store := MemoryKeyValueStore(), "main")
         for step in steps:
             journal.append_step(step)
-        journal.append_seal(a_seal(together(steps)), 4)
+        journal.append_seal(a_seal(merge_steps(steps)), 4)
         store.erase("journal/main", record_key(0, gone))
         with pytest.raises(DamageError, match=f"no step {gone} of transaction 0"):
             journal.read(0)
@@ -80,7 +80,7 @@ def test_j12_a_step_in_the_middle_that_is_gone_is_loud() -> None:
     journal = Journal(store := MemoryKeyValueStore(), "main")
     for step in steps[:2]:
         journal.append_step(step)
-    journal.append_seal(a_seal(together(steps[:2])), 2)
+    journal.append_seal(a_seal(merge_steps(steps[:2])), 2)
     store.set("journal/main", record_key(0, 3), to_bytes(steps[3]))
     with pytest.raises(DamageError, match="behind its seal"):
         journal.read(0)
@@ -116,7 +116,7 @@ def test_j12_a_torn_record_is_loud() -> None:
         ),
         ("or record.transaction != t", "", test_j12_a_torn_record_is_loud),
         ("if seal is not None and not steps:", "if False:", test_j12_a_torn_record_is_loud),
-        ("not sealed_totals_agree(together(steps), seal)", "False", test_j12_a_torn_record_is_loud),
+        ("not sealed_totals_agree(merge_steps(steps), seal)", "False", test_j12_a_torn_record_is_loud),
     ],
 )
 def test_j12_broken(old: str, new: str, check: Callable[[], None]) -> None:

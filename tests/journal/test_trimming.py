@@ -8,13 +8,12 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import TrimmedError
-from tracelake.journal.model import Aside, Seal, Segment, Step
+from tracelake.journal.model import QuarantineRecord, Seal, Segment, Step
 from tracelake.journal.protocol import beginnings_below, floor_above, totals
-from tracelake.journal.store import Journal, TransactionRecord, record_key
-from tracelake.journal.trimming import trim
+from tracelake.journal.store import Journal, TransactionRecord, record_key, trim
 from tracelake.journal.verify import _missing, check_transactions
-from tracelake.pipeline import forgetting
-from tracelake.pipeline.forgetting import Forgetting
+from tracelake.pipeline import continuous
+from tracelake.pipeline.continuous import JournalTrimmer
 from tracelake.storage import MemoryKeyValueStore
 
 
@@ -24,9 +23,9 @@ def step_of(t: int) -> Step:
     return Step(t, {"inbox": (taken,)}, "1")
 
 
-def aside_of(t: int) -> Aside:
+def aside_of(t: int) -> QuarantineRecord:
     """Return the record that a transaction is set aside."""
-    return Aside(t, reason="why", tries=3, by="pipeline", set_aside_at="2026", together=0)
+    return QuarantineRecord(t, reason="why", tries=3, by="pipeline", set_aside_at="2026", together=0)
 
 
 @pytest.fixture(name="store")
@@ -160,22 +159,22 @@ def test_the_floor_is_never_lowered(store: MemoryKeyValueStore) -> None:
 
 def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that goes on trims what is beyond those that are kept, a few at a time, and now and then."""
-    monkeypatch.setattr(forgetting, "JOURNAL_TRIM_EACH", 2)
-    monkeypatch.setattr(forgetting, "JOURNAL_TRIM_MAX", 3)
+    monkeypatch.setattr(continuous, "JOURNAL_TRIM_EACH", 2)
+    monkeypatch.setattr(continuous, "JOURNAL_TRIM_MAX", 3)
     store = journal_of_twelve()
     journal = Journal(store, "main")
-    Forgetting(store, None).after(12)
+    JournalTrimmer(store, None).after(12)
     assert journal.floor() == 0
-    own = Forgetting(store, 4)
+    own = JournalTrimmer(store, 4)
     own.after(10)
     assert (journal.floor(), keys(store)[0]) == (3, 3)
     own.after(11)  # too soon
     assert journal.floor() == 3
     own.after(12)
     assert journal.floor() == 6
-    Forgetting(store, 4).after(12)
+    JournalTrimmer(store, 4).after(12)
     assert journal.floor() == 8
-    Forgetting(store, 4).after(12)
+    JournalTrimmer(store, 4).after(12)
     assert (journal.floor(), keys(store)) == (8, [8, 9, 10, 11])
 
 
@@ -183,8 +182,10 @@ def test_a_pipeline_trims_its_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rule of it holds, and its test notices where one is broken."""
     forgets(monkeypatch)
     for broken in (
-        Broken("all at once", Forgetting.after, "max(0, old - JOURNAL_TRIM_MAX)", "0"),
-        Broken("what is kept goes, too", Forgetting.after, "self._kept + max", "max"),
-        Broken("after each transaction", Forgetting.after, "upper - self._at < JOURNAL_TRIM_EACH", "False"),
+        Broken("all at once", JournalTrimmer.after, "max(0, old - JOURNAL_TRIM_MAX)", "0"),
+        Broken("what is kept goes, too", JournalTrimmer.after, "self._kept + max", "max"),
+        Broken(
+            "after each transaction", JournalTrimmer.after, "upper - self._at < JOURNAL_TRIM_EACH", "False"
+        ),
     ):
         assert_caught(broken, lambda: forgets(monkeypatch))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tests.patience import HANG_S, wait_until
 from tests.storage.servers.ports import free_port
-from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.kafka_client import library
 
 JARS: Final = Path(__file__).parents[2] / ".tools" / "kafka"
 _JAVA: Final = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{JARS}/*")

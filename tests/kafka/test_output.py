@@ -23,11 +23,11 @@ from tests.patience import HANG_S, Patience, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import DamageError, Lake, StorageError
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.kafka_client import library
 from tracelake.pipeline.outputs import kafka as sinks
-from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline.outputs.builtin import CommitOutput
+from tracelake.pipeline.outputs.external import OversizedRowStore
 from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER, KafkaSink
-from tracelake.pipeline.outputs.left_out import LeftOuts
 from tracelake.tasks.runners import InProcess
 
 
@@ -234,7 +234,7 @@ def test_a_span_that_the_topic_does_not_take_is_left_out_by_name(
         raise RuntimeError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LeftOuts, "note", die)
+        patch.setattr(OversizedRowStore, "note", die)
         with pytest.raises(RuntimeError, match="killed"):
             pipeline.run_once()
     lake.objects.put("inbox/2.segment", write_segment([("json", large(1002, 60_000))]))  # and nothing else

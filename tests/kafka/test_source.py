@@ -20,11 +20,10 @@ from tests.patience import HANG_S, Patience, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import InboxPipeline, Lake, SourceChangedError, UnreadInputsError
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.kafka import cluster as clusters
-from tracelake.pipeline.kafka.client import library
-from tracelake.pipeline.kafka.cluster import Cluster
-from tracelake.pipeline.kafka.model import PartitionName
+from tracelake.pipeline.kafka_client import PartitionName, library
 from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.sources import kafka as clusters
+from tracelake.pipeline.sources.kafka import Cluster
 from tracelake.tasks.runners import InProcess
 
 

@@ -22,7 +22,7 @@ from tracelake.lake.annotations import check_experiment_tag
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.annotations import Annotations
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.schema import trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 

@@ -20,7 +20,7 @@ from tracelake import ExpiredError, Lake, StorageError, UsageError
 from tracelake.lake import backup
 from tracelake.lake.backup import restore_backup
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.place import set_up
+from tracelake.tracking.location import set_up
 
 SPANS = "select count(*) as n from spans"
 

@@ -15,11 +15,11 @@ from tests.lake import test_hot_search as tests
 from tests.lake import test_hot_tier as list_tests
 from tests.lake import test_hot_traces as trace_tests
 from tests.lake.test_hot_search import _patient  # noqa: F401  a fixture for this module, too
-from tracelake.lake import hot_lists, hot_rows, hot_search, hot_traces
-from tracelake.lake.hot_lists import HotLists, WaitingRows
-from tracelake.lake.hot_parts import HotParts
+from tracelake.lake import hot_lists, hot_rows, hot_search, hot_tier
+from tracelake.lake.hot_index import HotIndex
+from tracelake.lake.hot_lists import HotLists, UncommittedTraces
 from tracelake.lake.hot_search import HotSearch
-from tracelake.lake.hot_traces import HotTraces
+from tracelake.lake.hot_tier import HotTraces
 from tracelake.lake.reads import WithReads
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.uncommitted import Uncommitted
@@ -135,7 +135,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "a span is found by the claim that stands",
             HotSearch._beside,
-            "standing_places(every.select(SPANS.names))",
+            "latest_version_rows(every.select(SPANS.names))",
             "np.arange(len(every))",
         ),
         check_standing,
@@ -144,8 +144,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "a claim of another workspace hides nothing",
             HotSearch._beside,
-            "standing_places(every.select(SPANS.names))",
-            'standing_places(every.set_column(SPANS.names.index("workspace"), "workspace", '
+            "latest_version_rows(every.select(SPANS.names))",
+            'latest_version_rows(every.set_column(SPANS.names.index("workspace"), "workspace", '
             'pa.array([""] * len(every))).select(SPANS.names))',
         ),
         check_workspaces,
@@ -214,19 +214,24 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "what a list keeps is told by trace and row",
-            WaitingRows.newest,
+            UncommittedTraces.newest,
             "if part not in kept",
             "if part[0] not in {each[0] for each in kept}",
         ),
         check_kept,
     ),
     (
-        Broken("a list reads what came since", WaitingRows.newest, "if part in self._numbers}", "if False}"),
+        Broken(
+            "a list reads what came since", UncommittedTraces.newest, "if part in self._numbers}", "if False}"
+        ),
         check_kept,
     ),
     (
         Broken(
-            "what has left is not kept", WaitingRows.newest, "if len(kept) < len(self._numbers)", "if False"
+            "what has left is not kept",
+            UncommittedTraces.newest,
+            "if len(kept) < len(self._numbers)",
+            "if False",
         ),
         check_kept,
     ),
@@ -259,7 +264,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "a trace is large by its parts",
-            hot_traces.is_large,
+            hot_tier.is_large,
             "len(parts) > limits.HOT_TRACE_PARTS",
             "False",
         ),
@@ -268,7 +273,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "a trace is large by its bytes",
-            hot_traces.is_large,
+            hot_tier.is_large,
             "sum(part[2] for part in parts) > limits.HOT_TRACE_BYTES",
             "False",
         ),
@@ -301,16 +306,19 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
-            "damage hides nothing else of a list", WaitingRows._read, "except DamageError", "except KeyError"
+            "damage hides nothing else of a list",
+            UncommittedTraces._read,
+            "except DamageError",
+            "except KeyError",
         ),
         check_list_damage,
     ),
     (
-        Broken("none of what is damaged is listed", WaitingRows._read, "if unread:", "if False:"),
+        Broken("none of what is damaged is listed", UncommittedTraces._read, "if unread:", "if False:"),
         check_list_damage,
     ),
     (
-        Broken("damage is said", WaitingRows._read, "unread.add(part.trace_id)", "pass"),
+        Broken("damage is said", UncommittedTraces._read, "unread.add(part.trace_id)", "pass"),
         check_list_damage,
     ),
     (
@@ -323,14 +331,14 @@ MUTANTS: list[tuple[Broken, Check]] = [
     ),
     (
         Broken(
-            "what is made ahead is kept", HotParts.ahead, "self._parts = self._merged(", "_ = self._merged("
+            "what is made ahead is kept", HotIndex.ahead, "self._parts = self._merged(", "_ = self._merged("
         ),
         check_ahead,
     ),
     (
         Broken(
             "a step ahead is a small one",
-            HotParts.ahead,
+            HotIndex.ahead,
             "limits.UNCOMMITTED_AHEAD_STEP_BYTES",
             "limits.UNCOMMITTED_SEARCH_STEP_BYTES",
         ),
@@ -339,7 +347,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "not where a search did it",
-            HotParts.ahead,
+            HotIndex.ahead,
             "< limits.UNCOMMITTED_AHEAD_EVERY_S",
             "< 0.0",
         ),
@@ -364,31 +372,31 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_ahead_fails,
     ),
     (
-        Broken("much is left to the pipeline", HotParts._covering, "if at_work and", "if False and"),
+        Broken("much is left to the pipeline", HotIndex._covering, "if at_work and", "if False and"),
         check_left,
     ),
     (
-        Broken("only where it is much", HotParts._covering, "> limits.UNCOMMITTED_SEARCH_LEFT_BYTES", ">= 0"),
+        Broken("only where it is much", HotIndex._covering, "> limits.UNCOMMITTED_SEARCH_LEFT_BYTES", ">= 0"),
         check_left,
     ),
     (
-        Broken("only where rows leave", HotParts.look, "if self._oldest - oldest:", "if True:"),
+        Broken("only where rows leave", HotIndex.look, "if self._oldest - oldest:", "if True:"),
         check_left,
     ),
     (
-        Broken("what is left is said", HotParts._covering, "len(sizes) + len(new),", "len(sizes),"),
+        Broken("what is left is said", HotIndex._covering, "len(sizes) + len(new),", "len(sizes),"),
         check_left,
     ),
     (
-        Broken("so is why, where others are at it", HotParts.newest, "self._is_at_work() and", "False and"),
+        Broken("so is why, where others are at it", HotIndex.newest, "self._is_at_work() and", "False and"),
         check_left,
     ),
     (
-        Broken("what others are at is said", HotParts.newest, "len(lacking), more", "0, more"),
+        Broken("what others are at is said", HotIndex.newest, "len(lacking), more", "0, more"),
         check_waits,
     ),
     (
-        Broken("no more become one than a step has", HotParts._merged, "total <= step_bytes", "total > 0"),
+        Broken("no more become one than a step has", HotIndex._merged, "total <= step_bytes", "total > 0"),
         check_small,
     ),
 ]

@@ -14,10 +14,10 @@ from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError
-from tracelake.lake.hot_lists import HotList, HotLists, WaitingRows
+from tracelake.lake.hot_lists import HotList, HotLists, UncommittedTraces
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -63,7 +63,7 @@ def test_a_list_costs_what_came_since(store: TrackingStore, monkeypatch: pytest.
 
     monkeypatch.setattr(Uncommitted, "of_traces", noted)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)  # each part is a step
-    waiting = WaitingRows(Uncommitted(store))
+    waiting = UncommittedTraces(Uncommitted(store))
     assert waiting.newest() == ([], waiting._rows)
     store.write([request((1, 1), (1, 2), (2, 1))])
     store.write([request((1, 3))])

@@ -24,19 +24,18 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError
 from tracelake.cli import run
-from tracelake.lake import hot_parts
-from tracelake.otlp.by_trace import take_apart
+from tracelake.lake import hot_index
+from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import Analyzer
-from tracelake.search.cache import TEMPORARY
-from tracelake.search.unpublished import UnpublishedPart, write_unpublished
+from tracelake.search.build import UnpublishedPart, write_unpublished
+from tracelake.search.part_cache import TEMPORARY
 from tracelake.server.app import create_app
-from tracelake.tables.commit_view import CommitView
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tables.view import CommitView
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import trace_parts
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TracedRequest, TrackingStore
 from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, runs_of
 
 WORDS = (
@@ -402,7 +401,7 @@ def check_full(lake: tracelake.Lake, error: BaseException) -> None:
         raise error
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.search.unpublished.write_index", full)
+        patch.setattr("tracelake.search.build.write_index", full)
         results = lake.search("apple")
     assert results.total
     assert "No space left on device" in str(results.not_searched)
@@ -511,7 +510,7 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
         made.append(len(rows))
         return write_unpublished(rows, analyzer, cache)
 
-    monkeypatch.setattr(hot_parts, "write_unpublished", counted)
+    monkeypatch.setattr(hot_index, "write_unpublished", counted)
     for number in range(1, 9):
         store.write([request((number, 1), text=f"apple word{number}")])
     assert (lake.hot.index_ahead(), made) == (False, []), "nobody has searched"

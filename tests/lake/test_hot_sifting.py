@@ -23,19 +23,17 @@ from tests.lake.test_hot_search import (
 from tests.patience import HANG_S
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
-from tracelake.lake import hot_texts
-from tracelake.lake.hot_parts import HotParts
+from tracelake.lake import hot_index
+from tracelake.lake.hot_index import HotIndex, TextScan
 from tracelake.lake.hot_search import HotSearch
-from tracelake.lake.hot_texts import HotTexts
-from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.partition import take_apart
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.search.analyzers import ENGLISH
+from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
-from tracelake.search.sieve import sieve_of
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import outbox, trace_parts
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TracedRequest, TrackingStore
 from tracelake.tracking.uncommitted import StoredPart, Uncommitted
 
 
@@ -81,7 +79,7 @@ def test_queries_find_what_is_left_to_a_pipeline(
             lake.search("refund")
         before = {}
         for query in queries:
-            if sieve_of(query[0], None, None, ENGLISH) is not None:
+            if prefilter_of(query[0], None, None, ENGLISH) is not None:
                 before[query] = answer(lake, *query)
             else:
                 assert "wait for the pipeline" in str(lake.search(query[0]).not_searched)
@@ -118,7 +116,7 @@ def test_each_text_is_read_once(
     assert list(lake.hot._search._parts._texts.sizes) == [9]
     assert pipeline.run_once() is not None
     assert lake.search("apple").total == 8
-    assert lake.hot._search._parts._texts == HotTexts()
+    assert lake.hot._search._parts._texts == TextScan()
 
 
 def test_the_newest_that_pass_are_found_and_the_rest_is_said(
@@ -197,9 +195,9 @@ def test_pages_go_on_where_they_began(
             while page is not None:
                 with monkeypatch.context() as patch:
                     indexed: list[int] = []
-                    part = HotParts._part
+                    part = HotIndex._part
                     patch.setattr(
-                        HotParts,
+                        HotIndex,
                         "_part",
                         lambda parts, stored, *rest, indexed=indexed, part=part: (
                             indexed.append(len(stored)) or part(parts, stored, *rest)
@@ -378,50 +376,50 @@ Check = Callable[[tracelake.Lake, TrackingStore, InboxPipeline, pytest.MonkeyPat
 
 MUTANTS: Sequence[tuple[Broken, Check]] = [
     (
-        Broken("what is read is kept", HotTexts.newer, "if each in wanted}", "if False}"),
+        Broken("what is read is kept", TextScan.newer, "if each in wanted}", "if False}"),
         test_each_text_is_read_once,
     ),
     (
-        Broken("what has left is forgotten", HotTexts.newer, "if each in wanted}", "}"),
+        Broken("what has left is forgotten", TextScan.newer, "if each in wanted}", "}"),
         test_each_text_is_read_once,
     ),
     (
-        Broken("where nothing is left nothing is kept", HotTexts.newer, "return HotTexts()", "return self"),
+        Broken("where nothing is left nothing is kept", TextScan.newer, "return TextScan()", "return self"),
         test_each_text_is_read_once,
     ),
     (
         Broken(
             "texts are read ahead",
-            HotParts.ahead,
+            HotIndex.ahead,
             "self._texts = self._texts.newer(uncommitted, covering.left, -math.inf, step_bytes)",
             "pass",
         ),
         test_each_text_is_read_once,
     ),
     (
-        Broken("time ends", HotTexts.newer, "time.monotonic() > until_s", "False"),
+        Broken("time ends", TextScan.newer, "time.monotonic() > until_s", "False"),
         test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
-        Broken("much that passes is left", HotTexts.passing, "if sizes and room < 0", "if False"),
+        Broken("much that passes is left", TextScan.passing, "if sizes and room < 0", "if False"),
         test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
-        Broken("no more than a step", HotTexts.passing, "if size_bytes > max(", "if 0 > max("),
+        Broken("no more than a step", TextScan.passing, "if size_bytes > max(", "if 0 > max("),
         test_a_row_of_which_very_much_passes_is_left,
     ),
     (
-        Broken("one row at least", HotTexts.passing, "if sizes and room < 0", "if room < 0"),
+        Broken("one row at least", TextScan.passing, "if sizes and room < 0", "if room < 0"),
         test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
-        Broken("the newest first", HotTexts.passing, ", reverse=True", ""),
+        Broken("the newest first", TextScan.passing, ", reverse=True", ""),
         test_the_newest_that_pass_are_found_and_the_rest_is_said,
     ),
     (
         Broken(
             "what was not looked through is said",
-            HotParts.sifted,
+            HotIndex.sifted,
             "lacking=covering.lacking - len(part.sizes)",
             "lacking=0",
         ),
@@ -429,7 +427,7 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
     ),
     (
         Broken(
-            "all of a trace passes", HotTexts.passing, "if text.trace_id in passing", "if sieve(text.text)"
+            "all of a trace passes", TextScan.passing, "if text.trace_id in passing", "if sieve(text.text)"
         ),
         test_the_claim_that_stands_is_found,
     ),
@@ -445,23 +443,23 @@ MUTANTS: Sequence[tuple[Broken, Check]] = [
     (
         Broken(
             "and of what is indexed",
-            HotParts.sifted,
+            HotIndex.sifted,
             "{trace_id for part in covering.parts",
             "{1 for part in ()",
         ),
         test_the_claim_that_stands_is_found,
     ),
     (
-        Broken("of known traces, too", HotTexts.passing, ".union(known)", ""),
+        Broken("of known traces, too", TextScan.passing, ".union(known)", ""),
         test_the_claim_that_stands_is_found,
     ),
     (
-        Broken("what cannot be read is said", HotParts.sifted, "part.problems + passed.problems", "0"),
+        Broken("what cannot be read is said", HotIndex.sifted, "part.problems + passed.problems", "0"),
         test_damage_hides_nothing_else,
     ),
     (
         Broken(
-            "texts are looked through in lower case", hot_texts._in_each_form, "text.lower() if", "text if"
+            "texts are looked through in lower case", hot_index._in_each_form, "text.lower() if", "text if"
         ),
         test_workspaces_are_walls,
     ),

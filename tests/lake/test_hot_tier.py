@@ -16,12 +16,12 @@ from tests.server.client import Client
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.claimed import standing, standing_places
-from tracelake.otlp.by_trace import rows_of
+from tracelake.lake.hot_rows import latest_version_rows, latest_versions
+from tracelake.otlp.partition import rows_of
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.server.app import create_app
 from tracelake.tables.scan import Scan
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
@@ -142,7 +142,7 @@ def test_w11_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
 
     def check() -> None:
         for tables in ([a, b], [b, a, b], [again, b, a], [a, again, b]):
-            rows = standing(tables).sort_by("workspace")
+            rows = latest_versions(tables).sort_by("workspace")
             end = 6_000 if again in tables else 5_000
             assert rows.select(["workspace", "end_ns"]).to_pylist() == [
                 {"workspace": "a", "end_ns": end},
@@ -150,7 +150,9 @@ def test_w11_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
             ]
 
     check()
-    assert_caught(Broken("the key", standing_places, "by {claims.KEY} order", "by span_id order"), check)
+    assert_caught(
+        Broken("the key", latest_version_rows, "by {upsert_rule.KEY} order", "by span_id order"), check
+    )
 
 
 def test_both_sides_of_a_call_stand() -> None:
@@ -166,10 +168,10 @@ def test_both_sides_of_a_call_stand() -> None:
         [again, server, client],
         [client, again, server],
     ):
-        rows = standing(tables).sort_by("kind").select(["kind", "end_ns"]).to_pylist()
+        rows = latest_versions(tables).sort_by("kind").select(["kind", "end_ns"]).to_pylist()
         end = 6 if any(each is again for each in tables) else 5
         assert rows == [{"kind": "CLIENT", "end_ns": end}, {"kind": "SERVER", "end_ns": 9}]
-        assert isinstance(standing(tables), pa.Table)
+        assert isinstance(latest_versions(tables), pa.Table)
 
 
 def test_standing_is_what_the_rule_says() -> None:
@@ -180,7 +182,7 @@ def test_standing_is_what_the_rule_says() -> None:
         pa.Table.from_batches([rows_of(payload((1, 1), (1, 2), end_ns=end)).take()]) for end in (0, 5_000)
     )
     for tables in ([one, other], [other, one], [one, other, one]):
-        assert standing(tables)["end_ns"].to_pylist() == [5_000, 5_000]
+        assert latest_versions(tables)["end_ns"].to_pylist() == [5_000, 5_000]
 
 
 def test_a_trace_that_no_part_has_opens_none(

@@ -12,8 +12,8 @@ from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
 from tracelake.archive.store import ArchiveStore
-from tracelake.lake import hot_traces
-from tracelake.lake.hot_traces import HotTraces
+from tracelake.lake import hot_tier
+from tracelake.lake.hot_tier import HotTraces
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
@@ -93,11 +93,11 @@ def test_a_trace_is_large_by_parts_and_by_bytes(
     for span in (1, 2, 3):
         store.write([request((1, span))])
     first, second = (Uncommitted(store).of_trace(trace_id(number)) for number in (1, 2))
-    assert not hot_traces.is_large(first)
+    assert not hot_tier.is_large(first)
     monkeypatch.setattr(limits, "HOT_TRACE_PARTS", parts)
     monkeypatch.setattr(limits, "HOT_TRACE_BYTES", size_bytes)
-    assert hot_traces.is_large(first)
-    assert not hot_traces.is_large(second)
+    assert hot_tier.is_large(first)
+    assert not hot_tier.is_large(second)
 
 
 def test_large_traces_are_read_in_turn(

@@ -13,15 +13,14 @@ from tests.lake.test_lake_search import Killed, ingest
 from tests.pipeline.spans import a_span
 from tests.search.embedders import HERE
 from tracelake import DamageError
+from tracelake.indexing import build
+from tracelake.indexing.merge import IndexMerger, _Behind
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.pipeline import index_build
-from tracelake.pipeline.index_merge import IndexMerger, _Behind
-from tracelake.pipeline.outputs.commit import CommitOutput
-from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.pipeline.outputs.builtin import CommitOutput, IndexOutput
 from tracelake.search.model import manifest_path
 from tracelake.search.vectors import PLAIN
-from tracelake.tables.indexes import build_name
 from tracelake.tables.maintenance import Maintainer
+from tracelake.tables.view import build_name
 from tracelake.tasks.runners import InProcess
 
 
@@ -174,6 +173,6 @@ def test_an_index_is_not_built_of_damaged_rows(tmp_path: Path) -> None:
     """As readers do not believe such rows: what is wrong in the index no `verify` would tell."""
     built_of_damaged_rows(tmp_path)
     broken = Broken(
-        "parts are compared with what was written", index_build._opened, "check_parts(", "(lambda *_: 0)("
+        "parts are compared with what was written", build._opened, "check_parts(", "(lambda *_: 0)("
     )
     assert_caught(broken, lambda: built_of_damaged_rows(tmp_path / "broken"))

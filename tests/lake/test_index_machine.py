@@ -15,14 +15,14 @@ from tests.lake.test_lake_search import ingest
 from tests.machine import FAILURES
 from tests.pipeline.spans import a_span
 from tracelake import Lake, StorageError
+from tracelake.indexing.build import IndexBuilder
+from tracelake.indexing.merge import IndexMerger
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
-from tracelake.pipeline.index_build import Builder
-from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks import trying_again
+from tracelake.tasks import backoff
+from tracelake.tasks.backoff import RetrySchedule
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
-from tracelake.tasks.trying_again import TryingAgain
 
 RUNS = 2
 
@@ -55,7 +55,7 @@ class Merging:
     def __init__(self, lake: Lake) -> None:
         self.runner, self.now_s = Failing(), 0.0
         stores = lake._opened.stores
-        self.merger = IndexMerger(Builder(stores.key_value, stores.objects, 2, self.runner))
+        self.merger = IndexMerger(IndexBuilder(stores.key_value, stores.objects, 2, self.runner))
         self.merger._again._pauses._clock = lambda: self.now_s
 
     def waits_s(self) -> float:
@@ -167,15 +167,13 @@ def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
     full, far = FAILURES[0], FAILURES[-2]
     rules: tuple[tuple[Broken, Callable[[Lake, Path], None]], ...] = (
         (
-            Broken(
-                "only damage is passed by", trying_again.is_damage, "isinstance(error, DamageError)", "True"
-            ),
+            Broken("only damage is passed by", backoff.is_damage, "isinstance(error, DamageError)", "True"),
             lambda lake, _: check_left(lake, StorageError("no")),
         ),
         (
             Broken(
                 "only damage is passed by, in a task",
-                trying_again.is_damage,
+                backoff.is_damage,
                 "issubclass(kind, DamageError)",
                 "1",
             ),
@@ -186,11 +184,11 @@ def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
             lambda lake, _: check_left(lake, full),
         ),
         (
-            Broken("after a pause", TryingAgain.is_time, "and self._pauses.failing(_LEFT) is None", ""),
+            Broken("after a pause", RetrySchedule.is_time, "and self._pauses.failing(_LEFT) is None", ""),
             lambda lake, _: check_left(lake, full),
         ),
         (
-            Broken("not for ever before all else", TryingAgain.passes_by, ">= self._tries", "< 0"),
+            Broken("not for ever before all else", RetrySchedule.passes_by, ">= self._tries", "< 0"),
             lambda lake, _: check_bound(lake, full),
         ),
         (
@@ -198,7 +196,7 @@ def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
             lambda lake, _: check_bound(lake, full),
         ),
         (
-            Broken("commits do not wait for the pause", TryingAgain.left, "+ self._transactions", "+ 1000"),
+            Broken("commits do not wait for the pause", RetrySchedule.left, "+ self._transactions", "+ 1000"),
             check_transactions,
         ),
     )

@@ -18,11 +18,11 @@ from tests.server.client import Client
 from tests.server.faults import FaultyStore
 from tracelake import Lake
 from tracelake._errors import NotFoundError, UsageError
-from tracelake.journal.receipts import PublishReceipts
+from tracelake.journal.store import PublishReceipts
 from tracelake.otlp.framing import write_segment
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 from tracelake.versions.model import Commit
 
 HOSTILE = "<script>alert(1)<"

@@ -23,7 +23,7 @@ from tests.patience import HANG_S
 from tests.pipeline.spans import AGENTS, MICROSERVICES, a_line, a_span
 from tests.tracking.requests import trace_id
 from tracelake import IngestReport, Lake
-from tracelake.archive import batches
+from tracelake.archive import candidates
 from tracelake.tasks.java import find_java, owns_gateway
 from tracelake.tasks.runners import InProcess
 from tracelake.tasks.spark import Spark
@@ -65,7 +65,7 @@ def test_a_large_pass_of_the_archive_runs_on_spark(
     shared_spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each batch is a task, in whatever layout; what it archived can be read, and nothing is left over."""
-    monkeypatch.setattr(batches, "ARCHIVE_BATCH_TRACES", 2)
+    monkeypatch.setattr(candidates, "ARCHIVE_BATCH_TRACES", 2)
     hot = HotLake(tmp_path / "hot", retention="1m")
     with closing(hot.tracking), closing(hot.lake):
         for layout, numbers in (("lake", range(1, 6)), ("pack", range(11, 16))):

@@ -15,9 +15,9 @@ import tracelake
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.pipeline.index_merge import COMMITTER
+from tracelake.indexing.merge import COMMITTER
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 INGEST = """
 import json, sys, tracelake

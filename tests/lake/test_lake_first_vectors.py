@@ -14,8 +14,8 @@ from tests.lake.test_lake_vectors import ingest, nearest_plainly, said, told
 from tests.search.embedders import HERE, bag
 from tracelake import Lake
 from tracelake._errors import UsageError
-from tracelake.pipeline.index_merge import IndexMerger
-from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.indexing.merge import IndexMerger
+from tracelake.pipeline.outputs.builtin import IndexOutput
 from tracelake.search.protocol import assemble
 
 SOURCE = f"{HERE}:bag_of_words"

@@ -14,7 +14,7 @@ from tests.lake.test_lake_text import FINALIZE
 from tests.lake.test_lake_vectors import ingest, rebuild, said
 from tests.search.embedders import HERE
 from tracelake import Lake
-from tracelake.pipeline.reindex import Rebuild
+from tracelake.indexing.rebuild import IndexRebuild
 from tracelake.search.finalize import finalize, write_marker
 from tracelake.tasks.runners import InProcess
 
@@ -54,7 +54,7 @@ def check_beside(lake: Lake, told: str | None, chosen: str, expected: str | None
         return write_marker(*args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.pipeline.reindex.write_marker", beside)
+        patch.setattr("tracelake.indexing.rebuild.write_marker", beside)
         rebuilt(lake, told)
     assert others == [chosen]
     assert vectors_of(lake) == (expected, 0)
@@ -82,7 +82,7 @@ def test_who_was_told_no_vectors_undoes_none(
 
 def test_undone_vectors_are_caught(lake: Lake) -> None:
     """Which vectors stand is asked again before what was built is published."""
-    broken = Broken("vectors that changed", Rebuild.run, " or vectors != self._vectors", "")
+    broken = Broken("vectors that changed", IndexRebuild.run, " or vectors != self._vectors", "")
     assert_caught(broken, lambda: check_beside(lake, None, VECTORS, VECTORS))
 
 
@@ -97,7 +97,7 @@ def check_after_a_transaction(lake: Lake, folder: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FINALIZE, before_a_rebuild)
-        patch.setattr("tracelake.pipeline.index_merge.IndexMerger.maintain", lambda *_, **__: None)
+        patch.setattr("tracelake.indexing.merge.IndexMerger.maintain", lambda *_, **__: None)
         spans = len(lake.search("*"))
         ingest(lake, folder, spans, said(spans, 0, "refund"))
     assert vectors_of(lake)[0] is None
@@ -110,5 +110,7 @@ def test_a_rebuild_behind_a_transaction_that_did_not_see_vectors_keeps_them(
 ) -> None:
     """It has those that the next transaction would have."""
     check_after_a_transaction(lake, tmp_path)
-    broken = Broken("of the next transaction", Rebuild._standing_vectors, "standing is not None", "False")
+    broken = Broken(
+        "of the next transaction", IndexRebuild._standing_vectors, "standing is not None", "False"
+    )
     assert_caught(broken, lambda: check_after_a_transaction(lake, tmp_path))

@@ -19,15 +19,14 @@ from tests.pipeline.spans import AGENTS, a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError, UsageError
 from tracelake.journal.store import record_key
-from tracelake.lake.pipelines import main_pipeline
+from tracelake.lake.pipeline import main_pipeline
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
-from tracelake.pipeline.outputs.commit import CommitOutput
-from tracelake.pipeline.outputs.tables import TableOutput
+from tracelake.pipeline.outputs.builtin import CommitOutput, TableOutput
 from tracelake.shards.protocol import next_epoch
-from tracelake.shards.store import Shard
-from tracelake.tables.built_in import BUILT_IN
+from tracelake.shards.shard import Shard
+from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks.runners import InProcess, run_told
+from tracelake.tasks.runners import InProcess, run_reporting
 
 
 def ingest(lake: Lake, folder: Path, number: int) -> None:
@@ -431,7 +430,7 @@ def test_what_tasks_of_maintenance_raise_ends_no_run(
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr("tracelake.tables.maintenance.run_compact_task", fails)
-    monkeypatch.setattr("tracelake.pipeline.index_build.run_merge_task", fails)
+    monkeypatch.setattr("tracelake.indexing.build.run_merge_task", fails)
     for number in range(5, 9):
         ingest(lake, tmp_path, number)
     for what in (
@@ -442,7 +441,10 @@ def test_what_tasks_of_maintenance_raise_ends_no_run(
         assert what in caplog.text
     assert "OSError: [Errno 28] no space left on device" in caplog.text
     broken = Broken(
-        "it is an error of ours", run_told, "except Exception as error:", "except ZeroDivisionError as error:"
+        "it is an error of ours",
+        run_reporting,
+        "except Exception as error:",
+        "except ZeroDivisionError as error:",
     )
     assert_caught(broken, lambda: ingest(lake, tmp_path, 9))
     monkeypatch.undo()

@@ -15,13 +15,13 @@ from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_search import Killed, found, ingest, scores
 from tests.pipeline.spans import a_span
 from tracelake import Lake
+from tracelake.indexing import build as index_build
+from tracelake.indexing.build import IndexBuilder
+from tracelake.indexing.merge import IndexMerger
 from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.pipeline import index_build
-from tracelake.pipeline.index_build import Builder
-from tracelake.pipeline.index_merge import IndexMerger
 from tracelake.search.finalize import finalize
 from tracelake.tasks.runners import InProcess
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 WORDS = ("work", "only3", '"long tail"', "work AND rare1", "status:error OR rare2", "*")
 
@@ -52,7 +52,7 @@ def lake(filled: Path, tmp_path: Path) -> Iterator[Lake]:
 def merger_of(lake: Lake) -> IndexMerger:
     """Return another merger, as a replica has."""
     stores = lake._opened.stores
-    return IndexMerger(Builder(stores.key_value, stores.objects, 2, InProcess()))
+    return IndexMerger(IndexBuilder(stores.key_value, stores.objects, 2, InProcess()))
 
 
 def fill(lake: Lake, folder: Path, transactions: int, first: int = 0) -> None:
@@ -124,7 +124,7 @@ def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
     assert counts(empty) == (6, 1)
     ingest(empty, tmp_path, 50, *(a_span(n, 0, end=90, note=f"new{n}") for n in range(4)))
     assert counts(empty) == (10, 2)
-    monkeypatch.setattr("tracelake.search.tiers.INDEX_REPLACED_MIN", 1)
+    monkeypatch.setattr("tracelake.search.protocol.INDEX_REPLACED_MIN", 1)
     merger_of(empty).maintain()
     assert counts(empty) == (6, 2)
     assert found(empty, "old1 OR new1 OR old5") == {"2", "6"}
@@ -239,7 +239,7 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
 
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
-        patch.setattr("tracelake.pipeline.outputs.index.finalize", merge_late)
+        patch.setattr("tracelake.pipeline.outputs.builtin.finalize", merge_late)
         fill(lake, tmp_path, 1, FAN_OUT)
     assert counts(lake)[1] == FAN_OUT + 1
     fill(lake, tmp_path, 1, FAN_OUT + 1)

@@ -13,7 +13,7 @@ from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_search import ingest
 from tests.pipeline.spans import a_span
 from tracelake import Lake, limits
-from tracelake.pipeline.index_build import Builder
+from tracelake.indexing.build import IndexBuilder
 from tracelake.tasks.runners import InProcess
 
 Model = dict[tuple[int, int], int]
@@ -70,7 +70,7 @@ def mixed(folder: Path, seed: int, transactions: int = 12) -> None:
             row for each in lake.listen("spans", since=-1, timeout_s=0) for row in each.rows["_change"]
         ]
         assert sum(change.as_py() for change in changes) == len(model)
-        patch.setattr("tracelake.pipeline.index_build.INDEX_REBUILT_PART_ROWS", 3)
+        patch.setattr("tracelake.indexing.build.INDEX_REBUILT_PART_ROWS", 3)
         report = lake.maintenance.rebuild_index(runner=InProcess())
         assert report.documents == len(model), "each row once, however many tasks read a part of all buckets"
         agrees(lake, model)
@@ -86,6 +86,6 @@ def test_a_lake_of_mixed_parts_has_each_row_once(tmp_path: Path, seed: int) -> N
 def test_a_row_that_is_indexed_by_each_task_is_noticed(tmp_path: Path) -> None:
     """As it were if a task took all rows of a part of all buckets."""
     broken = Broken(
-        "a task indexes its buckets", Builder._tasks, "held.for_buckets(set(range(low, high)))", "held"
+        "a task indexes its buckets", IndexBuilder._tasks, "held.for_buckets(set(range(low, high)))", "held"
     )
     assert_caught(broken, lambda: mixed(tmp_path, 3, transactions=2))

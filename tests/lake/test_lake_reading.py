@@ -25,10 +25,10 @@ from tracelake import (
     TableNotFoundError,
     UsageError,
 )
-from tracelake.tables import commit_view
-from tracelake.tables.commit_view import CommitView
+from tracelake.tables import view
 from tracelake.tables.scan import Scan
 from tracelake.tables.table import Table
+from tracelake.tables.view import CommitView
 from tracelake.tasks.runners import InProcess
 
 TWIN = "ab" * 15
@@ -182,7 +182,7 @@ def test_a_beginning_in_a_workspace_is_two_ids_at_most(
 
         def check() -> None:
             for few in (3, 1):
-                monkeypatch.setattr(commit_view, "LOOKED_UP_TRACES_MAX", few)
+                monkeypatch.setattr(view, "LOOKED_UP_TRACES_MAX", few)
                 read.clear()
                 with pytest.raises(NotFoundError, match="several traces begin"):
                     full_id(opened, "a")

@@ -12,7 +12,7 @@ import tracelake
 from tests.lake.test_lake_search import ingest, scores
 from tests.pipeline.spans import a_span
 from tracelake.limits import INDEX_REWRITTEN_SHARE
-from tracelake.search.tiers import counts_replaced
+from tracelake.search.protocol import counts_replaced
 from tracelake.tasks.runners import InProcess
 
 WORDS = ("often", "common", "usual", "seldom", "rare", "single")
@@ -37,7 +37,7 @@ def test_scores_while_replaced_rows_count(tmp_path: Path, monkeypatch: pytest.Mo
 
     Texts are alike in length, so that the weight of the word is all that differs.
     """
-    monkeypatch.setattr("tracelake.search.tiers.INDEX_REPLACED_MIN", 1)
+    monkeypatch.setattr("tracelake.search.protocol.INDEX_REPLACED_MIN", 1)
     assert not counts_replaced(LIVE + REPLACED, LIVE)
     assert counts_replaced(LIVE + REPLACED + 2, LIVE)
     chance = random.Random(seed)

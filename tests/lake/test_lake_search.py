@@ -14,11 +14,11 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, QueryError, UsageError
-from tracelake.search import asked
+from tracelake.search import searcher
 from tracelake.search.finalize import finalize
 from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_flipped_bit_of_a_staged_part_is_refused_and_the_next_run_mends_it(
         return finalize(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tracelake.pipeline.outputs.index.finalize", after_a_flip)
+        patch.setattr("tracelake.pipeline.outputs.builtin.finalize", after_a_flip)
         with pytest.raises(DamageError, match=r"staged part .* is damaged"):
             ingest(lake, tmp_path, 1)
     assert found(lake, "work") == {"1"}
@@ -164,9 +164,9 @@ def test_an_empty_lake_refuses_what_others_refuse(lake: Lake) -> None:
     """Who tries queries out before the first spans come learns what is wrong with them."""
     check_refused_of_nothing(lake)
     for broken in (
-        Broken("queries", asked.check_asked, "parse(grammar_of(ENGLISH), query, now_ns)", "pass"),
-        Broken("facets", asked.check_asked, "check(facets)", "pass"),
-        Broken("orders", asked.check_asked, "by.check(sort)", "pass"),
+        Broken("queries", searcher.check_request, "parse(grammar_of(ENGLISH), query, now_ns)", "pass"),
+        Broken("facets", searcher.check_request, "check(facets)", "pass"),
+        Broken("orders", searcher.check_request, "by.check(sort)", "pass"),
     ):
         assert_caught(broken, lambda: check_refused_of_nothing(lake))
 
@@ -179,9 +179,9 @@ def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
     for number in range(3):
         ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
     target = {
-        "tasks": "tracelake.pipeline.index_build.write_parts",
-        "marker": "tracelake.pipeline.reindex.write_marker",
-        "commit": "tracelake.versions.store.Repository.commit_entries",
+        "tasks": "tracelake.indexing.build.write_parts",
+        "marker": "tracelake.indexing.rebuild.write_marker",
+        "commit": "tracelake.versions.repository.Repository.commit_entries",
     }[moment]
     module, _, name = target.rpartition(".")
     holder = Repository if name == "commit_entries" else importlib.import_module(module)
@@ -222,7 +222,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
         return made
 
     with monkeypatch.context() as patch:
-        patch.setattr("tracelake.pipeline.outputs.index.finalize", after_a_rebuild)
+        patch.setattr("tracelake.pipeline.outputs.builtin.finalize", after_a_rebuild)
         ingest(lake, tmp_path, 5)
     documents = [index.documents for index in [lake.index()] if index is not None]
     assert documents == [4]

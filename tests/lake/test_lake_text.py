@@ -14,11 +14,11 @@ from tests.lake.test_lake_search import found, ingest
 from tests.pipeline.spans import a_span
 from tracelake import Lake
 from tracelake._errors import UsageError
-from tracelake.doctor.index import check_index
+from tracelake.doctor.doctor import check_index
 from tracelake.search.finalize import finalize
 from tracelake.tasks.runners import InProcess
 
-FINALIZE = "tracelake.pipeline.outputs.index.finalize"
+FINALIZE = "tracelake.pipeline.outputs.builtin.finalize"
 
 
 @pytest.fixture
@@ -85,8 +85,8 @@ def test_a_transaction_that_was_staged_before_a_rebuild_is_indexed_again(
     """Its tasks knew the old analyzer, and its output finds the new one: it stages its rows anew."""
     ingest(lake, tmp_path, 0, a_span(0, 0, note="refunds"))
     before: list[str] = []
-    base_of = "tracelake.pipeline.outputs.index.base_of"
-    original = tracelake.tables.indexes.base_of  # type: ignore[attr-defined]
+    base_of = "tracelake.pipeline.outputs.builtin.base_of"
+    original = tracelake.tables.view.base_of
 
     def after_a_rebuild(*args: Any) -> Any:
         if not before:
@@ -118,7 +118,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_its_text(
 
     with monkeypatch.context() as patch:
         patch.setattr(FINALIZE, before_a_rebuild)
-        patch.setattr("tracelake.pipeline.index_merge.IndexMerger.maintain", lambda *_, **__: None)
+        patch.setattr("tracelake.indexing.merge.IndexMerger.maintain", lambda *_, **__: None)
         ingest(lake, tmp_path, 1, a_span(1, 0, note="refunds"))
     assert text_of(lake) == "english"
     assert found(lake, "refund") == {"1", "2"}
@@ -147,7 +147,7 @@ def test_two_rebuilds_of_two_texts_make_one_whole_index(
     """Whoever commits last has chosen; one that was not told a text takes that of the other."""
     for number in range(3):
         ingest(lake, tmp_path, number, a_span(number, 0, note="refunds"))
-    reindex = "tracelake.pipeline.reindex.write_marker"
+    reindex = "tracelake.indexing.rebuild.write_marker"
     original = tracelake.search.finalize.write_marker
     for text, expected in (("whitespace", "whitespace"), (None, "cjk")):
         inside: list[str] = []

@@ -19,12 +19,12 @@ from tests.search import embedders
 from tests.search.embedders import HERE, bag
 from tracelake import Lake
 from tracelake._errors import EmbeddingError, QueryError, UsageError
+from tracelake.indexing.merge import IndexMerger
 from tracelake.limits import INDEX_FAN_OUT
-from tracelake.pipeline.index_merge import IndexMerger
-from tracelake.pipeline.outputs.index import IndexOutput
+from tracelake.pipeline.outputs.builtin import IndexOutput
 from tracelake.search.finalize import read_manifest, read_parts
-from tracelake.search.semantic import Vectors
-from tracelake.search.tiers import without_vectors
+from tracelake.search.protocol import without_vectors
+from tracelake.search.semantic_search import Vectors
 from tracelake.search.vectors import PLAIN
 from tracelake.tasks.runners import InProcess
 

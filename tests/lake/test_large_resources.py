@@ -18,20 +18,20 @@ from tests.lake.test_hot_lists import counts, lists_of
 from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError
-from tracelake.archive.archive import LakeArchive
-from tracelake.lake import hot, hot_lists, hot_rows, hot_search
-from tracelake.lake.hot_lists import WaitingRows
-from tracelake.lake.hot_parts import HotParts
-from tracelake.lake.hot_traces import HotTraces
-from tracelake.otlp import size
-from tracelake.otlp.by_trace import rows_of, take_apart
+from tracelake.archive.service import LakeArchive
+from tracelake.lake import hot_lists, hot_rows, hot_search, hot_tier
+from tracelake.lake.hot_index import HotIndex
+from tracelake.lake.hot_lists import UncommittedTraces
+from tracelake.lake.hot_tier import HotTraces
+from tracelake.otlp import parse
+from tracelake.otlp.columns import of_workspace
 from tracelake.otlp.conventions import WORKSPACE, WORKSPACE_DEFAULT
-from tracelake.otlp.resources import of_workspace
+from tracelake.otlp.partition import rows_of, take_apart
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.tables import scan, whole_trace
-from tracelake.tracking.requests import TracedRequest
-from tracelake.tracking.store import TrackingStore
+from tracelake.tables import scan
+from tracelake.tables import table as whole_trace
+from tracelake.tracking.store import TracedRequest, TrackingStore
 from tracelake.tracking.uncommitted import Uncommitted
 
 ROWS_BYTES = 1_000_000
@@ -68,9 +68,9 @@ def check_sizes(*_: object) -> None:
     ):
         (of_trace,) = each.traces.values()
         rows = rows_of(of_trace.data).take()
-        told = size.rows_bytes(of_trace.data)
+        told = parse.rows_bytes(of_trace.data)
         assert 0.7 * rows.nbytes < told < 2 * rows.nbytes + 1_000
-    assert size.rows_bytes(b"\xff" * 50) == 100, "decoding says what is wrong"
+    assert parse.rows_bytes(b"\xff" * 50) == 100, "decoding says what is wrong"
 
 
 def check_lists(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
@@ -138,7 +138,7 @@ def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipe
     store.write([grown(1, range(1, 60)), request((3, 1), text="apple")])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
-        patch.setattr(HotParts, "look", lambda *_: True)
+        patch.setattr(HotIndex, "look", lambda *_: True)
         results = lake.search("apple")
     assert {hit.trace_id for hit in results} == {trace_id(3), trace_id(8)}
     assert "spans of 1 traces have large resources" in str(results.not_searched)
@@ -154,7 +154,7 @@ def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbo
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
         patch.setattr(limits, "UNCOMMITTED_PART_ROWS_MAX_BYTES", 750_000)
-        patch.setattr(HotParts, "look", lambda *_: True)
+        patch.setattr(HotIndex, "look", lambda *_: True)
         results = lake.search("apple", limit=100)
     assert results.total == 31
     assert "spans of 2 traces have large resources" in str(results.not_searched)
@@ -295,12 +295,12 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("resources count for each span", size.rows_bytes, "len(spans.spans) *", "1 *"), check_sizes),
-        (Broken("what is sent counts", size.rows_bytes, "_ROWS_GROWTH * len(data)", "0"), check_sizes),
+        (Broken("resources count for each span", parse.rows_bytes, "len(spans.spans) *", "1 *"), check_sizes),
+        (Broken("what is sent counts", parse.rows_bytes, "_ROWS_GROWTH * len(data)", "0"), check_sizes),
         (Broken("what grows much is not listed", hot_rows.add_part, "and not spread", "and False"), check_lists),
-        (Broken("none of it is listed", WaitingRows.newest, "if not large:", "if True:"), check_lists),
-        (Broken("nor said to be", WaitingRows.newest, "if trace_id not in large)", "if True)"), check_lists),
-        (Broken("lists have so much room", WaitingRows.newest, "- rows.nbytes", "- 0"), check_room),
+        (Broken("none of it is listed", UncommittedTraces.newest, "if not large:", "if True:"), check_lists),
+        (Broken("nor said to be", UncommittedTraces.newest, "if trace_id not in large)", "if True)"), check_lists),
+        (Broken("lists have so much room", UncommittedTraces.newest, "- rows.nbytes", "- 0"), check_room),
         (Broken("text grows too", hot_rows.grows_much, "rows_bytes >", "True or rows_bytes >"), check_sizes_of_text),
         (Broken("commits are read as far as there is room", hot_lists.HotLists._make,
                 "if trace_id not in committed]", "]"), check_room_beside_a_commit),
@@ -308,21 +308,23 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
         (Broken("nothing of such a trace is found", hot_search.HotSearch._beside, "taken.left | taken.large",
                 "taken.left"), check_searches),
         (Broken("it is said", hot_search._taken, "said.append(are_large(len(large)))", "pass"), check_searches),
-        (Broken("it is said of what is looked through", HotParts.sifted, "part.large | passed.large", "part.large"),
+        (Broken("it is said of what is looked through", HotIndex.sifted, "part.large | passed.large", "part.large"),
          check_sifted),
-        (Broken("each of them has so much room", HotParts.sifted, "covering.parts, most_bytes)", "covering.parts)"),
+        (Broken("each of them has so much room", HotIndex.sifted, "covering.parts, most_bytes)", "covering.parts)"),
          check_sifted_room),
-        (Broken("searches have so much room", HotParts._part, "- held_bytes", "- 0"), check_search_room),
+        (Broken("searches have so much room", HotIndex._part, "- held_bytes", "- 0"), check_search_room),
         (Broken("a step has so much room", hot_rows.decoded, "room_bytes -= takes", "pass"), check_step),
         (Broken("so much waits of a trace", hot_rows.add_part, "columns.approx_bytes + takes > room_bytes", "False"),
          check_whole),
-        (Broken("so much of both tiers", hot.HotTier._both, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
-        (Broken("so much of a commit", whole_trace.whole, "TRACE_ROWS_MAX_BYTES, own", "None, own"), check_whole),
-        (Broken("of a commit those of others do not count", whole_trace.whole, "if workspace is not None:",
+        (Broken(
+"so much of both tiers", hot_tier.HotTier._both, "rows.nbytes >", "False and rows.nbytes >"), check_whole),
+        (Broken("so much of a commit", whole_trace.read_trace, "TRACE_ROWS_MAX_BYTES, own", "None, own"), check_whole),
+        (Broken("of a commit those of others do not count", whole_trace.read_trace, "if workspace is not None:",
                 "if False:"), check_workspaces),
         (Broken("nor of a part", hot_rows.add_part, "workspace is not None and", "False and"), check_workspaces),
-        (Broken("nor of an archive", hot.HotTier._here, "if workspace is not None:", "if False:"), check_workspaces),
-        (Broken("nor of parts", HotTraces._of_large, "rows.nbytes), workspace)", "rows.nbytes), None)"),
+        (Broken(
+"nor of an archive", hot_tier.HotTier._here, "if workspace is not None:", "if False:"), check_workspaces),
+        (Broken("nor of parts", HotTraces._of_large, "span_id=span_id), workspace)", "span_id=span_id), None)"),
          check_workspaces),
         (Broken("rows are those that are asked for", scan._only, "row_ids is None", "True"), check_about),
         (Broken("rows are counted", scan._within, "total_bytes += table.nbytes", "pass"), check_about),

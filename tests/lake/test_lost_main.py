@@ -17,7 +17,7 @@ from tracelake import DamageError, Lake
 from tracelake.cli import run
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 GONE = "record of branch main is gone"
 USES: dict[str, Callable[[Lake], object]] = {

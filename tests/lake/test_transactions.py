@@ -16,23 +16,23 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import UsageError
-from tracelake.journal.clients import (
+from tracelake.journal.explicit_transactions import (
     ClientTransaction,
     WhenGone,
-    on_begin,
+    begin_transaction,
+    client_request,
     on_bound,
     on_end,
-    on_look,
     on_over,
+    on_poll,
     takes,
-    wish_of,
 )
-from tracelake.journal.modes import StepMode
+from tracelake.journal.protocol import CommitPolicy
 from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.driver import Pipeline, _DriverRun
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.tasks.runners import InProcess
 
 
@@ -186,7 +186,7 @@ def begun_in_the_middle(place: Path) -> None:
     with tracelake.init(place, buckets=1) as lake:
         for number in (0, 1):
             arrive(lake, number)
-        opened, rows = lake._opened, StepMode(max_rows=9, max_delay_s=1e9)
+        opened, rows = lake._opened, CommitPolicy(max_rows=9, max_delay_s=1e9)
         pipeline = Pipeline("main", opened.key_value, opened.objects, 1, Begins(lake), mode=rows)
         pipeline.listen()
         runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
@@ -210,12 +210,12 @@ OPEN = ClientTransaction("a", "seal", 5.0, 100.0)
 def decisions() -> None:
     """Which client a step belongs to, when one is gone, and when it is over."""
     limit = 100.0 + 5.0
-    assert on_look(OPEN, limit) == OPEN
-    gone = on_look(OPEN, limit + 0.001)
+    assert on_poll(OPEN, limit) == OPEN
+    gone = on_poll(OPEN, limit + 0.001)
     assert gone is not None
     assert (gone.wish, gone.is_gone) == ("commit", True)
-    assert on_look(OPEN, 100.0) == OPEN
-    ahead = on_look(OPEN, 99.0)
+    assert on_poll(OPEN, 100.0) == OPEN
+    ahead = on_poll(OPEN, 99.0)
     assert ahead is not None
     assert (ahead.wish, ahead.seen_s) == ("open", 99.0)
     assert takes(None, 3) == ""
@@ -230,34 +230,42 @@ def decisions() -> None:
     assert over.is_over
     assert takes(over, 3) == ""
     assert on_over(OPEN, "a", 9) == OPEN
-    assert wish_of("", OPEN, OPEN, 3) is None
-    assert wish_of("a", OPEN, gone, 3) == "open"  # what waited when it was said is not taken yet
-    assert wish_of("a", gone, gone, 3) == "commit"
-    assert wish_of("a", None, gone, 3) == "open"
-    assert wish_of("a", None, None, 3) == "commit"
-    after = on_begin(over, replace(OPEN, id="b"))
+    assert client_request("", OPEN, OPEN, 3) is None
+    assert client_request("a", OPEN, gone, 3) == "open"  # what waited when it was said is not taken yet
+    assert client_request("a", gone, gone, 3) == "commit"
+    assert client_request("a", None, gone, 3) == "open"
+    assert client_request("a", None, None, 3) == "commit"
+    after = begin_transaction(over, replace(OPEN, id="b"))
     assert (after.id, after.upper) == ("b", 4)
-    assert wish_of("a", None, after, 3) == "commit"  # peers have sealed it
-    assert wish_of("a", None, after, 4) == "abort"  # it came once all of it was over
+    assert client_request("a", None, after, 3) == "commit"  # peers have sealed it
+    assert client_request("a", None, after, 4) == "abort"  # it came once all of it was over
 
 
 @pytest.mark.parametrize(
     "broken",
     [
         Broken(
-            "a client has longer than it asked for", on_look, "standing.timeout_s", "standing.timeout_s + 60"
+            "a client has longer than it asked for", on_poll, "standing.timeout_s", "standing.timeout_s + 60"
         ),
-        Broken("a clock that was ahead counts", on_look, "standing.seen_s > now_s", "False and now_s"),
+        Broken("a clock that was ahead counts", on_poll, "standing.seen_s > now_s", "False and now_s"),
         Broken("every transaction is the client's", takes, "in (None, t)", "in (None, t, 3)"),
         Broken("over before its commit", on_over, "standing.transaction >= upper", "False"),
         Broken(
-            "a step that came late counts", wish_of, '"abort" if now is not None and t >= now.upper else', ""
+            "a step that came late counts",
+            client_request,
+            '"abort" if now is not None and t >= now.upper else',
+            "",
         ),
-        Broken("who begins forgets what was over", on_begin, "upper=standing.upper", "upper=wanted.upper"),
+        Broken(
+            "who begins forgets what was over",
+            begin_transaction,
+            "upper=standing.upper",
+            "upper=wanted.upper",
+        ),
         Broken("bound twice", on_bound, "or standing.transaction is not None", ""),
         Broken(
             "a commit counts before what waited is taken",
-            wish_of,
+            client_request,
             'return now.wish if now.is_over else "open"',
             "return now.wish",
         ),
@@ -304,7 +312,7 @@ def test_a_first_step_that_comes_after_the_abort_is_discarded() -> None:
     a_late_first_step()
     rule = "a step that came late counts"
     words = '"abort" if now is not None and t >= now.upper else'
-    assert_caught(Broken(rule, wish_of, words, ""), a_late_first_step)
+    assert_caught(Broken(rule, client_request, words, ""), a_late_first_step)
 
 
 def ingest_beside_a_foreign_transaction(folder: Path) -> None:

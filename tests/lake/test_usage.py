@@ -11,11 +11,10 @@ import tracelake
 from tests.datasets.conversations import ingest
 from tests.pipeline.spans import a_line, a_span
 from tracelake.limits import TRACE_USAGE_MAX_STEPS
-from tracelake.otlp.by_trace import take_apart
-from tracelake.server.reads import TraceFilter, list_traces
-from tracelake.tables import traces
-from tracelake.tracking.requests import TracedRequest
-from tracelake.tracking.store import TrackingStore
+from tracelake.otlp.partition import take_apart
+from tracelake.server.traces import TraceFilter, list_traces
+from tracelake.tables import builtin
+from tracelake.tracking.store import TracedRequest, TrackingStore
 
 MOST = 2**63 - 1
 
@@ -130,10 +129,10 @@ def test_rows_of_an_earlier_version_are_no_damage(
 ) -> None:
     """`verify` accepts sums that count repeated usage twice; other numbers are still a mismatch."""
     spans = (used(0, 0, None, (9, 9)), used(0, 1, 0, (9, 9)))
-    monkeypatch.setattr(traces, "_repeated", lambda _spans, _name: 0)
+    monkeypatch.setattr(builtin, "_repeated", lambda _spans, _name: 0)
     ingest(lake, tmp_path, *spans)
     assert list_traces(lake, TraceFilter()).traces[0]["input_tokens"] == 18
     assert lake.verify().ok
-    monkeypatch.setattr(traces, "_repeated", lambda _spans, _name: 5)
+    monkeypatch.setattr(builtin, "_repeated", lambda _spans, _name: 5)
     ingest(lake, tmp_path, *({**span, "traceId": f"{7:032x}"} for span in spans))
     assert {finding.kind for finding in lake.verify().findings} == {"mismatch"}

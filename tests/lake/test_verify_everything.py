@@ -13,11 +13,11 @@ import pytest
 import tracelake
 from tests.everything import NOT_MISSED, Everything, is_named, kinds
 from tracelake import DamageError, StorageError
-from tracelake.shards import footers
+from tracelake.shards import parts
 from tracelake.shards.lookup import Lookup
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import MemoryObjectStore
-from tracelake.tables.traces import TRACES
+from tracelake.tables.builtin import TRACES
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_no_flip_of_the_header_of_a_page_gives_other_rows(everything: Everything
         keys = sorted({row["trace_id"] for row in lake.sql("select trace_id from traces").to_pylist()})
 
         def found() -> list[object]:
-            footers.forget()
+            parts.forget()
             tables = Lookup(lake.objects, snapshot, "trace_id").rows(keys, TRACES.names)
             return [row for rows in tables for row in rows.to_pylist()]
 
@@ -156,4 +156,4 @@ def test_no_flip_of_the_header_of_a_page_gives_other_rows(everything: Everything
         for part, at, bit in product(snapshot.parts, range(4, 12), range(8)):
             with everything.damaged(part.path, flipped_at(at, bit)), suppress(DamageError):
                 assert found() == wanted, (part.path, at, bit)
-        footers.forget()
+        parts.forget()

@@ -15,7 +15,7 @@ from tests.altered import sealed
 from tests.datasets.conversations import ingest, talk
 from tests.pipeline.spans import a_span
 from tracelake import Lake
-from tracelake.shards.states import PARTITION
+from tracelake.shards.shard import SHARDS_PARTITION
 
 Json = dict[str, Any]
 
@@ -38,7 +38,7 @@ def made(tmp_path: Path) -> Lake:
 
 def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) -> str:
     """Change a batch of table `spans`, and what the state says of it; all checksums fit. Return its path."""
-    entry = lake._opened.key_value.get(PARTITION, "spans")
+    entry = lake._opened.key_value.get(SHARDS_PARTITION, "spans")
     assert entry is not None
     state = json.loads(entry.value)
     ref = state["batches"][transaction]
@@ -49,7 +49,7 @@ def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) 
     data = sealed(json.dumps(batch).encode())
     lake.objects.put(ref["path"], data)
     ref["sha256"] = hashlib.sha256(data).hexdigest()
-    lake._opened.key_value.set(PARTITION, "spans", sealed(json.dumps(state).encode()))
+    lake._opened.key_value.set(SHARDS_PARTITION, "spans", sealed(json.dumps(state).encode()))
     return str(ref["path"])
 
 

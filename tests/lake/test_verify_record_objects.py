@@ -10,7 +10,7 @@ import pytest
 import tracelake
 from tracelake import DamageError, Lake
 from tracelake._errors import DamagedRecordsError
-from tracelake.storage.record_objects import note_path, record_path
+from tracelake.storage.object_records import note_path, record_path
 
 
 @pytest.fixture

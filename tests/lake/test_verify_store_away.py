@@ -16,9 +16,9 @@ from tests.tracking.requests import request
 from tracelake import Finding, StorageError
 from tracelake.lake import verify
 from tracelake.lake.verify import Verifier
-from tracelake.tables.built_in import TABLE_TRACES
+from tracelake.tables.builtin import TABLE_TRACES
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.place import PLACE
+from tracelake.tracking.location import PLACE
 from tracelake.tracking.verify import DATABASE
 
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"

@@ -15,10 +15,10 @@ from tests.server.test_waterfall import (
     test_a_server_span_hangs_below_the_client_span_with_its_id as check_tree,
 )
 from tracelake import results
-from tracelake.datasets import selection
-from tracelake.pipeline import claims
+from tracelake.datasets import dataset
 from tracelake.results import Row
-from tracelake.tables.built_in import TABLE_SPANS
+from tracelake.tables import upsert_rule
+from tracelake.tables.builtin import TABLE_SPANS
 
 WITHOUT_SIDE = "false as is_server"
 
@@ -31,8 +31,8 @@ def no_side(_span: Row) -> bool:
 def test_upsert_without_the_side(tmp_path: Path) -> None:
     """If the side is not in the key of the upsert, one of two spans replaces the other."""
     with (
-        mock.patch.object(claims, "KEY_COLUMNS", f"trace_id, span_id, workspace, {WITHOUT_SIDE}"),
-        mock.patch.object(claims, "ID_COLUMNS", f"trace_id, span_id, {WITHOUT_SIDE}"),
+        mock.patch.object(upsert_rule, "KEY_COLUMNS", f"trace_id, span_id, workspace, {WITHOUT_SIDE}"),
+        mock.patch.object(upsert_rule, "ID_COLUMNS", f"trace_id, span_id, {WITHOUT_SIDE}"),
         mock.patch("tracelake.pipeline.upsert.is_server_side", no_side),
         pytest.raises(AssertionError),
     ):
@@ -46,9 +46,9 @@ def test_standing_claims_without_the_side() -> None:
         return rows.select(["trace_id", "span_id"])
 
     with (
-        mock.patch.object(claims, "KEY_COLUMNS", f"trace_id, span_id, workspace, {WITHOUT_SIDE}"),
-        mock.patch.object(claims, "IDS", "trace_id, span_id"),
-        mock.patch.object(claims, "ids_of", ids_of),
+        mock.patch.object(upsert_rule, "KEY_COLUMNS", f"trace_id, span_id, workspace, {WITHOUT_SIDE}"),
+        mock.patch.object(upsert_rule, "IDS", "trace_id, span_id"),
+        mock.patch.object(upsert_rule, "ids_of", ids_of),
         pytest.raises(AssertionError),
     ):
         check_standing()
@@ -75,6 +75,6 @@ def test_examples_without_the_side() -> None:
         {"trace_id": "t", "span_id": "s", "workspace": "default", "kind": kind}
         for kind in ("CLIENT", "SERVER")
     ]
-    assert len({selection._key_of(row) for row in rows}) == 2
-    with mock.patch.object(selection, "is_server_side", no_side):
-        assert len({selection._key_of(row) for row in rows}) == 1
+    assert len({dataset._key_of(row) for row in rows}) == 2
+    with mock.patch.object(dataset, "is_server_side", no_side):
+        assert len({dataset._key_of(row) for row in rows}) == 1

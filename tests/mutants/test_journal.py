@@ -11,7 +11,7 @@ from tests.lake.test_journal_repair import refuse_uncommitted, repair_last, tear
 from tracelake.journal import repair
 from tracelake.journal.model import Seal
 from tracelake.journal.store import Journal
-from tracelake.lake.journal import LakeJournal
+from tracelake.lake.transaction_history import LakeJournal
 
 
 def test_a_seal_that_the_commit_does_not_prove_is_noticed(tmp_path: Path) -> None:

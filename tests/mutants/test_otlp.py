@@ -14,10 +14,10 @@ from tests.otlp.test_columns import test_unusable_values_do_not_hide_the_next_na
 from tests.server import test_taking
 from tracelake import limits
 from tracelake._errors import DecodeError
-from tracelake.otlp import containers, conventions, decode, lenient, values
+from tracelake.otlp import conventions, decode, parse, values, wire
 from tracelake.otlp.framing import Format
 from tracelake.otlp.wire import WireError
-from tracelake.server import taking
+from tracelake.server import otlp_http
 
 
 def assert_fails(check: Callable[[], object]) -> None:
@@ -33,12 +33,12 @@ def ignore(*_args: Any) -> list[Any]:
 
 def test_unknown_containers_count_as_rejected() -> None:
     """A decoder that ignores unknown containers is noticed."""
-    with mock.patch.object(containers, "in_json_text", ignore):
+    with mock.patch.object(wire, "in_json_text", ignore):
         assert_fails(test_containers.check_unknown_in_json)
-    with mock.patch.object(containers, "take_old_names", ignore):
+    with mock.patch.object(wire, "take_old_names", ignore):
         assert_fails(test_containers.check_unknown_in_protobuf)
         assert_fails(test_containers.check_old_names)
-    with mock.patch.object(containers, "in_parts", ignore):
+    with mock.patch.object(wire, "in_parts", ignore):
         assert_fails(test_containers.check_unknown_in_protobuf)
 
 
@@ -53,7 +53,7 @@ def test_values_stay_readable_and_exact() -> None:
 @pytest.mark.parametrize("bomb", ["resources", "protobuf attributes"])
 def test_structure_is_counted_before_parsing(bomb: str) -> None:
     """A server that parses before it counts is noticed."""
-    with mock.patch.object(taking, "_check_structure", ignore), pytest.raises(pytest.fail.Exception):
+    with mock.patch.object(otlp_http, "_check_structure", ignore), pytest.raises(pytest.fail.Exception):
         test_taking.check_counted_before_parsed(bomb)
 
 
@@ -75,7 +75,7 @@ def test_one_byte_costs_no_span(format: Format) -> None:
 
     with (
         mock.patch.object(decode, "replace_bad_bytes", lambda payload: (payload, [])),
-        mock.patch.object(lenient, "replace_bad_text", refuse),
+        mock.patch.object(parse, "replace_bad_text", refuse),
         pytest.raises((AssertionError, IndexError)),
     ):
         test_bad_payloads.check_not_utf8(format)

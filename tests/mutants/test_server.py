@@ -10,8 +10,8 @@ import pytest
 
 from tests.server import test_early_answers, test_locations
 from tracelake.server import locations
-from tracelake.server.body import RequestBody
 from tracelake.server.locations import HttpLocations
+from tracelake.server.otlp_http import RequestBody
 
 
 def test_discarding_a_body_without_a_bound_is_caught() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lake.test_verify_database import check_altered_rows, check_tracking_columns
 from tracelake.storage import database_check
-from tracelake.tracking import migrating
+from tracelake.tracking import migrate
 
 
 def test_a_checksum_that_ignores_the_row_is_caught(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_checksum_that_ignores_the_row_is_caught(tmp_path: Path) -> None:
 def test_mirrors_of_keys_alone_are_caught(tmp_path: Path) -> None:
     """If the indexes of the tracking store do not have all columns, altered columns are not reported."""
     with (
-        mock.patch.object(migrating, "_mirrored", lambda table: [table.primary_key.columns[0].name]),
+        mock.patch.object(migrate, "_mirrored", lambda table: [table.primary_key.columns[0].name]),
         pytest.raises(AssertionError),
     ):
         check_tracking_columns(tmp_path)

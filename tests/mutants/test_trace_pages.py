@@ -13,7 +13,7 @@ from tests.archive.place import HotLake
 from tests.server import test_trace_pages
 from tests.server.client import Client
 from tracelake._errors import LimitError
-from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_tier import HotTier
 from tracelake.server import json_pieces
 
 hot, client = test_trace_pages.hot, test_trace_pages.client

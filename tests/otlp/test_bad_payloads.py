@@ -12,11 +12,11 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_NESTING_MAX, OTLP_TEXT_MAX_BYTES, PROBLEMS_MAX
 from tracelake.otlp import columns as columns_module
-from tracelake.otlp.by_trace import rows_of, take_apart
 from tracelake.otlp.columns import SpanChecks, SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.encode import to_json
 from tracelake.otlp.framing import Format
+from tracelake.otlp.partition import rows_of, take_apart
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 WHERE = f"resourceSpans[0].scopeSpans[0].spans[1] (trace {TRACE}, span {SPAN}): "

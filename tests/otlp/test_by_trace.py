@@ -9,10 +9,10 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tests import strategies
 from tests.strategies import span_facts
-from tracelake.otlp.by_trace import COLUMNS, TraceSpans, rows_of, take_apart
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.encode import encode, to_json
+from tracelake.otlp.partition import COLUMNS, TraceSpans, rows_of, take_apart
 
 EXAMPLES = settings(max_examples=60, deadline=None)
 

@@ -9,12 +9,11 @@ import pytest
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 from tests.otlp.test_bad_payloads import json_span
-from tracelake.otlp.by_trace import rows_of, take_apart
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.encode import encode
 from tracelake.otlp.framing import Format
-from tracelake.otlp.placing import placed
+from tracelake.otlp.partition import placed, rows_of, take_apart
 
 SPAN = pb.Span(trace_id=b"t" * 16, span_id=b"s" * 8, name="n", start_time_unix_nano=1)
 BROKEN = SPAN.SerializeToString() + b"\x0f"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tracelake.limits import OTLP_LINE_MAX_BYTES
 from tracelake.otlp.framing import Payload, Reading, write_segment
-from tracelake.otlp.whole import InputFile, Whole, fingerprint
+from tracelake.otlp.input_file import InputDigest, InputFile, fingerprint
 from tracelake.results import Problem
 
 LINES = [b'{"resourceSpans":[]}', b'{"n":1}', b"", b'{"n":2}', b"  ", b"not json"]
@@ -357,5 +357,5 @@ def test_a_file_that_grows_has_an_end(file: Path, pack: Callable[[bytes], bytes]
     file.write_bytes(before + pack(TEXT))
     reading = Reading(str(file), size_bytes=len(before))
     assert list(reading) == PAYLOADS
-    assert reading.whole == Whole(len(before), hashlib.sha256(before).hexdigest(), len(PAYLOADS))
+    assert reading.whole == InputDigest(len(before), hashlib.sha256(before).hexdigest(), len(PAYLOADS))
     assert fingerprint(str(file), len(before)) == (reading.whole.size_bytes, reading.whole.sha256)

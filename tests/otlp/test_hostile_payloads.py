@@ -21,15 +21,12 @@ from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_JSON_DEPTH_MAX, PROBLEM_MAX_CHARS
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import Decoded, decode_json
-from tracelake.otlp.depth import pruned
 from tracelake.otlp.framing import Format, write_segment
-from tracelake.otlp.size import has_spans_beyond
-from tracelake.pipeline.decode import run_read_task
-from tracelake.pipeline.inputs import Gathered, gather, read_tasks
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
-from tracelake.server.body import Budget, BudgetShare
-from tracelake.server.taking import _decode
+from tracelake.otlp.parse import has_spans_beyond, pruned
+from tracelake.pipeline.decode_task import Gathered, gather, read_tasks, run_read_task
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.server.otlp_http import Budget, BudgetShare, _decode
 from tracelake.storage import open_objects
 
 ResultT = TypeVar("ResultT")
@@ -311,7 +308,7 @@ def test_what_is_pruned(tokens: list[str]) -> None:
     """Nothing but what lies too deep is blanked; compared with a reader that goes byte by byte, over blocks of 64."""
     text = "".join(tokens).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.otlp.depth.OTLP_BLOCK_BYTES", 64)
+        patch.setattr("tracelake.otlp.parse.OTLP_BLOCK_BYTES", 64)
         assert pruned(text) == plainly_pruned(text)
     assert pruned(text) == plainly_pruned(text)
 

@@ -13,8 +13,8 @@ from tests.strategies import span_facts
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.otlp.encode import encode, to_json
-from tracelake.otlp.lenient import ResourceGroup, split_json, split_protobuf
-from tracelake.otlp.messages import Message
+from tracelake.otlp.json_messages import Message
+from tracelake.otlp.parse import ResourceGroup, split_json, split_protobuf
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.otlp.values import RefusedError
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from tracelake._errors import DamageError, NotFoundError, StorageError
-from tracelake.pipeline.kafka import cluster as clusters
-from tracelake.pipeline.kafka.cluster import Cluster, Ends
-from tracelake.pipeline.kafka.model import PartitionName
+from tracelake.pipeline.kafka_client import PartitionName
 from tracelake.pipeline.sources import kafka
+from tracelake.pipeline.sources import kafka as clusters
+from tracelake.pipeline.sources.kafka import Cluster, Ends
 from tracelake.storage import ObjectStore
 
 SERVERS = "broker:1"

@@ -13,10 +13,10 @@ import pyarrow as pa
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.otlp.framing import Payload, Reading, write_segment
-from tracelake.pipeline.decode import ReadTask
-from tracelake.pipeline.merge import ShapeTask
-from tracelake.pipeline.pieces import read_piece
+from tracelake.pipeline.decode_task import ReadTask
+from tracelake.pipeline.merge_task import TransactionMergeTask
 from tracelake.pipeline.sources.registry import fetch
+from tracelake.pipeline.staged_slices import read_piece
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 
@@ -62,7 +62,7 @@ class Poisoned(InProcess):
     def _fails(self, task: Any) -> bool:
         if isinstance(task, ReadTask) and self.stage == "read":
             return any(POISON in text for text in _texts(task))
-        if isinstance(task, ShapeTask) and self.stage == "merge":
+        if isinstance(task, TransactionMergeTask) and self.stage == "merge":
             return any(POISON in str(rows["attributes"].to_pylist()) for rows in _rows(task))
         return False
 
@@ -79,7 +79,7 @@ def _texts(task: ReadTask) -> list[str]:
         ]
 
 
-def _rows(task: ShapeTask) -> list[pa.Table]:
+def _rows(task: TransactionMergeTask) -> list[pa.Table]:
     objects: ObjectStore = open_objects(task.objects_url)
     return [read_piece(objects, piece) for piece in task.pieces]
 

@@ -18,8 +18,8 @@ from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError, UnreadInputsError
 from tracelake.journal.model import RecordedInput
-from tracelake.pipeline.sources import outbox
-from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource
+from tracelake.pipeline.sources import server_inputs
+from tracelake.pipeline.sources.server_inputs import OUTBOX, OutboxSource
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Outbox, segments
 from tracelake.tracking.schema import INCOMPLETE, trace_parts
@@ -138,10 +138,15 @@ def test_one_copy_that_cannot_be_written_stops_no_other(lake: tracelake.Lake) ->
     ("broken", "check"),
     [
         (
-            Broken("rows are read together", outbox.fetch_rows, "payloads.get(_sequence(path))", "None"),
+            Broken(
+                "rows are read together", server_inputs.fetch_rows, "payloads.get(_sequence(path))", "None"
+            ),
             check_together,
         ),
-        (Broken("a full disk is its own", outbox.fetch_rows, "suppress(OSError)", "suppress()"), check_full),
+        (
+            Broken("a full disk is its own", server_inputs.fetch_rows, "suppress(OSError)", "suppress()"),
+            check_full,
+        ),
         (Broken("what is gone is told", OutboxSource._there, "if _sequence(path) in there", ""), check_peer),
     ],
     ids=lambda each: each.rule if isinstance(each, Broken) else "",

@@ -22,14 +22,14 @@ from tests.torn import lake_of_files, tear
 from tracelake import InboxPipeline, Lake, LimitError, SourceInfo, UnreadInputsError, UsageError
 from tracelake.lake.sources import merged
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.named import NamedRecords
-from tracelake.pipeline.sources import added, outbox, watching
-from tracelake.pipeline.sources.added import AddedSources, SourceRecords
-from tracelake.pipeline.sources.looks import Looks
-from tracelake.pipeline.sources.port import Lag
-from tracelake.pipeline.sources.protocol import counts, in_turn
-from tracelake.replicas.account import Waiting
-from tracelake.replicas.model import Replica, SourceAccount
+from tracelake.pipeline import registrations
+from tracelake.pipeline.protocol import counts, in_turn
+from tracelake.pipeline.registrations import AddedSources, RegistrationStore, SourceRecords
+from tracelake.pipeline.sources import files, server_inputs
+from tracelake.pipeline.sources.base import Lag
+from tracelake.pipeline.sources.poller import SourcePoller
+from tracelake.replicas.protocol import Replica, SourceAccount
+from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import KeyValueStore
 from tracelake.storage.memory import MemoryKeyValueStore
 from tracelake.tasks.runners import InProcess
@@ -144,7 +144,7 @@ def test_a_file_that_is_written_rests_first(
     path.write_bytes(a_line(a_span(0, 0)) + b"\n")
     written_s = path.stat().st_mtime
     clock = [written_s]
-    monkeypatch.setattr(watching, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: clock[0]))
     for clock[0], expected in ((written_s + 1.9, 0), (written_s + 2.0, 1), (written_s + 2.1, 0)):
         assert new(pipeline) == expected
     with path.open("ab") as file:
@@ -260,7 +260,7 @@ def test_what_cannot_be_added_is_refused_in_words(
     assert lake.sources.add("here", "in/*.gz").address == f"{tmp_path}/in/*.gz"
     with pytest.raises(UsageError, match="there already"):
         lake.sources.add("here", "in/*.gz")
-    monkeypatch.setattr(added, "SOURCES_MAX", 1)
+    monkeypatch.setattr(registrations, "SOURCES_MAX", 1)
     with pytest.raises(LimitError, match="SOURCES_MAX = 1"):
         lake.sources.add("more", "in/*.gz")
 
@@ -410,7 +410,7 @@ class Quiet:
     source = "files"
     looks = 0
 
-    def look(self, suspects: Any, *, goes_on: bool) -> list[Waiting]:
+    def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
         del suspects, goes_on
         self.looks += 1
         return []
@@ -432,7 +432,7 @@ def look_while_paused() -> None:
         return watch
 
     watch = Quiet()
-    looks = Looks([], [], sources, open_watch)
+    looks = SourcePoller([], [], sources, open_watch)
     sources.add("a", "/x", lambda _: None)
     changes: list[tuple[Callable[[], object], int]] = [
         (lambda: None, 1),
@@ -458,10 +458,10 @@ class Changed(Quiet):
     def __init__(self, change: Callable[[], object]) -> None:
         self._change = change
 
-    def look(self, suspects: Any, *, goes_on: bool) -> list[Waiting]:
+    def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
         super().look(suspects, goes_on=goes_on)
         self._change()
-        return [Waiting("/x/1", 1, 0.0)]
+        return [BacklogEntry("/x/1", 1, 0.0)]
 
 
 def change_while_looking() -> None:
@@ -471,7 +471,7 @@ def change_while_looking() -> None:
         sources = AddedSources(MemoryKeyValueStore())
         sources.add("a", "/x/*", lambda _: None)
         watch = Changed(lambda: change(sources))
-        return len(Looks([], [], sources, lambda _: watch).look((), goes_on=True).waiting)
+        return len(SourcePoller([], [], sources, lambda _: watch).look((), goes_on=True).waiting)
 
     def add_again(sources: AddedSources) -> None:
         sources.remove("a")
@@ -494,7 +494,7 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
         (
             Broken(
                 "what was seen counts by the records as they are then",
-                Looks.look,
+                SourcePoller.look,
                 "if any(each.waiting for each in self._of_records.values()):",
                 "if False:",
             ),
@@ -514,7 +514,7 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
         (
             Broken(
                 "a pause is read back",
-                NamedRecords.change,
+                RegistrationStore.change,
                 "self._store.set_if(self._partition, entry.key, encode(wanted), entry.version)",
                 "return wanted",
             ),
@@ -523,7 +523,7 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
         (
             Broken(
                 "our own record is no other's",
-                NamedRecords.create,
+                RegistrationStore.create,
                 "standing.id == record.id",
                 "False",
             ),
@@ -532,7 +532,7 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
         (
             Broken(
                 "who is paused is not looked at",
-                Looks.look,
+                SourcePoller.look,
                 'if each.state != "paused"',
                 "if True",
             ),
@@ -541,7 +541,7 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
         (
             Broken(
                 "who is removed is not looked at",
-                Looks._follow_records,
+                SourcePoller._follow_records,
                 "before, self._of_records = self._of_records, {}",
                 "before = self._of_records",
             ),
@@ -576,13 +576,13 @@ def test_the_outbox_gives_a_client_all() -> None:
     asked: list[bool] = []
 
     class Asked(Quiet):
-        source = outbox.OUTBOX
+        source = server_inputs.OUTBOX
 
-        def look(self, suspects: Any, *, goes_on: bool) -> list[Waiting]:
+        def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
             asked.append(goes_on)
             return super().look(suspects, goes_on=goes_on)
 
-    looks = Looks([Asked()], ["/x"], AddedSources(MemoryKeyValueStore()), lambda _: Asked())
+    looks = SourcePoller([Asked()], ["/x"], AddedSources(MemoryKeyValueStore()), lambda _: Asked())
     looks.look((), goes_on=True)
     looks.look((), goes_on=True, ending=True)
     assert asked == [True, True, False, True]

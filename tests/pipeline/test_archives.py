@@ -13,8 +13,8 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.bucket_place import Place, bad, fixture_place
 from tracelake.otlp import conventions
-from tracelake.otlp.experiments import with_experiment
-from tracelake.pipeline.sources.archives import experiment_of
+from tracelake.otlp.conventions import with_experiment
+from tracelake.pipeline.sources.files import experiment_of
 from tracelake.tasks.runners import InProcess
 
 __all__ = ["fixture_place"]

@@ -12,7 +12,7 @@ import pytest
 from tests.patience import HANG_S
 from tracelake import limits
 from tracelake._errors import StorageError, UnreadInputsError
-from tracelake.pipeline.background import PipelineLoop
+from tracelake.pipeline.continuous import PipelineLoop
 
 
 class Runs:

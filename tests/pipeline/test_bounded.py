@@ -17,18 +17,18 @@ import pytest
 from tests.pipeline.spans import a_line, a_span
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError
-from tracelake.pipeline import decode as reading
+from tracelake.pipeline import decode_task as reading
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.pieces import Piece
 from tracelake.pipeline.publish import by_range, shape_tasks
+from tracelake.pipeline.run_result import RunResult
 from tracelake.pipeline.sources.files import find_files
-from tracelake.shards import footers
+from tracelake.pipeline.staged_slices import StagedSlice
+from tracelake.shards import parts as footers
 from tracelake.shards.model import Part
 from tracelake.shards.rows import rows_sql
-from tracelake.shards.store import Shard, Snapshot
+from tracelake.shards.shard import Shard, Snapshot
 from tracelake.storage import LocalFiles, MemoryKeyValueStore, MemoryObjectStore, open_objects
-from tracelake.tables.built_in import BUILT_IN
+from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess
 
@@ -130,7 +130,9 @@ def test_a_transaction_has_tasks_for_what_it_holds(spans: int, arrow_bytes: int,
 
 def test_each_piece_is_looked_at_once() -> None:
     """Each goes to the range of its bucket, in the order that they have: what is asked once cannot be asked again."""
-    pieces = [Piece("a.arrow", at, 1, bucket, 1, 1, at) for at, bucket in enumerate((5, 0, 7, 3, 2, 0, 4))]
+    pieces = [
+        StagedSlice("a.arrow", at, 1, bucket, 1, 1, at) for at, bucket in enumerate((5, 0, 7, 3, 2, 0, 4))
+    ]
     ranges = [(0, 3), (3, 4), (4, 8)]
     assert by_range(iter(pieces), ranges) == [
         [piece for piece in pieces if low <= piece.bucket < high] for low, high in ranges

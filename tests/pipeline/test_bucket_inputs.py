@@ -15,10 +15,10 @@ from tests.patience import HANG_S
 from tests.pipeline.bucket_place import Place, bad, failing, fixture_place
 from tests.pipeline.spans import a_line, a_span
 from tracelake import LimitError, NotFoundError, StorageError, UsageError
-from tracelake.journal.known import KnownInputs
+from tracelake.journal.store import IngestedFiles
 from tracelake.pipeline.sources import buckets, registry
-from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.files import KeyPattern, is_pattern
 from tracelake.pipeline.sources.registry import fetch, find
 from tracelake.storage import FileObjectStore, MemoryKeyValueStore, MemoryObjectStore, ObjectStore
 from tracelake.tasks.runners import InProcess
@@ -223,7 +223,7 @@ def test_what_is_left_of_an_object_that_cannot_be_read(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is gone has no content, and half a copy goes at once: others share its folder."""
-    known = KnownInputs(MemoryKeyValueStore(), "main")
+    known = IngestedFiles(MemoryKeyValueStore(), "main")
     source = buckets.BucketSource(place.lake.objects, known)
     assert (source.measured_bytes(place.url("absent")), buckets._sha256(place.url("absent"), 1)) == (0, "")
     copies = {fetch(place.lake.objects, "buckets", place.put("a", 0), 1, tmp_path) for _ in range(2)}

@@ -17,10 +17,10 @@ from tracelake import (
 )
 from tracelake.limits import PIPELINE_PAUSE_MAX_S
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.sources import buckets, looks
+from tracelake.pipeline.sources import buckets, poller
 from tracelake.storage import open_objects
-from tracelake.storage.foreign import ForeignObjects, open_foreign
-from tracelake.tasks.pauses import Pauses
+from tracelake.storage.input_buckets import ForeignObjects, open_foreign
+from tracelake.tasks.backoff import Backoff
 
 __all__ = ["fixture_place"]
 
@@ -107,7 +107,7 @@ def test_a_bucket_that_fails_stops_no_other_watch(
 
 def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is listed the inbox is taken; what was found is taken by a later look."""
-    monkeypatch.setattr(looks, "LOOK_WAIT_S", 0.0)
+    monkeypatch.setattr(poller, "LOOK_WAIT_S", 0.0)
     place.put("in/a", 0)
     pipeline = place.watch(place.url("in/*"))
     asked: list[Callable[[], None]] = []
@@ -169,7 +169,7 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
 def test_pauses_double_and_end() -> None:
     """Up to the longest; what went well, or nobody asks for any more, has none."""
     clock = [0.0]
-    pauses = Pauses[str](lambda: clock[0])
+    pauses = Backoff[str](lambda: clock[0])
     waited = []
     for _ in range(6):
         pauses.failed("a", "no answer")

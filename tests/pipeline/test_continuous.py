@@ -16,9 +16,9 @@ from tests.storage.servers.postgres import PostgresServer
 from tracelake import InboxPipeline, Lake
 from tracelake._errors import StorageError
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.background import PipelineLoop
-from tracelake.pipeline.sources import watching
-from tracelake.replicas.heartbeat import replicas
+from tracelake.pipeline.continuous import PipelineLoop
+from tracelake.pipeline.sources import files
+from tracelake.replicas.replica import replicas
 from tracelake.storage import open_key_value, open_objects
 from tracelake.storage.postgres import PostgresKeyValueStore
 from tracelake.tasks.runners import InProcess
@@ -126,14 +126,14 @@ def test_files_that_appear_are_taken_once(
     folder = tmp_path / "in"
     folder.mkdir()
     pattern = str(folder / "**/*.jsonl")
-    monkeypatch.setattr(watching, "WATCHED_FILE_QUIET_S", HANG_S)
+    monkeypatch.setattr(files, "WATCHED_FILE_QUIET_S", HANG_S)
     a = lake.pipeline(replica="a", watch=[pattern], runner=InProcess())
     b = lake.pipeline(replica="b", watch=[pattern], runner=InProcess())
     assert a.run_once() is None
     path = folder / "one.jsonl"
     path.write_bytes(a_line(a_span(0, 0)))
     assert a.run_once() is None, "somebody may still be writing it"
-    monkeypatch.setattr(watching, "WATCHED_FILE_QUIET_S", -1.0)
+    monkeypatch.setattr(files, "WATCHED_FILE_QUIET_S", -1.0)
     report = a.run_once()
     assert report is not None
     assert (report.spans_new, report.transactions) == (1, (0,))
@@ -153,7 +153,7 @@ def test_files_that_appear_are_taken_once(
 @pytest.mark.parametrize("name", ["é" * 200, "a" * 300 + "/*.jsonl", "one/" * 1_024 + "*.jsonl"])
 def test_a_name_that_no_file_can_have_is_one_that_none_has(tmp_path: Path, name: str) -> None:
     """A pattern whose names are too long for a file system matches nothing, as any that waits for its first file."""
-    assert watching.FileWatch(str(tmp_path / name)).look() == []
+    assert files.FileWatch(str(tmp_path / name)).look() == []
 
 
 def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,13 @@ from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.input_failures import CrashMarkers
+from tracelake.pipeline.run_result import RunResult
+from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.registry import find
-from tracelake.pipeline.tries import Tries
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.search.finalize import read_manifest
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import (
     Entry,
     KeyValueStore,
@@ -31,14 +31,14 @@ from tracelake.storage import (
     open_key_value,
     open_objects,
 )
-from tracelake.tables.pruning import Layout
+from tracelake.tables.builtin import TRACES
+from tracelake.tables.predicates import Layout
 from tracelake.tables.scan import Scan
 from tracelake.tables.table import Table
-from tracelake.tables.traces import TRACES
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.versions.model import IndexAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
@@ -111,7 +111,7 @@ class World:
 @pytest.fixture(autouse=True)
 def no_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no call be of a beat: a process that is slow makes one more for each three seconds."""
-    monkeypatch.setattr(Tries, "beat", lambda _: None)
+    monkeypatch.setattr(CrashMarkers, "beat", lambda _: None)
 
 
 @pytest.fixture(name="whole")

@@ -14,9 +14,9 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.test_added_sources import arrive, new
 from tests.torn import lake_of_files, tear
 from tracelake import DamageError, Lake, NotFoundError, UnreadInputsError, UsageError
-from tracelake.journal.clients import Clients, of_steps, on_begin, on_end
-from tracelake.journal.model import Aside
-from tracelake.journal.modes import Wish
+from tracelake.journal.explicit_transactions import ExplicitTransactions, begin_transaction, of_steps, on_end
+from tracelake.journal.model import QuarantineRecord
+from tracelake.journal.protocol import ClientRequest
 from tracelake.journal.store import Journal
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.tasks.runners import InProcess
@@ -148,7 +148,7 @@ def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake
     pipeline = lake.pipeline(runner=InProcess())
     assert new(pipeline, goes_on=True) == 0
     Journal(lake._opened.key_value, "main").set_aside(
-        Aside(0, "discarded", 0, "client", "2026-01-01T00:00:00+00:00", 0)
+        QuarantineRecord(0, "discarded", 0, "client", "2026-01-01T00:00:00+00:00", 0)
     )
     tear(tmp_path, '"id":"nightly"')
     left = lake.transactions.forget()
@@ -204,7 +204,7 @@ def lost_answers(lake: Lake) -> None:
         lake.transactions.end(id, "abort" if id == "b" else "commit")
         ended.append(lake.transactions.finish(id, runner=InProcess()))
     lake.transactions.begin(id="d")
-    wishes: tuple[Wish, ...] = ("commit", "abort", "commit")
+    wishes: tuple[ClientRequest, ...] = ("commit", "abort", "commit")
     for before, wish in zip(ended, wishes, strict=True):
         assert lake.transactions.end(before.id, wish) == before
         assert (
@@ -231,7 +231,7 @@ def test_an_answer_that_was_lost_can_be_asked_for_again(lake: Lake) -> None:
 
 def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest is forgotten first."""
-    monkeypatch.setattr("tracelake.journal.clients.CLIENTS_ENDED_MAX", 2)
+    monkeypatch.setattr("tracelake.journal.explicit_transactions.CLIENTS_ENDED_MAX", 2)
     for id in ("a", "b", "c", "d"):
         lake.transactions.begin(id=id)
         lake.transactions.end(id, "commit")
@@ -244,9 +244,13 @@ def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("what became of them is kept", on_begin, "(*standing.before, _ended(standing))", "()"),
+        Broken(
+            "what became of them is kept", begin_transaction, "(*standing.before, _ended(standing))", "()"
+        ),
         Broken("the same end again is fine", on_end, "ended.wish == wish", "False"),
-        Broken("an id counts once", on_begin, "find_ended(standing, wanted.id) is not None", "False"),
+        Broken(
+            "an id counts once", begin_transaction, "find_ended(standing, wanted.id) is not None", "False"
+        ),
     ],
     ids=lambda each: each.rule,
 )
@@ -295,7 +299,7 @@ def test_two_that_forget_say_the_same(lake: Lake, tmp_path: Path) -> None:
     """What a peer has put in its place, and what was begun since, stays."""
     lake.transactions.begin(id="empty")
     tear(tmp_path, '"id":"empty"')
-    clients = Clients(lake._opened.key_value, "main")
+    clients = ExplicitTransactions(lake._opened.key_value, "main")
 
     def late() -> None:
         assert lake.transactions.forget() is None
@@ -312,7 +316,7 @@ def test_a_record_that_is_erased_first_is_noticed(
     """The rule is held by the test above."""
     broken = Broken(
         "one write",
-        Clients._replace,
+        ExplicitTransactions._replace,
         "self._store.set_if(",
         "self._store.erase(self._partition, _KEY)\n        self._store.set_if(",
     )

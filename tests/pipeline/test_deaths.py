@@ -16,13 +16,13 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError
 from tracelake.limits import TRANSACTION_TRIES_MAX, TRY_NOTES_MAX
-from tracelake.pipeline.decode import ReadTask
-from tracelake.pipeline.merge import ShapeTask
+from tracelake.pipeline.decode_task import ReadTask
+from tracelake.pipeline.merge_task import TransactionMergeTask
 from tracelake.tasks.runners import InProcess, TaskRunner
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
-TASKS = {"read": ReadTask, "merge": ShapeTask}
+TASKS = {"read": ReadTask, "merge": TransactionMergeTask}
 
 
 class Killed(BaseException):
@@ -68,7 +68,7 @@ def lake() -> Iterator[Lake]:
 
 @pytest.fixture(autouse=True)
 def _looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracelake.pipeline.tries.TRY_BEAT_S", 0.0)
+    monkeypatch.setattr("tracelake.pipeline.input_failures.TRY_BEAT_S", 0.0)
 
 
 def run(lake: Lake, tasks: TaskRunner) -> bool:
@@ -238,7 +238,7 @@ def test_who_shows_that_he_lives_is_not_counted(
             value = entry.value.replace(b'"beats":%d' % number, b'"beats":%d' % (number + 1))
             lake._opened.key_value.note("tries/main", entry.key, value)
 
-    monkeypatch.setattr("tracelake.pipeline.tries.time.sleep", others_go_on)
+    monkeypatch.setattr("tracelake.pipeline.input_failures.time.sleep", others_go_on)
     assert run(lake, InProcess())
     (commit,) = lake.log()
     assert (commit.metadata["spans_new"], lake.quarantine.all()) == ("2", [])

@@ -17,10 +17,10 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError, TaskError
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.decode import run_read_task
-from tracelake.pipeline.feeding import Feeding
-from tracelake.pipeline.outputs.tables import TableOutput
+from tracelake.pipeline.decode_task import run_read_task
+from tracelake.pipeline.outputs.builtin import TableOutput
 from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.replay import Replayer
 from tracelake.tasks.runners import InProcess
 
 BEFORE = a_line(a_span(0, 0, end=5), a_span(2, 1))
@@ -155,4 +155,4 @@ def test_what_a_peer_appended_stands_for_what_cannot_be_read() -> None:
     peer_appends_while_reading_fails()
     rule = "rows that a peer appended stand for what cannot be read"
     words = "isinstance(fed, Undone) and fed.held"
-    assert_caught(Broken(rule, Feeding.feed, words, "False"), peer_appends_while_reading_fails)
+    assert_caught(Broken(rule, Replayer.feed, words, "False"), peer_appends_while_reading_fails)

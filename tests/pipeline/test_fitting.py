@@ -13,39 +13,50 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake import limits
 from tracelake.limits import MIB
-from tracelake.pipeline.fitting import BOUNDS, Bounds, Done, Fitting, Size, cut, next_size, while_cold
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.batch_sizing import (
+    BOUNDS,
+    BatchSize,
+    BatchSizer,
+    BatchStats,
+    Bounds,
+    cut,
+    next_size,
+    while_cold,
+)
+from tracelake.pipeline.sources.base import Input
 from tracelake.tasks.runners import InProcess
 
 FIRST, LEAST, GREATEST = BOUNDS.first, BOUNDS.least, BOUNDS.greatest
 AIM_S = limits.TRANSACTION_AIM_S
-MIDDLE = Size(8 * MIB, 200)
+MIDDLE = BatchSize(8 * MIB, 200)
 
 
-def done(seconds: float, *, took: Size = MIDDLE, arrow_bytes: int = 0, was_cut: bool = True) -> Done:
+def done(
+    seconds: float, *, took: BatchSize = MIDDLE, arrow_bytes: int = 0, was_cut: bool = True
+) -> BatchStats:
     """Return what a transaction took, all that it may unless it is said."""
-    return Done(took.input_bytes, took.inputs, arrow_bytes, seconds, was_cut)
+    return BatchStats(took.input_bytes, took.inputs, arrow_bytes, seconds, was_cut)
 
 
 @pytest.mark.parametrize(
     ("size", "took", "expected"),
     [
         (MIDDLE, done(AIM_S), MIDDLE),
-        (MIDDLE, done(AIM_S / 1.5), Size(12 * MIB, 300)),
-        (MIDDLE, done(AIM_S / 3), Size(24 * MIB, 600)),
-        (MIDDLE, done(0.0), Size(32 * MIB, 800)),
+        (MIDDLE, done(AIM_S / 1.5), BatchSize(12 * MIB, 300)),
+        (MIDDLE, done(AIM_S / 3), BatchSize(24 * MIB, 600)),
+        (MIDDLE, done(0.0), BatchSize(32 * MIB, 800)),
         (MIDDLE, done(AIM_S / 100, was_cut=False), MIDDLE),
-        (MIDDLE, done(2 * AIM_S), Size(4 * MIB, 100)),
-        (MIDDLE, done(2 * AIM_S, was_cut=False), Size(4 * MIB, 100)),
-        (MIDDLE, done(1e9), Size(2 * MIB, 50)),
-        (MIDDLE, done(2 * AIM_S, took=Size(64 * MIB, 1)), Size(8 * MIB, 50)),
-        (MIDDLE, done(AIM_S / 2, took=Size(1, 200)), Size(8 * MIB, 400)),
+        (MIDDLE, done(2 * AIM_S), BatchSize(4 * MIB, 100)),
+        (MIDDLE, done(2 * AIM_S, was_cut=False), BatchSize(4 * MIB, 100)),
+        (MIDDLE, done(1e9), BatchSize(2 * MIB, 50)),
+        (MIDDLE, done(2 * AIM_S, took=BatchSize(64 * MIB, 1)), BatchSize(8 * MIB, 50)),
+        (MIDDLE, done(AIM_S / 2, took=BatchSize(1, 200)), BatchSize(8 * MIB, 400)),
         (LEAST, done(1e9, took=LEAST), LEAST),
         (GREATEST, done(0.0, took=GREATEST), GREATEST),
-        (MIDDLE, done(AIM_S, arrow_bytes=2 * limits.TRANSACTION_ARROW_MAX_BYTES), Size(4 * MIB, 200)),
+        (MIDDLE, done(AIM_S, arrow_bytes=2 * limits.TRANSACTION_ARROW_MAX_BYTES), BatchSize(4 * MIB, 200)),
     ],
 )
-def test_the_size_follows_the_time(size: Size, took: Done, expected: Size) -> None:
+def test_the_size_follows_the_time(size: BatchSize, took: BatchStats, expected: BatchSize) -> None:
     """Twice as quick is twice as much, at most four times; slow is less, to a quarter; all that waited says nothing."""
     assert next_size(size, took) == expected
 
@@ -57,8 +68,8 @@ clocks = st.floats(-1e308, 1e308)
 """What a clock says of a duration: it may have been set, and a machine may have slept."""
 
 
-@given(st.lists(st.builds(Done, counts, counts, counts, clocks, st.booleans()), max_size=20))
-def test_the_size_is_bounded(transactions: list[Done]) -> None:
+@given(st.lists(st.builds(BatchStats, counts, counts, counts, clocks, st.booleans()), max_size=20))
+def test_the_size_is_bounded(transactions: list[BatchStats]) -> None:
     """Whatever transactions took, by whatever clock, the next one has a size between the least and the greatest."""
     size = FIRST
     for transaction in transactions:
@@ -73,7 +84,7 @@ def test_the_size_is_bounded(transactions: list[Done]) -> None:
 def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) -> None:
     """At least one is taken, at most what fits, and no less than fits."""
     inputs = [Input("files", str(number), size) for number, size in enumerate(sizes)]
-    size = Size(input_bytes, most)
+    size = BatchSize(input_bytes, most)
     end = cut(inputs, size)
     assert min(1, len(inputs)) <= end <= len(inputs)
     fits = [sum(sizes[:number]) <= input_bytes and number <= most for number in range(len(sizes) + 1)]
@@ -83,8 +94,8 @@ def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) 
 
 def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that goes on takes a few inputs first, then more; each is in once, the oldest in the first."""
-    bounds = Bounds(first=Size(MIB, 2), least=Size(MIB, 1))
-    monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda **_: Fitting(bounds))
+    bounds = Bounds(first=BatchSize(MIB, 2), least=BatchSize(MIB, 1))
+    monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda **_: BatchSizer(bounds))
     # On a machine however slow, each is quick.
     monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
@@ -104,17 +115,19 @@ def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("took", "expected"),
     [
-        (None, Size(8 * MIB, 200)),
-        (done(1.0), Size(8 * MIB, 200)),
-        (done(1.0, arrow_bytes=16 * MIDDLE.input_bytes), Size(4 * MIB, 200)),
-        (done(1.0, arrow_bytes=MIDDLE.input_bytes), Size(8 * MIB, 200)),
+        (None, BatchSize(8 * MIB, 200)),
+        (done(1.0), BatchSize(8 * MIB, 200)),
+        (done(1.0, arrow_bytes=16 * MIDDLE.input_bytes), BatchSize(4 * MIB, 200)),
+        (done(1.0, arrow_bytes=MIDDLE.input_bytes), BatchSize(8 * MIB, 200)),
     ],
 )
-def test_until_something_has_started_transactions_are_small(took: Done | None, expected: Size) -> None:
+def test_until_something_has_started_transactions_are_small(
+    took: BatchStats | None, expected: BatchSize
+) -> None:
     """They have what is done in this process, as it was read and in memory; a small one stays as it is."""
     assert limits.NEAR_WORK_MAX_BYTES == 64 * MIB
-    assert while_cold(Size(32 * MIB, 200), took) == expected
-    assert while_cold(Size(MIB, 7), took) == Size(MIB, 7)
+    assert while_cold(BatchSize(32 * MIB, 200), took) == expected
+    assert while_cold(BatchSize(MIB, 7), took) == BatchSize(MIB, 7)
 
 
 def test_what_is_judged_is_held() -> None:
@@ -124,12 +137,12 @@ def test_what_is_judged_is_held() -> None:
     )
     took = done(1.0, arrow_bytes=16 * MIDDLE.input_bytes)
     check = test_until_something_has_started_transactions_are_small
-    assert_caught(broken, lambda: check(took, Size(4 * MIB, 200)))
+    assert_caught(broken, lambda: check(took, BatchSize(4 * MIB, 200)))
 
 
 def test_what_failed_says_nothing() -> None:
     """Only a transaction that is committed changes the size of the next."""
-    fitting = Fitting()
+    fitting = BatchSizer()
     inputs = [Input("files", str(number), 1) for number in range(FIRST.inputs + 1)]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]

@@ -18,13 +18,12 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake import limits
-from tracelake.pipeline import near
-from tracelake.pipeline.near import Tried
-from tracelake.pipeline.rooms import Dependencies
+from tracelake.pipeline import context
+from tracelake.pipeline.context import CrashAwareRunner, PipelineContext
 from tracelake.search.vectors import PLAIN
-from tracelake.tasks import giving_way
-from tracelake.tasks.giving_way import NICENESS, GivesWay, GivingWay
-from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskRunner, TaskT
+from tracelake.tasks import low_priority
+from tracelake.tasks.low_priority import NICENESS, LowPriorityRunner, LowPriorityTask
+from tracelake.tasks.runners import InProcess, ReceiptT, SizedRunner, TaskRunner, TaskT
 from tracelake.tasks.spark import Spark
 
 Told: TypeAlias = tuple[int, int]
@@ -93,7 +92,7 @@ LARGE = limits.NEAR_WORK_MAX_BYTES + 1
 
 def check_worker() -> None:
     """A task gives way with all that it starts, and the worker as before does not."""
-    assert GivesWay(tell)(None) == LOW
+    assert LowPriorityTask(tell)(None) == LOW
     assert tell(None) == USUAL
 
 
@@ -101,10 +100,10 @@ def check_pipeline() -> None:
     """Maintenance gives way on workers, and not in the process of the pipeline; transactions never do."""
     for by_work in (True, False):
         workers = Workers()
-        runner = ByWork(workers) if by_work else workers
+        runner = SizedRunner(workers) if by_work else workers
         with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
             opened = lake._opened
-            rooms = Dependencies.of(
+            rooms = PipelineContext.of(
                 "main", opened.key_value, opened.objects, 1, runner, None, None, PLAIN, None
             )
             transactions, maintenance = rooms.runner, rooms.maintainer._runner
@@ -114,10 +113,10 @@ def check_pipeline() -> None:
             maintenance.start()
             maintenance.stop()
         assert workers.calls[-2:] == ["start", "stop"]
-    assert told(near.giving_way(InProcess()), LARGE) == USUAL
+    assert told(context.low_priority(InProcess()), LARGE) == USUAL
     of_a_user = Workers()
     of_a_user.has_workers = False
-    assert near.giving_way(of_a_user) is of_a_user
+    assert context.low_priority(of_a_user) is of_a_user
 
 
 def test_a_worker_gives_way_for_one_task() -> None:
@@ -133,12 +132,12 @@ def test_maintenance_gives_way_where_there_are_workers() -> None:
 def test_what_fails_there_is_told() -> None:
     """As it is without."""
     with pytest.raises(ZeroDivisionError):
-        GivingWay(InProcess()).run(lambda task: 1 // task, [0], lambda _: None)
+        LowPriorityRunner(InProcess()).run(lambda task: 1 // task, [0], lambda _: None)
 
 
 POOLS = """
 import os, threading, obstore
-from tracelake.tasks.giving_way import GivesWay
+from tracelake.tasks.low_priority import GivesWay
 
 def store(_task):
     obstore.put(obstore.store.MemoryStore(), "a", b"b")
@@ -163,9 +162,9 @@ def test_who_is_low_already_is_lower_still() -> None:
     """As in a container that was started so: else maintenance would come first."""
 
     def low(_task: object) -> Told:
-        return GivesWay(tell)(None)
+        return LowPriorityTask(tell)(None)
 
-    assert GivesWay(low)(None) == (19, 19)
+    assert LowPriorityTask(low)(None) == (19, 19)
 
 
 def check_refused() -> None:
@@ -176,7 +175,7 @@ def check_refused() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "setpriority", refuse)
-        assert GivesWay(tell)(None) == USUAL
+        assert LowPriorityTask(tell)(None) == USUAL
 
 
 def test_a_system_that_refuses_stops_no_maintenance() -> None:
@@ -187,7 +186,7 @@ def test_a_system_that_refuses_stops_no_maintenance() -> None:
 def test_workers_of_our_own_spark_give_way_to_us(shared_spark: Spark) -> None:
     """A JVM in a session of its own would have as much of the processors as all of ours, where they go by sessions."""
     assert shared_spark.run(session, [0], lambda _: None) == [os.getsid(0)]
-    assert told(GivingWay(shared_spark), 1) == LOW
+    assert told(LowPriorityRunner(shared_spark), 1) == LOW
     assert told(shared_spark, 1) == USUAL
 
 
@@ -201,14 +200,14 @@ def session(_task: object) -> int:
     [
         Broken(
             "priority of a thread",
-            giving_way._lower,
+            low_priority._lower,
             "os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)",
             "pass",
         ),
-        Broken("lower than it was", giving_way._lower, " + NICENESS", ""),
+        Broken("lower than it was", low_priority._lower, " + NICENESS", ""),
         Broken(
             "of its own",
-            GivesWay.__call__,
+            LowPriorityTask.__call__,
             "thread.submit(self.function, task).result()",
             "(_lower(), self.function(task))[1]",
         ),
@@ -225,7 +224,7 @@ def test_broken_refusal() -> None:
     """It is caught."""
     assert_caught(
         Broken(
-            "none the less", giving_way._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"
+            "none the less", low_priority._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"
         ),
         check_refused,
     )
@@ -234,13 +233,16 @@ def test_broken_refusal() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("workers give way", Tried.run, "giving_way(runner) if self._gives_way else", ""),
-        Broken("maintenance", near.runners, ", gives_way=True", ""),
-        Broken("who has but workers", near.runners, "runner, giving_way(runner)", "runner, runner"),
+        Broken("workers give way", CrashAwareRunner.run, "low_priority(runner) if self._gives_way else", ""),
+        Broken("maintenance", context.runners, ", gives_way=True", ""),
+        Broken("who has but workers", context.runners, "runner, low_priority(runner)", "runner, runner"),
         Broken(
-            "transactions do not", near.runners, "runner, giving_way(runner)", "giving_way(runner), runner"
+            "transactions do not",
+            context.runners,
+            "runner, low_priority(runner)",
+            "low_priority(runner), runner",
         ),
-        Broken("not here", near.giving_way, 'getattr(runner, "has_workers", False)', "True"),
+        Broken("not here", context.low_priority, 'getattr(runner, "has_workers", False)', "True"),
     ],
     ids=lambda broken: broken.rule,
 )

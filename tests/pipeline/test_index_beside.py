@@ -11,7 +11,7 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
-from tracelake.pipeline import merge
+from tracelake.pipeline import merge_task
 from tracelake.search import build
 from tracelake.search.documents import documents as spans_as_documents
 from tracelake.shards.parts import write_part as write_a_part
@@ -33,7 +33,7 @@ def documents_come_first(folder: Path, together_bytes: int | None) -> None:
     real_documents, real_write_part = spans_as_documents, write_a_part
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "documents", documents)
-        patch.setattr(merge, "write_part", write_part)
+        patch.setattr(merge_task, "write_part", write_part)
         if together_bytes is not None:
             patch.setattr("tracelake.limits.WRITTEN_TOGETHER_MAX_BYTES", together_bytes)
         with tracelake.init(folder / "lake") as lake:
@@ -82,5 +82,5 @@ _WRITTEN_OF_BUCKET = "        self._write(TABLE_SPANS, bucket, numbered)\n"
 )
 def test_the_order_is_held(tmp_path: Path, old: str, new: str, check: Callable[[Path], None]) -> None:
     """Parts that are written first are found."""
-    rule = Broken("rows go to the index first", merge._Shaping._write_spans, old, new)
+    rule = Broken("rows go to the index first", merge_task._MergeRun._write_spans, old, new)
     assert_caught(rule, lambda: check(tmp_path))

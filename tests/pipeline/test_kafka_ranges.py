@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from tracelake._errors import NotFoundError
-from tracelake.journal.known import KnownInputs
+from tracelake.journal.store import IngestedFiles
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.kafka.cluster import Cluster, remember_cluster
-from tracelake.pipeline.kafka.model import PartitionName
+from tracelake.pipeline.kafka_client import PartitionName
 from tracelake.pipeline.sources import kafka
-from tracelake.pipeline.sources.kafka import KAFKA, KafkaSource
-from tracelake.pipeline.sources.port import Gone, Held, Input, New
+from tracelake.pipeline.sources.base import GoneInput, Held, Input, NewInputs
+from tracelake.pipeline.sources.kafka import KAFKA, Cluster, KafkaSource, remember_cluster
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.storage import open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
@@ -28,14 +27,20 @@ def a_source() -> KafkaSource:
     url = f"memory://{uuid.uuid4().hex}"
     objects = open_objects(url)
     remember_cluster(objects, NAME.cluster, "broker:1")
-    return KafkaSource(objects, KnownInputs(open_key_value(f"{url}/metadata"), "main"))
+    return KafkaSource(objects, IngestedFiles(open_key_value(f"{url}/metadata"), "main"))
 
 
 def test_a_range_that_an_open_transaction_has_in_part_is_cut_anew() -> None:
     """Who looked when less was there has cut otherwise: an offset is in one transaction once."""
     source = a_source()
     held = Held({}, {}, frozenset(), frozenset([(KAFKA, NAME.path(10, 20))]))
-    for start, stop, judged in [(0, 10, New), (0, 11, Gone), (10, 20, Gone), (19, 30, Gone), (20, 30, New)]:
+    for start, stop, judged in [
+        (0, 10, NewInputs),
+        (0, 11, GoneInput),
+        (10, 20, GoneInput),
+        (19, 30, GoneInput),
+        (20, 30, NewInputs),
+    ]:
         assert isinstance(source.judge(Input(KAFKA, NAME.path(start, stop), 1), held), judged), (start, stop)
 
 

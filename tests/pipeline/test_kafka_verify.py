@@ -13,10 +13,10 @@ from tests.pipeline.kafka_place import URL, KafkaPlace
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.formats import encode
-from tracelake.pipeline.kafka.model import Position
-from tracelake.pipeline.kafka.verify import _check_clusters, _check_taken, check_topics
+from tracelake.pipeline.kafka_client import PartitionPosition
 from tracelake.pipeline.outputs.added import OutputRecord
-from tracelake.pipeline.outputs.left_out import LeftOutOf, LeftOutRecord
+from tracelake.pipeline.outputs.external import OversizedInTransaction, OversizedRecord
+from tracelake.pipeline.verify import _check_clusters, _check_taken, check_topics
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -67,8 +67,8 @@ def output(name: str, since: int = 1, to: str = "kafka://b:1/t", of: str = "id")
 
 def left_out(*transactions: int, total: int) -> Change:
     """Return what puts the record of left out rows there."""
-    newest = tuple(LeftOutOf(t, 1, 10, ()) for t in transactions)
-    return a_record("left-out/main", "id", encode(LeftOutRecord("o", total, newest)))
+    newest = tuple(OversizedInTransaction(t, 1, 10, ()) for t in transactions)
+    return a_record("left-out/main", "id", encode(OversizedRecord("o", total, newest)))
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,16 @@ def left_out(*transactions: int, total: int) -> Change:
     [
         (a_record(*POSITION, b"nonsense"), "damaged", "kafka/main/cluster"),
         (a_record(*POSITION, None), "missing", "transaction 0 has offsets 0 to 0"),
-        (a_record(*POSITION, encode(Position(((1, 4),)))), "mismatch", "transaction 0 has offsets 0 to 0"),
-        (a_record(*POSITION, encode(Position(((0, 2), (2, 4))))), "mismatch", "not in order, or touch"),
+        (
+            a_record(*POSITION, encode(PartitionPosition(((1, 4),)))),
+            "mismatch",
+            "transaction 0 has offsets 0 to 0",
+        ),
+        (
+            a_record(*POSITION, encode(PartitionPosition(((0, 2), (2, 4))))),
+            "mismatch",
+            "not in order, or touch",
+        ),
         (an_object("kafka/cluster.json", None), "missing", "where a cluster is stands nowhere"),
         (an_object("kafka/cluster.json", b"{"), "damaged", "kafka/cluster.json"),
         (a_record("outputs/main", "o/", b"nonsense"), "damaged", "outputs/main/o/"),
@@ -127,7 +135,7 @@ RULES = [
         check_topics,
         "united(position.taken) != position.taken",
         "False",
-        a_record(*POSITION, encode(Position(((0, 2), (2, 4))))),
+        a_record(*POSITION, encode(PartitionPosition(((0, 2), (2, 4))))),
         "mismatch",
     ),
     (_check_clusters, "not in paths", "is None", an_object("kafka/cluster.json", None), "missing"),

@@ -21,12 +21,11 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.lost_replies import LosesReplies, Silent
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, StorageError, UsageError, limits
-from tracelake.pipeline.named import NamedRecords
-from tracelake.pipeline.outputs import keyed_protocol
+from tracelake.pipeline import protocol
 from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.outputs.commit import CommitOutput
-from tracelake.pipeline.outputs.contents import TableChanges
-from tracelake.pipeline.outputs.keyed import KeyedOutput
+from tracelake.pipeline.outputs.builtin import CommitOutput
+from tracelake.pipeline.outputs.external import KeyedOutput, TableChanges
+from tracelake.pipeline.registrations import RegistrationStore
 from tracelake.storage import open_objects
 from tracelake.tasks.runners import InProcess
 
@@ -153,20 +152,20 @@ def test_what_is_written_follows_from_four_numbers() -> None:
     """Each transaction of the output with rows is written once: where the system has no marker of it or a later one."""
     for t, since, rows, marker in product(range(4), range(4), range(2), range(-1, 4)):
         wanted = since <= t and rows == 1 and marker < t
-        assert keyed_protocol.is_to_be_written(t, since, rows, marker) == wanted
-    assert keyed_protocol.begins_at(5) > 5, "somebody may be at 5 and not know of it"
+        assert protocol.is_to_be_written(t, since, rows, marker) == wanted
+    assert protocol.begins_at(5) > 5, "somebody may be at 5 and not know of it"
 
 
 RULES = (
     Broken(
         "before it begins nothing is written",
-        keyed_protocol.is_to_be_written,
+        protocol.is_to_be_written,
         "transaction >= since and ",
         "",
     ),
-    Broken("no batch is empty", keyed_protocol.is_to_be_written, "rows > 0 and ", ""),
-    Broken("at or below the marker is skipped", keyed_protocol.is_to_be_written, "> marker", ">= marker"),
-    Broken("it begins where nobody is", keyed_protocol.begins_at, "upper + 1", "upper"),
+    Broken("no batch is empty", protocol.is_to_be_written, "rows > 0 and ", ""),
+    Broken("at or below the marker is skipped", protocol.is_to_be_written, "> marker", ">= marker"),
+    Broken("it begins where nobody is", protocol.begins_at, "upper + 1", "upper"),
 )
 
 
@@ -228,7 +227,7 @@ def outputs_change_without_replies() -> None:
         to = f"{Silent.__module__}:{Silent.__name__}"
         record = outputs.add("a", to, lambda: 3)
         assert outputs.records().whole == [record]
-        assert record.since == keyed_protocol.begins_at(3)
+        assert record.since == protocol.begins_at(3)
         with pytest.raises(UsageError, match="there already"):
             outputs.add("a", to, lambda: 3)
         outputs.remove("a")
@@ -245,11 +244,13 @@ def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> N
     [
         Broken(
             "what was not written is written again",
-            NamedRecords.create,
+            RegistrationStore.create,
             "isinstance(outcome, Done)",
             "not isinstance(outcome, Conflict)",
         ),
-        Broken("what was not removed is removed again", NamedRecords.remove, "current is None or", "True or"),
+        Broken(
+            "what was not removed is removed again", RegistrationStore.remove, "current is None or", "True or"
+        ),
     ],
     ids=lambda broken: broken.rule,
 )

@@ -10,13 +10,13 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.lake.test_large_resources import grown
 from tests.tracking.requests import request
-from tracelake.otlp.by_trace import rows_of
 from tracelake.otlp.columns import SpanColumns
-from tracelake.pipeline import decode
-from tracelake.pipeline import pieces as staging
-from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
-from tracelake.pipeline.pieces import read_piece
+from tracelake.otlp.partition import rows_of
+from tracelake.pipeline import decode_task
+from tracelake.pipeline import staged_slices as staging
+from tracelake.pipeline.decode_task import InputShare, ReadTask, run_read_task
 from tracelake.pipeline.sources.files import FILES
+from tracelake.pipeline.staged_slices import read_piece
 from tracelake.storage import FileObjectStore
 
 PIECE_BYTES = 300_000
@@ -53,8 +53,8 @@ def check_staged(folder: Path) -> None:
         return stage(rows, *others)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "STAGED_PIECE_MAX_BYTES", PIECE_BYTES)
-        patch.setattr(decode, "stage", noted)
+        patch.setattr(decode_task, "STAGED_PIECE_MAX_BYTES", PIECE_BYTES)
+        patch.setattr(decode_task, "stage", noted)
         share = InputShare(FILES, str(path), path.stat().st_size)
         receipt = run_read_task(ReadTask(objects.url, (share,), 4, "staging/"))
     pieces = [*receipt.pieces, *receipt.shares[0].pieces]
@@ -103,5 +103,5 @@ def test_broken_batches_are_caught(broken: Broken) -> None:
 
 def test_broken_staging_is_caught(tmp_path: Path) -> None:
     """So is a task that takes all at once."""
-    broken = Broken("a piece at a time", decode._Reader._stage, "(STAGED_PIECE_MAX_BYTES)", "(None)")
+    broken = Broken("a piece at a time", decode_task._Reader._stage, "(STAGED_PIECE_MAX_BYTES)", "(None)")
     assert_caught(broken, lambda: check_staged(tmp_path))

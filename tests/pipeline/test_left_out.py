@@ -26,12 +26,17 @@ from tracelake.limits import (
     OUTPUT_LEFT_OUT_NAMED_MAX,
 )
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.outputs import markers
-from tracelake.pipeline.outputs.kafka import KafkaSink
-from tracelake.pipeline.outputs.keyed import KeyedOutput
-from tracelake.pipeline.outputs.left_out import LeftOut, LeftOutOf, LeftOutRecord, LeftOuts, with_more
-from tracelake.pipeline.outputs.markers import Marker, last_marker
-from tracelake.pipeline.outputs.messages import Messages
+from tracelake.pipeline.outputs import kafka
+from tracelake.pipeline.outputs.external import (
+    KeyedOutput,
+    Messages,
+    OversizedInTransaction,
+    OversizedRecord,
+    OversizedRow,
+    OversizedRowStore,
+    merge_oversized,
+)
+from tracelake.pipeline.outputs.kafka import KafkaSink, Marker, last_marker
 from tracelake.tasks.runners import InProcess
 
 MAX_BYTES = 2_000
@@ -65,7 +70,7 @@ class Narrow:
     def fits(self, message: bytes) -> bool:
         return len(message) <= MAX_BYTES
 
-    def left_out(self) -> LeftOutOf | None:
+    def left_out(self) -> OversizedInTransaction | None:
         return self.written[max(self.written)][1].of_left_out() if self.written else None
 
 
@@ -103,7 +108,7 @@ def test_what_is_too_large_is_left_out_by_name_and_counted_once(
 
     arrive(lake, (1, 1), (2, 5_000), (3, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(LeftOuts, "note", die)
+        patch.setattr(OversizedRowStore, "note", die)
         with pytest.raises(RuntimeError, match="killed"):
             pipeline.run_once()
     assert [marker.left_out_total for _, marker in narrow.written.values()] == [1]
@@ -137,7 +142,7 @@ def test_messages_are_cut_until_they_fit() -> None:
     """Each row is in one message, in order, or named; what is together stays so as far as it fits."""
     some = messages([3, 1, 9, 1, 2, 8, 1, 1], 4)
     assert [len(message) for message in some] == [4, 1, 2, 2]
-    assert some.left_out == [LeftOut("row 9", 9), LeftOut("row 8", 8)]
+    assert some.left_out == [OversizedRow("row 9", 9), OversizedRow("row 8", 8)]
     many = messages([7] * (OUTPUT_LEFT_OUT_NAMED_MAX + 5), 4)
     assert list(many) == []
     assert (len(many.left_out), many.left_out_total) == (
@@ -165,15 +170,19 @@ def test_what_is_read_from_is_let_go_of_where_a_sink_fails() -> None:
 
 def test_left_out_rows_are_counted_once_and_their_names_are_bounded() -> None:
     """The newest are named; a transaction that is counted already changes nothing."""
-    record = LeftOutRecord("o", 0, ())
+    record = OversizedRecord("o", 0, ())
     for t in range(4):
-        more = LeftOutOf(t, 60, 10, tuple(LeftOut(f"{t}-{number}", 11) for number in range(40)))
-        record = with_more(with_more(record, more), more)
+        more = OversizedInTransaction(
+            t, 60, 10, tuple(OversizedRow(f"{t}-{number}", 11) for number in range(40))
+        )
+        record = merge_oversized(merge_oversized(record, more), more)
     assert record.total == 240
     assert [of.transaction for of in record.newest] == [2, 3]
-    assert with_more(record, LeftOutOf(1, 1, 10, ())) == record
-    many = tuple(LeftOut(str(number), 11) for number in range(OUTPUT_LEFT_OUT_NAMED_MAX + 1))
-    assert [of.transaction for of in with_more(record, LeftOutOf(9, 500, 10, many)).newest] == [9]
+    assert merge_oversized(record, OversizedInTransaction(1, 1, 10, ())) == record
+    many = tuple(OversizedRow(str(number), 11) for number in range(OUTPUT_LEFT_OUT_NAMED_MAX + 1))
+    assert [
+        of.transaction for of in merge_oversized(record, OversizedInTransaction(9, 500, 10, many)).newest
+    ] == [9]
 
 
 def records(*values: tuple[str, bytes | None]) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -191,11 +200,11 @@ def test_a_torn_record_of_what_was_left_out_holds_up_nothing(
 ) -> None:
     """It is for people: the markers have the names still. Those of other outputs are told, and it can be removed."""
     with lake_of_files(tmp_path) as lake:
-        left_outs = LeftOuts(lake._opened.key_value)
-        left_outs.note("1", "torn", LeftOutOf(3, 1, 10, (LeftOut("a", 20),)))
-        left_outs.note("2", "whole", LeftOutOf(3, 1, 10, (LeftOut("b", 20),)))
+        left_outs = OversizedRowStore(lake._opened.key_value)
+        left_outs.note("1", "torn", OversizedInTransaction(3, 1, 10, (OversizedRow("a", 20),)))
+        left_outs.note("2", "whole", OversizedInTransaction(3, 1, 10, (OversizedRow("b", 20),)))
         tear(tmp_path, '"torn"')
-        left_outs.note("1", "torn", LeftOutOf(4, 1, 10, (LeftOut("c", 20),)))
+        left_outs.note("1", "torn", OversizedInTransaction(4, 1, 10, (OversizedRow("c", 20),)))
         assert "output torn" in caplog.text
         assert list(left_outs.all()) == ["2"]
         left_outs.forget("1")
@@ -213,17 +222,17 @@ def test_what_the_topic_of_markers_says() -> None:
 
 
 RULES = (
-    (Broken("a transaction is counted once", with_more, "<= standing", "< standing"), 0),
-    (Broken("names are bounded", with_more, "> OUTPUT_LEFT_OUT_NAMED_MAX", "> 1000000"), 0),
-    (Broken("the newest stays", with_more, "len(newest) > 1 and ", ""), 0),
+    (Broken("a transaction is counted once", merge_oversized, "<= standing", "< standing"), 0),
+    (Broken("names are bounded", merge_oversized, "> OUTPUT_LEFT_OUT_NAMED_MAX", "> 1000000"), 0),
+    (Broken("the newest stays", merge_oversized, "len(newest) > 1 and ", ""), 0),
     (
         Broken("what is alone and too large is named", Messages._fitting, "self.left_out_total += 1", "pass"),
         1,
     ),
     (Broken("the second half goes out", Messages._fitting, "rows.slice(half)", "rows.slice(half + 1)"), 1),
-    (Broken("others' records are passed over", markers.last_marker, "continue", "break"), 2),
-    (Broken("markers increase", markers.last_marker, "<= last.transaction", "< last.transaction"), 2),
-    (Broken("a marker is ours", markers.last_marker, "marker.output != output_id or ", ""), 2),
+    (Broken("others' records are passed over", kafka.last_marker, "continue", "break"), 2),
+    (Broken("markers increase", kafka.last_marker, "<= last.transaction", "< last.transaction"), 2),
+    (Broken("a marker is ours", kafka.last_marker, "marker.output != output_id or ", ""), 2),
 )
 
 

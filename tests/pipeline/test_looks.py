@@ -17,11 +17,11 @@ from tests.pipeline.test_added_sources import arrive
 from tracelake import Lake, UnreadInputsError, limits
 from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline.continuous import InboxPipeline
-from tracelake.pipeline.sources import looks as module
-from tracelake.pipeline.sources.added import AddedSources
-from tracelake.pipeline.sources.looks import Looks, Seen
-from tracelake.pipeline.sources.port import Lag
-from tracelake.replicas.account import Waiting
+from tracelake.pipeline.registrations import AddedSources
+from tracelake.pipeline.sources import poller as module
+from tracelake.pipeline.sources.base import Lag
+from tracelake.pipeline.sources.poller import PollResult, SourcePoller
+from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage.memory import MemoryKeyValueStore
 from tracelake.tasks.runners import InProcess
 
@@ -38,7 +38,7 @@ class Source:
         self.took_paths: list[str] = []
         self.error: Exception | None = None
 
-    def look(self, suspects: Any, *, goes_on: bool) -> list[Waiting]:
+    def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
         """Give the next, at once or when the test says so."""
         del suspects
         self.asked.append(goes_on)
@@ -48,7 +48,7 @@ class Source:
             assert gate.wait(HANG_S)
         if self.error is not None:
             raise self.error
-        return [Waiting(f"{self.name}{len(self.asked)}", 1, 0.0)]
+        return [BacklogEntry(f"{self.name}{len(self.asked)}", 1, 0.0)]
 
     def took(self, paths: Any) -> None:
         """Note what was taken."""
@@ -69,7 +69,9 @@ class Place:
         self.slow = set(slow)
         self.gates: list[threading.Event] = []
         self.events: SimpleQueue[str] = SimpleQueue()
-        self.looks = Looks([], [], self.records, lambda address: self.sources[address[1:]], self._begin)
+        self.looks = SourcePoller(
+            [], [], self.records, lambda address: self.sources[address[1:]], self._begin
+        )
 
     def _begin(self, work: Callable[[], None]) -> None:
         def carry_out() -> None:
@@ -79,7 +81,7 @@ class Place:
         threading.Thread(target=carry_out, daemon=True).start()
         self.events.get(timeout=HANG_S)
 
-    def look(self, **options: Any) -> Seen:
+    def look(self, **options: Any) -> PollResult:
         """Look once; who is late is so at once."""
         options.setdefault("goes_on", True)
         with pytest.MonkeyPatch.context() as patch:
@@ -231,13 +233,13 @@ def test_a_stop_waits_for_no_source() -> None:
 def test_threads_answer_beside_each_other() -> None:
     """Two sources that wait for each other's look both answer, in the order of the sources."""
     place = Place()
-    looks = Looks([], [], place.records, lambda address: place.sources[address[1:]])
+    looks = SourcePoller([], [], place.records, lambda address: place.sources[address[1:]])
     meeting = threading.Barrier(3, timeout=60)
     for source in place.sources.values():
 
-        def look(suspects: Any, *, goes_on: bool, own: Any = source.look) -> list[Waiting]:
+        def look(suspects: Any, *, goes_on: bool, own: Any = source.look) -> list[BacklogEntry]:
             meeting.wait()
-            answer: list[Waiting] = own(suspects, goes_on=goes_on)
+            answer: list[BacklogEntry] = own(suspects, goes_on=goes_on)
             return answer
 
         source.look = look  # type: ignore[method-assign]  # each waits for the others
@@ -251,7 +253,7 @@ def end_while_the_inbox_fails(lake: Lake) -> None:
     assert own is not None
     look, away = own.look, [True]
 
-    def fails(*of: Any, **options: Any) -> list[Waiting]:
+    def fails(*of: Any, **options: Any) -> list[BacklogEntry]:
         if away:
             raise StorageError("away")
         return look(*of, **options)
@@ -280,28 +282,33 @@ def test_a_commit_waits_for_what_servers_acknowledged() -> None:
     ("broken", "check"),
     [
         (
-            Broken("not asked while it is asked", Looks._ask, "looked.look is not None or", ""),
+            Broken("not asked while it is asked", SourcePoller._ask, "looked.look is not None or", ""),
             one_is_late,
         ),
         (
             Broken(
                 "no watch changes while it looks",
-                Looks.took,
+                SourcePoller.took,
                 "each.watch is None or each.look is not None",
                 "each.watch is None",
             ),
             one_is_late,
         ),
         (
-            Broken("so many are left", Looks._ask, "len(self._left) >= LOOKS_LEFT_MAX", "False"),
+            Broken("so many are left", SourcePoller._ask, "len(self._left) >= LOOKS_LEFT_MAX", "False"),
             late_and_removed,
         ),
         (
-            Broken("who must see all asks anew", Looks.look, "self._ask(each, held, goes_on=False)", "pass"),
+            Broken(
+                "who must see all asks anew",
+                SourcePoller.look,
+                "self._ask(each, held, goes_on=False)",
+                "pass",
+            ),
             who_must_see_all_waits,
         ),
         (Broken("a stop ends each wait", module._wait, "not stopping() and", ""), stopped),
-        (Broken("named in the end", Looks._hear, "took_s > LOOK_LATE_S", "False"), told),
+        (Broken("named in the end", SourcePoller._hear, "took_s > LOOK_LATE_S", "False"), told),
     ],
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )

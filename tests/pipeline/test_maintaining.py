@@ -14,10 +14,10 @@ from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tests.pipeline.poison import good, names
 from tracelake import InboxPipeline, Lake, limits
+from tracelake.indexing.merge import IndexMerger
 from tracelake.limits import COMPACTION_FAN_OUT, MAINTENANCE_BEHIND_MAX
-from tracelake.pipeline.index_merge import IndexMerger
-from tracelake.pipeline.maintaining import Maintaining
-from tracelake.pipeline.tries import Tries
+from tracelake.pipeline.input_failures import CrashMarkers
+from tracelake.pipeline.maintenance import MaintenanceScheduler
 from tracelake.shards.compaction import CompactTask
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
@@ -89,7 +89,7 @@ class Later:
         self.passes = self.waits = self.rests = 0
         self.tries_again = False
         self.error: Exception | None = None
-        self.maintaining = Maintaining(None, self._begin)  # type: ignore[arg-type]  # what it has is replaced
+        self.maintaining = MaintenanceScheduler(None, self._begin)  # type: ignore[arg-type]  # what it has is replaced
 
     def maintain(self) -> None:
         """Stand for all of maintenance."""
@@ -123,7 +123,7 @@ class Later:
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
     """Return what maintains nothing."""
     later = Later()
-    monkeypatch.setattr(Maintaining, "_maintain", lambda _self, _progress: later.maintain())
+    monkeypatch.setattr(MaintenanceScheduler, "_maintain", lambda _self, _progress: later.maintain())
     return later
 
 
@@ -173,8 +173,8 @@ def test_runs_without_a_commit_wait_for_nothing(later: Later) -> None:
 def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that one pass comes once nothing has come for long, and another after the next commit."""
     later = Later()
-    monkeypatch.setattr(Maintaining, "_maintain", lambda _self, _progress: later.maintain())
-    monkeypatch.setattr(Maintaining, "_tries_again", lambda _: later.tries_again)
+    monkeypatch.setattr(MaintenanceScheduler, "_maintain", lambda _self, _progress: later.maintain())
+    monkeypatch.setattr(MaintenanceScheduler, "_tries_again", lambda _: later.tries_again)
     monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 1e9)
     later.commit()
     later.maintaining.end()
@@ -234,7 +234,7 @@ def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(limits, "INDEX_REST_AFTER_S", 0.0)
         monkeypatch.setattr(maintaining._rooms.merger._again._pauses, "_clock", lambda: now_s[0])
         with monkeypatch.context() as patch:
-            patch.setattr("tracelake.pipeline.index_build.merge_parts", full)
+            patch.setattr("tracelake.indexing.build.merge_parts", full)
             pipeline.run_once(goes_on=True)
             maintaining.end()
         pipeline.run_once(goes_on=True)
@@ -277,7 +277,7 @@ def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one under way is finished; what came meanwhile waits for the next commit."""
     begun, opened, passes = threading.Event(), threading.Event(), []
 
-    def maintain(_self: Maintaining, _progress: object) -> None:
+    def maintain(_self: MaintenanceScheduler, _progress: object) -> None:
         passes.append(1)
         begun.set()
         assert opened.wait(HANG_S)
@@ -287,8 +287,8 @@ def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.start()
         return thread.join
 
-    monkeypatch.setattr(Maintaining, "_maintain", maintain)
-    maintaining = Maintaining(None, beside)  # type: ignore[arg-type]  # what it has is replaced
+    monkeypatch.setattr(MaintenanceScheduler, "_maintain", maintain)
+    maintaining = MaintenanceScheduler(None, beside)  # type: ignore[arg-type]  # what it has is replaced
     maintaining.after_commit(lambda _: None, goes_on=True)
     assert begun.wait(HANG_S)
     maintaining.after_commit(lambda _: None, goes_on=True)
@@ -336,7 +336,7 @@ def test_where_nothing_can_be_done_beside_it_is_told(later: Later, monkeypatch: 
 
 def check_own_note(lake: Lake) -> None:
     """Check that who maintains beside itself may still read ahead, and a peer may not."""
-    ours, peer = Tries(lake._opened.key_value, "main"), Tries(lake._opened.key_value, "main")
+    ours, peer = CrashMarkers(lake._opened.key_value, "main"), CrashMarkers(lake._opened.key_value, "main")
     with ours.another().maintaining() as is_harmless:
         assert is_harmless
         assert ours.is_alone(0, [])
@@ -350,20 +350,30 @@ def test_a_note_of_our_own_maintenance_is_no_peers(lake: Lake) -> None:
 
 IN_TURN = Broken(
     "no transaction waits for maintenance",
-    Maintaining.after_commit,
+    MaintenanceScheduler.after_commit,
     "self._beside is None or not goes_on",
     "True",
 )
 NO_BOUND = Broken(
-    "readers have a bound of parts", Maintaining.after_commit, ">= limits.MAINTENANCE_BEHIND_MAX", "< 0"
+    "readers have a bound of parts",
+    MaintenanceScheduler.after_commit,
+    ">= limits.MAINTENANCE_BEHIND_MAX",
+    "< 0",
 )
-COUNTED = Broken("no run without a commit waits", Maintaining.after_commit, "and not committed", "and False")
-ALL_PEERS = Broken("our own notes are no peers'", Tries._read, "in self._ours", "== self._process")
+COUNTED = Broken(
+    "no run without a commit waits", MaintenanceScheduler.after_commit, "and not committed", "and False"
+)
+ALL_PEERS = Broken("our own notes are no peers'", CrashMarkers._read, "in self._ours", "== self._process")
 RESTS = (
-    Broken("what comes is waited for", Maintaining.rest, "time.monotonic() < self._came_s + late_s", "False"),
-    Broken("once", Maintaining.rest, "or (self._rests and not self._tries_again())\n", "\n"),
-    Broken("what failed is tried again", Maintaining.rest, "and not self._tries_again()", ""),
-    Broken("one pass", Maintaining.rest, "or self._is_under_way\n", "\n"),
+    Broken(
+        "what comes is waited for",
+        MaintenanceScheduler.rest,
+        "time.monotonic() < self._came_s + late_s",
+        "False",
+    ),
+    Broken("once", MaintenanceScheduler.rest, "or (self._rests and not self._tries_again())\n", "\n"),
+    Broken("what failed is tried again", MaintenanceScheduler.rest, "and not self._tries_again()", ""),
+    Broken("one pass", MaintenanceScheduler.rest, "or self._is_under_way\n", "\n"),
 )
 
 

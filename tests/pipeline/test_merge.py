@@ -24,10 +24,9 @@ from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import with_row_ids
-from tracelake.shards.store import Snapshot
-from tracelake.storage.files import FileObjectStore
-from tracelake.tables.built_in import BUILT_IN
-from tracelake.tables.traces import TRACES
+from tracelake.shards.shard import Snapshot
+from tracelake.storage.local import FileObjectStore
+from tracelake.tables.builtin import BUILT_IN, TRACES
 
 
 class Bucket:
@@ -197,7 +196,7 @@ def test_rows_of_built_in_tables_have_one_order() -> None:
             Broken(
                 "statements: the workspace counts",
                 upsert._contest,
-                "by {claims.KEY} order",
+                "by {upsert_rule.KEY} order",
                 "by span_id order",
             ),
             test_w11_workspaces_have_rows_of_their_own,

@@ -25,9 +25,9 @@ from tracelake import Lake, limits
 from tracelake._errors import TaskError
 from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES, STORED_EXPANDS
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.fitting import Fitting
+from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.shards.compaction import CompactTask
-from tracelake.tasks.runners import ByWork, InProcess, ReceiptT, TaskT
+from tracelake.tasks.runners import InProcess, ReceiptT, SizedRunner, TaskT
 from tracelake.tasks.spark import Spark
 
 
@@ -79,17 +79,17 @@ def test_what_is_small_runs_here(tasks: list[object], *, is_near: bool) -> None:
     """All tasks together are small, or none is; what does not tell how much it is runs elsewhere."""
     far = Far()
     told = list[int]()
-    assert ByWork(far).run(lambda task: task, tasks, told.append) == tasks
+    assert SizedRunner(far).run(lambda task: task, tasks, told.append) == tasks
     assert (far.ran == []) is (is_near or not tasks)
     assert told == list(range(1, len(tasks) + 1))
-    assert ByWork(far).of([Work(0)], may_be_near=False) is far
+    assert SizedRunner(far).of([Work(0)], may_be_near=False) is far
 
 
 def test_small_work_does_not_wait_for_the_start() -> None:
     """The other runner starts behind the work, once; to stop waits until it has, and a failing start stops nothing."""
     gate = threading.Event()
     far = Far(gate)
-    runner = ByWork(far)
+    runner = SizedRunner(far)
     runner.start()
     runner.start()
     assert runner.run(lambda task: task.work_bytes, [Work(7)], lambda _: None) == [7]
@@ -106,7 +106,7 @@ def test_what_does_large_work_starts_once_there_may_be_some(
     monkeypatch.setattr("tracelake.limits.NEAR_WORK_MAX_BYTES", 2 * STORED_EXPANDS * len(good(0)))
     far = Far()
     with tracelake.init(tmp_path / "lake") as lake:
-        pipeline = lake.pipeline(runner=ByWork(far))
+        pipeline = lake.pipeline(runner=SizedRunner(far))
         for number in range(4):
             assert number > 2 or not far.starts
             lake.objects.put(f"inbox/{number}.segment", good(number))
@@ -154,7 +154,7 @@ def test_a_backlog_does_not_wait_for_the_start(lake: Lake, monkeypatch: pytest.M
     monkeypatch.setattr(limits, "NEAR_WORK_MAX_BYTES", 3 * STORED_EXPANDS * store())
     gate = threading.Event()
     far = Far(gate)
-    by_work = ByWork(far)
+    by_work = SizedRunner(far)
     with closing(lake.pipeline(runner=by_work)) as pipeline:
         try:
             report = pipeline.run_once()
@@ -172,7 +172,7 @@ def test_a_backlog_does_not_wait_for_the_start(lake: Lake, monkeypatch: pytest.M
 
 def test_that_it_does_not_wait_is_held() -> None:
     """Broken once, the rule lets the test fail."""
-    broken = Broken("large work waits", Fitting.cut, "if self._is_warm() else", "if True else")
+    broken = Broken("large work waits", BatchSizer.cut, "if self._is_warm() else", "if True else")
 
     def check() -> None:
         with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
@@ -188,9 +188,9 @@ def lake() -> Iterator[Lake]:
         yield opened
 
 
-def dies_here(near: InProcess, far: InProcess) -> ByWork:
+def dies_here(near: InProcess, far: InProcess) -> SizedRunner:
     """Return who runs small tasks with `near`."""
-    runner = ByWork(far)
+    runner = SizedRunner(far)
     runner._near = near
     return runner
 
@@ -215,7 +215,7 @@ def test_what_kills_the_pipeline_kills_it_once(lake: Lake, stage: str) -> None:
     assert lake.verify().ok
     lake.objects.put("inbox/4.segment", good(4))
     far = Far()
-    lake.pipeline(runner=ByWork(far)).run_once()
+    lake.pipeline(runner=SizedRunner(far)).run_once()
     assert (names(lake), far.ran) == ({0, 1, 3, 4}, [])  # what comes next is small, and not suspected
 
 

@@ -18,7 +18,7 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake.limits import CLOCK_DIFFERENCE_MAX_S
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.sources.names import to_name, to_path
+from tracelake.pipeline.sources.base import to_name, to_path
 from tracelake.tasks.runners import InProcess
 
 

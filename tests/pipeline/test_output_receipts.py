@@ -19,15 +19,14 @@ from tests.pipeline.spans import a_line, a_span
 from tests.server.client import Client
 from tests.server.faults import FaultyStore
 from tracelake import Lake
-from tracelake.journal.receipts import OutputReceipt, OutputReceipts, PartitionOffsets
-from tracelake.lake.journal_results import OutputAccount, WrittenOffsets
+from tracelake.journal.store import OutputReceipt, OutputReceipts, PartitionOffsets
+from tracelake.lake.transaction_history import OutputAccount, WrittenOffsets
 from tracelake.limits import OUTPUT_PARTITIONS_TOLD_MAX
-from tracelake.pipeline.outputs.keyed import KeyedOutput
-from tracelake.pipeline.outputs.messages import Messages
-from tracelake.pipeline.outputs.offsets import Offsets
+from tracelake.pipeline.outputs.external import KeyedOutput, Messages
+from tracelake.pipeline.outputs.kafka import OutputOffsets
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 TO = "telling:Telling"
 __all__ = ["cli"]
@@ -134,11 +133,11 @@ def test_where_who_finds_it_notes_nothing_it_is_caught(
 
 def test_offsets_by_partition() -> None:
     """From the first to behind the last; all or nothing is known; of very many partitions the first are told."""
-    offsets = Offsets()
+    offsets = OutputOffsets()
     for partition, offset in ((1, 7), (0, 3), (1, 5), (1, 9)):
         offsets.add(partition, offset)
     assert offsets.known() == (PartitionOffsets(0, 3, 4, 1), PartitionOffsets(1, 5, 10, 3))
-    many = Offsets()
+    many = OutputOffsets()
     for partition in reversed(range(OUTPUT_PARTITIONS_TOLD_MAX + 5)):
         many.add(partition, 0)
     assert [each.partition for each in many.known()] == list(range(OUTPUT_PARTITIONS_TOLD_MAX))

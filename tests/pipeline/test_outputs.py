@@ -12,10 +12,10 @@ import tracelake
 from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tracelake import Lake
 from tracelake._errors import StorageError
-from tracelake.journal.model import Aside
-from tracelake.pipeline.outputs.port import Publication, SealedTransaction
+from tracelake.journal.model import QuarantineRecord
+from tracelake.pipeline.outputs.base import Publication, SealedTransaction
 from tracelake.pipeline.publish import Outputs
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -46,7 +46,7 @@ class Topic:
             self.marker, self.rows[t] = t, sum(part.rows for part in batch.parts)
         self._fail("after")
 
-    def pass_over(self, aside: Aside, publication: Publication) -> None:
+    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
         """Move the marker."""
         del publication
         self.marker = max(self.marker, aside.transaction)

@@ -15,28 +15,27 @@ from tests.patience import HANG_S
 from tests.pipeline.poison import good, names
 from tracelake import Lake
 from tracelake._errors import StorageError
-from tracelake.journal.actions import (
+from tracelake.journal.model import Step
+from tracelake.journal.protocol import (
+    Abandon,
     Append,
     Feed,
-    GiveUp,
-    Look,
     OpenInputs,
     Publish,
-    SetAside,
+    QuarantineInputs,
+    ReadState,
     Stop,
 )
-from tracelake.journal.model import Step
-from tracelake.pipeline.ahead import Beside, at_once, in_thread
-from tracelake.pipeline.decode import ReadTask
+from tracelake.pipeline.decode_task import ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.merge import ShapeTask
-from tracelake.pipeline.protocol import keeps, may_read_ahead, stands_for
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.input_failures import CrashMarkers
+from tracelake.pipeline.input_queue import StartWork, in_thread, run_inline
+from tracelake.pipeline.merge_task import TransactionMergeTask
+from tracelake.pipeline.protocol import keeps, may_prefetch, stands_for
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.pipeline.staging import STAGING
-from tracelake.pipeline.tries import Tries
-from tracelake.tasks.progress import Progress
-from tracelake.tasks.runners import InProcess
+from tracelake.tasks.runners import InProcess, Progress
 from tracelake.testing import Crashed
 
 TaskT = TypeVar("TaskT")
@@ -80,7 +79,7 @@ def lake() -> Iterator[Lake]:
         yield lake
 
 
-def run(lake: Lake, runner: InProcess, beside: Beside = at_once, **given: Any) -> list[int]:
+def run(lake: Lake, runner: InProcess, beside: StartWork = run_inline, **given: Any) -> list[int]:
     """Make a transaction of each segment; return which were made."""
     pipeline = Pipeline("main", lake._opened.key_value, lake.objects, 1, runner, beside=beside)
     runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
@@ -94,7 +93,7 @@ def test_input_is_read_while_the_transaction_before_is_merged(lake: Lake) -> Non
     def before(task: object) -> None:
         if reads(task, 1):
             is_read.set()
-        if isinstance(task, ShapeTask):
+        if isinstance(task, TransactionMergeTask):
             assert is_read.wait(HANG_S)
 
     runner = Watched(before)
@@ -117,7 +116,7 @@ def test_what_a_peer_took_meanwhile_is_not_recorded(
         return head(path)
 
     def before(task: object) -> None:
-        if isinstance(task, ShapeTask) and task.transaction == 0:
+        if isinstance(task, TransactionMergeTask) and task.transaction == 0:
             lake.objects.delete(path_of(1))
             if may_be_there:
                 monkeypatch.setattr(lake.objects, "head", unsure)
@@ -133,7 +132,7 @@ def test_who_is_told_to_stop_leaves_what_was_read_ahead(lake: Lake) -> None:
     stopping = threading.Event()
 
     def before(task: object) -> None:
-        if isinstance(task, ShapeTask):
+        if isinstance(task, TransactionMergeTask):
             stopping.set()
 
     runner = Watched(before)
@@ -149,9 +148,9 @@ def test_a_transaction_that_fails_drops_what_was_read_ahead(lake: Lake) -> None:
     failures = iter([OverflowError("the sum does not fit")])
 
     def before(task: object) -> None:
-        if isinstance(task, ShapeTask) and (failure := next(failures, None)):
+        if isinstance(task, TransactionMergeTask) and (failure := next(failures, None)):
             raise failure
-        if isinstance(task, ShapeTask) and task.transaction == 0:
+        if isinstance(task, TransactionMergeTask) and task.transaction == 0:
             assert (
                 len({info.path.split("/")[2].partition("-")[0] for info in lake.objects.list(STAGING)}) == 1
             ), "its own rows alone"
@@ -182,7 +181,7 @@ def test_what_was_not_read_whole_ahead_is_read_again(lake: Lake) -> None:
     def before(task: object) -> None:
         if reads(task, 1) and runner.read[path_of(1)] == 0:
             lake.objects.put(path_of(1), whole[:-9])
-        if isinstance(task, ShapeTask):
+        if isinstance(task, TransactionMergeTask):
             lake.objects.put(path_of(1), whole)
 
     runner = Watched(before)
@@ -211,7 +210,7 @@ def test_who_is_told_to_stop_does_not_wait_until_it_is_read(lake: Lake) -> None:
     read: list[bool] = []
 
     def before(task: object) -> None:
-        if isinstance(task, ShapeTask):
+        if isinstance(task, TransactionMergeTask):
             stopping.set()
 
     def follow(step: Progress) -> None:
@@ -227,7 +226,7 @@ def test_who_is_told_to_stop_does_not_wait_until_it_is_read(lake: Lake) -> None:
 def test_only_who_died_of_this_input_stands_in_its_way(lake: Lake, path: str, totals: list[int]) -> None:
     """A note of input that is gone is taken away by nobody, and does not end reading ahead for ever."""
     earlier = -1
-    Tries(lake._opened.key_value, "main").begin(earlier, [Input(INBOX, path, 5)])
+    CrashMarkers(lake._opened.key_value, "main").begin(earlier, [Input(INBOX, path, 5)])
     assert read_before_merges(lake) == totals
 
 
@@ -236,7 +235,7 @@ def read_before_merges(lake: Lake) -> list[int]:
     totals: list[int] = []
 
     def before(task: object) -> None:
-        if isinstance(task, ShapeTask):
+        if isinstance(task, TransactionMergeTask):
             totals.append(runner.read.total())
 
     runner = Watched(before)
@@ -262,7 +261,7 @@ def test_nothing_is_read_beside_a_replay(lake: Lake) -> None:
     """A transaction that a run has recorded and not published is finished first; then they overlap again."""
 
     def before(task: object) -> None:
-        if isinstance(task, ShapeTask):
+        if isinstance(task, TransactionMergeTask):
             raise OSError("no space")
 
     with pytest.raises(OSError, match="no space"):
@@ -277,13 +276,13 @@ STEP = Step(3, {}, "1")
 @pytest.mark.parametrize(
     ("action", "kept"),
     [
-        (Look(3), True),
+        (ReadState(3), True),
         (OpenInputs(3), True),
         (Feed(STEP), False),
         (Append(3, 0), False),
         (Publish(3), False),
-        (SetAside(3), False),
-        (GiveUp(3), False),
+        (QuarantineInputs(3), False),
+        (Abandon(3), False),
         (Stop(), False),
     ],
 )
@@ -299,8 +298,7 @@ def test_nothing_is_read_beside_what_is_suspected(is_new: int, is_alone: int, is
     """Neither beside a replay, nor where another is at work or has died, nor before the end."""
     expected = bool(is_new and is_alone and not is_stopping)
     assert (
-        may_read_ahead(is_new=bool(is_new), is_alone=bool(is_alone), is_stopping=bool(is_stopping))
-        is expected
+        may_prefetch(is_new=bool(is_new), is_alone=bool(is_alone), is_stopping=bool(is_stopping)) is expected
     )
 
 

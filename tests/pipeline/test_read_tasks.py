@@ -17,11 +17,17 @@ from tracelake.limits import (
     STRIPE_INPUT_BYTES,
 )
 from tracelake.otlp.framing import Reading, write_segment
-from tracelake.pipeline import decode
-from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
-from tracelake.pipeline.inputs import INPUT_COST_BYTES, gather, read_tasks
+from tracelake.pipeline import decode_task
+from tracelake.pipeline.decode_task import (
+    INPUT_COST_BYTES,
+    InputShare,
+    ReadTask,
+    gather,
+    read_tasks,
+    run_read_task,
+)
+from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import FILES
-from tracelake.pipeline.sources.port import Input
 from tracelake.storage import FileObjectStore
 from tracelake.tasks.runners import InProcess
 
@@ -136,7 +142,7 @@ def test_one_that_fails_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_one_that_is_large_when_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are staged alone, and those of one that then turns out to be cut are dropped; the others are there."""
-    monkeypatch.setattr(decode, "SHARED_INPUT_MAX_BYTES", 2_000)
+    monkeypatch.setattr(decode_task, "SHARED_INPUT_MAX_BYTES", 2_000)
     many = b"".join(a_line(a_span(number, 0)) + b"\n" for number in range(100, 140))
     inputs = [
         a_file(tmp_path, 0),
@@ -186,12 +192,14 @@ def check_all(folder: Path) -> None:
     [
         Broken(
             "rows mix only where they are of whole inputs",
-            decode._Reader.read,
-            "why_not_whole(size_bytes, [receipt.whole]) is None",
+            decode_task._Reader.read,
+            "incomplete_reason(size_bytes, [receipt.whole]) is None",
             "True",
         ),
-        Broken("what is large is staged alone", decode._first_few, "return few, False", "return few, True"),
-        Broken("what failed is not whole", decode._note_end, " and receipt.failure is None", ""),
+        Broken(
+            "what is large is staged alone", decode_task._first_few, "return few, False", "return few, True"
+        ),
+        Broken("what failed is not whole", decode_task._note_end, " and receipt.failure is None", ""),
         Broken("a task has a bound", read_tasks, "cost <= room", "True"),
         Broken("each input costs something", read_tasks, "size_bytes + INPUT_COST_BYTES", "size_bytes"),
         Broken("the last ones are read", read_tasks, "groups.append(tuple(together))\n    return", "return"),

@@ -10,7 +10,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
-from tracelake.pipeline import inputs
+from tracelake.pipeline import decode_task
 from tracelake.tasks.runners import InProcess
 
 
@@ -35,10 +35,10 @@ def finish_in_other_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
         expected = [whole.table(name).content_hash() for name in ("spans", "traces")]
     for before, after in ((2**30, small), (small, 2**30)):
         with monkeypatch.context() as patch, lake(f"from-{before}") as again:
-            patch.setattr(inputs, "STRIPE_INPUT_BYTES", before)
+            patch.setattr(decode_task, "STRIPE_INPUT_BYTES", before)
             with pytest.raises(KeyboardInterrupt):
                 again.ingest(path, runner=InProcess(), progress=_die)
-            patch.setattr(inputs, "STRIPE_INPUT_BYTES", after)
+            patch.setattr(decode_task, "STRIPE_INPUT_BYTES", after)
             report = again.ingest(path, runner=InProcess())
             assert report.recovered == (0,)
             assert [again.table(name).content_hash() for name in ("spans", "traces")] == expected
@@ -54,13 +54,13 @@ def test_j10_other_tasks_give_the_same_tables(tmp_path: Path, monkeypatch: pytes
     [
         Broken(
             "the checksum is of all stripes",
-            inputs._to_range,
+            decode_task._to_range,
             "sum(stripe.checksum for stripe in stripes)",
             "stripes[0].checksum",
         ),
         Broken(
             "records are those of all stripes",
-            inputs._to_range,
+            decode_task._to_range,
             "sum(stripe.records for stripe in stripes)",
             "stripes[0].records",
         ),

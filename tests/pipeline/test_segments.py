@@ -14,9 +14,9 @@ from tests.pipeline.poison import Poisoned, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake, StorageError
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline.decode import InputShare, ReadTask, run_read_task
+from tracelake.pipeline.decode_task import InputShare, ReadTask, run_read_task
 from tracelake.storage import MemoryObjectStore
-from tracelake.storage.files import FileObjectStore
+from tracelake.storage.local import FileObjectStore
 from tracelake.tasks.runners import InProcess
 
 GOOD = write_segment([("json", a_line(a_span(0, 0), a_span(0, 1))), ("json", a_line(a_span(1, 0)))])

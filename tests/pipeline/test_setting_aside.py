@@ -16,7 +16,7 @@ from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import DamageError, StorageError
-from tracelake.doctor.run import _of_lake
+from tracelake.doctor.doctor import _of_lake
 from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.sources.registry import content_of
 from tracelake.tasks.runners import InProcess
@@ -308,8 +308,8 @@ def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
 
 def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """By number, and by the size of the journal's record: what is too much waits for the next transaction."""
-    monkeypatch.setattr("tracelake.pipeline.inputs.TRANSACTION_INPUTS_MAX", 4)
-    monkeypatch.setattr("tracelake.pipeline.taking.STEP_RECORD_MAX_BYTES", 360)
+    monkeypatch.setattr("tracelake.pipeline.decode_task.TRANSACTION_INPUTS_MAX", 4)
+    monkeypatch.setattr("tracelake.pipeline.input_queue.STEP_RECORD_MAX_BYTES", 360)
     fill(lake, 9, poison=9)
     report = lake.pipeline(runner=InProcess()).run_once()
     assert report is not None
@@ -335,7 +335,7 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
         return content
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tracelake.pipeline.narrowing.content_of", overtaken)
+        patched.setattr("tracelake.pipeline.poison_input.content_of", overtaken)
         if source == "inbox":
             lake.pipeline(runner=Poisoned("read")).run_once()
         else:

@@ -10,8 +10,8 @@ import tracelake
 from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tracelake import Lake
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.storage import KeyValueStore, MemoryObjectStore, ObjectStore
 from tracelake.testing import CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 

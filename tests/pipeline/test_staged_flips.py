@@ -12,8 +12,8 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span, a_table
 from tracelake import DamageError, Lake
-from tracelake.pipeline.merge import ShapeTask
-from tracelake.pipeline.pieces import piece_of, read_piece, staged_bytes
+from tracelake.pipeline.merge_task import TransactionMergeTask
+from tracelake.pipeline.staged_slices import read_piece, slice_of, staged_bytes
 from tracelake.storage import MemoryObjectStore, open_objects
 from tracelake.tasks.runners import InProcess
 
@@ -39,7 +39,7 @@ class Altering(InProcess):
     ) -> list[ReceiptT]:
         """Run the tasks in order."""
         for task in tasks:
-            if not isinstance(task, ShapeTask):
+            if not isinstance(task, TransactionMergeTask):
                 continue
             for path, end in {(piece.path, piece.offset + piece.length) for piece in task.pieces}:
                 objects = open_objects(task.objects_url)
@@ -66,7 +66,7 @@ def test_no_flip_of_staged_rows_is_believed() -> None:
     """Whichever byte is flipped, and where a piece has the bytes of another one."""
     objects = MemoryObjectStore()
     data, other = (staged_bytes(a_table(a_span(0, 0, note=note))) for note in ("why", "how"))
-    piece = piece_of("staged", 0, data, 0, a_table(a_span(0, 0)))
+    piece = slice_of("staged", 0, data, 0, a_table(a_span(0, 0)))
     objects.put("staged", data.to_pybytes())
     assert read_piece(objects, piece).equals(a_table(a_span(0, 0, note="why")))
     altered: list[Any] = [bytearray(data.to_pybytes()) for _ in range(len(data))]

@@ -15,24 +15,23 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import limits
 from tracelake._errors import SourceChangedError
-from tracelake.journal.modes import EACH_STEP, OpenTransaction, StepMode, weigh
-from tracelake.journal.protocol import Verdict
+from tracelake.journal.protocol import EACH_STEP, CommitPolicy, OpenTransactionStats, Verdict, decide
 from tracelake.journal.store import Journal
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline import feeding
-from tracelake.pipeline.ahead import at_once
+from tracelake.pipeline import replay
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.feeding import Feeding, OpenSteps
-from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.sources.inbox import INBOX, InboxWatch
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.input_queue import run_inline
+from tracelake.pipeline.replay import OpenSteps, Replayer
+from tracelake.pipeline.run_result import RunResult
+from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.registry import find
-from tracelake.replicas.account import Waiting
+from tracelake.pipeline.sources.server_inputs import INBOX, InboxWatch
+from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
 
 BUCKETS = 2
-MANY = StepMode(max_rows=100, max_delay_s=1e9)
+MANY = CommitPolicy(max_rows=100, max_delay_s=1e9)
 
 
 class World:
@@ -44,7 +43,7 @@ class World:
         self.key_value = open_key_value(f"{url}/metadata")
         self.journal = Journal(self.key_value, "main")
 
-    def pipeline(self, mode: StepMode = MANY) -> Pipeline:
+    def pipeline(self, mode: CommitPolicy = MANY) -> Pipeline:
         return Pipeline("main", self.key_value, self.objects, BUCKETS, InProcess(), mode=mode)
 
     def arrive(self, number: int) -> None:
@@ -63,28 +62,28 @@ class World:
 @pytest.mark.parametrize(
     ("mode", "opened", "exhausted", "goes_on", "verdict"),
     [
-        (EACH_STEP, OpenTransaction(1, 1, 0.0), False, True, "seal"),
-        (MANY, OpenTransaction(1, 99, 0.0), False, True, "more"),
-        (MANY, OpenTransaction(1, 100, 0.0), False, True, "seal"),
-        (MANY, OpenTransaction(1, 99, 0.0), True, True, "wait"),
-        (MANY, OpenTransaction(1, 99, 0.0), True, False, "seal"),
-        (StepMode(100, 5.0), OpenTransaction(1, 1, 4.9), False, True, "more"),
-        (StepMode(100, 5.0), OpenTransaction(1, 1, 5.0), False, True, "seal"),
-        (MANY, OpenTransaction(limits.TRANSACTION_STEPS_MAX - 1, 1, 0.0), False, True, "more"),
-        (MANY, OpenTransaction(limits.TRANSACTION_STEPS_MAX, 1, 0.0), False, True, "seal"),
-        (EACH_STEP, OpenTransaction(1, 1, 0.0, "open"), False, True, "more"),
-        (EACH_STEP, OpenTransaction(1, 1, 0.0, "open"), True, False, "wait"),
-        (EACH_STEP, OpenTransaction(limits.TRANSACTION_STEPS_MAX, 1, 0.0, "open"), False, True, "wait"),
-        (EACH_STEP, OpenTransaction(1, 1, 0.0, "commit"), False, True, "more"),
-        (EACH_STEP, OpenTransaction(1, 1, 0.0, "commit"), True, True, "seal"),
-        (EACH_STEP, OpenTransaction(1, 1, 0.0, "abort"), False, True, "discard"),
+        (EACH_STEP, OpenTransactionStats(1, 1, 0.0), False, True, "seal"),
+        (MANY, OpenTransactionStats(1, 99, 0.0), False, True, "more"),
+        (MANY, OpenTransactionStats(1, 100, 0.0), False, True, "seal"),
+        (MANY, OpenTransactionStats(1, 99, 0.0), True, True, "wait"),
+        (MANY, OpenTransactionStats(1, 99, 0.0), True, False, "seal"),
+        (CommitPolicy(100, 5.0), OpenTransactionStats(1, 1, 4.9), False, True, "more"),
+        (CommitPolicy(100, 5.0), OpenTransactionStats(1, 1, 5.0), False, True, "seal"),
+        (MANY, OpenTransactionStats(limits.TRANSACTION_STEPS_MAX - 1, 1, 0.0), False, True, "more"),
+        (MANY, OpenTransactionStats(limits.TRANSACTION_STEPS_MAX, 1, 0.0), False, True, "seal"),
+        (EACH_STEP, OpenTransactionStats(1, 1, 0.0, "open"), False, True, "more"),
+        (EACH_STEP, OpenTransactionStats(1, 1, 0.0, "open"), True, False, "wait"),
+        (EACH_STEP, OpenTransactionStats(limits.TRANSACTION_STEPS_MAX, 1, 0.0, "open"), False, True, "wait"),
+        (EACH_STEP, OpenTransactionStats(1, 1, 0.0, "commit"), False, True, "more"),
+        (EACH_STEP, OpenTransactionStats(1, 1, 0.0, "commit"), True, True, "seal"),
+        (EACH_STEP, OpenTransactionStats(1, 1, 0.0, "abort"), False, True, "discard"),
     ],
 )
 def test_when_a_transaction_takes_more(
-    mode: StepMode, opened: OpenTransaction, *, exhausted: bool, goes_on: bool, verdict: Verdict
+    mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, goes_on: bool, verdict: Verdict
 ) -> None:
     """By rows, by time, by the wish of a client, and never beyond the bound of steps."""
-    assert weigh(mode, opened, exhausted=exhausted, goes_on=goes_on) == verdict
+    assert decide(mode, opened, exhausted=exhausted, goes_on=goes_on) == verdict
 
 
 def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
@@ -124,7 +123,7 @@ def test_what_waits_is_dropped_where_a_peer_has_committed_it() -> None:
     """Rows that were kept for one transaction never count for another."""
     peer_goes_on(World())
     broken = Broken(
-        "what was fed of one stands for another", Feeding.fed, "list(steps[: len(ours)]) == ours", "True"
+        "what was fed of one stands for another", Replayer.fed, "list(steps[: len(ours)]) == ours", "True"
     )
     assert_caught(broken, lambda: peer_goes_on(World()))
 
@@ -169,7 +168,7 @@ def test_a_pipeline_that_goes_on_tells_of_what_is_open(tmp_path: Path) -> None:
 class FirstOnly(InboxWatch):
     """Gives no more than the first that waits, as some looks do of very many."""
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
         return super().look(suspects, goes_on=goes_on)[:1]
 
 
@@ -204,7 +203,7 @@ def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
 
     monkeypatch.setattr(OpenSteps, "paths", counted)
     pipeline = Pipeline(
-        "main", world.key_value, world.objects, BUCKETS, InProcess(), beside=at_once, mode=EACH_STEP
+        "main", world.key_value, world.objects, BUCKETS, InProcess(), beside=run_inline, mode=EACH_STEP
     )
     waiting = [Input(INBOX, info.path, info.size_bytes) for info in world.objects.list("inbox/")]
     assert pipeline.run([waiting[:5], waiting[5:]]).transactions == [0, 1]
@@ -217,12 +216,12 @@ def test_the_delay_of_a_transaction_does_not_begin_anew_with_each_process(
     """Else one whose processes are ended again and again before it is over would never be sealed."""
 
     def check() -> None:
-        world, mode = World(), StepMode(100, 60.0)
+        world, mode = World(), CommitPolicy(100, 60.0)
         world.arrive(0)
         assert world.take(world.pipeline(mode)).waits == 0
         later = datetime.now(UTC) + timedelta(seconds=61)
         with monkeypatch.context() as patch:
-            patch.setattr(feeding, "now", lambda: later)
+            patch.setattr(replay, "now", lambda: later)
             assert world.take(world.pipeline(mode)).transactions == [0]
 
     check()

@@ -17,17 +17,16 @@ from tests.pipeline.spans import a_line, a_span
 from tests.torn import lake_of_files, tear
 from tracelake import Lake, StorageError, UnreadInputsError, limits
 from tracelake._errors import TracelakeError
-from tracelake.journal.model import Suspect
-from tracelake.journal.suspects import Suspects, on_unread
+from tracelake.journal.model import QuarantinedInput
+from tracelake.journal.quarantine import QuarantineStore, on_unread
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline import unread
-from tracelake.pipeline.kafka.cluster import Cluster
+from tracelake.pipeline import input_failures
+from tracelake.pipeline.input_failures import UnreadableSince, note_unreadable
+from tracelake.pipeline.input_queue import InputQueue
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.sources import files
-from tracelake.pipeline.sources.kafka import KafkaSource
-from tracelake.pipeline.taking import Taking
-from tracelake.pipeline.unread import Waited, waited_again
-from tracelake.tasks import pauses
+from tracelake.pipeline.sources.kafka import Cluster, KafkaSource
+from tracelake.tasks import backoff
 from tracelake.tasks.runners import InProcess
 
 
@@ -49,7 +48,7 @@ class Clock:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_s = 1e9
-        patch.setattr(unread, "now", self)
+        patch.setattr(input_failures, "now", self)
 
     def __call__(self) -> Clock:
         return self
@@ -216,8 +215,10 @@ def test_what_is_offered_and_cannot_be_measured_is_set_aside(
 ) -> None:
     """A file on a disk that fails is not asked for at each run for ever: after a stated time it is set aside."""
     path = str(tmp_path / "a")
-    offered = Suspect("files", path, 9, "0" * 64, 0, "of several", 1, "2026-01-01T00:00:00", "offered", 1)
-    Suspects(lake._opened.key_value, "main").change(offered, lambda _: offered)
+    offered = QuarantinedInput(
+        "files", path, 9, "0" * 64, 0, "of several", 1, "2026-01-01T00:00:00", "offered", 1
+    )
+    QuarantineStore(lake._opened.key_value, "main").change(offered, lambda _: offered)
 
     def fails(_: object) -> int:
         raise OSError(errno.EIO, "the disk fails")
@@ -236,7 +237,7 @@ def test_what_is_offered_and_cannot_be_measured_is_set_aside(
 def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
     """Nothing waits for what they said, and the next try leaves a whole one."""
     with lake_of_files(tmp_path) as lake:
-        notes = unread.Unread(lake._opened.key_value, "main")
+        notes = input_failures.UnreadableInputs(lake._opened.key_value, "main")
         notes.again(3, "0")
         tear(tmp_path, "waited_s")
         assert not notes.stands(3)
@@ -252,7 +253,7 @@ def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(
     lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is left of it may still be there: so the rest is not given up, nor is it asked for at each run."""
-    monkeypatch.setattr(pauses, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no pause is ever over
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no pause is ever over
     pipeline = lake.pipeline(watch=[URL], runner=InProcess())
     pipeline.run_once()
     place.values += [a_line(a_span(number, number)) for number in range(3, 9)]
@@ -275,27 +276,32 @@ def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(
 
 def test_how_long_something_was_asked_for() -> None:
     """Time counts from try to try, each up to a bound; another transaction begins anew, and no clock goes back."""
-    first = waited_again(None, 3, 100.0)
+    first = note_unreadable(None, 3, 100.0)
     assert first.waited_s == 0
-    assert waited_again(first, 3, 130.0) == Waited(3, 130.0, 30.0, 2)
-    assert waited_again(first, 3, 1e6).waited_s == limits.UNREAD_TRY_COUNTS_MAX_S
-    assert waited_again(first, 3, 90.0) == Waited(3, 90.0, 0.0, 2)
-    assert waited_again(Waited(3, 100.0, 500.0), 4, 130.0) == Waited(4, 130.0)
-    assert waited_again(Waited(3, 100.0, 500.0, 9), 3, 130.0) == Waited(3, 130.0, 530.0, 10)
+    assert note_unreadable(first, 3, 130.0) == UnreadableSince(3, 130.0, 30.0, 2)
+    assert note_unreadable(first, 3, 1e6).waited_s == limits.UNREAD_TRY_COUNTS_MAX_S
+    assert note_unreadable(first, 3, 90.0) == UnreadableSince(3, 90.0, 0.0, 2)
+    assert note_unreadable(UnreadableSince(3, 100.0, 500.0), 4, 130.0) == UnreadableSince(4, 130.0)
+    assert note_unreadable(UnreadableSince(3, 100.0, 500.0, 9), 3, 130.0) == UnreadableSince(
+        3, 130.0, 530.0, 10
+    )
 
 
 RULES = (
     Broken(
         "a stop of the pipeline counts for little",
-        waited_again,
+        note_unreadable,
         "min(max(0.0, now_s - standing.last_s), UNREAD_TRY_COUNTS_MAX_S)",
         "max(0.0, now_s - standing.last_s)",
     ),
     Broken(
-        "no clock goes back", waited_again, "max(0.0, now_s - standing.last_s)", "(now_s - standing.last_s)"
+        "no clock goes back",
+        note_unreadable,
+        "max(0.0, now_s - standing.last_s)",
+        "(now_s - standing.last_s)",
     ),
-    Broken("another transaction begins anew", waited_again, " or standing.transaction != t", ""),
-    Broken("what was waited counts", waited_again, "standing.waited_s + since_s", "since_s"),
+    Broken("another transaction begins anew", note_unreadable, " or standing.transaction != t", ""),
+    Broken("what was waited counts", note_unreadable, "standing.waited_s + since_s", "since_s"),
 )
 
 
@@ -347,8 +353,8 @@ def test_a_cluster_that_is_asked_again_and_again_is_noticed(
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("it is waited for", Taking._waited, ">= UNREAD_INPUT_MAX_S", ">= 0"),
-        Broken("not for ever", Taking._waited, ">= UNREAD_INPUT_MAX_S", "< 0"),
+        Broken("it is waited for", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", ">= 0"),
+        Broken("not for ever", InputQueue._waited, ">= UNREAD_INPUT_MAX_S", "< 0"),
         Broken("it is set aside then", on_unread, 'state="set aside"', 'state="offered"'),
         Broken("with the reason", on_unread, "reason=reason", "reason=standing.reason"),
     ],

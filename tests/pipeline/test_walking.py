@@ -13,8 +13,8 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
 from tracelake import LimitError, UnreadInputsError
-from tracelake.pipeline.sources import walking
-from tracelake.pipeline.sources.walking import _Walk, walk
+from tracelake.pipeline.sources import files as walking
+from tracelake.pipeline.sources.files import _Glob, walk
 from tracelake.tasks.runners import InProcess
 
 
@@ -158,19 +158,19 @@ def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("once each", _Walk._enter, "if (real, at) in self._been:", "if False:"), links_without_end),
+        (Broken("once each", _Glob._enter, "if (real, at) in self._been:", "if False:"), links_without_end),
         (
             Broken(
-                "links last", _Walk._meet, "(self._linked if is_link else self._folders)", "self._folders"
+                "links last", _Glob._meet, "(self._linked if is_link else self._folders)", "self._folders"
             ),
             bounded,
         ),
-        (Broken("so many links", _Walk._follow, "self._links == WALK_LINKS_MAX", "False"), bounded),
+        (Broken("so many links", _Glob._follow, "self._links == WALK_LINKS_MAX", "False"), bounded),
         (
-            Broken("a link hides nothing", _Walk._is, "except OSError", "except RuntimeError"),
+            Broken("a link hides nothing", _Glob._is, "except OSError", "except RuntimeError"),
             links_that_lead_nowhere,
         ),
-        (Broken("so many entries", _Walk._listed, "self._entries > WALK_ENTRIES_MAX", "False"), bounded),
+        (Broken("so many entries", _Glob._listed, "self._entries > WALK_ENTRIES_MAX", "False"), bounded),
     ],
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )

@@ -14,10 +14,10 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import IngestReport, Lake
-from tracelake.otlp import whole
+from tracelake.otlp import input_file
 from tracelake.otlp.framing import write_segment
-from tracelake.pipeline import inputs
-from tracelake.pipeline.decode import ReadTask
+from tracelake.pipeline import decode_task
+from tracelake.pipeline.decode_task import ReadTask
 from tracelake.tasks.runners import InProcess
 
 LINES = b"\n".join(a_line(a_span(number, 0)) for number in range(12))
@@ -27,8 +27,8 @@ OTHER = LINES.replace(b"work", b"play")
 @pytest.fixture(name="lake")
 def fixture_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """Return a new lake, in which small inputs are read by four tasks."""
-    monkeypatch.setattr(inputs, "STRIPE_INPUT_BYTES", len(LINES) // 4)
-    monkeypatch.setattr(inputs, "STRIPES_MAX", 4)
+    monkeypatch.setattr(decode_task, "STRIPE_INPUT_BYTES", len(LINES) // 4)
+    monkeypatch.setattr(decode_task, "STRIPES_MAX", 4)
     with tracelake.init(tmp_path / "lake") as opened:
         yield opened
 
@@ -120,7 +120,7 @@ def failing_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> li
                 raise OSError(errno.EMFILE, "Too many open files")
         return real(name, flags, *more, **named)
 
-    monkeypatch.setattr("tracelake.otlp.whole.os.open", opens)
+    monkeypatch.setattr("tracelake.otlp.input_file.os.open", opens)
     return opened
 
 
@@ -144,7 +144,7 @@ def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
 ) -> None:
     """What was acknowledged stays, loudly; what is beside it goes in at once, and the next run takes it."""
     big = write_segment([("json", line) for line in LINES.split(b"\n")])
-    monkeypatch.setattr(inputs, "STRIPE_INPUT_BYTES", len(big) // 4)
+    monkeypatch.setattr(decode_task, "STRIPE_INPUT_BYTES", len(big) // 4)
     lake.objects.put("inbox/1.segment", big)
     lake.objects.put("inbox/2.segment", write_segment([("json", a_line(a_span(100, 0)))]))
     failing_open(monkeypatch, tmp_path / "lake" / "inbox" / "1.segment", 1)
@@ -170,15 +170,15 @@ def test_a_disk_that_fails_in_the_middle_of_a_file(
     path.parent.mkdir()
     path.write_bytes(LINES)
     os.utime(path, (1, 1))
-    read, failures = whole.InputFile.read, [OSError(errno.EIO, "Input/output error")]
+    read, failures = input_file.InputFile.read, [OSError(errno.EIO, "Input/output error")]
 
-    def failing_read(self: whole.InputFile, size_bytes: int) -> bytes:
+    def failing_read(self: input_file.InputFile, size_bytes: int) -> bytes:
         block = read(self, min(size_bytes, 1000))
         if len(block) == 1000 and failures:
             raise failures.pop()
         return block
 
-    monkeypatch.setattr(whole.InputFile, "read", failing_read)
+    monkeypatch.setattr(input_file.InputFile, "read", failing_read)
     pipeline = lake.pipeline(watch=[str(path)], runner=InProcess())
     with pytest.raises(tracelake.StorageError, match="cannot be read: Input/output error"):
         pipeline.run_once()

@@ -17,7 +17,7 @@ from tests.pipeline.spans import a_line, a_span
 from tests.storage.servers.postgres import PostgresServer
 from tests.storage.servers.s3 import S3Server
 from tracelake import DamageError, LakeExistsError, LakeNotFoundError, StorageError, UsageError
-from tracelake.lake.location import LAKES, make_lake
+from tracelake.lake.location import LAKES, create_lake
 from tracelake.storage import KeyValueStore, ObjectStore, open_key_value, open_objects
 from tracelake.tasks.runners import InProcess
 from tracelake.tasks.spark import Spark
@@ -142,7 +142,7 @@ def test_init_that_was_killed_is_repeated(
                 patch.setattr("tracelake.lake.location.open_objects", crashing_objects)
                 patch.setattr("tracelake.lake.location.open_key_value", crashing_key_value)
                 try:
-                    make_lake(url, None, 8)
+                    create_lake(url, None, 8)
                 except Crashed:
                     killed += 1
                 else:

@@ -10,10 +10,16 @@ from tests.patience import wait_until
 from tests.torn import lake_of_files, tear
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.replicas import heartbeat as heartbeats
-from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting
-from tracelake.replicas.heartbeat import PARTITION, Heartbeat, replicas
+from tracelake.replicas import replica as heartbeats
 from tracelake.replicas.protocol import status
+from tracelake.replicas.replica import (
+    PARTITION,
+    BacklogEntry,
+    BatchCounts,
+    Heartbeat,
+    ReplicaProgress,
+    replicas,
+)
 from tracelake.storage import MemoryKeyValueStore
 from tracelake.storage.ports import Expected, Indeterminate, Outcome
 
@@ -43,7 +49,7 @@ def test_the_record_says_what_the_account_says() -> None:
     """Frontier, what waits, what was won and dropped, and the last error."""
     store, tally = MemoryKeyValueStore(), BatchCounts()
     own = ReplicaProgress("a", tally, tables=2)
-    own.look(3, [Waiting("inbox/1", 10, 5.0), Waiting("inbox/2", 20, 6.0)])
+    own.look(3, [BacklogEntry("inbox/1", 10, 5.0), BacklogEntry("inbox/2", 20, 6.0)])
     own.reach(None, 0, 1, "reading new input")
     tally.won, tally.rows_dropped = 1, 7
     own.committed(4)

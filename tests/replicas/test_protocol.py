@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tracelake.limits import REPLICA_GONE_S, REPLICA_STUCK_S
-from tracelake.replicas.model import Replica
 from tracelake.replicas.protocol import (
     Advance,
+    Replica,
     batches_of_peers,
     oldest_age_s,
     on_failure,

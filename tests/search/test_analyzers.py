@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake.cli.options import TEXTS
-from tracelake.search import analyzers, cutting, prepared
+from tracelake.search import analyzers, query_compiler, tokenization
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, NAMES, WHITESPACE, Analyzer
 from tracelake.search.highlight import highlight
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
 
 LETTERS: Final = "東京都大の"
 LATIN: Final = ("refund", "order", "gpt", "x7")
@@ -251,12 +251,12 @@ def test_each_analyzer_has_a_fingerprint_and_a_name_of_its_own() -> None:
     assert len({each.fingerprint for each in ANALYZERS.values()}) == len(NAMES) == 3
     assert all(analyzers.of_fingerprint(each.fingerprint) is each for each in ANALYZERS.values())
     assert TEXTS.split("|") == list(NAMES)
-    assert list(cutting.pairs("東京 x")) == ["東京", "京", "x"]
+    assert list(tokenization.pairs("東京 x")) == ["東京", "京", "x"]
 
 
 BROKEN: Final = [
     (
-        Broken("each letter begins a word", cutting._paired, "yield run[-1]", "pass"),
+        Broken("each letter begins a word", tokenization._paired, "yield run[-1]", "pass"),
         CJK,
         lambda searcher: check_runs(searcher, "都"),
     ),
@@ -278,7 +278,7 @@ BROKEN: Final = [
     (
         Broken(
             "words have no brackets at their ends",
-            cutting.between_spaces,
+            tokenization.between_spaces,
             "_BETWEEN_SPACES",
             r're.compile(r"\S+")',
         ),
@@ -286,12 +286,12 @@ BROKEN: Final = [
         lambda searcher: check_whole(searcher, "order_id"),
     ),
     (
-        Broken("parts between punctuation", cutting.parts_of_words, "not word.isalnum()", "word == ''"),
+        Broken("parts between punctuation", tokenization.parts_of_words, "not word.isalnum()", "word == ''"),
         WHITESPACE,
         lambda searcher: check_parts(searcher, "orders"),
     ),
     (
-        Broken("parts between capitals", cutting.parts_of_words, "identifiers(texts)", "{}"),
+        Broken("parts between capitals", tokenization.parts_of_words, "identifiers(texts)", "{}"),
         WHITESPACE,
         lambda searcher: check_parts(searcher, "policy"),
     ),
@@ -308,7 +308,7 @@ def test_a_broken_rule_is_caught(
 ) -> None:
     """Each rule of cutting, broken while texts are indexed and looked for."""
     texts = CJK_TEXTS if analyzer is CJK else SPACED_TEXTS
-    cutting._parts_of_short.cache_clear()
-    prepared._prepared.cache_clear()
+    tokenization._parts_of_short_name.cache_clear()
+    query_compiler._prepared.cache_clear()
     monkeypatch.setitem(vars(analyzer), "wording", dataclasses.replace(analyzer).wording)
     assert_caught(broken, lambda: check(searcher_of(analyzer, texts, tmp_path)))

@@ -14,13 +14,13 @@ from tests.broken import Broken, assert_caught
 from tests.patience import wait_until
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.limits import PART_COPY_IDLE_MIN_S
-from tracelake.search import cache
+from tracelake.search import part_cache as cache
 from tracelake.search.build import build_part
-from tracelake.search.cache import PartCache
 from tracelake.search.model import Manifest, PartRef
-from tracelake.search.opening import OpenIndex
+from tracelake.search.open_index import OpenIndex
 from tracelake.search.pack import Header
-from tracelake.search.query import Searcher
+from tracelake.search.part_cache import PartCache
+from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()

@@ -12,13 +12,13 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tests.search.embedders import HERE
 from tracelake._errors import LimitError, StorageError
-from tracelake.doctor.index import check_index
+from tracelake.doctor.doctor import check_index
 from tracelake.limits import INDEX_MAPS_KEPT_FREE
 from tracelake.results import IndexInfo
-from tracelake.search import ceiling
-from tracelake.search.embedder import load
+from tracelake.search import part_cache
 from tracelake.search.model import Manifest
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
+from tracelake.search.vectors import load
 from tracelake.storage.memory import MemoryObjectStore
 
 
@@ -26,11 +26,11 @@ from tracelake.storage.memory import MemoryObjectStore
 def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the file that says how many maps a process may have: so many that three parts can be opened."""
     path = tmp_path / "max_map_count"
-    path.write_text(f"{INDEX_MAPS_KEPT_FREE + 3 * ceiling.MAPS_PER_PART}\n")
-    monkeypatch.setattr(ceiling, "_ALLOWED", path)
+    path.write_text(f"{INDEX_MAPS_KEPT_FREE + 3 * part_cache.MAPS_PER_PART}\n")
+    monkeypatch.setattr(part_cache, "_ALLOWED", path)
     # What other tests have mapped in this process is not to count.
     (tmp_path / "used").touch()
-    monkeypatch.setattr(ceiling, "_USED", tmp_path / "used")
+    monkeypatch.setattr(part_cache, "_USED", tmp_path / "used")
     return path
 
 
@@ -45,14 +45,14 @@ def test_one_part_too_many_is_refused_before_anything_is_fetched(
 ) -> None:
     """The error says how many there are and may be, and what to do; a machine that allows more opens them."""
     objects, manifest = four
-    assert ceiling.ceiling() == 3
+    assert part_cache.ceiling() == 3
     with pytest.raises(
         LimitError, match=r"has 4 parts, and this machine can open 3 .*Nothing is damaged: .*rebuild"
     ):
         Searcher(objects, manifest, tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
     allowed.write_text("65530")
-    assert ceiling.ceiling() == 10_588
+    assert part_cache.ceiling() == 10_588
     assert len(Searcher(objects, manifest, tmp_path / "cache").search("*", 10)) == 4
 
 
@@ -61,18 +61,18 @@ def test_what_the_process_has_open_counts(
 ) -> None:
     """Maps of other searchers take from what is allowed, beyond those that are kept free."""
     used = tmp_path / "maps"
-    monkeypatch.setattr(ceiling, "_USED", used)
+    monkeypatch.setattr(part_cache, "_USED", used)
     used.write_bytes(b"a map\n" * INDEX_MAPS_KEPT_FREE)
-    ceiling.check_ceiling(3, 3)
+    part_cache.check_ceiling(3, 3)
     used.write_bytes(b"a map\n" * (INDEX_MAPS_KEPT_FREE + 1))
     with pytest.raises(LimitError):
-        ceiling.check_ceiling(3, 3)
-    ceiling.check_ceiling(3, 2)
+        part_cache.check_ceiling(3, 3)
+    part_cache.check_ceiling(3, 2)
     allowed.write_text("none")
-    ceiling.check_ceiling(1_000_000, 1)
+    part_cache.check_ceiling(1_000_000, 1)
     used.unlink()
     allowed.unlink()
-    assert ceiling.ceiling() is None
+    assert part_cache.ceiling() is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_system_that_has_no_more_to_give_is_no_damage(
     def fail(*_: object) -> None:
         raise ValueError(f"Failed to open file for read: 'IoError {{ io_error: {said} }}'")
 
-    monkeypatch.setattr("tracelake.search.opening.open_index", fail)
+    monkeypatch.setattr("tracelake.search.open_index.open_index", fail)
     with pytest.raises(LimitError, match="Nothing is damaged"):
         Searcher(*four, tmp_path)
 
@@ -95,7 +95,7 @@ def check_blocks_count(allowed: Path, folder: Path) -> None:
     """Vectors are one map more for each part: words are found where these are too many, and then all is found."""
     settings = load(f"{HERE}:bag_of_words")[1]
     objects, manifest = index_of([table([span(n, input="refund")]) for n in range(4)], vectors=settings)
-    needed = 4 * (ceiling.MAPS_PER_PART + 1)
+    needed = 4 * (part_cache.MAPS_PER_PART + 1)
     allowed.write_text(f"{INDEX_MAPS_KEPT_FREE + needed - 1}")
     searcher = Searcher(objects, manifest, folder / "cache")
     assert len(searcher.search("refund", 10)) == 4
@@ -116,9 +116,9 @@ def test_vectors_count(allowed: Path, tmp_path: Path) -> None:
     "broken",
     [
         Broken(
-            "all maps of a part", ceiling.check_blocks, "(MAPS_PER_PART + MAPS_PER_BLOCK)", "MAPS_PER_PART"
+            "all maps of a part", part_cache.check_blocks, "(MAPS_PER_PART + MAPS_PER_BLOCK)", "MAPS_PER_PART"
         ),
-        Broken("blocks are counted", ceiling.check_blocks, "blocks * (", "0 * ("),
+        Broken("blocks are counted", part_cache.check_blocks, "blocks * (", "0 * ("),
     ],
     ids=lambda broken: broken.rule,
 )
@@ -132,12 +132,12 @@ def test_new_blocks_take_from_what_is_free(
 ) -> None:
     """Those that are mapped already are among what the process has."""
     used = tmp_path / "maps"
-    monkeypatch.setattr(ceiling, "_USED", used)
+    monkeypatch.setattr(part_cache, "_USED", used)
     used.write_bytes(b"a map\n" * (INDEX_MAPS_KEPT_FREE + 17))
     allowed.write_text(f"{INDEX_MAPS_KEPT_FREE + 18}")
-    ceiling.check_blocks(2, 1)
+    part_cache.check_blocks(2, 1)
     with pytest.raises(LimitError):
-        ceiling.check_blocks(2, 2)
+        part_cache.check_blocks(2, 2)
 
 
 @pytest.mark.parametrize(

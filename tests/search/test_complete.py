@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
-from tracelake.search import complete
-from tracelake.search.complete import _Terms
-from tracelake.search.narrowing import escaped
-from tracelake.search.query import Searcher
+from tracelake.search import facets
+from tracelake.search.facets import _Terms
+from tracelake.search.query_parser import escaped
+from tracelake.search.searcher import Searcher
 
 ROWS = (
     span(0, service="Shop", attributes=[("http.status_code", "500"), ('a "b', "GET /cart")]),
@@ -115,12 +115,12 @@ def test_what_is_offered_is_a_query_whatever_the_values_are(odd: Searcher) -> No
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("what is typed has backslashes", complete.completions, "plain(word if", "str(word if"),
-        Broken("so have paths", complete.completions, "name_of(field)", "field.replace('\"', '')"),
-        Broken("no longer than a query", complete.completions, "if len(each) <= limits.QUERY_MAX_CHARS", ""),
+        Broken("what is typed has backslashes", facets.completions, "plain(word if", "str(word if"),
+        Broken("so have paths", facets.completions, "name_of(field)", "field.replace('\"', '')"),
+        Broken("no longer than a query", facets.completions, "if len(each) <= limits.QUERY_MAX_CHARS", ""),
         Broken(
             "letters as in the index",
-            complete.completions,
+            facets.completions,
             "path, lowered(beginning)",
             "path, beginning.lower()",
         ),

@@ -8,8 +8,8 @@ import pytest
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
-from tracelake.search.analyzers import ANALYZERS, named
-from tracelake.search.query import Searcher
+from tracelake.search.analyzers import ANALYZERS, analyzer_named
+from tracelake.search.searcher import Searcher
 
 LONG = "a1" * 50
 CHINESE = "\u6771\u4eac\u90fd\u306e\u5929\u6c17" * 6
@@ -38,7 +38,7 @@ def check_every_position(searcher: Searcher, dropped: str) -> None:
 @pytest.fixture(params=sorted(ANALYZERS))
 def searcher(request: pytest.FixtureRequest, tmp_path: Path) -> Searcher:
     """An index of each analyzer."""
-    objects, manifest = index_of([table(ROWS)], analyzer=named(request.param))
+    objects, manifest = index_of([table(ROWS)], analyzer=analyzer_named(request.param))
     return Searcher(objects, manifest, tmp_path)
 
 
@@ -59,7 +59,7 @@ def test_a_long_run_of_chinese_is_refused_or_found(tmp_path: Path) -> None:
     """`cjk` holds it in pairs of letters; the other analyzers cannot hold it."""
     rows = [span(0, name="deploy"), span(1, name=f"deploy {CHINESE}")]
     for name in sorted(ANALYZERS):
-        objects, manifest = index_of([table(rows)], analyzer=named(name))
+        objects, manifest = index_of([table(rows)], analyzer=analyzer_named(name))
         searcher = Searcher(objects, manifest, tmp_path / name)
         if name == "cjk":
             assert searcher.count(f"deploy {CHINESE}").total == 1

@@ -15,15 +15,13 @@ from tests.search.build_inputs import BUILD, INDEX, finalize_build, span, table
 from tracelake import limits
 from tracelake._errors import DamageError, EmbeddingError, QueryError, UsageError
 from tracelake.search.build import build_part
-from tracelake.search.embedder import call, load, load_for, wanted_vectors
-from tracelake.search.embedding import FunctionSource, meant_texts, vector_in
 from tracelake.search.finalize import read_parts
-from tracelake.search.grammar import Refused, parse
-from tracelake.search.meaning import meant
 from tracelake.search.model import Manifest, Receipt
 from tracelake.search.protocol import choose
-from tracelake.search.query import Searcher
-from tracelake.search.vectors import PartVectors, VectorSettings
+from tracelake.search.query_parser import QuerySyntaxError, parse, split_semantic
+from tracelake.search.searcher import Searcher
+from tracelake.search.vector_index import FunctionSource, meant_texts, vector_in
+from tracelake.search.vectors import PartVectors, VectorSettings, call, load, load_embedder, requested_vectors
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -101,7 +99,7 @@ def test_equal_texts_are_asked_for_once() -> None:
 
 def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """One call of it takes its time, and there is no other."""
-    monkeypatch.setattr("tracelake.search.embedder.EMBEDDING_CALL_MAX_S", 0.1)
+    monkeypatch.setattr("tracelake.search.vectors.EMBEDDING_CALL_MAX_S", 0.1)
     monkeypatch.setattr(limits, "EMBEDDING_FAILED_MAX_S", 0.05)
     function = load(f"{embedders.HERE}:hanging")[0]
     source = FunctionSource(function)
@@ -176,7 +174,7 @@ def test_another_version_of_the_function_is_refused_by_both_names() -> None:
     """Its vectors do not compare with those of before, so no part has them and no search is made of them."""
     before = VectorSettings(source=f"{embedders.HERE}:bag_of_words", dimensions=32, version="0")
     with pytest.raises(UsageError, match=r"cosine, version 0\), and here .*version 1\).*rebuild --vectors"):
-        load_for(before)
+        load_embedder(before)
     _, receipt, _ = built(before, [span(0, input="a")])
     assert receipt.vectors == PartVectors(fingerprint=before.fingerprint, vectors=0, failed=1)
 
@@ -196,7 +194,7 @@ def test_another_version_of_the_function_is_refused_by_both_names() -> None:
 def test_settings_that_cannot_be_are_refused(arguments: tuple[Any, Any, Any], problem: str) -> None:
     """In a sentence, before anything is built."""
     with pytest.raises(UsageError, match=problem):
-        wanted_vectors(*arguments)
+        requested_vectors(*arguments)
 
 
 def test_every_setting_is_in_the_fingerprint() -> None:
@@ -245,7 +243,7 @@ def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:
     """Of the wrong length, of no numbers, of zeros: no vector, counted; the numbers are no words of the text."""
     given = ["[1,0,77123]", "[1,0]", "[0,0,0]", "[NaN,1,1]", "words", base64.b64encode(bytes(12)).decode()]
     rows = [span(n, attributes=[("v", value), ("k", "common")]) for n, value in enumerate(given)]
-    known = wanted_vectors("attributes.v", 3, "dot")
+    known = requested_vectors("attributes.v", 3, "dot")
     assert known is not None
     objects, receipt, manifest = built(known, [*rows, span(9, input="common")])
     assert receipt.vectors == PartVectors(fingerprint=known.fingerprint, vectors=1, failed=5)
@@ -269,7 +267,7 @@ def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:
 )
 def test_what_of_a_query_is_meant(query: str, text: str, conditions: str) -> None:
     """Words and phrases without a field beside each other; all else is a condition."""
-    parts = meant(parse(query))
+    parts = split_semantic(parse(query))
     assert parts.text == text
     assert (conditions in repr(parts.condition)) if conditions else parts.condition is None
 
@@ -277,8 +275,8 @@ def test_what_of_a_query_is_meant(query: str, text: str, conditions: str) -> Non
 def test_only_one_thing_is_compared_with() -> None:
     """Words and a span, or two spans, are refused at their place."""
     for query in ("words like:a-b", "like:a like:b"):
-        with pytest.raises(Refused, match="not with both"):
-            meant(parse(query))
+        with pytest.raises(QuerySyntaxError, match="not with both"):
+            split_semantic(parse(query))
 
 
 def receipts_of_twins() -> list[Receipt]:

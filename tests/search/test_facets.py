@@ -10,10 +10,10 @@ import tantivy
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake.limits import FACET_VALUES_MAX
-from tracelake.search import fields
+from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.facets import RawFacet, _counted, _facet, _with_total, count
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
 
 DAY_NS = timedelta(days=1) // timedelta(microseconds=1) * 1000
 VALUES = FACET_VALUES_MAX + 5
@@ -70,8 +70,8 @@ def test_spans_without_a_value_count_in_the_total(tmp_path: Path) -> None:
 def test_facets_of_very_many_values_are_counted_one_by_one() -> None:
     """tantivy refuses more than 65,000 values in one pass, of all facets together: none of them is lost for that."""
     values = 65_500
-    index = tantivy.Index(fields.schema())
-    fields.register_tokenizers(index, ENGLISH.tokenizer())
+    index = tantivy.Index(analyzers.schema())
+    analyzers.register_tokenizers(index, ENGLISH.tokenizer())
     writer = index.writer(num_threads=1)
     for number in range(values):
         document = tantivy.Document()

@@ -17,9 +17,9 @@ from tracelake.search.analyzers import ENGLISH, WHITESPACE
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize, read_manifest, read_parts
 from tracelake.search.model import Manifest, manifest_path, part_path
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
-from tracelake.storage.files import FileObjectStore
+from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 

@@ -17,10 +17,19 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
-from tracelake.search import grammar, prepared
-from tracelake.search.grammar import AllOf, AnyOf, Not, Refused, Text, ValueRange, _Parser, parse
-from tracelake.search.query import Searcher
-from tracelake.search.syntax import texts_wanted
+from tracelake.search import query_compiler, query_parser
+from tracelake.search.query_compiler import texts_wanted
+from tracelake.search.query_parser import (
+    AllOf,
+    AnyOf,
+    Not,
+    QuerySyntaxError,
+    Text,
+    ValueRange,
+    _Parser,
+    parse,
+)
+from tracelake.search.searcher import Searcher
 
 WORDS: Final = ("alpha", "beta", "gamma")
 NOW_NS: Final = 1_767_225_600_000_000_000
@@ -476,7 +485,7 @@ def test_has_takes_a_path_as_a_field_is_written() -> None:
 )
 def test_a_comparison_that_is_taken_apart_by_spaces_is_told(query: str, place: int) -> None:
     """It would be words, and signs that count for nothing."""
-    with pytest.raises(Refused, match="a comparison has no spaces: write ") as caught:
+    with pytest.raises(QuerySyntaxError, match="a comparison has no spaces: write ") as caught:
         parse(query)
     assert caught.value.place == place
 
@@ -493,8 +502,11 @@ def test_words_beside_signs_are_words(query: str) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("texts have no order", grammar._word, "else _has_order(field)", "else True"), check_dots),
-        (Broken("its beginning", grammar.text_of, "_text(node.field", "Text(node.field"), check_dots),
+        (
+            Broken("texts have no order", query_parser._word, "else _has_order(field)", "else True"),
+            check_dots,
+        ),
+        (Broken("its beginning", query_parser.text_of, "_text(node.field", "Text(node.field"), check_dots),
         (Broken("has: a quoted path", _Parser._value, 'field == "has"', "False"), check_paths),
         (Broken("has: the beginning of one", _Parser._value, "bool(path.group(2))", "False"), check_paths),
     ],
@@ -502,6 +514,6 @@ def test_words_beside_signs_are_words(query: str) -> None:
 )
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
     """Each rule of the grammar above is noticed where it is broken."""
-    prepared._prepared.cache_clear()
+    query_compiler._prepared.cache_clear()
     assert_caught(broken, check)
-    prepared._prepared.cache_clear()
+    query_compiler._prepared.cache_clear()

@@ -12,9 +12,9 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.search.worded import check_large, check_words, few_at_a_time
-from tracelake.search import analyzers, cutting, wording
+from tracelake.search import analyzers, tokenization
 from tracelake.search.analyzers import ANALYZERS
-from tracelake.search.wording import Wording
+from tracelake.search.tokenization import BatchTokenizer
 
 AT_ONCE: Final = 100
 NAMES: Final = [f"a{n}Bc" for n in range(120)]
@@ -32,8 +32,8 @@ def check_large_row(name: str) -> None:
     """A large row is as a small one, and little of it is in Arrow at a time, and few of its parts are in Python."""
     held_at_once: list[int] = []
 
-    class Counting(Wording):
-        def _at_once(self, texts: Any, firsts: wording.Numbers) -> Any:
+    class Counting(BatchTokenizer):
+        def _at_once(self, texts: Any, firsts: tokenization.Numbers) -> Any:
             held_at_once.append(sum(map(len, texts.to_pylist())))
             return super()._at_once(texts, firsts)
 
@@ -44,7 +44,7 @@ def check_large_row(name: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(analyzers, "Wording", Counting)
-        patch.setattr(wording, "INDEX_BATCH_MAX_BYTES", 1_000)
+        patch.setattr(tokenization, "INDEX_BATCH_MAX_BYTES", 1_000)
         array = pa.array(WITH_PARTS)
         dataclasses.replace(ANALYZERS[name]).wording.texts_of_rows(array, np.array([0, len(array)]))
     check_large(ANALYZERS[name], [*WITH_PARTS])
@@ -63,47 +63,49 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
     (
         Broken(
             "a large row is made words in pieces",
-            Wording.texts_of_rows,
+            BatchTokenizer.texts_of_rows,
             "texts.nbytes > INDEX_BATCH_MAX_BYTES",
             "texts.nbytes < 0",
         ),
         lambda: check_large_row("english"),
     ),
     (
-        Broken("pieces are no larger", cutting.at_spaces, 'rfind(b" ", first, most)', 'find(b" ", most)'),
+        Broken(
+            "pieces are no larger", tokenization.at_spaces, 'rfind(b" ", first, most)', 'find(b" ", most)'
+        ),
         lambda: check_large_row("english"),
     ),
     (
-        Broken("a large chunk is by itself", cutting.at_spaces, 'text.find(b" ", most)', "len(text)"),
+        Broken("a large chunk is by itself", tokenization.at_spaces, 'text.find(b" ", most)', "len(text)"),
         lambda: check_large_row("english"),
     ),
     (
         Broken(
             "small texts of a large row are few at a time",
-            Wording._large,
+            BatchTokenizer._large,
             "_some_at_a_time(_sizes(texts))",
             "[(0, len(texts))]",
         ),
         lambda: check_large_row("english"),
     ),
     (
-        Broken("texts of a large row are no phrase", Wording._large, "if first:", "if False:"),
+        Broken("texts of a large row are no phrase", BatchTokenizer._large, "if first:", "if False:"),
         lambda: check_large_row("english"),
     ),
     (
-        Broken("parts of a large row are there once", wording._ordered, "pc.unique(", "("),
+        Broken("parts of a large row are there once", tokenization._ordered, "pc.unique(", "("),
         lambda: check_large_row("cjk"),
     ),
     (
-        Broken("few parts at a time", cutting.parts_of_long, "INDEX_CHUNKS_KEPT", "10**9"),
+        Broken("few parts at a time", tokenization.parts_of_long, "INDEX_CHUNKS_KEPT", "10**9"),
         lambda: check_large_row("whitespace"),
     ),
     (
-        Broken("few identifiers at a time", cutting.parts_of_long, "not letter.isascii()", "True"),
+        Broken("few identifiers at a time", tokenization.parts_of_long, "not letter.isascii()", "True"),
         lambda: check_large_row("whitespace"),
     ),
     (
-        Broken("identifiers have any letters", cutting.parts_of_long, "not letter.isascii()", "False"),
+        Broken("identifiers have any letters", tokenization.parts_of_long, "not letter.isascii()", "False"),
         lambda: check_words(dataclasses.replace(ANALYZERS["whitespace"]), [f"{'x' * AT_ONCE}—cD"]),
     ),
 ]

@@ -15,10 +15,10 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, span, table
 from tracelake.limits import INDEX_MARKS_KEPT
 from tracelake.search.build import build_part
-from tracelake.search.live import RowIds, write_marks
+from tracelake.search.live_docs import RowIds, write_marks
 from tracelake.search.model import Manifest, PartRef
-from tracelake.search.opening import Links, OpenIndex
-from tracelake.search.query import Searcher
+from tracelake.search.open_index import OpenIndex, SegmentDirectory
+from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()
@@ -122,7 +122,7 @@ def marked_often(index: tuple[Manifest, list[int]], folder: Path) -> None:
     opened = OpenIndex(OBJECTS, folder)
     kept: list[tuple[Searcher, int]] = []
     often, newest = range(1, 3 * INDEX_MARKS_KEPT), range(20, 20 + INDEX_MARKS_KEPT - 1)
-    with patch("tracelake.search.opening.write_marks", side_effect=write_marks) as written:
+    with patch("tracelake.search.open_index.write_marks", side_effect=write_marks) as written:
         for gone in (*often, 1, 2, 1, *newest, 1, newest[-1]):
             rows = SomeRows(ids, frozenset(ids[-gone:]), gone, counted=True)
             kept.append((Searcher(OBJECTS, manifest, opened, rows), len(ids) - gone))
@@ -136,9 +136,11 @@ def test_marks_of_a_part_that_stays_do_not_add_up(index: tuple[Manifest, list[in
     marked_often(index, tmp_path / "whole")
     for number, broken in enumerate(
         (
-            Broken("marks go", Links._drop, "newer[segment_id] > INDEX_MARKS_KEPT", "False"),
-            Broken("the newest stay", Links._drop, "reversed(list(self._marks))", "list(self._marks)"),
-            Broken("a use counts", Links._mark, "self._marks.pop((segment_id, number))", "there"),
+            Broken("marks go", SegmentDirectory._drop, "newer[segment_id] > INDEX_MARKS_KEPT", "False"),
+            Broken(
+                "the newest stay", SegmentDirectory._drop, "reversed(list(self._marks))", "list(self._marks)"
+            ),
+            Broken("a use counts", SegmentDirectory._mark, "self._marks.pop((segment_id, number))", "there"),
         )
     ):
         assert_caught(broken, lambda: marked_often(index, tmp_path / str(number)))  # noqa: B023  called at once

@@ -15,13 +15,13 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, index_of, span, table
 from tracelake import DamageError
-from tracelake.search import merging
+from tracelake.search import build
 from tracelake.search.build import merge_parts
 from tracelake.search.finalize import read_parts
-from tracelake.search.live import RowIds
+from tracelake.search.live_docs import RowIds
 from tracelake.search.model import Manifest, PartRef
 from tracelake.search.pack import _split
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -119,7 +119,7 @@ def test_parts_that_lack_a_row_are_refused() -> None:
     assert_caught(
         Broken(
             "parts have one document for each row",
-            merging._marks,
+            build._marks,
             "if not np.array_equal(left, live):",
             "if False:",
         ),
@@ -143,7 +143,7 @@ def test_parts_that_have_a_row_twice_are_refused() -> None:
     assert_caught(
         Broken(
             "the documents are those of the rows, each once",
-            merging._marks,
+            build._marks,
             "not np.array_equal(left, live)",
             "len(left) != len(live)",
         ),
@@ -184,7 +184,7 @@ def test_a_part_that_was_damaged_before_it_was_packed_is_not_passed_on() -> None
     damaged_before()
     assert_caught(
         Broken(
-            "files are those that tantivy wrote", merging._write, "not is_as_written", "None is is_as_written"
+            "files are those that tantivy wrote", build._write, "not is_as_written", "None is is_as_written"
         ),
         damaged_before,
     )
@@ -218,12 +218,12 @@ def test_a_part_whose_header_is_wrong_is_refused() -> None:
 @pytest.mark.parametrize(
     "rule",
     [
-        Broken("documents of rows that are gone stay behind", merging._marks, "return marks", "return {}"),
-        Broken("each segment counts as small", merging._write, "segment.max_doc - 1", "0"),
-        Broken("few segments are made up", merging._fillers, "range(count)", "range(0)"),
+        Broken("documents of rows that are gone stay behind", build._marks, "return marks", "return {}"),
+        Broken("each segment counts as small", build._write, "segment.max_doc - 1", "0"),
+        Broken("few segments are made up", build._fillers, "range(count)", "range(0)"),
         Broken(
             "what has nothing left is not taken",
-            merging._write,
+            build._write,
             "< segment.max_doc",
             "<= segment.max_doc",
         ),

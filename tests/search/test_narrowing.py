@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelake.search.grammar import AllOf, Text, parse
-from tracelake.search.narrowing import clause_of, narrowed, widened
+from tracelake.search.query_parser import AllOf, Text, clause_of, narrowed, parse, widened
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,17 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import DamageError
-from tracelake.search import nearest as nearest_module
-from tracelake.search.fusion import fused
-from tracelake.search.nearest import nearest, vector_of
-from tracelake.search.vector_block import FILE, BlockWriter, VectorBlock, read_block, usable
+from tracelake.search import vector_index as nearest_module
+from tracelake.search.semantic_search import fused
+from tracelake.search.vector_index import (
+    FILE,
+    BlockWriter,
+    VectorBlock,
+    nearest,
+    read_block,
+    usable,
+    vector_of,
+)
 from tracelake.search.vectors import Metric, VectorSettings
 
 Array = npt.NDArray[Any]

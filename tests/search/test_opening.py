@@ -15,12 +15,11 @@ from tracelake.limits import PART_COPY_IDLE_MIN_S
 from tracelake.scratch import delete_directory
 from tracelake.search.analyzers import WHITESPACE
 from tracelake.search.build import build_part
-from tracelake.search.cache import link
-from tracelake.search.ceiling import MAPS_PER_PART
 from tracelake.search.finalize import read_list
 from tracelake.search.model import ListRef, Manifest, PartRef
-from tracelake.search.opening import OpenIndex
-from tracelake.search.query import Searcher
+from tracelake.search.open_index import OpenIndex
+from tracelake.search.part_cache import MAPS_PER_PART, link
+from tracelake.search.searcher import Searcher
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore
 
@@ -55,7 +54,7 @@ def test_only_what_is_new_is_linked_and_mapped(
         linked.append(target.name)
         link(source, target)
 
-    monkeypatch.setattr("tracelake.search.opening.link", counted)
+    monkeypatch.setattr("tracelake.search.open_index.link", counted)
     index = OpenIndex(OBJECTS, tmp_path)
     before = Searcher(OBJECTS, manifests[9], index)
     assert len(linked) == 10 * MAPS_PER_PART
@@ -156,7 +155,7 @@ def test_lists_are_read_once(
         read.append(ref.path)
         return read_list(objects, ref)
 
-    monkeypatch.setattr("tracelake.search.opening.read_list", counted)
+    monkeypatch.setattr("tracelake.search.open_index.read_list", counted)
     index = OpenIndex(OBJECTS, tmp_path)
     for _ in range(2):
         assert found(Searcher(OBJECTS, manifests[11], index)) == 12

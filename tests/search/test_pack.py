@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from tests.altered import altered
 from tests.search.build_inputs import HookedStore, index_of, span, table
 from tracelake._errors import DamageError, UsageError
-from tracelake.search import fields
+from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartProblem
 from tracelake.search.pack import HEADER_FILE, META_FILE, SEGMENT_SUFFIXES, Header, pack, read_header, unpack
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -39,8 +39,8 @@ def flip(objects: MemoryObjectStore, path: str, place: int) -> None:
 
 def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) -> None:
     """If this fails, tantivy has changed its files: read how, before parts are packed without one of them."""
-    index = tantivy.Index(fields.schema(), path=str(tmp_path))
-    fields.register_tokenizers(index, ENGLISH.tokenizer())
+    index = tantivy.Index(analyzers.schema(), path=str(tmp_path))
+    analyzers.register_tokenizers(index, ENGLISH.tokenizer())
     writer = index.writer(heap_size=50_000_000, num_threads=1)
     document = tantivy.Document()
     document.add_bytes("id", bytes(32))
@@ -60,9 +60,9 @@ def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) 
     assert [(field["name"], field["type"]) for field in meta["schema"]] == [
         ("id", "bytes"),
         ("row", "i64"),
-        *((name, "text") for name in (*fields.KEYWORDS, *fields.LISTS)),
-        *((name, "i64") for name in fields.NUMBERS),
-        *((name, "text") for name in fields.TEXTS),
+        *((name, "text") for name in (*analyzers.KEYWORDS, *analyzers.LISTS)),
+        *((name, "i64") for name in analyzers.NUMBERS),
+        *((name, "text") for name in analyzers.TEXTS),
     ]
 
 

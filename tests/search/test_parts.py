@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
-from tracelake.search.parts import identifiers, parts_of_name
-from tracelake.search.query import Searcher
+from tracelake.search.searcher import Searcher
+from tracelake.search.tokenization import identifiers, parts_of_name
 
 _BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 

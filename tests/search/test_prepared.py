@@ -9,10 +9,10 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
-from tracelake.search import prepared as module
+from tracelake.search import query_compiler as module
 from tracelake.search.analyzers import ENGLISH, WHITESPACE
-from tracelake.search.prepared import prepared
-from tracelake.search.query import Searcher
+from tracelake.search.query_compiler import prepared
+from tracelake.search.searcher import Searcher
 
 HOUR_NS = 3_600_000_000_000
 NOW_NS = 1_700_000_000_000_000_000

@@ -17,12 +17,11 @@ from tests.search.test_live import SomeRows
 from tracelake._errors import DamageError
 from tracelake.limits import INDEX_CONTENTS_MAX_VALUES, INDEX_PRUNED_KEPT, INDEX_VALUE_MAX_CHARS
 from tracelake.search.build import build_part, merge_parts
-from tracelake.search.contents import ContentsOf, PartContents, together
 from tracelake.search.finalize import read_parts
-from tracelake.search.model import Manifest, PartRef
+from tracelake.search.model import ContentsOf, Manifest, PartContents, PartRef, together
 from tracelake.search.pruning import may_match, newest_after
-from tracelake.search.query import Searcher, Sort
 from tracelake.search.results import PartsAsked
+from tracelake.search.searcher import Searcher, Sort
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -313,7 +312,7 @@ def test_likeness_counts_words_of_all_parts_of_its_own_manifest(tmp_path: Path) 
     whole = built(objects, tables)
     asked = tables[0]["trace_id"][0].as_py(), tables[0]["span_id"][0].as_py()
     query = "like:" + "-".join(asked)
-    from tracelake.search.opening import OpenIndex  # noqa: PLC0415
+    from tracelake.search.open_index import OpenIndex  # noqa: PLC0415
 
     index = OpenIndex(objects, tmp_path)
     of_first = Searcher(objects, first, index, texts_of=lambda *_: ["rare common"])

@@ -15,8 +15,8 @@ from tracelake import limits
 from tracelake._errors import QueryError
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.highlight import _terms, highlight
-from tracelake.search.query import Searcher
-from tracelake.search.syntax import EXAMPLE, texts_wanted
+from tracelake.search.query_compiler import EXAMPLE, texts_wanted
+from tracelake.search.searcher import Searcher
 
 ROWS = (
     span(0, name="refund order", service="Shop", status="ERROR", kind="SERVER", output="it's done"),

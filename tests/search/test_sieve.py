@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tracelake._errors import QueryError
 from tracelake.limits import SIEVE_TEXTS_MAX
-from tracelake.search import fields, sieve
+from tracelake.search import analyzers, prefilter
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer, Word
-from tracelake.search.sieve import sieve_of
-from tracelake.search.syntax import parse
+from tracelake.search.prefilter import prefilter_of
+from tracelake.search.query_compiler import parse
 
 ROOTS = (
     "act",
@@ -130,13 +130,13 @@ def english_words() -> Iterator[str]:
 
 def sought(stem: str) -> str:
     """Return what is looked for of words with a stem."""
-    return sieve._of_word(Word("", stem, 0), ENGLISH)
+    return prefilter._of_word(Word("", stem, 0), ENGLISH)
 
 
 @cache
 def sought_of(beginning: str) -> str:
     """Return what is looked for of words that begin so."""
-    return "".join(sieve._of_word(word, ENGLISH) for word in ENGLISH.words_of(beginning))
+    return "".join(prefilter._of_word(word, ENGLISH) for word in ENGLISH.words_of(beginning))
 
 
 def test_a_stem_is_how_its_words_begin_but_for_its_ending() -> None:
@@ -153,8 +153,8 @@ def test_a_stem_is_how_its_words_begin_but_for_its_ending() -> None:
 
 def found_by_index(analyzer: Analyzer, text: str, query: str) -> bool:
     """Whether an index finds a text."""
-    index = tantivy.Index(fields.schema())
-    fields.register_tokenizers(index, analyzer.tokenizer())
+    index = tantivy.Index(analyzers.schema())
+    analyzers.register_tokenizers(index, analyzer.tokenizer())
     writer = index.writer(15_000_000, 1)
     words = analyzer.wording.texts_of_rows(pa.array([text]), np.array([0, 1]))[0]
     document = tantivy.Document()
@@ -206,7 +206,7 @@ def test_what_the_index_finds_passes(analyzer: Analyzer) -> None:
             is_found = found_by_index(analyzer, text, query)
         except QueryError:
             return  # whoever searches for it is told so
-        passes = sieve_of(query, None, None, analyzer)
+        passes = prefilter_of(query, None, None, analyzer)
         if passes is not None:
             assert not is_found or passes(written(text)), (text, query)
             seen[is_found] += 1
@@ -237,7 +237,7 @@ PASSES = (
 @pytest.mark.parametrize(("analyzer", "query", "passing", "other"), PASSES, ids=[each[1] for each in PASSES])
 def test_little_else_passes(analyzer: Analyzer, query: str, passing: str, other: str) -> None:
     """A sieve keeps back what cannot be found."""
-    passes = sieve_of(query, None, None, analyzer)
+    passes = prefilter_of(query, None, None, analyzer)
     assert passes is not None
     assert passes(passing.lower().encode())
     assert not passes(other.lower().encode())
@@ -254,12 +254,12 @@ def test_little_else_passes(analyzer: Analyzer, query: str, passing: str, other:
 )
 def test_where_any_span_may_be_found_there_is_no_sieve(query: str) -> None:
     """What is no query has none either: who asks it is told so."""
-    assert sieve_of(query, None, None, ENGLISH) is None
+    assert prefilter_of(query, None, None, ENGLISH) is None
 
 
 def test_service_and_workspace_are_asked_for_too() -> None:
     """They are whole values, in any case, with whatever stands in them."""
-    passes = sieve_of("*", 'Check"out', "Team A", ENGLISH)
+    passes = prefilter_of("*", 'Check"out', "Team A", ENGLISH)
     assert passes is not None
     assert passes(b'team a\ncheck"out')
     assert not passes(b"team a\ncheckout")
@@ -268,10 +268,10 @@ def test_service_and_workspace_are_asked_for_too() -> None:
 
 def check_many() -> None:
     several = [f"word{number}x" for number in range(SIEVE_TEXTS_MAX + 1)]
-    assert sieve_of(" OR ".join(several), None, None, ENGLISH) is None
-    assert sieve_of(" OR ".join(several[1:]), None, None, ENGLISH) is not None
+    assert prefilter_of(" OR ".join(several), None, None, ENGLISH) is None
+    assert prefilter_of(" OR ".join(several[1:]), None, None, ENGLISH) is not None
     for query in (" ".join(several), f'"{" ".join(several)}"'):
-        passes = sieve_of(query, None, None, ENGLISH)
+        passes = prefilter_of(query, None, None, ENGLISH)
         assert passes is not None
         assert passes(" ".join(several[:-1]).encode()), "it looks for as many as it may"
         assert not passes(" ".join(several[1:]).encode())
@@ -284,7 +284,7 @@ def test_a_sieve_looks_for_so_many_texts() -> None:
 
 def check_control() -> None:
     """In terms of attributes white space is another character, and that one a third: neither is sought."""
-    passes = sieve_of('attributes.a:"gold\x1aand"', None, None, ENGLISH)
+    passes = prefilter_of('attributes.a:"gold\x1aand"', None, None, ENGLISH)
     assert passes is not None
     assert passes(b"gold\x01and")
 
@@ -305,43 +305,43 @@ def check_none(query: str) -> Callable[[], object]:
 
 MUTANTS: list[tuple[Broken, Callable[[], object]]] = [
     (
-        Broken("stems end otherwise", sieve._of_word, "beginning(word.stem)", "word.stem"),
+        Broken("stems end otherwise", prefilter._of_word, "beginning(word.stem)", "word.stem"),
         check_passes,
     ),
     (
-        Broken("words are sought by stems", sieve._of_word, "(word.stem)", "(word.written)"),
+        Broken("words are sought by stems", prefilter._of_word, "(word.stem)", "(word.written)"),
         check_passes,
     ),
-    (Broken("only English is stemmed", sieve._of_word, "if analyzer.stemmed", "if True"), check_passes),
+    (Broken("only English is stemmed", prefilter._of_word, "if analyzer.stemmed", "if True"), check_passes),
     (
-        Broken("what has two cases is not sure", sieve._is_sure, "letter.isascii() or", "True or"),
+        Broken("what has two cases is not sure", prefilter._is_sure, "letter.isascii() or", "True or"),
         check_none("ΣΆΣ"),
     ),
     (
-        Broken("what stands for others is not sure", sieve._is_sure, "letter.isprintable() and", ""),
+        Broken("what stands for others is not sure", prefilter._is_sure, "letter.isprintable() and", ""),
         check_control,
     ),
-    (Broken("one of several suffices", sieve._any, ": any(", ": all("), check_passes),
-    (Broken("of several all are needed", sieve._all, ": all(", ": any("), check_passes),
+    (Broken("one of several suffices", prefilter._any, ": any(", ": all("), check_passes),
+    (Broken("of several all are needed", prefilter._all, ": all(", ": any("), check_passes),
     (
-        Broken("OR may mean any", sieve._of_node, "len(several) == len(nodes)", "several"),
+        Broken("OR may mean any", prefilter._of_node, "len(several) == len(nodes)", "several"),
         check_none("refund OR *"),
     ),
-    (Broken("of many, as many as it may", sieve._all, "<= SIEVE_TEXTS_MAX", "< 1_000"), check_many),
+    (Broken("of many, as many as it may", prefilter._all, "<= SIEVE_TEXTS_MAX", "< 1_000"), check_many),
     (
-        Broken("a word may differ", sieve._needles, "node.distance and not node.quoted", "False"),
+        Broken("a word may differ", prefilter._needles, "node.distance and not node.quoted", "False"),
         check_none("refund~1"),
     ),
     (
-        Broken("numbers are written in many ways", sieve._needles, "and not is_number", ""),
+        Broken("numbers are written in many ways", prefilter._needles, "and not is_number", ""),
         check_none("attributes.retries:31"),
     ),
     (
-        Broken("a service is asked for", sieve_of, '("service", service), ', ""),
+        Broken("a service is asked for", prefilter_of, '("service", service), ', ""),
         test_service_and_workspace_are_asked_for_too,
     ),
     (
-        Broken("a workspace is asked for", sieve_of, '("workspace", workspace)', ""),
+        Broken("a workspace is asked for", prefilter_of, '("workspace", workspace)', ""),
         test_service_and_workspace_are_asked_for_too,
     ),
 ]

@@ -12,13 +12,13 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, finalize_build, index_of, span, table
 from tests.search.embedders import HERE
 from tracelake import DamageError, QueryError
-from tracelake.search import stumbling
+from tracelake.search import part_cache
 from tracelake.search.build import build_part
-from tracelake.search.cache import PartCache
-from tracelake.search.embedder import load
 from tracelake.search.model import Manifest
-from tracelake.search.opening import OpenIndex
-from tracelake.search.query import Searcher
+from tracelake.search.open_index import OpenIndex
+from tracelake.search.part_cache import PartCache
+from tracelake.search.searcher import Searcher
+from tracelake.search.vectors import load
 from tracelake.storage.memory import MemoryObjectStore
 
 OBJECTS = MemoryObjectStore()
@@ -145,7 +145,7 @@ def check_unaltered(manifest: Manifest, directory: Path, error: BaseException, t
         if told is DamageError:
             assert "index spans build spans-stumbling" in str(raised.value)
             assert "tracelake verify" in str(raised.value)
-        patch.setattr("tracelake.search.cache.is_as_packed", lambda *_: pytest.fail("read again"))
+        patch.setattr("tracelake.search.part_cache.is_as_packed", lambda *_: pytest.fail("read again"))
         with pytest.raises(told):
             searcher.search("common w1", 1)
     assert (asked, broken.asked) == ((2, 3) if told is DamageError else (asked, broken.asked))
@@ -210,11 +210,11 @@ def without_panics(check: Callable[..., None], *args: object) -> None:
     [
         (
             lambda manifest, folder: without_panics(check_mended, manifest, folder, "idx"),
-            Broken("a panic is an error", stumbling._is_panic, "not isinstance(error, Exception)", "False"),
+            Broken("a panic is an error", part_cache._is_panic, "not isinstance(error, Exception)", "False"),
         ),
         (
             lambda manifest, folder: check_mended(manifest, folder, "store"),
-            Broken("also of stored ids", stumbling._is_of_data, "_OF_DATA.match(str(error))", "False"),
+            Broken("also of stored ids", part_cache._is_of_data, "_OF_DATA.match(str(error))", "False"),
         ),
         (
             lambda manifest, folder: check_mended(manifest, folder, "idx"),
@@ -251,11 +251,11 @@ def without_panics(check: Callable[..., None], *args: object) -> None:
         ),
         (
             check_query,
-            Broken("queries are to blame", stumbling.blame, "_OF_QUERY.match(str(error))", "False"),
+            Broken("queries are to blame", part_cache.classify_error, "_OF_QUERY.match(str(error))", "False"),
         ),
         (
             lambda manifest, folder: check_unaltered(manifest, folder, ValueError("new"), QueryError),
-            Broken("maybe the query is", stumbling._told, "error.else_ is not None", "False"),
+            Broken("maybe the query is", part_cache._told, "error.else_ is not None", "False"),
         ),
         (
             lambda manifest, folder: check_unaltered(manifest, folder, PanicException("x"), DamageError),

@@ -15,9 +15,9 @@ from tracelake.limits import (
     INDEX_REPLACED_MIN,
     INDEX_REST_SHARE,
 )
-from tracelake.search import tiers as search_tiers
+from tracelake.search import protocol as search_tiers
 from tracelake.search.model import PartRef
-from tracelake.search.tiers import (
+from tracelake.search.protocol import (
     Generation,
     counts_replaced,
     due,

@@ -11,11 +11,11 @@ import pytest
 
 from tests.search.build_inputs import index_of, span, table
 from tracelake._errors import QueryError
-from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, current, named, of_fingerprint
+from tracelake.search.analyzers import ANALYZERS, EARLIER, Analyzer, analyzer_named, current, of_fingerprint
 from tracelake.search.documents import written
 from tracelake.search.highlight import highlight
-from tracelake.search.query import Searcher
-from tracelake.search.sieve import sieve_of
+from tracelake.search.prefilter import prefilter_of
+from tracelake.search.searcher import Searcher
 
 NFC = "r\u00e9sum\u00e9"
 NFD = unicodedata.normalize("NFD", NFC)
@@ -87,7 +87,7 @@ FINDS: dict[str, set[int]] = {
 @pytest.fixture(scope="module", params=sorted(ANALYZERS))
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     """An index of each analyzer."""
-    objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])], analyzer=named(request.param))
+    objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])], analyzer=analyzer_named(request.param))
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
 
@@ -96,7 +96,7 @@ def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> Non
     """The index answers, and what a search looks through before has all that the index finds."""
     found = {hit.span_id for hit in searcher.search(query, 10)}
     assert found == {ROWS[number]["span_id"] for number in FINDS[query]}
-    sieve = sieve_of(query, None, None, searcher.analyzer)
+    sieve = prefilter_of(query, None, None, searcher.analyzer)
     for number in FINDS[query]:
         (text,) = written(table([ROWS[number]]).to_batches()[0]).to_pylist()
         in_forms = f"{text}\n{searcher.analyzer.normalized(text)}".lower().encode()

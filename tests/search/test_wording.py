@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import span, table
 from tests.search.worded import check_large, check_words, few_at_a_time
-from tracelake.search import build, cutting, wording
+from tracelake.search import build, tokenization
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, Analyzer
 from tracelake.search.documents import texts_of
-from tracelake.search.wording import Wording
+from tracelake.search.tokenization import BatchTokenizer
 
 LONG: Final = ("x" * 99, "x" * 100, "é" * 50, "İ" * 40, "https://shop/" + "a/" * 60)
 PIECES: Final = (
@@ -78,7 +78,7 @@ def check_pieces(text: str) -> None:
     stems_of = analyzer.wording._stems_of
     analyzer.wording._stems_of = counting
     check_words(analyzer, list(LARGE))
-    assert " ".join(cutting.pairs(LARGE[0])).split() == [a + b for a, b in pairwise(HAN)] + HAN[-1:]
+    assert " ".join(tokenization.pairs(LARGE[0])).split() == [a + b for a, b in pairwise(HAN)] + HAN[-1:]
     assert len(given_at_once) > len(LARGE)
     assert max(given_at_once) <= 2 * AT_ONCE
 
@@ -101,7 +101,7 @@ def check_remembered() -> None:
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By number and by length, and says the same when it is asked again."""
-    monkeypatch.setattr(wording, "INDEX_CHUNKS_KEPT", 8)
+    monkeypatch.setattr(tokenization, "INDEX_CHUNKS_KEPT", 8)
     check_remembered()
 
 
@@ -152,40 +152,43 @@ def test_texts_of_a_row_are_no_phrase() -> None:
 
 BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
     (
-        Broken("too long is measured", Wording._stemmed, "len(word.encode())", "len(word)"),
+        Broken("too long is measured", BatchTokenizer._stemmed, "len(word.encode())", "len(word)"),
         lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "é" * 50 + " b"]),
     ),
     (
         Broken(
             "a long word leaves its place",
-            Wording._stemmed,
+            BatchTokenizer._stemmed,
             "stems.get(some[0], GAP)",
             'stems.get(some[0], "")',
         ),
         lambda: check_words(dataclasses.replace(ENGLISH), ["a " + "x" * 100 + " b"]),
     ),
-    (Broken("short ones are remembered", Wording._remember, "len(chunk[0]) <=", "0 <="), check_remembered),
-    (Broken("few are remembered", Wording._remember, "self._known.clear()", "pass"), check_remembered),
-    (Broken("all chunks have their turn", Wording._different, "first + own", "own"), check_remembered),
-    (Broken("parts are made anew", Wording._chunks, "if at not in have", ""), check_remembered),
     (
-        Broken("parts of a row are there once", wording._together, "np.unique(", "np.sort("),
+        Broken("short ones are remembered", BatchTokenizer._remember, "len(chunk[0]) <=", "0 <="),
+        check_remembered,
+    ),
+    (Broken("few are remembered", BatchTokenizer._remember, "self._known.clear()", "pass"), check_remembered),
+    (Broken("all chunks have their turn", BatchTokenizer._different, "first + own", "own"), check_remembered),
+    (Broken("parts are made anew", BatchTokenizer._chunks, "if at not in have", ""), check_remembered),
+    (
+        Broken("parts of a row are there once", tokenization._together, "np.unique(", "np.sort("),
         lambda: check_words(dataclasses.replace(ENGLISH), ["aB x aB"]),
     ),
     (
-        Broken("pairs go on in the next piece", cutting._paired, "at_once + 1]", "at_once]"),
+        Broken("pairs go on in the next piece", tokenization._paired, "at_once + 1]", "at_once]"),
         lambda: check_pieces("cjk"),
     ),
     (
-        Broken("words end where pieces do", cutting.pieces, "if not has_words(border[0])", ""),
+        Broken("words end where pieces do", tokenization.pieces, "if not has_words(border[0])", ""),
         lambda: check_pieces("english"),
     ),
     (
-        Broken("pieces have an end", cutting.together, "size >=", "-1 >="),
+        Broken("pieces have an end", tokenization.together, "size >=", "-1 >="),
         lambda: check_pieces("whitespace"),
     ),
     (
-        Broken("few bytes at a time", wording._some_at_a_time, "INDEX_WORDED_AT_ONCE_BYTES", "10**9"),
+        Broken("few bytes at a time", tokenization._some_at_a_time, "INDEX_WORDED_AT_ONCE_BYTES", "10**9"),
         lambda: check_pieces("english"),
     ),
     (
@@ -207,7 +210,7 @@ def test_a_broken_rule_is_caught(
 ) -> None:
     """Each rule of texts at once."""
     few_at_a_time(monkeypatch, AT_ONCE)
-    monkeypatch.setattr(wording, "INDEX_CHUNKS_KEPT", 8)
+    monkeypatch.setattr(tokenization, "INDEX_CHUNKS_KEPT", 8)
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
     check()
     assert_caught(broken, check)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tracelake.search import cutting, wording
+from tracelake.search import tokenization
 from tracelake.search.analyzers import Analyzer
 
 
@@ -36,9 +36,9 @@ def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
 
 def few_at_a_time(patch: pytest.MonkeyPatch, at_once: int) -> None:
     """Have so few bytes cut into words at a time, and as few parts."""
-    for module in (cutting, wording):
+    for module in (tokenization, tokenization):
         patch.setattr(module, "INDEX_WORDED_AT_ONCE_BYTES", at_once)
-    patch.setattr(cutting, "INDEX_CHUNKS_KEPT", at_once)
+    patch.setattr(tokenization, "INDEX_CHUNKS_KEPT", at_once)
 
 
 def check_large(analyzer: Analyzer, given_texts: list[str]) -> None:
@@ -47,7 +47,7 @@ def check_large(analyzer: Analyzer, given_texts: list[str]) -> None:
     told = []
     for bound in (-1, 10**9):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(wording, "INDEX_BATCH_MAX_BYTES", bound)
+            patch.setattr(tokenization, "INDEX_BATCH_MAX_BYTES", bound)
             [text] = dataclasses.replace(analyzer).wording.texts_of_rows(array, firsts)
         tokens = analyzer.tokenizer().pre_tokenize(text).tokens
         told.append([(token.text, token.position) for token in tokens])

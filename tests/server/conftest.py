@@ -12,7 +12,7 @@ from tests.server.client import Client
 from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
 from tracelake.server.app import create_app
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 
 @pytest.fixture

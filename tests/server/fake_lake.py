@@ -14,15 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake._errors import NotFoundError, QueryError
-from tracelake.lake.hot import HotTier, SpanPage
+from tracelake.lake.hot_tier import HotTier, SpanPage
 from tracelake.lake.lake import Lake
-from tracelake.lake.location import make_lake, open_location
+from tracelake.lake.location import create_lake, open_location
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.results import InboxInfo, IndexInfo, ReplicaInfo, Row, TableInfo, Trace
-from tracelake.search.query import Sort
 from tracelake.search.results import Hit, SearchResults
-from tracelake.search.semantic import Mode
-from tracelake.tables.traces import TRACES
+from tracelake.search.searcher import Sort
+from tracelake.search.semantic_search import Mode
+from tracelake.tables.builtin import TRACES
 
 OTLP_NUMBERS = (
     "flags",
@@ -73,7 +73,7 @@ class FakeLake(Lake):
     def __init__(self, spans: list[Row]) -> None:
         """Group the spans in traces."""
         place = f"memory://{uuid.uuid4().hex}"
-        make_lake(place, None, 1)
+        create_lake(place, None, 1)
         super().__init__(open_location(place, None))
         self.hot = FakeHotTier(self)
         grouped: dict[str, list[Row]] = {}

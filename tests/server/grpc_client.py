@@ -14,10 +14,10 @@ from google.rpc.error_details_pb2 import RetryInfo  # type: ignore[import-untype
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from tests.patience import HANG_S
-from tracelake.server.grpc_door import TRACES, GrpcDoor
-from tracelake.server.otlp import TracesEndpoint
+from tracelake.server.otlp_grpc import TRACES, OtlpGrpcServer
+from tracelake.server.otlp_http import TracesEndpoint
 from tracelake.storage.ports import ObjectStore
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 Export = Callable[..., Awaitable[bytes]]
 
@@ -39,7 +39,7 @@ def with_door(
             def count(service: str, code: str) -> None:
                 counted.append((service.rpartition(".")[2], code))
 
-            door = GrpcDoor(TracesEndpoint(inbox), "127.0.0.1:0", count, **options)
+            door = OtlpGrpcServer(TracesEndpoint(inbox), "127.0.0.1:0", count, **options)
             port = await door.start()
             try:
                 await use(f"127.0.0.1:{port}")

@@ -15,7 +15,7 @@ import httpx
 
 from tests import npm
 from tests.server.client import Client
-from tracelake.access.openid import Admission, OpenId
+from tracelake.access.oidc import Admission, OpenId
 
 SECRET: Final = "a secret of the provider: & + %"
 ADMISSIONS: Final = (

@@ -14,11 +14,11 @@ from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tests.server.openid import Person
 from tracelake import limits
-from tracelake.access.openid import OpenId
+from tracelake.access.oidc import OpenId
 from tracelake.access.sessions import PARTITION
-from tracelake.server import cookies, key_ring
+from tracelake.server import guard, key_ring
 from tracelake.server.app import create_app
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 OURS = {"Origin": "http://127.0.0.1"}
 
@@ -65,4 +65,4 @@ def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
 def begin(person: Person) -> str:
     """Begin to sign in, and return the secret of that."""
     person.begin("/")
-    return person.cookies[cookies.BEGUN_COOKIE].partition(".")[0]
+    return person.cookies[guard.BEGUN_COOKIE].partition(".")[0]

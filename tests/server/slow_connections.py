@@ -11,7 +11,7 @@ from itertools import chain, cycle, repeat
 from typing import Final, NamedTuple
 
 from tests.server.otlp_requests import export_request
-from tracelake.server.grpc_door import TRACES
+from tracelake.server.otlp_grpc import TRACES
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HTTP_HEAD: Final = b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"

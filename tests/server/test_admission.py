@@ -21,17 +21,17 @@ from tests.server.faults import FaultyStore
 from tests.server.test_guard import every_route
 from tracelake import limits
 from tracelake._errors import BackPressureError, TracelakeError
-from tracelake.search.grammar import Refused
-from tracelake.search.syntax import tree
+from tracelake.search.query_compiler import tree
+from tracelake.search.query_parser import QuerySyntaxError
 from tracelake.server import admission
 from tracelake.server.admission import POOLS, THREADS, UNBOUNDED, AdmissionControl, PoolSize, Slots, pool_of
-from tracelake.server.api import json_response
 from tracelake.server.app import create_app
-from tracelake.server.errors import status_of
+from tracelake.server.http_policy import status_of
 from tracelake.server.key_ring import ACTOR, KeyHolder
+from tracelake.server.traces import json_response
 from tracelake.tables.cancellation import Cancellation, cancellable, check_cancelled
 from tracelake.tables.scan import connection
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 QUICK: Final = ("/readyz", "/metrics", "/sign-in", "/api/v1/services", "/healthz")
 SLOW: Final = "/api/v1/search"
@@ -375,5 +375,5 @@ def test_the_cost_of_a_query_is_bounded_by_its_terms(query: str, is_taken: bool)
     if is_taken:
         tree(query)
     else:
-        with pytest.raises(Refused, match="too many words of the index"):
+        with pytest.raises(QuerySyntaxError, match="too many words of the index"):
             tree(query)

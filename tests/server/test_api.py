@@ -15,7 +15,7 @@ from tests.server.fake_lake import FakeLake, span_row
 from tracelake import limits
 from tracelake.server.app import create_app
 from tracelake.storage.memory import MemoryObjectStore
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 
 @pytest.fixture

@@ -18,12 +18,12 @@ from tests.server.client import Client
 from tests.server.faults import FaultyStore
 from tests.tracking.requests import trace_id
 from tracelake import limits
-from tracelake.archive.archive import LakeArchive
 from tracelake.archive.retention import ARCHIVE_NOW_TAG, MALFORMED, RETENTION_TAG
+from tracelake.archive.service import LakeArchive
 from tracelake.server.app import create_app
-from tracelake.server.archiving import Archiving
+from tracelake.server.archive import ArchiveService
 from tracelake.server.guard import Allowed
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 from tracelake.tracking.schema import trace_info
 
 HOSTILE = "<script>alert(1)</script>"
@@ -39,15 +39,15 @@ def hot(tmp_path: Path) -> Iterator[HotLake]:
 
 
 @pytest.fixture
-def archiving(hot: HotLake) -> Iterator[Archiving]:
+def archiving(hot: HotLake) -> Iterator[ArchiveService]:
     """Return the archive of its server."""
-    archiving = Archiving(hot.lake)
+    archiving = ArchiveService(hot.lake)
     yield archiving
     archiving.stop()
 
 
 @pytest.fixture
-def client(hot: HotLake, archiving: Archiving, store: FaultyStore) -> Iterator[Client]:
+def client(hot: HotLake, archiving: ArchiveService, store: FaultyStore) -> Iterator[Client]:
     """Return a client of that server."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         allowed = Allowed(locations=[str(hot.path.parent / "repository")])
@@ -172,7 +172,7 @@ def test_marked_traces_are_listed(client: Client, hot: HotLake) -> None:
 
 
 def test_a_long_pass_is_asked_for_again(
-    client: Client, archiving: Archiving, monkeypatch: pytest.MonkeyPatch
+    client: Client, archiving: ArchiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who began it gets a 202 with its id; others wait for it or are told to come again, and it goes on."""
     begun, over = Event(), Event()

@@ -24,15 +24,15 @@ from tests.server.process import serving
 from tests.server.test_metrics import Samples, scrape
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.archive.archive import LakeArchive
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import ARCHIVE_NOW_TAG
-from tracelake.archive.scheduling import Marks
+from tracelake.archive.scheduler import Marks
+from tracelake.archive.service import LakeArchive
 from tracelake.lake.lake import Lake
 from tracelake.server.app import create_app
-from tracelake.server.archiving import Archiving
+from tracelake.server.archive import ArchiveService
 from tracelake.storage import FileObjectStore
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 Make = Callable[..., HotLake]
 
@@ -55,12 +55,12 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[HotLake], Archiving]]:
+def start() -> Iterator[Callable[[HotLake], ArchiveService]]:
     """Return what starts the archive of a server, which stops at the end."""
-    started: list[Archiving] = []
+    started: list[ArchiveService] = []
 
-    def of(lake: HotLake) -> Archiving:
-        archiving = Archiving(lake.lake, 3600.0, poll_s=0.01)
+    def of(lake: HotLake) -> ArchiveService:
+        archiving = ArchiveService(lake.lake, 3600.0, poll_s=0.01)
         archiving.start()
         started.append(archiving)
         return archiving
@@ -70,7 +70,7 @@ def start() -> Iterator[Callable[[HotLake], Archiving]]:
         archiving.stop()
 
 
-def client_of(lake: HotLake, archiving: Archiving, store: FaultyStore) -> Client:
+def client_of(lake: HotLake, archiving: ArchiveService, store: FaultyStore) -> Client:
     """Return a client of a server with that archive."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         return Client(create_app(lake.lake, inbox, archiving=archiving))
@@ -86,7 +86,10 @@ def of_archive(samples: Samples) -> dict[str, float]:
 
 
 def test_what_is_due_is_archived(
-    make: Make, start: Callable[[HotLake], Archiving], store: FaultyStore, caplog: pytest.LogCaptureFixture
+    make: Make,
+    start: Callable[[HotLake], ArchiveService],
+    store: FaultyStore,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A server makes a pass when it starts: one line in the log, and its figures."""
     lake = make(layout="trace", retention="1m")
@@ -117,7 +120,7 @@ def test_what_is_due_is_archived(
 
 
 def test_whatever_the_database_raises_the_scheduler_goes_on(
-    make: Make, start: Callable[[HotLake], Archiving], monkeypatch: pytest.MonkeyPatch
+    make: Make, start: Callable[[HotLake], ArchiveService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its driver knows errors that are none of ours; when they are over, marks are taken again."""
     lake = make(layout="lake")
@@ -144,7 +147,7 @@ def check_going_on() -> None:
         def run(self, **_wanted: object) -> ArchiveReport:
             return ArchiveReport("lake", dry_run=False, fates=passes.pop(0), goes_on=True)
 
-    archiving = Archiving(
+    archiving = ArchiveService(
         cast("Lake", SimpleNamespace(archive=Archive(), hot=SimpleNamespace(is_there=True)))
     )
     assert [archiving._turn(False), archiving._turn(False), archiving._turn(False)] == [True, True, False]
@@ -158,18 +161,21 @@ def test_what_fails_keeps_no_others_for_the_interval() -> None:
     for broken in (
         Broken(
             "what failed stops nothing",
-            Archiving._turn,
+            ArchiveService._turn,
             "report.goes_on",
             "report.goes_on and not report.problem",
         ),
         Broken(
-            "no pass repeats failures", Archiving._turn, " and TraceFate.ARCHIVED.value in report.fates", ""
+            "no pass repeats failures",
+            ArchiveService._turn,
+            " and TraceFate.ARCHIVED.value in report.fates",
+            "",
         ),
     ):
         assert_caught(broken, check_going_on)
 
 
-def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], Archiving]) -> None:
+def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], ArchiveService]) -> None:
     """What is marked archiveNow does not wait for the interval, and the mark is taken away."""
     lake = make(layout="lake")
     archiving = start(lake)
@@ -188,7 +194,7 @@ def test_a_pass_that_fails_is_told_until_one_goes_well(
     """In the log, by /readyz and by /metrics; the traces stay hot, and the server takes requests."""
     lake = make(layout="pack", retention="1m", location=f"file://{tmp_path}/repository")
     (tmp_path / "repository" / "packs").write_text("no directory")
-    archiving = Archiving(lake.lake)
+    archiving = ArchiveService(lake.lake)
     client = client_of(lake, archiving, store)
 
     def warning() -> str:
@@ -227,7 +233,7 @@ def check_sweeps(lake: HotLake, caplog: pytest.LogCaptureFixture) -> None:
         patch.setattr(limits, "ARCHIVE_SWEEP_EACH_S", 0.01)
         lake.archive.delete(sorted(each.trace_id for each in lake.archive.traces()))
         assert lake.archive.space().uploads == 3
-        archiving = Archiving(lake.lake, 0.01, poll_s=0.01)
+        archiving = ArchiveService(lake.lake, 0.01, poll_s=0.01)
         archiving.start()
         try:
             wait_until(lambda: "could not be swept: the bucket does not answer" in caplog.text)
@@ -254,7 +260,7 @@ def test_a_store_that_is_away_is_told(
 ) -> None:
     """A pass that cannot begin is one line of the log, not a traceback, and the next one is made all the same."""
     lake = make(retention="1m")
-    archiving = Archiving(lake.lake, 0.001)
+    archiving = ArchiveService(lake.lake, 0.001)
     with lake.tracking.database.writing() as connection:
         connection.exec_driver_sql("ALTER TABLE tracelake_archive_settings RENAME TO away")
     archiving.start()
@@ -273,7 +279,7 @@ def test_a_store_that_is_away_is_told(
 def test_a_lake_without_a_hot_tier_has_no_archive(store: FaultyStore) -> None:
     """Nothing is tried, and nothing told."""
     lake = FakeLake([])
-    archiving = Archiving(lake, 0.001)
+    archiving = ArchiveService(lake, 0.001)
     archiving.start()
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         assert of_archive(scrape(Client(create_app(lake, inbox, archiving=archiving)))) == {}

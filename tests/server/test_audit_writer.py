@@ -15,9 +15,10 @@ from tests.server.test_auditing import GatedAudit
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.access.audit import audit_record
-from tracelake.access.model import AuditRecord
-from tracelake.server import auditing, noting
-from tracelake.server.auditing import Auditing
+from tracelake.access.keys import AuditRecord
+from tracelake.server import audit as auditing
+from tracelake.server import audit as noting
+from tracelake.server.audit import AuditWriter
 
 
 def change(name: str = "") -> AuditRecord:
@@ -32,7 +33,7 @@ def opened() -> GatedAudit:
     return audit
 
 
-def begin(writer: Auditing, record: AuditRecord) -> None:
+def begin(writer: AuditWriter, record: AuditRecord) -> None:
     """Begin a change."""
     asyncio.run(asyncio.wait_for(writer.begin(record), HANG_S))
 
@@ -40,7 +41,7 @@ def begin(writer: Auditing, record: AuditRecord) -> None:
 def check_thread() -> None:
     """No thread has to be begun for a change; where its write cannot be asked for it is refused, and no later one."""
     audit = opened()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
     start = threading.Thread.start
 
     def fails(thread: threading.Thread) -> None:
@@ -74,13 +75,13 @@ def check_thread() -> None:
 def check_outcomes() -> None:
     """Of a request that is cancelled nobody knows what came; one that raises gets 500, unless it was answered."""
     audit = opened()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
 
     async def ask(error: BaseException | None, status: int | None) -> None:
         async def send(_message: Message) -> None:
             pass
 
-        with noting.outcome_of(writer, change(), send) as answer:
+        with noting.response_outcome(writer, change(), send) as answer:
             if status:
                 await answer({"type": "http.response.start", "status": status})
             if error:
@@ -104,7 +105,7 @@ def check_outcomes() -> None:
 def check_numbers() -> None:
     """A number whose write failed is written once that can be."""
     audit = opened()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
     audit.fails = [StorageError("full")] * 9
     for _ in range(4):
         writer.count(audit_record("counted", "1", "refused: read"))
@@ -121,7 +122,7 @@ def check_numbers() -> None:
 def check_waits() -> None:
     """A change waits for a while, and is not written later where it was refused; what is begun is written first."""
     audit = GatedAudit()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
     writer.end(change("first"), "200")
     assert audit.is_writing.wait(HANG_S)
     with pytest.MonkeyPatch.context() as patch:
@@ -151,7 +152,7 @@ def check_trims_apart() -> None:
     vars(audit)["trim"] = lambda _: may_end.wait(HANG_S)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "AUDIT_TRIM_EACH", 1)
-        writer = Auditing(audit)
+        writer = AuditWriter(audit)
         try:
             begin(writer, change())
             assert writer.settle(HANG_S / 10)
@@ -163,7 +164,7 @@ def check_trims_apart() -> None:
 def check_locked() -> None:
     """Where nothing can be written who reads waits a moment, and who stops a little longer."""
     audit = GatedAudit()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
     writer.end(change(), "200")
     ended = threading.Event()
 
@@ -194,16 +195,17 @@ def test_rules(check: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("the thread is there before the first change", Auditing.__init__, "self._writer.submit(int)", "pass"),
+        (Broken(
+"the thread is there before the first change", AuditWriter.__init__, "self._writer.submit(int)", "pass"),
          check_thread),
-        (Broken("a group that nobody writes is none", Auditing._join, "self._writer.submit(self._write)",
+        (Broken("a group that nobody writes is none", AuditWriter._join, "self._writer.submit(self._write)",
                 "self._group = Future(); self._writer.submit(self._write)"), check_thread),
-        (Broken("cancelled is not known", noting.outcome_of, "except Exception", "except BaseException"),
+        (Broken("cancelled is not known", noting.response_outcome, "except Exception", "except BaseException"),
          check_outcomes),
-        (Broken("an answer that was sent stays", noting.outcome_of, "status = status or 500", "status = 500"),
+        (Broken("an answer that was sent stays", noting.response_outcome, "status = status or 500", "status = 500"),
          check_outcomes),
-        (Broken("numbers are heard of", Auditing._write, 'if each.kind == "counted"', "if False"), check_numbers),
-        (Broken("who was refused leaves no record", Auditing.begin, "self._waiting.pop(record.id, None)", "pass"),
+        (Broken("numbers are heard of", AuditWriter._write, 'if each.kind == "counted"', "if False"), check_numbers),
+        (Broken("who was refused leaves no record", AuditWriter.begin, "self._waiting.pop(record.id, None)", "pass"),
          check_waits),
         (Broken("what is begun comes first", auditing._is_waited_for, "record.outcome is None", "False"),
          check_waits),

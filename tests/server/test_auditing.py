@@ -18,10 +18,11 @@ from tests.server.test_guard import Guarded, every_route, make
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.access.audit import Audit, audit_record
-from tracelake.access.model import AuditRecord
-from tracelake.server import auditing, guard, key_ring, routes
-from tracelake.server.auditing import Auditing
-from tracelake.tracking.inbox import Inbox
+from tracelake.access.keys import AuditRecord
+from tracelake.server import audit as auditing
+from tracelake.server import guard, http_policy, key_ring
+from tracelake.server.audit import AuditWriter
+from tracelake.tracking.ingest_queue import Inbox
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def check_routes(guarded: Guarded, asked: Iterable[tuple[str, str]]) -> None:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             for method, path in asked:
                 status = (await client.request(method, path, headers=headers)).status_code
-                if method != "GET" and routes.needed(method, path) in ("annotate", "admin"):
+                if method != "GET" and http_policy.needed(method, path) in ("annotate", "admin"):
                     outcomes[f"{method} {path}"] = str(status)
 
     asyncio.run(ask())
@@ -125,7 +126,7 @@ def check_some_routes(guarded: Guarded) -> None:
     """What changes for an admin, for who annotates, and what reads."""
     tag = "/api/2.0/mlflow/experiments/set-experiment-tag"
     asked = [("POST", "/api/v1/branches"), ("POST", tag), ("GET", "/api/v1/branches")]
-    annotate = [each for each in every_route(guarded.app) if routes.needed(*each) == "annotate"]
+    annotate = [each for each in every_route(guarded.app) if http_policy.needed(*each) == "annotate"]
     assert annotate
     check_routes(guarded, [*asked, *annotate[:2]])
 
@@ -212,16 +213,16 @@ def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("a change is in the audit before it is made", Auditing.begin,
+        (Broken("a change is in the audit before it is made", AuditWriter.begin,
                 "asyncio.wait_for(written,", "asyncio.wait_for(asyncio.sleep(0),"),
          check_before),
-        (Broken("it is known what came of it", Auditing.end, "self._write_soon", "str"), check_some_routes),
+        (Broken("it is known what came of it", AuditWriter.end, "self._write_soon", "str"), check_some_routes),
         (Broken("annotations too", guard.Guard.__call__, 'need != "read"', 'need == "admin"'), check_some_routes),
         (Broken("what no route takes is no change", guard.Guard.__call__, "self._is_taken(scope)", "True"),
          check_no_route),
         (Broken("refused ones are counted", guard.Guard._count_refused, "self._auditing.count(record)", "pass"),
          check_refused),
-        (Broken("only its token is of a key", key_ring.KeyRing.holder, "or not is_token_of(record, token)", ""),
+        (Broken("only its token is of a key", key_ring.KeyRing.holder, "or not matches_token(record, token)", ""),
          check_refused),
         (Broken("of refused ones the key is told", guard.Guard._count_refused,
                 'action, status = f"refused: {need}"',
@@ -239,7 +240,7 @@ def test_broken_rules_are_caught(guarded: Guarded, broken: Broken, check: Callab
 def check_groups() -> None:
     """Records that come while others are written are written together; who goes away, or fails, takes nobody along."""
     audit = GatedAudit()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
 
     async def come() -> None:
         records = [audit_record("change", str(n), "POST /") for n in range(4)]
@@ -274,14 +275,14 @@ def test_groups() -> None:
 
 def test_broken_groups_are_caught() -> None:
     """Without its shield one that goes away takes others along."""
-    assert_caught(Broken("who goes away goes alone", Auditing.begin, "asyncio.shield", ""), check_groups)
+    assert_caught(Broken("who goes away goes alone", AuditWriter.begin, "asyncio.shield", ""), check_groups)
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is written too slowly nothing more is begun; what came of something is lost then, and that is told."""
     monkeypatch.setattr(limits, "AUDIT_WAITING_MAX", 2)
     audit = GatedAudit()
-    writer = Auditing(audit)
+    writer = AuditWriter(audit)
     record = audit_record("counted", "1", "refused: read")
     writer.count(record)
     assert audit.is_writing.wait(HANG_S)

@@ -11,7 +11,7 @@ import zstandard
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DecodeError, LimitError
-from tracelake.server.body import Budget, decompress
+from tracelake.server.otlp_http import Budget, decompress
 
 
 def test_budget_is_shared_and_given_back() -> None:

@@ -17,7 +17,7 @@ from tests.patience import HANG_S
 from tests.server.process import ServerProcess, serving
 from tests.server.test_connections import connect, fails_to_send, is_ended
 from tracelake import limits
-from tracelake.server.body import RequestBody
+from tracelake.server.otlp_http import RequestBody
 
 MIB = 1024 * 1024
 KEY = "Authorization: Bearer {token}"

@@ -13,9 +13,9 @@ from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.faults import FaultyStore, inbox_payloads
 from tracelake._errors import BackPressureError, StorageError
-from tracelake.server.gathering import Gathering
-from tracelake.tracking.inbox import Inbox
-from tracelake.tracking.requests import RefusedSpans
+from tracelake.server.group_commit import GroupCommitter
+from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.store import RefusedSpans
 
 ENDLESS_S = 2 * HANG_S
 """A wait that a test would notice by its time-out."""
@@ -38,10 +38,10 @@ class HeldStore(FaultyStore):
 @asynccontextmanager
 async def opened(
     store: FaultyStore, wait_s: float = ENDLESS_S, ack_timeout_s: float = HANG_S, max_bytes: int | None = None
-) -> AsyncIterator[Gathering]:
+) -> AsyncIterator[GroupCommitter]:
     """Gather for an inbox of this store."""
     with closing(Inbox(store, ack_timeout_s=ack_timeout_s, segment_max_bytes=max_bytes)) as inbox:
-        yield Gathering(inbox, wait_s)
+        yield GroupCommitter(inbox, wait_s)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -257,4 +257,4 @@ def test_who_is_too_late_holds_nothing_back() -> None:
     """Nobody waits for the group any more, and it does not wait for the next request."""
     check_late()
     old = "        self._queue.release(group)\n        return"
-    assert_caught(Broken("late groups are written", Gathering._look, old, "        return"), check_late)
+    assert_caught(Broken("late groups are written", GroupCommitter._look, old, "        return"), check_late)

@@ -22,11 +22,11 @@ from tests.server.grpc_client import export_call, refusal_of, with_door
 from tests.server.otlp_requests import export_request
 from tests.server.slow_connections import PING, PREFACE, SETTINGS, call_head, frame
 from tracelake import UsageError, limits
-from tracelake.access.model import Role
-from tracelake.server.auditing import Auditing
-from tracelake.server.grpc_door import NOT_KEPT, TRACES, GrpcDoor
+from tracelake.access.keys import Role
+from tracelake.server.audit import AuditWriter
 from tracelake.server.key_ring import KeyRing
-from tracelake.server.otlp import TracesEndpoint
+from tracelake.server.otlp_grpc import NOT_KEPT, TRACES, OtlpGrpcServer
+from tracelake.server.otlp_http import TracesEndpoint
 
 GOOD = export_request(1, 2).SerializeToString()
 KEYS: list[tuple[str, Role]] = [("shop", "ingest"), ("ada", "read"), ("old", "admin")]
@@ -178,7 +178,7 @@ def check_few_wait() -> None:
 def test_few_wait_for_their_turn() -> None:
     """See `check_few_wait`; with its mutant."""
     check_few_wait()
-    broken = Broken("not very many wait", GrpcDoor._wait_for_turn, "limits.GRPC_WAITING_MAX", "2**62")
+    broken = Broken("not very many wait", OtlpGrpcServer._wait_for_turn, "limits.GRPC_WAITING_MAX", "2**62")
     assert_caught(broken, check_few_wait)
 
 
@@ -224,7 +224,7 @@ def test_names_that_are_no_text_end_nothing(store: FaultyStore) -> None:
 ENDED_BY_A_NAME = """
 import asyncio, os, sys
 import grpc.aio
-from tracelake.server.grpc_server import grpc_server
+from tracelake.server.otlp_grpc import grpc_server
 async def answer(request, context):
     return request
 async def run():
@@ -278,7 +278,7 @@ def test_a_taken_port_is_refused(store: FaultyStore) -> None:
 
     async def use(address: str) -> None:
         with pytest.raises(UsageError, match=rf"{address}.*--grpc-port"):
-            await GrpcDoor(TracesEndpoint.__new__(TracesEndpoint), address).start()
+            await OtlpGrpcServer(TracesEndpoint.__new__(TracesEndpoint), address).start()
 
     with_door(store, use)
 
@@ -314,7 +314,7 @@ def test_a_key_is_asked_for(store: FaultyStore) -> None:
             assert wait_s is not None
             assert wait_s > 10
 
-    auditing = Auditing(lake.audit)
+    auditing = AuditWriter(lake.audit)
     with_door(store, use, ring=KeyRing(keys, sessions, demanded=True), auditing=auditing)
     assert len(list(inbox_payloads(store))) == 2
     auditing.settle()

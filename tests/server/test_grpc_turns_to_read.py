@@ -12,17 +12,17 @@ from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake import limits
 from tracelake._errors import BackPressureError
-from tracelake.server.grpc_door import GrpcDoor
-from tracelake.server.otlp import TracesEndpoint
+from tracelake.server.otlp_grpc import OtlpGrpcServer
+from tracelake.server.otlp_http import TracesEndpoint
 
 LOOK_S = 0.01
 
 
-def with_turns(reading_max: int, use: Callable[[GrpcDoor], Awaitable[None]]) -> None:
+def with_turns(reading_max: int, use: Callable[[OtlpGrpcServer], Awaitable[None]]) -> None:
     """Use a door that reads so many messages at once."""
 
     async def run() -> None:
-        door = GrpcDoor(TracesEndpoint.__new__(TracesEndpoint), "")
+        door = OtlpGrpcServer(TracesEndpoint.__new__(TracesEndpoint), "")
         await asyncio.wait_for(use(door), HANG_S)
         assert (door._reading, door._waiting, door._turns._value) == ({}, 0, reading_max)
 
@@ -48,7 +48,7 @@ async def good() -> AsyncIterator[bytes]:
 def check_a_burst() -> None:
     """However slow the turns of the loop are, none of many good calls is taken for a slow one."""
 
-    async def use(door: GrpcDoor) -> None:
+    async def use(door: OtlpGrpcServer) -> None:
         loop, goes_on = asyncio.get_running_loop(), True
 
         def turn() -> None:
@@ -66,7 +66,7 @@ def check_a_burst() -> None:
 def check_the_slowest_makes_room() -> None:
     """One for each that waits, the one that began first; and none while nobody waits."""
 
-    async def use(door: GrpcDoor) -> None:
+    async def use(door: OtlpGrpcServer) -> None:
         first, second, third = slow = [asyncio.ensure_future(door._read(silent())) for _ in range(3)]
         await asyncio.sleep(20 * LOOK_S)
         assert not any(each.done() for each in slow)
@@ -85,7 +85,7 @@ def check_the_slowest_makes_room() -> None:
 def check_order() -> None:
     """Who waits is read in the order of coming."""
 
-    async def use(door: GrpcDoor) -> None:
+    async def use(door: OtlpGrpcServer) -> None:
         slow = asyncio.ensure_future(door._read(silent()))
         await asyncio.sleep(0)
         order: list[int] = []
@@ -105,7 +105,7 @@ def check_order() -> None:
 def check_who_is_over_already() -> None:
     """A call whose own time is over ends by that, also where others wait in the same turn; these go on."""
 
-    async def use(door: GrpcDoor) -> None:
+    async def use(door: OtlpGrpcServer) -> None:
         over = asyncio.ensure_future(door._read(silent()))
         await asyncio.sleep(0)
         waits = asyncio.ensure_future(door._read(good()))
@@ -124,7 +124,7 @@ def check_who_is_over_already() -> None:
 def check_cancelled() -> None:
     """Clients that go away, while they wait or are read, leave no turn taken."""
 
-    async def use(door: GrpcDoor) -> None:
+    async def use(door: OtlpGrpcServer) -> None:
         calls = [asyncio.ensure_future(door._read(silent())) for _ in range(9)]
         for number in (8, 0, 4, 1, 2, 3, 5, 6, 7):
             await asyncio.sleep(LOOK_S / 3)
@@ -152,13 +152,16 @@ def test_turns(check: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("each is seen in some turns", GrpcDoor._look, "seen >= limits.GRPC_LOOKS", "True"), check_a_burst),
-        (Broken("as many as wait", GrpcDoor._look, "wanted > 0 and ", ""), check_the_slowest_makes_room),
-        (Broken("who is ending makes room, too", GrpcDoor._look, "wanted -= 1", "pass"), check_the_slowest_makes_room),
-        (Broken("whose time is over is left", GrpcDoor._look, " and not turn.expired()", ""),
+        (Broken(
+"each is seen in some turns", OtlpGrpcServer._look, "seen >= limits.GRPC_LOOKS", "True"), check_a_burst),
+        (Broken("as many as wait", OtlpGrpcServer._look, "wanted > 0 and ", ""), check_the_slowest_makes_room),
+        (Broken(
+"who is ending makes room, too", OtlpGrpcServer._look, "wanted -= 1", "pass"), check_the_slowest_makes_room),
+        (Broken("whose time is over is left", OtlpGrpcServer._look, " and not turn.expired()", ""),
          check_who_is_over_already),
-        (Broken("a turn is given back", GrpcDoor._read, "self._turns.release()", "pass"), check_cancelled),
-        (Broken("who went waits no more", GrpcDoor._wait_for_turn, "self._waiting -= 1", "pass"), check_cancelled),
+        (Broken("a turn is given back", OtlpGrpcServer._read, "self._turns.release()", "pass"), check_cancelled),
+        (Broken(
+"who went waits no more", OtlpGrpcServer._wait_for_turn, "self._waiting -= 1", "pass"), check_cancelled),
     ],
     ids=lambda case: getattr(case, "rule", ""),
 )  # fmt: skip

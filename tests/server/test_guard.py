@@ -25,13 +25,13 @@ from tests.server.faults import FaultyStore, inbox_payloads
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake._errors import DamageError, ForbiddenError, StorageError
-from tracelake.access.model import Role
-from tracelake.server import cookies, guard, key_ring, routes
+from tracelake.access.keys import Role
+from tracelake.server import guard, http_policy, key_ring
 from tracelake.server.app import create_app
-from tracelake.server.auditing import Auditing
+from tracelake.server.audit import AuditWriter
 from tracelake.server.guard import Allowed
 from tracelake.server.key_ring import KeyRing
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 ROLES: tuple[Role, ...] = get_args(Role)
 PUBLIC = {
@@ -144,7 +144,7 @@ def check_every_route(guarded: Guarded) -> None:
                         assert status == 401, told
                     elif not may(who, method, path):
                         assert status == 403, told
-                    elif who == "admin" or routes.needed(method, path) != "admin":
+                    elif who == "admin" or http_policy.needed(method, path) != "admin":
                         assert status not in {401, 403, 500}, told
 
     anyio.run(ask)
@@ -154,7 +154,9 @@ def test_every_route_with_every_key(guarded: Guarded) -> None:
     """Without a key that counts every route but a few answers 401; with one, what its role does not hold is a 403."""
     assert len(every_route(guarded.app)) > 70
     check_every_route(guarded)
-    assert routes.needed("GET", "/what/comes/later") == routes.needed("PUT", "/v1/traces") == "admin"
+    assert (
+        http_policy.needed("GET", "/what/comes/later") == http_policy.needed("PUT", "/v1/traces") == "admin"
+    )
     assert guarded.client(guarded.tokens["read"]).get("/api/v1/search?q=refund").json()["total"] == 1
     assert guarded.client(guarded.tokens["read"]).get("/").status_code == 200
 
@@ -165,7 +167,7 @@ def test_every_route_with_every_key(guarded: Guarded) -> None:
         Broken(
             "a key is asked for", key_ring.KeyRing.actor, "raise NoKeyError(", "return LOCAL or NoKeyError("
         ),
-        Broken("what is not listed is for admins", routes.needed, 'return "admin"', 'return "read"'),
+        Broken("what is not listed is for admins", http_policy.needed, 'return "admin"', 'return "read"'),
     ],
     ids=lambda broken: broken.rule,
 )
@@ -299,7 +301,7 @@ def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
     let_in = guard.Guard(
         guarded.app,
         KeyRing(guarded.lake.keys, guarded.lake.sessions),
-        Auditing(guarded.lake.audit),
+        AuditWriter(guarded.lake.audit),
         Allowed(["h"]),
     )
     for origin, served, is_ours in (
@@ -336,7 +338,7 @@ def test_allowed_names_and_sites(store: FaultyStore) -> None:
         said = ("access-control-allow-origin", "vary", "access-control-expose-headers")
         assert [answer.headers[each] for each in said] == ["https://shop.example", "Origin", "Retry-After"]
         assert guarded.client(guarded.tokens["read"], **headers).get("/api/v1/traces").status_code == 403
-        cookie = {"Cookie": f"{cookies.COOKIE}={guarded.tokens['admin']}"}
+        cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
         assert guarded.client(**headers, **cookie).post("/v1/traces", content=BODY).status_code == 401
         assert guarded.client(Host="127.0.0.1").get("/healthz").status_code == 400
 
@@ -358,7 +360,7 @@ def test_signing_in(guarded: Guarded) -> None:
     signed_in = guarded.client(Cookie=cookie.partition(";")[0])
     assert signed_in.get("/api/v1/traces").status_code == 200
     out = guarded.client().post("/sign-out")
-    assert f'{cookies.COOKIE}=""' in out.headers["set-cookie"]
+    assert f'{guard.COOKIE}=""' in out.headers["set-cookie"]
 
 
 def test_forms_that_sign_nobody_in(guarded: Guarded, store: FaultyStore) -> None:
@@ -381,7 +383,7 @@ def test_signing_in_leads_nowhere_else(guarded: Guarded, after: str) -> None:
 
 def test_a_cookie_is_of_no_use_to_other_sites(guarded: Guarded) -> None:
     """What changes something counts by cookie only with the Origin that browsers send from our own pages."""
-    cookie = {"Cookie": f"{cookies.COOKIE}={guarded.tokens['admin']}"}
+    cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
     new = {"name": "b"}
     assert guarded.client(**cookie).post("/api/v1/branches", json=new).status_code == 403
     assert (
@@ -404,8 +406,8 @@ def test_cookies_of_others_neither_hide_ours_nor_cost_time(
 
     monkeypatch.setattr("http.cookies._unquote", unquote)
     others = 'a="' + "\\" * 100 + '"; [no cookie]; {"b": 1}'
-    ours = f"{cookies.COOKIE}={guarded.tokens['admin']}"
-    quoted = cookies.COOKIE + '="' + "\\" * 100 + '"'
+    ours = f"{guard.COOKIE}={guarded.tokens['admin']}"
+    quoted = guard.COOKIE + '="' + "\\" * 100 + '"'
     for cookie in (f"{others}; {ours}", f"{ours}; {others}"):
         assert guarded.client(Cookie=cookie).get("/api/v1/traces").status_code == 200
         assert "Sign out" in guarded.client(Cookie=cookie).get("/sign-in").text
@@ -418,7 +420,7 @@ def test_a_page_without_a_name_is_not_ours(store: FaultyStore) -> None:
     """Who names no host has no page here, also where any name will do."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         guarded = make(store, inbox, allowed=Allowed(["*"]))
-        cookie = f"{cookies.COOKIE}={guarded.tokens['admin']}"
+        cookie = f"{guard.COOKIE}={guarded.tokens['admin']}"
         for host in ({}, {"Host": ""}):
             headers = {"Origin": "null", "Cookie": cookie} | host
             assert _raw_status(guarded.app, "/api/v1/branches", headers) == 403

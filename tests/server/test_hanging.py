@@ -18,12 +18,12 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
 from tracelake import limits
-from tracelake.pipeline.background import PipelineLoop
-from tracelake.replicas.account import BatchCounts, ReplicaProgress
+from tracelake.pipeline.continuous import PipelineLoop
+from tracelake.replicas.replica import BatchCounts, ReplicaProgress
 from tracelake.server import pipeline_child, run
-from tracelake.server.hanging import HangWatch, Stillness
-from tracelake.server.pipeline_child import Job
+from tracelake.server.pipeline_child import PipelineJob
 from tracelake.server.pipeline_process import PipelineProcess
+from tracelake.server.watchdog import NoProgressTimer, Watchdog
 
 HANGS = """
 import sys
@@ -36,11 +36,11 @@ sys.stdin.read()
 
 def check_looks() -> None:
     """As many looks at one number as the bound has seconds, whatever clocks say; another number begins anew."""
-    stillness = Stillness(3 * limits.PIPELINE_TOLD_EACH_S)
+    stillness = NoProgressTimer(3 * limits.PIPELINE_TOLD_EACH_S)
     assert [stillness.look(each) for each in (None, None, 1, 1, 1, 2, 2, 2)] == [False] * 8
     assert [stillness.look(2) for _ in range(2)] == [True, True]
     assert [stillness.look(1) for _ in range(4)] == [False, False, False, True]
-    never = Stillness(3 * limits.PIPELINE_TOLD_EACH_S)
+    never = NoProgressTimer(3 * limits.PIPELINE_TOLD_EACH_S)
     assert [never.look(None) for _ in range(3)] == [False, False, True]
 
 
@@ -108,7 +108,7 @@ def check_rests() -> None:
             patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.0)
             patch.setattr(pipeline_child, "PipelineThread", Beside(rests))
             lake: Any = None
-            pipeline_child._run(lake, Job("", "this", None, 0.1, logging.INFO), channel, channel)
+            pipeline_child._run(lake, PipelineJob("", "this", None, 0.1, logging.INFO), channel, channel)
         assert channel.steps == expected
 
 
@@ -153,7 +153,7 @@ def check_stopping() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.001)
-        with HangWatch(process, lambda: 1, is_stopping, 0.0) as watch:
+        with Watchdog(process, lambda: 1, is_stopping, 0.0) as watch:
             wait_until(lambda: process.killed)
     assert watch.has_killed
     assert len(looks) == 11
@@ -171,10 +171,10 @@ def test_rules(check: Callable[[], None]) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("looks are counted, not time", Stillness.look, "self._looks * limits.PIPELINE_TOLD_EACH_S",
+        (Broken("looks are counted, not time", NoProgressTimer.look, "self._looks * limits.PIPELINE_TOLD_EACH_S",
                 '__import__("time").time()'), check_looks),
-        (Broken("whoever goes on begins anew", Stillness.look, "else 0", "else self._looks"), check_looks),
-        (Broken("what never told anything hangs too", Stillness.look, "steps == self._steps",
+        (Broken("whoever goes on begins anew", NoProgressTimer.look, "else 0", "else self._looks"), check_looks),
+        (Broken("what never told anything hangs too", NoProgressTimer.look, "steps == self._steps",
                 "None is not steps == self._steps"), check_looks),
         (Broken("a step is something else", ReplicaProgress._go_on_to, "doing != self._doing", "True"), check_steps),
         (Broken("a run that fails is a step", ReplicaProgress.failed, "self._go_on_to(None)", "pass"), check_steps),
@@ -182,7 +182,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("who rests goes on", pipeline_child._run, "rested += pipeline.rests()", "pass"), check_rests),
         (Broken("who works rests not", pipeline_child._run, "pipeline.rests()", "1"), check_rests),
         (Broken("a run is no rest", PipelineLoop.rests, "self._rests", "True"), check_in_run),
-        (Broken("one that stops has its time", HangWatch._run, "not self._is_stopping()", "True"), check_stopping),
+        (Broken("one that stops has its time", Watchdog._run, "not self._is_stopping()", "True"), check_stopping),
     ],
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tests.server.client import Client
 from tests.tracking.requests import payload, span_numbers, trace_id
 from tracelake import limits
 from tracelake.server.app import create_app
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore

@@ -10,7 +10,7 @@ import pytest
 from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.server.indexing import IndexingAhead
+from tracelake.server.run import HotIndexWarmer
 
 
 def test_it_goes_on_after_a_failure_until_it_is_stopped(
@@ -31,7 +31,7 @@ def test_it_goes_on_after_a_failure_until_it_is_stopped(
             raise ValueError("odd")
         return calls % 2 == 0
 
-    ahead = IndexingAhead(step)
+    ahead = HotIndexWarmer(step)
     with caplog.at_level(logging.WARNING, "tracelake.server"), ahead:
         wait_until(lambda: calls > 9, "it does not go on", moving=lambda: calls)
     assert not ahead._thread.is_alive()
@@ -55,7 +55,7 @@ def test_a_step_that_does_not_end_is_left(
         assert go_on.wait(HANG_S)
         return False
 
-    ahead = IndexingAhead(step)
+    ahead = HotIndexWarmer(step)
     try:
         with caplog.at_level(logging.WARNING, "tracelake.server"), ahead:
             assert begun.wait(HANG_S)

@@ -18,9 +18,9 @@ from tracelake._errors import BackPressureError, NoKeyError, StorageError
 from tracelake.access.sessions import Sessions
 from tracelake.server import sign_in
 from tracelake.server.app import create_app
-from tracelake.server.cookies import COOKIE
+from tracelake.server.guard import COOKIE
 from tracelake.server.key_ring import KeyRing
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 OURS = {"Origin": "http://127.0.0.1"}
 

@@ -20,12 +20,11 @@ from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError
-from tracelake.lake.hot import HotTier
-from tracelake.lake.hot_traces import HotTraces
+from tracelake.lake.hot_tier import HotTier, HotTraces
 from tracelake.server.app import _Answers, create_app
-from tracelake.tables import large_reads, whole_trace
-from tracelake.tables.large_reads import LargeReads, Turns
-from tracelake.tracking.inbox import Inbox
+from tracelake.tables import table
+from tracelake.tables.table import LargeReads, ReadGate
+from tracelake.tracking.ingest_queue import Inbox
 
 LARGE = 300_000
 """Bytes of rows from which on a trace is large here."""
@@ -50,7 +49,7 @@ def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
         for spans in (range(1, 11), range(11, 21), range(21, 31)):
             hot.tracking.write([grown(3, spans)])
         with pytest.MonkeyPatch.context() as patch:
-            for module in (limits, whole_trace):
+            for module in (limits, table):
                 patch.setattr(module, "LARGE_TRACE_ROWS_BYTES", LARGE)
             patch.setattr(limits, "HOT_TRACE_PARTS", 2)
             patch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
@@ -59,7 +58,7 @@ def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
 
 def free() -> tuple[int, int]:
     """Return how many answers may still be begun, and made."""
-    return large_reads._ANSWERS._free._value, large_reads._MAKING._free._value
+    return table._ANSWERS._free._value, table._MAKING._free._value
 
 
 def statuses(client: Client) -> dict[int, set[int]]:
@@ -78,8 +77,8 @@ def check_routes(folder: Path) -> None:
         all_are_there = {number: {200} for number in range(1, 6)}
         assert statuses(client) == all_are_there
         for turns, at_once in (
-            (large_reads._MAKING, 1),
-            (large_reads._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
+            (table._MAKING, 1),
+            (table._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
         ):
             for _ in range(at_once):
                 turns.begin()
@@ -103,20 +102,20 @@ def check_archived(folder: Path) -> None:
         patch.setattr(HotTraces, "rows", lambda *_, **__: [])
         patch.setattr(HotTraces, "is_given_up", lambda *_: True)
         data = grown(9, range(1, 41)).payload
-        patch.setattr("tracelake.archive.archive.LakeArchive.read", lambda *_: data)
+        patch.setattr("tracelake.archive.service.LakeArchive.read", lambda *_: data)
         url = ROUTES[0].format(trace_id(9))
         assert client.get(url).status_code == 200
-        large_reads._MAKING.begin()
+        table._MAKING.begin()
         try:
             assert client.get(url).status_code == 503
         finally:
-            large_reads._MAKING.end()
+            table._MAKING.end()
 
 
 def check_too_large(folder: Path) -> None:
     """What is not read whole gives its turn back."""
     with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
-        for module in (limits, whole_trace):
+        for module in (limits, table):
             patch.setattr(module, "TRACE_ROWS_MAX_BYTES", LARGE + 1)
         assert statuses_of_large(client) == [413] * 3
         assert free() == (limits.LARGE_TRACES_ANSWERED_MAX, 1)
@@ -168,7 +167,7 @@ def check_turns(_: Path) -> None:
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
         patch.setattr(limits, "LARGE_TRACES_WAITING_MAX", 1)
         patch.setattr(limits, "HOT_TRACE_WAIT_S", 30)
-        turns = Turns(1)
+        turns = ReadGate(1)
         turns.begin()
         waiting = threads.submit(turns.begin)
         while not turns._waiting:
@@ -184,7 +183,7 @@ def check_turns(_: Path) -> None:
                 turns.begin()
             assert turns._waiting == 0
         turns.end()
-        answers, making = Turns(1), Turns(1)
+        answers, making = ReadGate(1), ReadGate(1)
         reads = LargeReads(answers, making)
         reads.begin()
         reads.begin()
@@ -194,8 +193,8 @@ def check_turns(_: Path) -> None:
         reads.sent()
         assert (answers._free._value, making._free._value) == (1, 1)
         making.begin()
-        with pytest.raises(BackPressureError), large_reads.large_reads(answers, making):
-            large_reads.begin_large_read()
+        with pytest.raises(BackPressureError), table.large_reads(answers, making):
+            table.acquire_read()
         making.end()
         assert (answers._free._value, making._free._value) == (1, 1)
 
@@ -212,19 +211,19 @@ def test_rules(check: Check, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("of tables", whole_trace.whole, "    begin_large_read()\n", ""), check_routes),
+        (Broken("of tables", table.read_trace, "    acquire_read()\n", ""), check_routes),
         (Broken("of few parts", HotTraces._read, "columns.approx_bytes >", "False and columns.approx_bytes >"),
          check_routes),
         (Broken("of many parts", HotTraces.rows, "rows.nbytes >", "False and rows.nbytes >"), check_routes),
         (Broken("of an archive", HotTier._here, "takes > limits.LARGE_TRACE_ROWS_BYTES", "False"), check_archived),
-        (Broken("small ones need no turn", whole_trace.whole, "min(LARGE_TRACE_ROWS_BYTES,", "min(1,"),
+        (Broken("small ones need no turn", table.read_trace, "min(LARGE_TRACE_ROWS_BYTES,", "min(1,"),
          check_routes),
         (Broken("it is made by then", _Answers.__call__, "reads.made()", "pass"), check_sending),
-        (Broken("it is given back", large_reads.large_reads, "reads.sent()", "pass"), check_too_large),
+        (Broken("it is given back", table.large_reads, "reads.sent()", "pass"), check_too_large),
         (Broken("one is made at a time", LargeReads.begin, "self._making.begin()", "pass"), check_routes),
         (Broken("few wait to be sent", LargeReads.begin, "self._answers.begin()", "pass"), check_routes),
-        (Broken("few wait", Turns.begin, "self._waiting >=", "False and self._waiting >="), check_turns),
-        (Broken("who waits no more does not count", Turns.begin, "self._waiting -= 1", "pass"), check_turns),
+        (Broken("few wait", ReadGate.begin, "self._waiting >=", "False and self._waiting >="), check_turns),
+        (Broken("who waits no more does not count", ReadGate.begin, "self._waiting -= 1", "pass"), check_turns),
     ],
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
@@ -233,8 +232,8 @@ def test_broken_rules_are_caught(
 ) -> None:
     """Each is noticed when it is gone."""
     for turns, at_once in (
-        (large_reads._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
-        (large_reads._MAKING, 1),
+        (table._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
+        (table._MAKING, 1),
     ):
         monkeypatch.setattr(turns, "_free", Semaphore(at_once))  # what is taken there is not given back
     assert_caught(broken, lambda: check(tmp_path))

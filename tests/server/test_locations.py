@@ -14,7 +14,7 @@ from tracelake._errors import ForbiddenError, UsageError
 from tracelake.server.app import create_app
 from tracelake.server.guard import Allowed
 from tracelake.server.locations import HttpLocations
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 SOURCES = "/api/v1/sources"
 RETENTION = "/api/v1/archive/retention"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from tracelake.limits import LOG_THINGS_MAX
-from tracelake.server.log_rate import OncePerSecond
+from tracelake.server.run import OncePerSecond
 
 
 def a_record(text: str, *values: object) -> logging.LogRecord:

@@ -9,15 +9,15 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake import limits
-from tracelake.server import malloc
-from tracelake.server.malloc import Trimming, resident_bytes
+from tracelake.server import heap_trim
+from tracelake.server.heap_trim import HeapTrimmer, resident_bytes
 
 
 def check_looks() -> None:
     """A process that grew is trimmed at once, one that did not after so many looks; growth counts from there."""
     trimmed: list[int] = []
     at = [limits.MEMORY_GROWN_BYTES]
-    trimming = Trimming(lambda: trimmed.append(at[0]), lambda: at[0])
+    trimming = HeapTrimmer(lambda: trimmed.append(at[0]), lambda: at[0])
     trimming.look()
     assert len(trimmed) == 1
     at[0] += limits.MEMORY_GROWN_BYTES - 1
@@ -38,10 +38,10 @@ def test_it_is_trimmed_where_much_has_come() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("where it grew", Trimming.look, "grown_bytes >= limits.MEMORY_GROWN_BYTES or", ""),
-        Broken("now and then", Trimming.look, "or self._looks >= limits.MEMORY_LOOKS_MAX", ""),
+        Broken("where it grew", HeapTrimmer.look, "grown_bytes >= limits.MEMORY_GROWN_BYTES or", ""),
+        Broken("now and then", HeapTrimmer.look, "or self._looks >= limits.MEMORY_LOOKS_MAX", ""),
         Broken(
-            "since the last", Trimming.look, "self._looks, self._left_bytes = 0, self._resident()", "pass"
+            "since the last", HeapTrimmer.look, "self._looks, self._left_bytes = 0, self._resident()", "pass"
         ),
     ],
     ids=lambda broken: str(broken.rule),
@@ -53,7 +53,7 @@ def test_broken_rules_are_caught(broken: Broken) -> None:
 
 def test_what_is_free_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """What lies free between what is kept goes back to the system, by a thread that ends with its block."""
-    if malloc._glibc() is None:
+    if heap_trim._glibc() is None:
         pytest.skip("another C library")
     blocks = [bytes(10_000) for _ in range(5_000)]
     kept = blocks[::5]
@@ -61,7 +61,7 @@ def test_what_is_free_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     del blocks
     monkeypatch.setattr(limits, "MEMORY_LOOK_S", 0.001)
     until_s = time.monotonic() + HANG_S
-    with Trimming():
+    with HeapTrimmer():
         while resident_bytes() > before - 20_000_000:
             assert time.monotonic() < until_s
             time.sleep(0.001)

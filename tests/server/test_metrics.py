@@ -17,7 +17,7 @@ from tracelake import InboxInfo
 from tracelake._errors import StorageError
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 Samples = dict[tuple[str, str], float]
 

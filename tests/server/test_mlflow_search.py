@@ -18,10 +18,10 @@ from tests.broken import Broken, assert_caught
 from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
-from tracelake.lake.hot import HotTier
-from tracelake.server import mlflow_search
+from tracelake.lake.hot_tier import HotTier
+from tracelake.server import mlflow
 from tracelake.server.app import create_app
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 from tracelake.tracking.schema import trace_parts
 
 SEARCH = "/api/3.0/mlflow/traces/search"
@@ -157,7 +157,7 @@ def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch:
         assert "no whole trace id" in refused.json()["message"]
     for name, most in (("MLFLOW_BATCH_SPANS_MAX", 2), ("MLFLOW_BATCH_MAX_BYTES", 1)):
         with monkeypatch.context() as patched:
-            patched.setattr(mlflow_search, name, most)
+            patched.setattr(mlflow, name, most)
             refused = asked_for(first, third)
             assert (refused.status_code, "fewer traces" in refused.json()["message"]) == (413, True)
             assert len(asked_for(first, trace_id(99)).json()["traces"]) == 1, "of one, what `get` answers"
@@ -212,22 +212,22 @@ def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None
     lakes = (HotLake(tmp_path / str(number), layout="pack", retention="1m") for number in count())
     a_batch_beside_damage(next(lakes))
     for rule in (
-        Broken("the others are answered", mlflow_search._traces, "(DamageError, LimitError)", "LimitError"),
-        Broken("also beside large ones", mlflow_search._traces, "(DamageError, LimitError)", "DamageError"),
+        Broken("the others are answered", mlflow._traces, "(DamageError, LimitError)", "LimitError"),
+        Broken("also beside large ones", mlflow._traces, "(DamageError, LimitError)", "DamageError"),
         Broken(
             "it is there",
-            mlflow_search._traces,
+            mlflow._traces,
             "traces.append(_without_spans(lake, trace_id, error))",
             "pass",
         ),
-        Broken("it says why", mlflow_search._without_spans, "tag: str(error)", "'a': 'b'"),
+        Broken("it says why", mlflow._without_spans, "tag: str(error)", "'a': 'b'"),
         Broken(
             "large is no damage",
-            mlflow_search._without_spans,
+            mlflow._without_spans,
             "(LimitError, TOO_LARGE_TAG)",
             "(LimitError, DAMAGE_TAG)",
         ),
-        Broken("its tags are there", mlflow_search._without_spans, '**info["tags"], ', ""),
+        Broken("its tags are there", mlflow._without_spans, '**info["tags"], ', ""),
     ):
         assert_caught(rule, lambda: a_batch_beside_damage(next(lakes)))
 

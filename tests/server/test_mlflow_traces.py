@@ -16,10 +16,10 @@ from tests.server.client import Client
 from tests.tracking.requests import trace_id
 from tracelake import limits
 from tracelake._errors import NotFoundError
-from tracelake.server import mlflow_search
+from tracelake.server import mlflow
 from tracelake.server.app import create_app
-from tracelake.server.routes import needed
-from tracelake.tracking.inbox import Inbox
+from tracelake.server.http_policy import needed
+from tracelake.tracking.ingest_queue import Inbox
 from tracelake.tracking.schema import trace_info
 
 TRACES = "/api/3.0/mlflow/traces"
@@ -134,7 +134,7 @@ def test_traces_are_deleted_by_id_and_by_age(
     assert deleted(max_timestamp_millis=-1) == 0
     before = len(hot.tracking.infos([trace_id(number) for number in range(20)]))
     assert deleted(max_timestamp_millis=2**43, max_traces=1) == 1
-    monkeypatch.setattr("tracelake.server.mlflow_traces.MLFLOW_DELETED_TRACES_MAX", 1)
+    monkeypatch.setattr("tracelake.server.mlflow.MLFLOW_DELETED_TRACES_MAX", 1)
     assert deleted(max_timestamp_millis=0) == 1
     monkeypatch.undo()
     assert deleted(max_timestamp_millis=0) == before - 2
@@ -233,7 +233,7 @@ def test_a_deleted_trace_is_not_found_and_the_answer_says_what_stays(tmp_path: P
             connection.execute(delete(trace_info).where(trace_info.c.trace_id == other))
         assert client.get(f"{TRACES}/{other}").status_code == 200, "no client makes a tombstone"
         with pytest.raises(NotFoundError, match="no trace") as error:
-            mlflow_search._trace(lake.lake.within("other"), one)  # type: ignore[arg-type]
+            mlflow._trace(lake.lake.within("other"), one)  # type: ignore[arg-type]
         assert "deleted" not in str(error.value), "a workspace learns nothing of the traces of others"
         lake.write((numbers[0], 2))
         assert len(client.get(f"{TRACES}/get?trace_id={one}").json()["trace"]["spans"]) == 2

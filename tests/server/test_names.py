@@ -9,9 +9,9 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.server.fake_lake import FakeLake
-from tracelake.server import names
-from tracelake.server.exposure import Exposure, check_exposed
-from tracelake.server.names import allowed_host, allowed_origin, name_of
+from tracelake.server import http_policy
+from tracelake.server.http_policy import allowed_host, allowed_origin, name_of
+from tracelake.server.run import Exposure, check_exposed
 
 
 def check_hosts() -> None:
@@ -72,5 +72,5 @@ def test_rules(check: Callable[[], None]) -> None:
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
     """Each is noticed when it is gone."""
-    assert names.ANY == "*"
+    assert http_policy.ANY == "*"
     assert_caught(broken, check)

@@ -22,12 +22,11 @@ from tests.patience import HANG_S, wait_until
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake.lake.lake import Lake
-from tracelake.pipeline.background import PipelineLoop
-from tracelake.pipeline.continuous import InboxPipeline
+from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
-from tracelake.server.beside import PipelineThread
-from tracelake.server.pipeline_child import Job, Told, told_of
+from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
+from tracelake.server.pipeline_host import PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
 
 ENDS = """
@@ -305,11 +304,11 @@ def test_lines() -> None:
             b'{"log": 3}',
             b'{"problem": "", "replica": {}}',
         ):
-            assert told_of(line) is None
-        assert told_of(b'{"problem": "x", "replica": null, "steps": 7}') == Told("x", None, 7)
+            assert status_of(line) is None
+        assert status_of(b'{"problem": "x", "replica": null, "steps": 7}') == PipelineStatus("x", None, 7)
 
     check()
-    assert_caught(Broken("half a line is left out", told_of, "(ValueError, ", "("), check)
+    assert_caught(Broken("half a line is left out", status_of, "(ValueError, ", "("), check)
 
 
 def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,7 +360,7 @@ def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(limits, "PROGRESS_POLL_S", 0.001)
     monkeypatch.setattr(InboxPipeline, "run_once", panics)
     monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
-    job = Job(lake.url, "this", None, 0.1, logging.INFO)
+    job = PipelineJob(lake.url, "this", None, 0.1, logging.INFO)
     with Path(os.devnull).open("wb") as file:
 
         def check() -> None:
@@ -406,7 +405,7 @@ def test_a_thread_that_ended_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch
 
 def test_its_end_waits_for_no_thread() -> None:
     """What a library left must not keep a process whose work is done: it would never be begun again."""
-    job = Job("/no/such/lake", "this", None, 0.1, logging.INFO)
+    job = PipelineJob("/no/such/lake", "this", None, 0.1, logging.INFO)
     command = [sys.executable, "-c", LEAVES_A_THREAD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:

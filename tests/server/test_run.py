@@ -27,11 +27,10 @@ from tests.server.faults import inbox_payloads
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
 from tracelake import limits
-from tracelake.server.exposure import Exposure
-from tracelake.server.grpc_door import TRACES
-from tracelake.server.run import serve
-from tracelake.server.tls import Renewal, Tls
-from tracelake.storage.files import FileObjectStore
+from tracelake.server.connections import Renewal, Tls
+from tracelake.server.otlp_grpc import TRACES
+from tracelake.server.run import Exposure, serve
+from tracelake.storage.local import FileObjectStore
 
 HEADERS = {"Content-Type": "application/x-protobuf"}
 
@@ -71,8 +70,8 @@ TLS = """
 import tracelake.server.run as run, functools
 from tracelake import limits
 limits.TLS_LOOK_S = 0.0
-from tracelake.server.exposure import Exposure
-from tracelake.server.tls import Tls
+from tracelake.server.run import Exposure
+from tracelake.server.connections import Tls
 serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert!r}, {key!r})))
 """
 

@@ -20,12 +20,12 @@ from tests.server.client import Client
 from tests.server.faults import FaultyStore
 from tracelake import Lake, limits
 from tracelake.limits import VECTOR_PARAMETER_MAX_CHARS
-from tracelake.search import embedder
-from tracelake.server import reads
+from tracelake.search import vectors
+from tracelake.server import traces
 from tracelake.server.app import create_app
-from tracelake.tables.large_reads import Turns
+from tracelake.tables.table import ReadGate
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 TEXTS = ("refund of a flight", "the weather is bad", "slow database login", "refund")
 
@@ -139,7 +139,7 @@ def test_a_function_that_fails_or_is_gone_is_said_in_the_page(
     def fail(_texts: list[str]) -> Any:
         raise RuntimeError("no model here")
 
-    monkeypatch.setattr(embedders, "bag_of_words", embedder.embedder(dimensions=32, version="1")(fail))
+    monkeypatch.setattr(embedders, "bag_of_words", vectors.embedder(dimensions=32, version="1")(fail))
     failed = client.get("/search?q=refund+money&mode=semantic")
     assert (failed.status_code, "no model here" in failed.text) == (500, True)
     assert 'value="refund money"' in failed.text
@@ -160,10 +160,10 @@ def check_slow(client: Client, lake: Lake) -> None:
 
     url, most = "/api/v1/search?q=refund+{}&mode=semantic", limits.SEMANTIC_SEARCHES_AT_ONCE_MAX
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(most) as threads:
-        patch.setattr(embedders, "bag_of_words", embedder.embedder(dimensions=32, version="1")(wait))
+        patch.setattr(embedders, "bag_of_words", vectors.embedder(dimensions=32, version="1")(wait))
         patch.setattr(limits, "LARGE_TRACES_WAITING_MAX", 0)
         waiting = [
-            threads.submit(reads.search, lake, "refund " * number, None, 9, mode="hybrid")
+            threads.submit(traces.search, lake, "refund " * number, None, 9, mode="hybrid")
             for number in range(1, most + 1)
         ]
         try:
@@ -189,9 +189,9 @@ def test_a_function_that_is_slow_keeps_few_threads_of_a_server(client: Client, r
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("a turn ends", reads._turn, "_BY_MEANING.end()", "pass"),
-        Broken("a vector needs none", reads._turn, " or vector is not None", ""),
-        Broken("words need none", reads._turn, '(None, "text")', "()"),
+        Broken("a turn ends", traces._turn, "_BY_MEANING.end()", "pass"),
+        Broken("a vector needs none", traces._turn, " or vector is not None", ""),
+        Broken("words need none", traces._turn, '(None, "text")', "()"),
     ],
     ids=lambda broken: broken.rule,
 )
@@ -200,6 +200,6 @@ def test_broken_turns_are_caught(
 ) -> None:
     """Each rule of turns is noticed when it is gone."""
     monkeypatch.setattr(
-        reads, "_BY_MEANING", Turns(limits.SEMANTIC_SEARCHES_AT_ONCE_MAX, "search again later")
+        traces, "_BY_MEANING", ReadGate(limits.SEMANTIC_SEARCHES_AT_ONCE_MAX, "search again later")
     )
     assert_caught(broken, lambda: check_slow(client, real_lake))

@@ -13,11 +13,11 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tests.server.faults import inbox_payloads
-from tracelake.server.gathering import Gathering
+from tracelake.server.group_commit import GroupCommitter
 from tracelake.storage import MemoryObjectStore, ObjectStore
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Crashed, CrashingObjectStore, CrashPoint
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 GROUPS = [[a_line(a_span(10 * group + number, 0)) for number in range(3)] for group in range(3)]
 """Requests that come together, three times."""
@@ -29,7 +29,7 @@ def send(store: ObjectStore, groups: Sequence[Sequence[bytes]]) -> list[bytes]:
 
     async def server() -> list[bytes]:
         with closing(Inbox(store)) as inbox:
-            gathering = Gathering(inbox)
+            gathering = GroupCommitter(inbox)
             acknowledged = []
             for group in groups:
                 appends = (gathering.append("json", request) for request in group)

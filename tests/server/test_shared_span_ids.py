@@ -16,10 +16,9 @@ import tracelake
 from tests.server.client import Client
 from tracelake._errors import UsageError
 from tracelake.server.app import create_app
-from tracelake.server.reads import find_span
-from tracelake.server.waterfall import lay_out
+from tracelake.server.traces import find_span, lay_out
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.ingest_queue import TrackingDoor
 
 TRACE: Final = 0xABC
 ID: Final = f"{TRACE:032x}"

@@ -12,10 +12,10 @@ from tests.broken import Broken, assert_caught
 from tests.server import openid
 from tests.server.openid import Person
 from tests.server.signing_in import OURS, Site, alone, begin, served
-from tracelake.access import openid as access_openid
-from tracelake.access.openid import SignInSecret
+from tracelake.access import oidc as access_openid
+from tracelake.access.oidc import SignInSecret
 from tracelake.access.sessions import Sessions
-from tracelake.server import cookies, provider
+from tracelake.server import guard, sign_in
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def test_people_sign_in(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     answer = ada.get(ada.at_provider(begun.headers["location"]))
     assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-store")
     assert '<meta http-equiv="refresh" content="1;url=/traces/1?a=b">' in answer.text
-    gone, cookie = sorted(answer.headers.get_list("set-cookie"), key=lambda line: cookies.COOKIE in line)
+    gone, cookie = sorted(answer.headers.get_list("set-cookie"), key=lambda line: guard.COOKIE in line)
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/;", "Max-Age=43200"))
     assert "Secure" not in cookie
     assert "Max-Age=0" in gone
@@ -111,7 +111,7 @@ def check_the_end(site: Site) -> None:
     assert ben.get("/sign-out", "POST", Origin="https://evil.example").status_code == 403
     assert other.get("/api/v1/traces").status_code == 200
     assert ben.get("/sign-out", "POST", **OURS).status_code == 303
-    assert cookies.COOKIE not in ben.cookies
+    assert guard.COOKIE not in ben.cookies
     ben.cookies = kept
     assert ben.get("/api/v1/traces").status_code == 401
     site.later()
@@ -123,7 +123,7 @@ def test_a_session_ends(site: Site) -> None:
     check_the_end(site)
     begun = site.lake.sessions.begin("ben, ben", "read", "*")
     ben = site.person("ben")
-    ben.cookies = {cookies.COOKIE: begun.token}
+    ben.cookies = {guard.COOKIE: begun.token}
     site.later()
     assert ben.get("/api/v1/traces").status_code == 200
     admin = {"Authorization": f"Bearer {site.lake.keys.create('ada', 'admin').token}"}
@@ -178,7 +178,7 @@ def test_states(site: Site) -> None:
     [
         (Broken("the state is of this browser", access_openid.check_back,
                 "not hmac.compare_digest(state.encode(), begun.state.encode())", "False"), check_states),
-        (Broken("the code is of who began", provider.Provider._redeemed, "begun.verifier", "'v' * 43"), check_the_end),
+        (Broken("the code is of who began", sign_in.Provider._redeemed, "begun.verifier", "'v' * 43"), check_the_end),
         (Broken("sign-out ends sessions", Sessions.end, "self.revoke(", "str("), check_the_end),
     ],
     ids=lambda each: getattr(each, "rule", ""),
@@ -221,7 +221,7 @@ def test_cookies_that_nobody_set(site: Site) -> None:
         f"{own}.1.{'a' * 9_000}.{signature}",
     ):
         answer = site.servers[0].get(
-            "/sign-in/callback?code=1&state=2", headers={"Cookie": f"{cookies.BEGUN_COOKIE}={held}"}
+            "/sign-in/callback?code=1&state=2", headers={"Cookie": f"{guard.BEGUN_COOKIE}={held}"}
         )
         assert answer.status_code == 400, held
 

@@ -24,9 +24,9 @@ from tests.server.client import Client
 from tests.server.openid import Person
 from tests.server.signing_in import OURS, Site, alone, begin, served
 from tracelake import limits
-from tracelake.access import begun as access_begun
-from tracelake.access.openid import SignInSecret
-from tracelake.server import cookies, provider, provider_pages
+from tracelake.access import oidc as access_begun
+from tracelake.access.oidc import SignInSecret
+from tracelake.server import guard, sign_in
 
 
 @dataclass
@@ -132,8 +132,8 @@ def check_made_up(told: Site, answers: Answers) -> None:
     """What no server of the lake has signed, or for another address, asks the provider for nothing."""
     held, eve = SignInSecret("e" * 43), told.person("eve")
     eve.begin("/")
-    _, *rest = eve.cookies[cookies.BEGUN_COOKIE].split(".")
-    eve.cookies[cookies.BEGUN_COOKIE] = ".".join((held.secret, *rest))
+    _, *rest = eve.cookies[guard.BEGUN_COOKIE].split(".")
+    eve.cookies[guard.BEGUN_COOKIE] = ".".join((held.secret, *rest))
     answers.asked = []
     back = f"/sign-in/callback?code={held.nonce}&state={held.state}"
     assert (eve.get(back).status_code, answers.asked) == (400, [])
@@ -156,15 +156,15 @@ def check_over_tls(told: Site, _answers: Answers) -> None:
     tls = Client(told.servers[0]._app, "https://127.0.0.1")
     ada, victim = Person(tls, "ada"), Person(tls, "ben")
     begun = ada.get("/sign-in/provider")
-    secret = SignInSecret(ada.cookies[f"__Host-{cookies.BEGUN_COOKIE}"].partition(".")[0])
+    secret = SignInSecret(ada.cookies[f"__Host-{guard.BEGUN_COOKIE}"].partition(".")[0])
     back = f"/sign-in/callback?code={secret.nonce}&state={secret.state}"
-    victim.cookies = {cookies.BEGUN_COOKIE: ada.cookies[f"__Host-{cookies.BEGUN_COOKIE}"]}
+    victim.cookies = {guard.BEGUN_COOKIE: ada.cookies[f"__Host-{guard.BEGUN_COOKIE}"]}
     assert victim.get(back).status_code == 400
     answer = ada.get(back)
     assert answer.status_code == 200
-    host = f"__Host-{cookies.COOKIE}"
+    host = f"__Host-{guard.COOKIE}"
     assert list(ada.cookies) == [host]
-    victim.cookies = {cookies.COOKIE: ada.cookies[host]}
+    victim.cookies = {guard.COOKIE: ada.cookies[host]}
     assert victim.get("/api/v1/traces").status_code == 401
     assert "Sign out" not in victim.get("/sign-in").text
     assert ada.get("/api/v1/traces").status_code == 200
@@ -187,17 +187,17 @@ def test_over_tls(told: Site, answers: Answers) -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("what a browser began is signed", access_begun.begun_of,
+        (Broken("what a browser began is signed", access_begun.verify_state,
                 "not hmac.compare_digest(signature.encode(), _signature(body, by, place).encode())", "False"),
          check_made_up),
         (Broken("for this address", access_begun._signature, "{place}", "any"), check_made_up),
-        (Broken("only __Host- over TLS", cookies.our_cookies, 'cookie_name(name, scope["scheme"]): name',
+        (Broken("only __Host- over TLS", guard.our_cookies, 'cookie_name(name, scope["scheme"]): name',
                 "name: name"), check_over_tls),
-        (Broken("also bare ones over TLS", cookies.our_cookies, "bare.get(called)", "bare.get(called, called)"),
+        (Broken("also bare ones over TLS", guard.our_cookies, "bare.get(called)", "bare.get(called, called)"),
          check_over_tls),
-        (Broken("__Host- is Secure", cookies._set, "secure=secure", "secure=secure and bool(value)"),
+        (Broken("__Host- is Secure", guard._set, "secure=secure", "secure=secure and bool(value)"),
          check_over_tls),
-        (Broken("__Host- has the first path", cookies._set, "is_begun and not secure", "is_begun"),
+        (Broken("__Host- has the first path", guard._set, "is_begun and not secure", "is_begun"),
          check_over_tls),
     ],
     ids=lambda each: getattr(each, "rule", ""),
@@ -304,11 +304,11 @@ def test_bad_answers(told: Site, answers: Answers) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("answers are bounded", provider._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
-        Broken("keys are bounded", provider._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
-        Broken("what is told is of who signed in", provider.Provider.claims, 'told.get("sub") != claims["sub"]',
+        Broken("answers are bounded", sign_in._fetched, "len(body) > limits.PROVIDER_ANSWER_MAX_BYTES", "False"),
+        Broken("keys are bounded", sign_in._keys_of, "len(keys) > limits.PROVIDER_KEYS_MAX", "False"),
+        Broken("what is told is of who signed in", sign_in.Provider.claims, 'told.get("sub") != claims["sub"]',
                "False"),
-        Broken("redirects are not followed", provider._fetched, "client.stream(method, url,",
+        Broken("redirects are not followed", sign_in._fetched, "client.stream(method, url,",
                "client.stream(method, url, follow_redirects=True,"),
     ],
     ids=lambda broken: broken.rule,
@@ -338,14 +338,14 @@ def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pyte
 def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all places are taken a sign-in waits for one; if that takes long it still counts when it is tried again."""
     held: list[Any] = []
-    init = provider.Provider.__init__
+    init = sign_in.Provider.__init__
 
     def noted(self: Any, *given: Any) -> None:
         init(self, *given)
         held.append(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(provider.Provider, "__init__", noted)
+        patch.setattr(sign_in.Provider, "__init__", noted)
         with served(*[openid.openid(answers.url)] * 2) as site:
             person = site.person("ada")
             begun = SignInSecret(begin(person))
@@ -356,13 +356,13 @@ def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
             patch.setattr(limits, "PROVIDER_WAIT_S", 0.01)
             answer = person.get(back)
             assert (answer.status_code, "many sign in at once" in answer.text) == (503, True)
-            assert cookies.BEGUN_COOKIE in person.cookies
+            assert guard.BEGUN_COOKIE in person.cookies
             patch.setattr(limits, "PROVIDER_WAIT_S", HANG_S)
 
             async def asked() -> list[int]:
                 statuses: list[int] = []
                 transport = httpx.ASGITransport(person.client._app)
-                cookie = f"{cookies.BEGUN_COOKIE}={person.cookies[cookies.BEGUN_COOKIE]}"
+                cookie = f"{guard.BEGUN_COOKIE}={person.cookies[guard.BEGUN_COOKIE]}"
                 async with (
                     httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
                     anyio.create_task_group() as group,
@@ -389,11 +389,11 @@ def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("what cannot be used is not kept", provider.Provider._known,
+        (Broken("what cannot be used is not kept", sign_in.Provider._known,
                 'checked(await self._answer("GET", url))',
                 'self._kept.update({url: (self._clock(), each := await self._answer("GET", url))}) or checked(each)'),
          check_what_is_kept),
-        (Broken("what was begun still counts", provider_pages.provider_pages, "isinstance(error, BackPressureError)",
+        (Broken("what was begun still counts", sign_in.provider_pages, "isinstance(error, BackPressureError)",
                 "False"), check_waiting),
     ],
     ids=lambda each: getattr(each, "rule", ""),
@@ -423,7 +423,7 @@ def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.Log
     assert come_back(told).status_code == 403
     ben = told.person("ben")
     assert ben.client.post("/sign-in", content=b"key=none", headers=OURS).status_code == 401
-    ben.cookies = {cookies.COOKIE: told.lake.sessions.begin("ben", "read", "*").token}
+    ben.cookies = {guard.COOKIE: told.lake.sessions.begin("ben", "read", "*").token}
     ben.get("/sign-out", "POST", **OURS)
     lines = [each.getMessage() for each in caplog.records if each.name.startswith("tracelake")]
     for beginning in (

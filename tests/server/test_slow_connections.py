@@ -22,8 +22,7 @@ from tests.server.otlp_requests import export_request
 from tests.server.slow_connections import TLS_KIND, SlowConnections, grpc_kinds
 from tests.server.test_run import certificate
 from tracelake import limits
-from tracelake.server.handshakes import Handshakes
-from tracelake.server.tls import Tls
+from tracelake.server.connections import Handshakes, Tls
 
 GOOD = export_request(1).SerializeToString()
 

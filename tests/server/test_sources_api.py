@@ -13,7 +13,7 @@ from tests.server.test_metrics import scrape
 from tracelake.server.app import create_app
 from tracelake.server.guard import Allowed
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 URL = "/api/v1/sources"
 

@@ -11,14 +11,14 @@ import pytest
 
 import tracelake
 from tests.broken import Broken, assert_caught
-from tracelake.archive.scheduling import ArchiveLoop
+from tracelake.archive.scheduler import ArchiveLoop
 from tracelake.server.run import Served, serve
 
 HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "polars", "psycopg", "py4j", "pyspark"}
 """Pandas is not among them: pyarrow imports it with the first array that it makes, where it is installed."""
 CODE = f"""
 import os, signal, sys
-import tracelake.cli.servers
+import tracelake.cli.serve
 from tracelake.server.run import serve
 
 def tell(served):

@@ -15,12 +15,12 @@ from tests.broken import Broken, assert_caught
 from tests.server.otlp_requests import export_request
 from tracelake import limits
 from tracelake._errors import LimitError
-from tracelake.otlp.by_trace import ByTrace
-from tracelake.otlp.depth import JsonStructure, json_structure
 from tracelake.otlp.encode import to_json
 from tracelake.otlp.framing import Format
-from tracelake.server import taking
-from tracelake.server.body import Budget
+from tracelake.otlp.parse import JsonStructure, json_structure
+from tracelake.otlp.partition import TracePartitioner
+from tracelake.server import otlp_http
+from tracelake.server.otlp_http import Budget
 
 RESOURCE_BYTES: Final = 60_000
 SPANS: Final = 500
@@ -49,7 +49,7 @@ def check_room(format: Format = "json", workspace: str | None = None) -> None:
     """What is made of it has its room while it is held, and the resource is in it once a trace."""
     payload = request_of(format)
     with Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share:
-        taken = taking.take(format, payload, share, workspace, takes_apart=True)
+        taken = otlp_http.decode_request(format, payload, share, workspace, takes_apart=True)
         apart_bytes = sum(len(trace.data) for trace in taken.traces.values())
         assert taken.decoded.accepted == SPANS
         assert TRACES * RESOURCE_BYTES < apart_bytes < (TRACES + 1) * RESOURCE_BYTES
@@ -69,7 +69,7 @@ def test_no_resource_is_repeated_for_each_span(format: Format, workspace: str | 
     tracemalloc.start()
     try:
         with Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share:
-            taking.take(format, payload, share, workspace, takes_apart=True)
+            otlp_http.decode_request(format, payload, share, workspace, takes_apart=True)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -106,12 +106,12 @@ def check_counted_before_parsed(bomb: str) -> None:
         pytest.fail("it was parsed")
 
     with (
-        mock.patch.object(taking, "decode_json", parse),
-        mock.patch.object(taking, "decode_protobuf", parse),
+        mock.patch.object(otlp_http, "decode_json", parse),
+        mock.patch.object(otlp_http, "decode_protobuf", parse),
         Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share,
         pytest.raises(LimitError, match="the request has more than"),
     ):
-        taking.take(format, payload, share, None, takes_apart=True)
+        otlp_http.decode_request(format, payload, share, None, takes_apart=True)
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -134,7 +134,7 @@ def check_careful_bound() -> None:
             Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share,
             pytest.raises(LimitError, match="the request has more than 1000000"),
         ):
-            taking.take(format, data, share, None, takes_apart=True)
+            otlp_http.decode_request(format, data, share, None, takes_apart=True)
 
 
 def test_careful_bound() -> None:
@@ -148,7 +148,7 @@ def test_braces_in_texts_do_not_count() -> None:
     span = json.dumps({"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "@"}).replace('"@"', text)
     payload = ('{"resourceSpans":[{"scopeSpans":[{"spans":[' + ",".join([span] * 3) + "]}]}]}").encode()
     with Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share:
-        assert taking.take("json", payload, share, None, takes_apart=True).decoded.accepted == 3
+        assert otlp_http.decode_request("json", payload, share, None, takes_apart=True).decoded.accepted == 3
     assert json_structure(payload, limits.OTLP_REQUEST_VALUES_MAX) == JsonStructure(1, 1, 3, 17)
 
 
@@ -160,7 +160,7 @@ def check_bound() -> None:
             Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share,
             pytest.raises(LimitError, match="by trace"),
         ):
-            taking.take("json", request_of("json"), share, None, takes_apart=True)
+            otlp_http.decode_request("json", request_of("json"), share, None, takes_apart=True)
 
 
 def test_too_much_by_trace_is_refused() -> None:
@@ -171,14 +171,16 @@ def test_too_much_by_trace_is_refused() -> None:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        (Broken("traces keep their room", taking._decode, "share.keep(apart_bytes)", "pass"), check_room),
+        (Broken("traces keep their room", otlp_http._decode, "share.keep(apart_bytes)", "pass"), check_room),
         (
-            Broken("a resource counts", ByTrace.apart_bytes, "sum(len(self._heads[resource])", "sum(0"),
+            Broken(
+                "a resource counts", TracePartitioner.apart_bytes, "sum(len(self._heads[resource])", "sum(0"
+            ),
             check_bound,
         ),
         (
             Broken(
-                "a bound by trace", taking._decode, "apart_bytes > limits.REQUEST_APART_MAX_BYTES", "False"
+                "a bound by trace", otlp_http._decode, "apart_bytes > limits.REQUEST_APART_MAX_BYTES", "False"
             ),
             check_bound,
         ),

@@ -18,12 +18,12 @@ from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.lake import hot_traces
+from tracelake.lake import hot_tier
 from tracelake.lake.hot_rows import add_part as add_part_of
 from tracelake.server import json_pieces
 from tracelake.server.app import create_app
-from tracelake.tables import whole_trace
-from tracelake.tracking.inbox import Inbox
+from tracelake.tables import table
+from tracelake.tracking.ingest_queue import Inbox
 
 COMMITTED, HOT, BOTH = 1, 2, 3
 """Traces of the tables only, of the tracking store only, and of both."""
@@ -100,7 +100,7 @@ def check_span_by_key(hot: HotLake) -> None:
     """Read one span of a trace whose rows do not fit: only its own row is read."""
     own = hot.lake.trace(trace_id(COMMITTED)).spans[7]
     most = hot.lake.hot.spans_of(trace_id(COMMITTED)).nbytes // 4
-    with mock.patch.multiple(whole_trace, TRACE_ROWS_MAX_BYTES=most, LARGE_TRACE_ROWS_BYTES=most):
+    with mock.patch.multiple(table, TRACE_ROWS_MAX_BYTES=most, LARGE_TRACE_ROWS_BYTES=most):
         rows = hot.lake.hot.span_rows(trace_id(COMMITTED), own["span_id"])
         assert rows["span_id"].to_pylist() == [own["span_id"]]
         assert len(hot.lake.hot.page(trace_id(COMMITTED), 1).rows) == 1
@@ -127,7 +127,7 @@ def test_every_span_is_found(hot: HotLake, client: Client, trace: int) -> None:
 def test_only_parts_that_hold_the_id_are_decoded(hot: HotLake) -> None:
     """Of a trace of many parts in the tracking store, one span costs one part."""
     hot.tracking.write([request((9, number)) for number in range(1, 21)])
-    with mock.patch.object(hot_traces, "add_part", wraps=add_part_of) as add_part:
+    with mock.patch.object(hot_tier, "add_part", wraps=add_part_of) as add_part:
         assert len(hot.lake.hot.span_rows(trace_id(9), f"{13:016x}")) == 1
     assert add_part.call_count == 1
 

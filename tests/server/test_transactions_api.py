@@ -17,7 +17,7 @@ from tracelake import Lake, limits
 from tracelake.otlp.framing import write_segment
 from tracelake.server.app import create_app
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.inbox import Inbox
+from tracelake.tracking.ingest_queue import Inbox
 
 
 @pytest.fixture

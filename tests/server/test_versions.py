@@ -20,8 +20,8 @@ from tests.versions.test_tries import OthersAreFaster
 from tracelake import Lake, limits
 from tracelake.server.app import create_app
 from tracelake.storage import MemoryObjectStore
-from tracelake.tracking.inbox import Inbox
-from tracelake.versions.store import Repository
+from tracelake.tracking.ingest_queue import Inbox
+from tracelake.versions.repository import Repository
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'>"
 

@@ -46,16 +46,19 @@ from tracelake import limits
 from tracelake._errors import ForbiddenError, NotFoundError, QueryError
 from tracelake.access.audit import audit_record
 from tracelake.lake import annotations as lake_annotations
-from tracelake.lake import hot
-from tracelake.otlp import placing
-from tracelake.search import complete, facets
-from tracelake.server import guard, routes, scope, search_pages, taking
+from tracelake.lake import hot_tier
+from tracelake.otlp import partition
+from tracelake.search import facets
+from tracelake.server import guard, http_policy, otlp_http
+from tracelake.server import search as search_pages
 from tracelake.server.app import create_app
-from tracelake.tables import commit_view, conditions, span_texts, workspaces
+from tracelake.tables import builtin, predicates
+from tracelake.tables import view as commit_view
+from tracelake.tables import view as span_texts
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking import annotations as tracking_annotations
-from tracelake.tracking import store, trace_search
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking import mlflow_search, store
+from tracelake.tracking.ingest_queue import TrackingDoor
 
 FACETS: Final = "".join(
     f"&facet={name}" for name in ("service", "kind", "status", "model", "session", "user", "workspace", "day")
@@ -268,7 +271,7 @@ def check_every_route(walls: Walls) -> None:
         if (method, path) in PUBLIC or path.startswith("/v1/"):
             continue
         if (method, path) in walls.divided:
-            assert routes.is_divided(method, path), (method, path)
+            assert http_policy.is_divided(method, path), (method, path)
             continue
         (answer,) = walls.answers([Asked(method, path)], "a")
         assert answer.status_code == 403, (method, path, answer.text)
@@ -327,7 +330,7 @@ def test_pages_lead_to_what_the_key_may_open(walls: Walls) -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("nobody is led to what is refused", routes.may_open, 'is_divided("GET", path)', "True"),
+        Broken("nobody is led to what is refused", http_policy.may_open, 'is_divided("GET", path)', "True"),
         Broken("people get a page", guard._wants_page, '"text/html" in', '"none" in'),
         Broken(
             "programs get JSON",
@@ -375,7 +378,7 @@ def test_other_keys_get_nothing(walls: Walls) -> None:
                 assert SECRET not in answer.text, (route, who)
         for answer in walls.answers(requests[:2], "sends"):
             assert answer.status_code == 403, route
-        need = routes.needed(*route)
+        need = http_policy.needed(*route)
         for answer in walls.answers(requests[:2], "reads"):
             assert (answer.status_code == 403) == (need in ("annotate", "admin")), route
             assert SECRET not in answer.text, route
@@ -506,7 +509,7 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
     with pytest.raises(NotFoundError):
         lake.trace(OF_B)
     with pytest.raises(LookupError):
-        scope.LakeOfRequest.of(walls.lake).url  # noqa: B018  of no request
+        http_policy.RequestLake.of(walls.lake).url  # noqa: B018  of no request
 
 
 def test_outlines_of_every_workspace_are_noticed(walls: Walls) -> None:
@@ -529,21 +532,21 @@ LIKE = span_texts.texts_of
 @pytest.mark.parametrize(
     ("broken", "part"),
     [
-        (Broken("the lake of a request", scope.LakeOfRequest.__getattr__, "workspace is None", "True"), "services"),
+        (Broken("the lake of a request", http_policy.RequestLake.__getattr__, "workspace is None", "True"), "services"),
         (Broken("SQL", SEES.sql, "here = table_within(table.name, rows, workspace)", "here = rows"), "services"),
-        (Broken("sums", workspaces.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
+        (Broken("sums", builtin.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),
-        (Broken("hot spans", hot.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),
+        (Broken("hot spans", hot_tier.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),
         (Broken("beginnings of ids", SEES.full_id, "workspace is not None", "False"), None),
-        (Broken("hits", SEES._rows_of, "only_within(sql, workspace)", "sql"), SEARCH),
+        (Broken("hits", SEES._rows_of, "workspace_sql(sql, workspace)", "sql"), SEARCH),
         (Broken("totals", facets.only, '("workspace", workspace), ', ""), None),
         (Broken("likeness", LIKE, "lookup([trace_id], columns), workspace", "lookup([trace_id], columns), None"), OF_B),
         (Broken("hot likeness", LIKE, "span_id, columns), workspace", "span_id, columns), None"), HOT_OF_B),
-        (Broken("completions", complete.OneWorkspace.has, "> 0", ">= 0"), "completions"),
+        (Broken("completions", facets.OneWorkspace.has, "> 0", ">= 0"), "completions"),
         (Broken("tags", SAYS._here, "self._workspace is None", "True"), OF_MLFLOW),
         (Broken("experiments", SAYS.experiment, "in (None, each.workspace)", "is not each"), OF_MLFLOW),
         (Broken("changes", SAYS._check_own, "not any(", "not True and any("), OF_MLFLOW),
-        (Broken("MLflow", trace_search.TraceSearch._within, "self._workspace is None", "True"), OF_MLFLOW),
+        (Broken("MLflow", mlflow_search.TraceSearch._within, "self._workspace is None", "True"), OF_MLFLOW),
         (Broken("infos", store.TrackingStore.infos, "workspace is None", "True"), OF_MLFLOW),
         (Broken("ids", lake_annotations.LakeAnnotations._resolve, "within(rows, workspace)", "rows"), OF_MLFLOW),
     ],
@@ -566,9 +569,9 @@ def test_broken_walls_are_noticed(walls: Walls, broken: Broken, part: str | None
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("what is not listed is of the whole lake", routes.is_divided, "return any(", "return True or any("),
+        Broken("what is not listed is of the whole lake", http_policy.is_divided, "return any(", "return True or any("),
         Broken("the guard asks", guard.Guard.__call__, "if not is_divided(method, path):", "if False:"),
-        Broken("queries read tables alone", conditions.of_tables, 'kind == "TABLE_FUNCTION"', "False"),
+        Broken("queries read tables alone", predicates.of_tables, 'kind == "TABLE_FUNCTION"', "False"),
     ],
     ids=lambda broken: broken.rule,
 )  # fmt: skip
@@ -629,9 +632,9 @@ def test_a_team_writes_into_its_workspace_alone(tmp_path: Path, kind: str) -> No
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("none is given", placing.placed, "if not names:", "if False:"),
-        Broken("others are left out", placing.placed, "name.string_value == workspace", "True"),
-        Broken("the door asks", taking.take, "workspace is None or", "True or"),
+        Broken("none is given", partition.placed, "if not names:", "if False:"),
+        Broken("others are left out", partition.placed, "name.string_value == workspace", "True"),
+        Broken("the door asks", otlp_http.decode_request, "workspace is None or", "True or"),
     ],
     ids=lambda broken: broken.rule,
 )

@@ -12,7 +12,7 @@ from tests.broken import Broken, assert_caught
 from tests.server.fake_lake import span_row
 from tracelake.results import Row, Trace, _Places
 from tracelake.server.render import span_url
-from tracelake.server.waterfall import Waterfall, lay_out
+from tracelake.server.traces import Waterfall, lay_out
 
 
 def waterfall(*spans: Row) -> Waterfall:

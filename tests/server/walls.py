@@ -10,10 +10,10 @@ from typing import Any, Final
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
 import tracelake
-from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.partition import take_apart
 from tracelake.tasks.runners import InProcess
-from tracelake.tracking.requests import TracedRequest
-from tracelake.tracking.started import StartedTrace, StartedTraces
+from tracelake.tracking.annotations import ClientTraceInfo, StartedTrace
+from tracelake.tracking.store import TracedRequest
 
 A: Final = "team-a"
 B: Final = "team-b"
@@ -90,7 +90,7 @@ def two_teams(place: Path) -> tracelake.Lake:
         of_team.set_experiment_tag(experiment_id, "note", word)
     for trace_id in (LED, OF_B):  # said with a key of all workspaces
         fields = dict.fromkeys(("client_request_id", "request_preview", "response_preview"), SECRET)
-        StartedTraces(store).start(trace_id, StartedTrace({"started": SECRET}, {"started": SECRET}, fields))
+        ClientTraceInfo(store).start(trace_id, StartedTrace({"started": SECRET}, {"started": SECRET}, fields))
     lake.datasets.create(f"{SECRET}-set", f"of {SECRET}", message=f"a dataset {SECRET}")
     return lake
 

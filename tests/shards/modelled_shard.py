@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from tracelake.results import CompactReport
-from tracelake.shards.buckets import all_of, bucket_of, by_bucket
-from tracelake.shards.collect import FOLDERS, Collector
+from tracelake.shards.gc import FOLDERS, Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.lookup import Lookup
 from tracelake.shards.model import Batch, BatchRef, Part, ShardState
+from tracelake.shards.partitioning import all_of, bucket_of, by_bucket
 from tracelake.shards.parts import write_part
 from tracelake.shards.protocol import UpperMismatch
 from tracelake.shards.rows import (
@@ -26,7 +26,7 @@ from tracelake.shards.rows import (
     with_row_ids,
     with_row_ids_of_all,
 )
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, LocalFiles, MemoryKeyValueStore, ObjectStore, open_objects
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks.runners import InProcess, TaskRunner

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.shards.modelled_shard import Lab
 from tracelake.shards.model import Batch
 from tracelake.shards.protocol import UpperMismatch
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import Done, Expected, Indeterminate, KeyValueStore, MemoryKeyValueStore, Outcome
 
 

@@ -12,11 +12,11 @@ import pytest
 
 from tests.shards.modelled_shard import Lab
 from tracelake._errors import DamageError, ExpiredError
-from tracelake.shards.collect import Collector
+from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch
 from tracelake.shards.protocol import forget
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, MemoryKeyValueStore, MemoryObjectStore, ObjectStore
 from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 

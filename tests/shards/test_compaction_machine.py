@@ -16,9 +16,9 @@ from tracelake.limits import COMPACTION_FAN_OUT as FAN_OUT
 from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
 from tracelake.shards.compaction import CompactTask
 from tracelake.tables.maintenance import Maintainer
-from tracelake.tasks import trying_again
+from tracelake.tasks import backoff
+from tracelake.tasks.backoff import RetrySchedule
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
-from tracelake.tasks.trying_again import TryingAgain
 
 DUE = 2 * FAN_OUT
 """Batches of two runs that are due: of large ones, and then of small ones."""
@@ -173,11 +173,11 @@ def test_rules_of_failing_compactions_are_held(tmp_path: Path) -> None:
             lambda folder: check_left(folder, full),
         ),
         (
-            Broken("in a task too", trying_again.is_damage, "issubclass(kind, DamageError)", "True"),
+            Broken("in a task too", backoff.is_damage, "issubclass(kind, DamageError)", "True"),
             lambda folder: check_left(folder, far),
         ),
         (
-            Broken("damage in a task", trying_again.is_damage, "issubclass(kind, DamageError)", "False"),
+            Broken("damage in a task", backoff.is_damage, "issubclass(kind, DamageError)", "False"),
             lambda folder: check_damage(folder, damage),
         ),
         (
@@ -197,11 +197,11 @@ def test_rules_of_failing_compactions_are_held(tmp_path: Path) -> None:
             lambda folder: check_left(folder, full),
         ),
         (
-            Broken("not for ever before all else", TryingAgain.passes_by, ">= self._tries", "< 0"),
+            Broken("not for ever before all else", RetrySchedule.passes_by, ">= self._tries", "< 0"),
             lambda folder: check_bound(folder, full),
         ),
         (
-            Broken("commits do not wait", TryingAgain.left, "+ self._transactions", "+ 1000"),
+            Broken("commits do not wait", RetrySchedule.left, "+ self._transactions", "+ 1000"),
             check_transactions,
         ),
     )

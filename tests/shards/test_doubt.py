@@ -9,12 +9,11 @@ import pytest
 from tests.shards.test_append_races import LostReply
 from tracelake._errors import IndeterminateError
 from tracelake.limits import APPENDS_REMEMBERED
-from tracelake.shards.collect import Collector
+from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.protocol import drop_retired
-from tracelake.shards.states import States
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard, States
 from tracelake.storage import MemoryObjectStore
 
 
@@ -135,7 +134,7 @@ def test_a_beginning_that_was_never_named_is_not_named_later(
     bench.append(20)
     states = States("s", bench.key_value, bench.objects)
     state, _ = states.read()
-    monkeypatch.setattr("tracelake.shards.states.SHARD_STATE_INLINE_MAX_BYTES", 4_000)
+    monkeypatch.setattr("tracelake.shards.shard.SHARD_STATE_INLINE_MAX_BYTES", 4_000)
     assert not states.swap(state, "another version")
     for info in list(bench.objects.list("shards/s/states/")):
         bench.objects.delete(info.path)

@@ -16,12 +16,9 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.shards.buckets import hashes_of
-from tracelake.shards.compaction import CompactTask, run_compact_task
-from tracelake.shards.cutting import _halved, cut
-from tracelake.shards.gather import Sources, _group_bytes, _in_order
-from tracelake.shards.key_filter import key_filter, may_hold
+from tracelake.shards.compaction import CompactTask, MergeSources, _group_bytes, _in_order, run_compact_task
 from tracelake.shards.model import Part
+from tracelake.shards.partitioning import _halved, cut, hashes_of, key_filter, may_hold
 from tracelake.shards.parts import KEY_FILTER, write_part
 from tracelake.shards.rows import with_row_ids
 from tracelake.storage import ObjectStore, open_objects
@@ -87,7 +84,7 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
     first = 3 << 32
     ids = np.array([101, first + 2, 100, first], np.int64)
     for kept_bytes in (limits.ROW_GROUP_MAX_BYTES, 0):  # of few parts all is kept, of others nothing
-        sources = Sources([one, two], lambda path: str(objects.local_path(path)), kept_bytes)
+        sources = MergeSources([one, two], lambda path: str(objects.local_path(path)), kept_bytes)
         (rows,) = sources.gather(ids, np.array([9, 8, 7, 6]), KIB)
         assert rows.to_pydict() == {
             "key": ["e", "c", "d", "a"],
@@ -104,7 +101,7 @@ def test_large_rows_among_small_ones_come_together(tmp_path: Path) -> None:
     for time in range(40):
         texts = [str(time) + "x" * (100 * KIB if number == 70 else 1) for number in range(100)]
         parts.append(write(objects, time, pa.table({"key": ["k"] * 100, "text": texts}), looked_up=False))
-    sources = Sources(parts, lambda path: str(objects.local_path(path)), 500 * KIB)
+    sources = MergeSources(parts, lambda path: str(objects.local_path(path)), 500 * KIB)
     ids = np.array([(time << 32) + number for number in range(100) for time in range(40)], np.int64)
     tables = list(sources.gather(ids, None, 500 * KIB))
     assert all(table.nbytes <= 1_000 * KIB for table in tables)
@@ -120,7 +117,7 @@ def test_a_part_of_somebody_else_is_named(tmp_path: Path) -> None:
     part = write(objects, 0, pa.table({"key": ["a"]}))
     pq.write_table(pa.table({"key": ["a"], "_row_id": [0]}), file_of(objects, part))
     with pytest.raises(DamageError, match=part.path):
-        Sources([part], lambda path: str(objects.local_path(path)), KIB)
+        MergeSources([part], lambda path: str(objects.local_path(path)), KIB)
 
 
 @given(
@@ -165,17 +162,25 @@ def check_compacted(folder: Path) -> None:
     [
         (
             Broken(
-                "a row is in the group that begins before it", Sources.gather, '"right") - 1', '"left") - 1'
+                "a row is in the group that begins before it",
+                MergeSources.gather,
+                '"right") - 1',
+                '"left") - 1',
             ),
             test_large_rows_among_small_ones_come_together,
         ),
         (
-            Broken("rows of a group count from its first", Sources._of_group, "rows - group.first", "rows"),
+            Broken(
+                "rows of a group count from its first", MergeSources._of_group, "rows - group.first", "rows"
+            ),
             test_rows_come_in_the_order_asked_for,
         ),
         (
             Broken(
-                "relative ids begin where the batch says", Sources.__init__, "if part.rel", "if not part.rel"
+                "relative ids begin where the batch says",
+                MergeSources.__init__,
+                "if part.rel",
+                "if not part.rel",
             ),
             test_rows_come_in_the_order_asked_for,
         ),
@@ -185,21 +190,24 @@ def check_compacted(folder: Path) -> None:
         ),
         (
             Broken(
-                "each row went when it went", Sources.gather, "gone[start:end]", "np.sort(gone)[start:end]"
+                "each row went when it went",
+                MergeSources.gather,
+                "gone[start:end]",
+                "np.sort(gone)[start:end]",
             ),
             test_rows_come_in_the_order_asked_for,
         ),
         (
             Broken(
                 "what turned out too large is read in fewer rows",
-                Sources._read,
+                MergeSources._read,
                 "size > max_",
                 "size < -max_",
             ),
             test_large_rows_among_small_ones_come_together,
         ),
         (
-            Broken("no row is passed over", Sources.gather, "start = end", "start = end + 1"),
+            Broken("no row is passed over", MergeSources.gather, "start = end", "start = end + 1"),
             test_large_rows_among_small_ones_come_together,
         ),
         (
@@ -208,7 +216,10 @@ def check_compacted(folder: Path) -> None:
         ),
         (
             Broken(
-                "a compacted part has a summary", Sources.__init__, "self.looked_up |=", "self.looked_up &="
+                "a compacted part has a summary",
+                MergeSources.__init__,
+                "self.looked_up |=",
+                "self.looked_up &=",
             ),
             check_compacted,
         ),

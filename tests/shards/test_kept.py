@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tracelake.shards.kept import Kept
+from tracelake.shards.lru import ByteLRU
 
 
 def test_what_was_used_last_is_kept_as_far_as_it_fits() -> None:
     """The least used goes first; what is larger than all that may be kept displaces nothing."""
-    kept = Kept[str, bytes](len, lambda: 10)
+    kept = ByteLRU[str, bytes](len, lambda: 10)
     for key in "abc":
         kept.put(key, key.encode() * 3)
     assert kept.get("a") == b"aaa"

@@ -14,10 +14,9 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake.otlp.schema import SPANS
-from tracelake.shards import footers, lookup
-from tracelake.shards.footers import Footer, Summary
+from tracelake.shards import lookup, parts
 from tracelake.shards.lookup import _kept
-from tracelake.shards.parts import KEY_FILTER
+from tracelake.shards.parts import KEY_FILTER, Footer, Summary
 
 SAME: Final = 64
 """Values alike that are allocated at once."""
@@ -75,7 +74,7 @@ def check_footer(groups: int) -> None:
         return Footer(pq.read_metadata(pa.BufferReader(data)), b"")
 
     each = each_takes(footer)
-    assert 0.75 < footers._size(footer(0)) / each < 1.5, each
+    assert 0.75 < parts._size(footer(0)) / each < 1.5, each
 
 
 def read_group(data: pa.Buffer) -> pa.Table:
@@ -108,7 +107,7 @@ def check_summary() -> None:
         return {key: Summary(bytes(10_030))}
 
     each = each_takes(summary)
-    assert 0.75 < footers._size_of_summary(*summary(0).values()) / each < 1.5, each
+    assert 0.75 < parts._size_of_summary(*summary(0).values()) / each < 1.5, each
 
 
 def test_a_summary_counts_for_what_it_takes() -> None:
@@ -122,9 +121,9 @@ def test_a_column_counts_for_what_it_takes() -> None:
 
 
 BROKEN: list[tuple[Broken, Callable[[], None]]] = [
-    (Broken("columns count", footers._size, "_COLUMN_BYTES +", "0 +"), partial(check_footer, 1)),
-    (Broken("groups count", footers._size, "told.num_row_groups", "1"), partial(check_footer, 40)),
-    (Broken("a summary counts", footers._size_of_summary, 'len(summary.keys or b"")', "0"), check_summary),
+    (Broken("columns count", parts._size, "_COLUMN_BYTES +", "0 +"), partial(check_footer, 1)),
+    (Broken("groups count", parts._size, "told.num_row_groups", "1"), partial(check_footer, 40)),
+    (Broken("a summary counts", parts._size_of_summary, 'len(summary.keys or b"")', "0"), check_summary),
     (Broken("a table counts", lookup._size, "+ _TABLE_BYTES", ""), check_column),
     (Broken("a part's own words are left", lookup._kept, ".replace_schema_metadata(None)", ""), check_column),
 ]

@@ -11,10 +11,9 @@ from msgspec import structs
 from tests.shards.modelled_shard import Lab
 from tracelake._errors import ExpiredError, StorageError
 from tracelake.limits import LEASE_MARGIN_S, LEASE_S
-from tracelake.shards.leases import Lease, Leases, leases
+from tracelake.shards.leases import Lease, Leases, drop_expired_leases, expired_leases, leases, moment
 from tracelake.shards.model import Moment
-from tracelake.shards.sightings import forget_left_behind, left_behind, moment
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore, Version
 
 
@@ -76,7 +75,7 @@ def test_a_lease_names_a_state_that_is_not_newer_than_what_is_read(tmp_path: Pat
 def forget(store: MemoryKeyValueStore, machine: str = "here") -> int:
     """Look for leases that nobody renews, as a collector on some machine does."""
     objects = MemoryObjectStore()
-    return forget_left_behind("s", store, lambda: moment("s", objects, machine))
+    return drop_expired_leases("s", store, lambda: moment("s", objects, machine))
 
 
 def test_renewal_once_half_of_the_time_is_over(clock: Clock) -> None:
@@ -175,10 +174,10 @@ def test_another_machine_goes_by_the_clock_of_the_store() -> None:
     assert forget(store) == 0
     here = moment("s", objects, "here")
     there = Moment("there", here.steady_s + 10**9, here.store_s + 100 + LEASE_MARGIN_S - 2)
-    assert forget_left_behind("s", store, lambda: there) == 0
+    assert drop_expired_leases("s", store, lambda: there) == 0
     there = structs.replace(there, store_s=there.store_s + 4)
-    assert left_behind("s", store, lambda: there) == set(leases("s", store))
-    assert forget_left_behind("s", store, lambda: there) == 1
+    assert expired_leases("s", store, lambda: there) == set(leases("s", store))
+    assert drop_expired_leases("s", store, lambda: there) == 1
 
 
 def test_a_lease_that_is_renewed_meanwhile_is_not_forgotten(clock: Clock) -> None:

@@ -15,14 +15,14 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.shards import footers, lookup
-from tracelake.shards.buckets import all_of, bucket_of, hashes_of
-from tracelake.shards.key_filter import key_filter, may_hold
+from tracelake.shards import lookup
+from tracelake.shards import parts as footers
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
+from tracelake.shards.partitioning import all_of, bucket_of, hashes_of, key_filter, may_hold
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
-from tracelake.shards.store import Snapshot
+from tracelake.shards.shard import Snapshot
 from tracelake.storage import MemoryObjectStore
 
 TIMES = 4

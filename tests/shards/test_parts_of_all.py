@@ -13,12 +13,12 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.shards.modelled_shard import Lab
-from tracelake.shards import buckets, compaction, rows
+from tracelake.shards import compaction, partitioning, rows
 from tracelake.shards.compaction import CompactTask
 from tracelake.shards.model import Part
 from tracelake.shards.protocol import forget
 from tracelake.shards.rows import ROW_ID
-from tracelake.shards.store import Snapshot
+from tracelake.shards.shard import Snapshot
 
 KEYS = "abcdefgh"
 
@@ -107,17 +107,17 @@ def test_few_rows_stay_together(tmp_path: Path) -> None:
     together.compact(0, 4)
     together.check()
     parts = [part for ref in together.shard.state().batches for part in together.shard.batch(ref).parts]
-    assert [part.bucket for part in parts] == [buckets.all_of(3)]
+    assert [part.bucket for part in parts] == [partitioning.all_of(3)]
 
 
 BROKEN = [
     Broken(
         "all retract of each, and each of all",
-        buckets.may_share,
+        partitioning.may_share,
         "bucket == other or is_all(bucket) or is_all(other)",
         "bucket == other",
     ),
-    Broken("who reads a bucket reads parts of all", buckets.lies_in, "is_all(bucket) or", ""),
+    Broken("who reads a bucket reads parts of all", partitioning.lies_in, "is_all(bucket) or", ""),
     Broken(
         "and of them the rows of that bucket",
         rows._of_buckets,

@@ -12,7 +12,7 @@ from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGI
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState
 from tracelake.shards.protocol import (
     AlreadyThere,
-    Lost,
+    LostAppend,
     Swap,
     TooLate,
     UpdateFate,
@@ -23,7 +23,7 @@ from tracelake.shards.protocol import (
     drop_retired,
     due,
     forget,
-    is_left_behind,
+    is_lease_expired,
     is_orphan_epoch,
     next_epoch,
     remembers,
@@ -148,7 +148,7 @@ def test_replace_takes_the_run_that_stands_there() -> None:
         assert after.retired == (Retired(10, run),)
         assert (after.seq, after.upper, after.since) == (10, 5, 0)
         assert replace(after, run, merged, 0) == AlreadyThere()
-        assert replace(after, run, a_batch(start, "peer", stop), 0) == Lost()
+        assert replace(after, run, a_batch(start, "peer", stop), 0) == LostAppend()
 
 
 def test_replace_of_what_is_not_there_is_lost() -> None:
@@ -158,8 +158,8 @@ def test_replace_of_what_is_not_there_is_lost() -> None:
     for length in range(1, 5):
         for chosen in itertools.permutations(state.batches, length):
             decision = replace(state, chosen, a_batch(0, "m", 4), 0)
-            assert isinstance(decision, Swap if chosen in runs else Lost)
-    assert replace(state, [a_batch(0, "other")], a_batch(0, "m", 1), 0) == Lost()
+            assert isinstance(decision, Swap if chosen in runs else LostAppend)
+    assert replace(state, [a_batch(0, "other")], a_batch(0, "m", 1), 0) == LostAppend()
 
 
 def test_a_replaced_batch_of_ours_that_was_replaced_again_is_there() -> None:
@@ -245,7 +245,7 @@ def test_a_lease_is_left_behind_by_one_clock_only() -> None:
     for steady_s, store_s, same in itertools.product(passed, passed, (True, False)):
         now = Moment("a" if same else "b", 50.0 + steady_s, 7.0 + store_s)
         expected = (steady_s if same else store_s) >= long_s
-        assert is_left_behind(lease, Moment("a", 50.0, 7.0), now) is expected
+        assert is_lease_expired(lease, Moment("a", 50.0, 7.0), now) is expected
 
 
 def test_an_epoch_begins_when_the_last_has_lasted() -> None:

@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.limits import SHARD_STATE_INLINE_MAX_BYTES
-from tracelake.shards.collect import Collector
+from tracelake.shards.gc import Collector
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.protocol import drop_retired, next_epoch
-from tracelake.shards.states import PARTITION, States
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import SHARDS_PARTITION, Shard, States
 from tracelake.storage import (
     KeyValueStore,
     MemoryKeyValueStore,
@@ -42,7 +41,7 @@ def grow(shard: Shard, count: int) -> None:
 
 
 def record_bytes(key_value: KeyValueStore) -> int:
-    entry = key_value.get(PARTITION, "s")
+    entry = key_value.get(SHARDS_PARTITION, "s")
     assert entry is not None
     return len(entry.value)
 

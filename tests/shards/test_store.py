@@ -10,7 +10,7 @@ import pytest
 from tracelake._errors import DamageError
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.protocol import UpperMismatch
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import Done, Expected, Indeterminate, MemoryKeyValueStore, MemoryObjectStore, Outcome
 
 

@@ -16,16 +16,16 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake.otlp.framing import write_segment
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.merge import ShapeTask
-from tracelake.pipeline.outcome import RunResult
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
-from tracelake.replicas.account import BatchCounts
+from tracelake.pipeline.merge_task import TransactionMergeTask
+from tracelake.pipeline.run_result import RunResult
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.replicas.replica import BatchCounts
 from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, open_objects
-from tracelake.tables.pruning import Layout
+from tracelake.tables.predicates import Layout
 from tracelake.tables.scan import Scan
 from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess
@@ -48,7 +48,7 @@ class Paused(InProcess):
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
         receipts = super().run(function, tasks, on_done)
-        if tasks and isinstance(tasks[0], ShapeTask):
+        if tasks and isinstance(tasks[0], TransactionMergeTask):
             meanwhile, self._meanwhile = self._meanwhile, nothing
             meanwhile()
         return receipts

@@ -21,22 +21,21 @@ from sqlalchemy import Connection
 
 from tests.simulation.scenarios import require
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError
-from tracelake.archive import passes
-from tracelake.archive.layouts import is_ours, path_in, read_archived
+from tracelake.archive import archive_pass
+from tracelake.archive.archive_pass import ObjectRepository, archive_batch, sweep
 from tracelake.archive.model import LayoutName
-from tracelake.archive.passes import ObjectRepository, archive_batch, sweep
 from tracelake.archive.protocol import LIVE
-from tracelake.archive.restoring import delete_traces, restore_trace
+from tracelake.archive.repositories import is_ours, path_in, read_archived
+from tracelake.archive.restore import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
-from tracelake.otlp.by_trace import take_apart
+from tracelake.otlp.partition import take_apart
 from tracelake.storage import ObjectStore
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.testing.calls import Call, Touch
+from tracelake.testing.stores import Call, Touch
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
-from tracelake.tracking.requests import TracedRequest
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.schema import ARCHIVE_REPO, metadata
-from tracelake.tracking.store import TrackingStore, unpacked
+from tracelake.tracking.store import TracedRequest, TrackingStore, unpacked
 
 ResultT = TypeVar("ResultT")
 _IN_MEMORY: Final = Path("/dev/shm")
@@ -317,7 +316,7 @@ class ArchivingScenario(Scenario):
             process.notes["deleted"].update(gone)
 
     def _sweep(self, process: Process) -> None:
-        passes.sweep(SimulatedArchiveStore(process), process.objects, FOREVER_NS, is_ours)
+        archive_pass.sweep(SimulatedArchiveStore(process), process.objects, FOREVER_NS, is_ours)
 
     # Rules
 

@@ -10,9 +10,9 @@ from sqlalchemy import select
 from tests.broken import Broken
 from tests.simulation.archiving import ArchivingScenario
 from tests.simulation.mutants import Mutant
-from tracelake.archive import layouts, passes, protocol
-from tracelake.archive.model import Stored
-from tracelake.archive.retention import TraceFate
+from tracelake.archive import archive_pass, protocol, repositories
+from tracelake.archive.model import StoredUpload
+from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.store import ArchiveStore
 from tracelake.storage import ObjectStore
 from tracelake.testing import Faults
@@ -21,16 +21,19 @@ from tracelake.tracking.schema import archive_objects
 KILLS: Final = Faults(kills=2, lost=3, late=2)
 
 
-def checked_outside(self: ArchiveStore, stored: Sequence[Stored]) -> dict[str, TraceFate]:
+def checked_outside(self: ArchiveStore, stored: Sequence[StoredUpload]) -> dict[str, ArchiveOutcome]:
     """The generation is checked in a transaction of its own, and the payload cleared by the next (A13)."""
     infos = self.archived([each.trace_id for each in stored])
     same = [each for each in stored if infos[each.trace_id].db_payload_generation == each.generation]
 
-    def clear(connection: Any) -> dict[str, TraceFate]:
+    def clear(connection: Any) -> dict[str, ArchiveOutcome]:
         for each in same:
             self._clear(connection, [each])
             self._set_objects(connection, {each.path: (protocol.LIVE, 1)})
-        return {each.trace_id: TraceFate.ARCHIVED if each in same else TraceFate.CHANGED for each in stored}
+        return {
+            each.trace_id: ArchiveOutcome.ARCHIVED if each in same else ArchiveOutcome.CHANGED
+            for each in stored
+        }
 
     return self._write(clear)
 
@@ -97,7 +100,7 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "uploads share a name",
         20,
-        _words(layouts.path_of, "{generation}-{attempt}", "{generation}-" + "0" * 32),
+        _words(repositories.path_of, "{generation}-{attempt}", "{generation}-" + "0" * 32),
         faults=Faults(),
         exhaustive=40,
     ),
@@ -126,14 +129,14 @@ ARCHIVE_MUTANTS: Final = [
     _mutant(
         "deleted though it is named",
         80,
-        _words(passes._delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
+        _words(archive_pass._delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
         scenario=_swept,
     ),
     _mutant("listed after the rows", 80, scenario=_swept, passes__sweep=listed_last),
     _mutant(
         "an object is condemned while it is named",
         80,
-        _words(protocol.may_condemn, "traces == 0", "True"),
+        _words(protocol.may_delete_upload, "traces == 0", "True"),
         scenario=_swept,
     ),
     _mutant(

@@ -13,18 +13,25 @@ from typing import Final
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tracelake._errors import UsageError
-from tracelake.journal.clients import Clients, ClientTransaction, WhenGone, on_begin, on_end, on_seen
-from tracelake.journal.modes import EACH_STEP, StepMode, Wish
-from tracelake.journal.runs import inputs_of
+from tracelake.journal.explicit_transactions import (
+    ClientTransaction,
+    ExplicitTransactions,
+    WhenGone,
+    begin_transaction,
+    on_end,
+    on_keepalive,
+)
+from tracelake.journal.model import inputs_of
+from tracelake.journal.protocol import EACH_STEP, ClientRequest, CommitPolicy
+from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import Journal
-from tracelake.journal.suspects import Suspects
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.outputs.commit import SET_ASIDE
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
-from tracelake.shards.store import Shard
+from tracelake.pipeline.outputs.builtin import SET_ASIDE
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.shards.shard import Shard
 from tracelake.testing import Actor, Process, Run
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 TIMEOUT_S: Final = 100.0
 LOOK_S: Final = 10
@@ -32,7 +39,7 @@ ROUNDS_MAX: Final = 150
 DONE: Final = "done"
 SILENT: Final = (1, 20)
 """Longer than its timeout."""
-ROWS: Final = StepMode(max_rows=3, max_delay_s=60.0)
+ROWS: Final = CommitPolicy(max_rows=3, max_delay_s=60.0)
 
 
 class ClientsScenario(PipelineScenario):
@@ -43,10 +50,10 @@ class ClientsScenario(PipelineScenario):
 
     def __init__(
         self,
-        wishes: tuple[Wish, ...] = ("commit", "abort"),
+        wishes: tuple[ClientRequest, ...] = ("commit", "abort"),
         when_gone: WhenGone = "seal",
         dwells: tuple[int, ...] = (0, 1),
-        modes: tuple[StepMode, ...] = (EACH_STEP, ROWS),
+        modes: tuple[CommitPolicy, ...] = (EACH_STEP, ROWS),
     ) -> None:
         """`dwells`: how many looks of a replica the client waits behind each segment that it lets arrive."""
         super().__init__(replicas=len(modes), segments=1)
@@ -78,7 +85,7 @@ class ClientsScenario(PipelineScenario):
             pipeline.listen()
             inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
             result = pipeline.run([[item] for item in inputs], goes_on=True)
-            stands = Clients(process.key_value, "main").read()
+            stands = ExplicitTransactions(process.key_value, "main").read()
             if is_last and not inputs and result.waits is None and (stands is None or stands.is_over):
                 return
             process.sleep(LOOK_S)
@@ -106,21 +113,21 @@ class ClientsScenario(PipelineScenario):
 
     def _begin(self, process: Process, client: str) -> bool:
         """Begin, once an earlier one is over; False where no replica is let to run for long."""
-        clients = Clients(process.key_value, "main")
+        clients = ExplicitTransactions(process.key_value, "main")
         wanted = ClientTransaction(client, self._when_gone, TIMEOUT_S, process.now_s())
         for _ in range(ROUNDS_MAX):
             with contextlib.suppress(UsageError):
-                clients.change(lambda standing: on_begin(standing, wanted))
+                clients.change(lambda standing: begin_transaction(standing, wanted))
                 return True
             process.sleep(LOOK_S)
         process.notes["unfair"] = True
         return False
 
-    def _clients(self, process: Process, client: str, wish: Wish) -> None:
+    def _clients(self, process: Process, client: str, wish: ClientRequest) -> None:
         """Show that it lives, and say what is to become of it."""
-        clients = Clients(process.key_value, "main")
+        clients = ExplicitTransactions(process.key_value, "main")
         now_s = process.now_s()
-        clients.change(lambda standing: on_seen(standing, client, now_s))
+        clients.change(lambda standing: on_keepalive(standing, client, now_s))
         try:
             stands = clients.change(lambda standing: on_end(standing, client, wish))
         except UsageError as error:  # a replica has spoken for it, since it was slow
@@ -222,7 +229,7 @@ class PlainIngestScenario(ClientsScenario):
         super().check(run)
         if run.notes.get("unfair") or not run.notes.get("ingested"):
             return
-        if any(suspect.path == self.FILE for suspect in Suspects(run.direct_key_value, "main").all()):
+        if any(suspect.path == self.FILE for suspect in QuarantineStore(run.direct_key_value, "main").all()):
             return  # too many runs died of it
         head = Repository(run.direct_key_value, run.direct_objects).head()
         upper = Repository(run.direct_key_value, run.direct_objects).transaction_of(head or "") + 1

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from tests.broken import Broken
 from tests.simulation.clients import ROWS, ClientsScenario
 from tests.simulation.mutants import Mutant
-from tracelake.journal.clients import takes
-from tracelake.journal.modes import weigh
-from tracelake.pipeline.hearing import Hearing
+from tracelake.journal.explicit_transactions import takes
+from tracelake.journal.protocol import decide
+from tracelake.pipeline.driver import ClientTransactionView
 from tracelake.testing import Faults, Scenario
 
 
@@ -37,11 +37,11 @@ CLIENTS_MUTANTS = [
         ),
         ClientsScenario,
     ),
-    _mutant(Broken("what is discarded is sealed", weigh, 'return "discard"', 'return "seal"'), aborting),
+    _mutant(Broken("what is discarded is sealed", decide, 'return "discard"', 'return "seal"'), aborting),
     _mutant(
         Broken(
             "one that is open takes what the next client begins",
-            Hearing.begins_next,
+            ClientTransactionView.begins_next,
             'steps_of == ""',
             "False",
         ),

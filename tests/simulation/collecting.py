@@ -23,13 +23,13 @@ from tracelake._errors import (
 )
 from tracelake.datasets.files import write_file
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.testing.clock import Simulated
-from tracelake.versions.branches import BranchRecords
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.testing.simulation import Simulated
+from tracelake.versions.branch_store import BranchRecords
+from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Commit, FileAt, Metarange, Range
-from tracelake.versions.objects import file_path, path_of
 from tracelake.versions.protocol import known_tokens
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import file_path, path_of
 
 SIDE: Final = "side"
 TOLD: Final = (ConflictError, NothingToCommitError, RefNotFoundError, UsageError)

@@ -11,7 +11,7 @@ from tests.simulation.collecting import CollectScenario
 from tests.simulation.mutants import Mutant
 from tracelake.testing import Faults
 from tracelake.versions import protocol
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Answer, BranchRecord, Reference
 from tracelake.versions.staging import Staging
 
@@ -82,8 +82,8 @@ def erase_what_was_sealed(self: RepositoryCollector) -> None:
 
 
 DELAYS: Final = Faults(delays=8)
-_COLLECTOR: Final = "tracelake.versions.collect.RepositoryCollector."
-_COLLECT: Final = "tracelake.versions.collect."
+_COLLECTOR: Final = "tracelake.versions.gc.RepositoryCollector."
+_COLLECT: Final = "tracelake.versions.gc."
 
 
 def _mutant(what: str, where: str, wrong: Any, random_max: int, first_seed: int = 0, **actors: int) -> Mutant:

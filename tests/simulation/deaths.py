@@ -11,13 +11,13 @@ from typing import Literal, TypeAlias, TypeVar
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks, is_read
 from tests.simulation.scenarios import require
-from tracelake.journal.suspects import Suspects
-from tracelake.pipeline.decode import ReadTask
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.pipeline.decode_task import ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.merge import ShapeTask
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
-from tracelake.shards.store import Shard
+from tracelake.pipeline.merge_task import TransactionMergeTask
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.shards.shard import Shard
 from tracelake.testing import Process, Run
 
 TaskT = TypeVar("TaskT")
@@ -57,7 +57,7 @@ class SlowTasks(SimulatedTasks):
             return self._deadly == "read" and is_read(task, f"inbox/{DEADLY}")
         return (
             self._deadly == "merge"
-            and isinstance(task, ShapeTask)
+            and isinstance(task, TransactionMergeTask)
             and any(piece.path.endswith(DEADLY) for piece in task.pieces)
         )
 
@@ -91,7 +91,7 @@ class DeathsScenario(PipelineScenario):
 
     def check(self, run: Run) -> None:
         """All that kills nobody is in the tables once; what kills is kept and named, and nothing else is."""
-        suspects = Suspects(run.direct_key_value, "main").all()
+        suspects = QuarantineStore(run.direct_key_value, "main").all()
         named = [(suspect.path, suspect.state) for suspect in suspects]
         expected = {str(segment): 1 for segment in range(self._segments)}
         if self._deadly is not None:

@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from tests.simulation.deaths import DeathsScenario, Stage
 from tests.simulation.mutants import Mutant
-from tracelake.pipeline.tries import Tries
+from tracelake.pipeline.input_failures import CrashMarkers
 from tracelake.testing import Faults
 
 
 def all_are_dead(
-    self: Tries, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]
+    self: CrashMarkers, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]
 ) -> Mapping[str, Any]:
     """Who is not us has died: nobody looks on."""
     del self, stopping
     return notes if len(notes) >= enough else {}
 
 
-def one_look(self: Tries, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]) -> Any:
+def one_look(self: CrashMarkers, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]) -> Any:
     """Whose note is there twice in a moment has died."""
     del stopping
     now = self._read([])
@@ -27,7 +27,7 @@ def one_look(self: Tries, notes: Mapping[str, Any], enough: int, stopping: Calla
     return still if len(still) >= enough else {}
 
 
-def nothing(self: Tries, *_: object) -> None:
+def nothing(self: CrashMarkers, *_: object) -> None:
     """Leave out a step."""
     del self
 
@@ -44,7 +44,7 @@ def never_halved(inputs: int, *, died: bool, suspected: bool) -> int:
     return inputs
 
 
-def never_enough(self: Tries, *_: object, **__: object) -> dict[str, int]:
+def never_enough(self: CrashMarkers, *_: object, **__: object) -> dict[str, int]:
     """Deaths that happen while new input is read are not counted."""
     del self
     return {}

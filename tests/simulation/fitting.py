@@ -9,29 +9,29 @@ from typing import Final, TypeVar
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
-from tracelake.journal.runs import inputs_of
+from tracelake.journal.model import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.limits import TRANSACTION_TRIES_MAX
-from tracelake.pipeline.decode import ReadTask
+from tracelake.pipeline.batch_sizing import BatchSize, BatchSizer, Bounds
+from tracelake.pipeline.decode_task import ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.fitting import Bounds, Fitting, Size
-from tracelake.pipeline.merge import ShapeTask
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.merge_task import TransactionMergeTask
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.testing import Process, Run
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
-BOUNDS: Final = Bounds(first=Size(4, 2), least=Size(1, 1), greatest=Size(8, 3))
+BOUNDS: Final = Bounds(first=BatchSize(4, 2), least=BatchSize(1, 1), greatest=BatchSize(8, 3))
 ROWS: Final = ("0", "1", "2abcdefgh", "3", "4", "5", "6")
 """What segments hold, a row a character: one has more than any transaction may take beside others."""
-FAILING: Final = {ReadTask: 2, ShapeTask: 3}
+FAILING: Final = {ReadTask: 2, TransactionMergeTask: 3}
 """Which job of a kind fails in each process, as for want of memory: the next try goes well."""
 DURATIONS_S: Final = (0.0, 1e-9, 1e18, -1e18, -1.0, 1.0)
 
 
-class JumpingClock(Fitting):
+class JumpingClock(BatchSizer):
     """What a pipeline takes where no clock can be trusted."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class FittingScenario(PipelineScenario):
             step = journal.read(t).step
             assert step is not None
             taken = list(inputs_of(step.sources.get(INBOX, ())))
-            size = Size(sum(each.size_bytes for each in taken), len(taken))
+            size = BatchSize(sum(each.size_bytes for each in taken), len(taken))
             require(size.inputs > 0, f"transaction {t} takes nothing")
             within = size.inputs <= BOUNDS.greatest.inputs and size.input_bytes <= BOUNDS.greatest.input_bytes
             require(size.inputs == 1 or within, f"transaction {t} takes {size}")

@@ -7,7 +7,7 @@ from typing import Final
 from tests.broken import Broken
 from tests.simulation.fitting import FittingScenario
 from tests.simulation.mutants import Mutant
-from tracelake.pipeline.fitting import Fitting, cut, next_size
+from tracelake.pipeline.batch_sizing import BatchSizer, cut, next_size
 from tracelake.testing import Faults
 
 NONE: Final = Faults()
@@ -32,7 +32,9 @@ FITTING_MUTANTS = [
         )
     ),
     _mutant(
-        Broken("the newest first", Fitting.cut, "inputs[:end], inputs[end:]", "inputs[-end:], inputs[:-end]")
+        Broken(
+            "the newest first", BatchSizer.cut, "inputs[:end], inputs[end:]", "inputs[-end:], inputs[:-end]"
+        )
     ),
-    _mutant(Broken("what waits on is lost", Fitting.cut, "inputs[end:]", "inputs[end + 1 :]")),
+    _mutant(Broken("what waits on is lost", BatchSizer.cut, "inputs[end:]", "inputs[end + 1 :]")),
 ]

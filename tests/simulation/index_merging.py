@@ -18,31 +18,29 @@ from typing import Final
 from tests.simulation.scenarios import require, several
 from tests.simulation.versions import Before
 from tracelake._errors import ContentionError, ExpiredError, NotFoundError
+from tracelake.indexing.build import IndexBuilder, IndexedRows
+from tracelake.indexing.merge import CurrentIndex, IndexMerger
+from tracelake.indexing.rebuild import IndexRebuild
 from tracelake.journal.model import Seal, Step
-from tracelake.pipeline.index_build import Builder, IndexedRows
-from tracelake.pipeline.index_merge import IndexMerger, StandingIndex
-from tracelake.pipeline.outputs.index import IndexOutput
-from tracelake.pipeline.outputs.port import Publication, SealedTransaction
-from tracelake.pipeline.reindex import Rebuild
-from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, named
-from tracelake.search.collect import collect as collect_index
+from tracelake.pipeline.outputs.base import Publication, SealedTransaction
+from tracelake.pipeline.outputs.builtin import IndexOutput
+from tracelake.search.analyzers import ENGLISH, WHITESPACE, Analyzer, analyzer_named
 from tracelake.search.finalize import read_manifest, read_parts
+from tracelake.search.gc import collect as collect_index
 from tracelake.search.model import Manifest, PartRef, Receipt, staged_path
-from tracelake.search.protocol import first_missing
-from tracelake.search.tiers import Generation
+from tracelake.search.protocol import Generation, first_missing
 from tracelake.search.vectors import PLAIN
 from tracelake.shards.model import Batch
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.indexes import INDEX, TABLE_ENTRY, build_name, index_at
-from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import InProcess
+from tracelake.tables.view import INDEX, TABLE_ENTRY, build_name, index_at
+from tracelake.tasks.runners import InProcess, OnProgress, silent
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.testing.clock import Simulated
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.testing.simulation import Simulated
+from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 BEFORE: Final = 2
 """Transactions that are there when the actors begin."""
@@ -86,7 +84,7 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
         return
     Shard("spans", key_value, objects).compare_and_append(Batch(t, t + 1, who, (), (), {}))
     output = SimulatedIndexOutput(key_value, objects, 1, PLAIN)
-    stage(objects, build_name(t), who, [t], named(output.settings().text))
+    stage(objects, build_name(t), who, [t], analyzer_named(output.settings().text))
     publication = Publication()
     output.publish(SealedTransaction(Step(t, {}, ""), Seal(t, 0, "", ""), {}, {}), publication)
     entries: dict[str, Reference] = {TABLE_ENTRY: TableAt("spans", t), **publication.entries}
@@ -101,12 +99,12 @@ class SimulatedIndexOutput(IndexOutput):
     def _stage(self, t: int, base: Manifest | None) -> None:
         first = first_missing(t + 1, base)
         transactions = range(t if first is None else first, t + 1)
-        analyzer = named(self._settings(base).text)
+        analyzer = analyzer_named(self._settings(base).text)
         stage(self._objects, build_name(t), uuid.uuid4().hex, transactions, analyzer, first)
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedBuilder(Builder):
+class SimulatedBuilder(IndexBuilder):
     """Stages one part that says which transactions it holds, or what other parts do together."""
 
     who: str = ""
@@ -140,7 +138,7 @@ class Merger(IndexMerger):
     fan_out = 2
     gone: set[str]
 
-    def _merge(self, standing: StandingIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
+    def _merge(self, standing: CurrentIndex, run: Sequence[Generation], progress: OnProgress) -> bool:
         won = super()._merge(standing, run, progress)
         if won:
             self.gone |= {part.path for each in run for part in each.parts}
@@ -195,12 +193,12 @@ class IndexMergeScenario(Scenario):
 
     def _rebuild(self, process: Process) -> None:
         with contextlib.suppress(ContentionError, ExpiredError):
-            Rebuild(self._builder(process), silent).run()
+            IndexRebuild(self._builder(process), silent).run()
             process.notes["gone"] |= process.notes["first"]
 
     def _change(self, process: Process) -> None:
         with contextlib.suppress(ContentionError, ExpiredError):
-            Rebuild(self._builder(process), silent, WHITESPACE.name).run()
+            IndexRebuild(self._builder(process), silent, WHITESPACE.name).run()
             process.notes["gone"] |= process.notes["first"]
             process.notes["chosen"] = WHITESPACE.fingerprint
 
@@ -212,7 +210,7 @@ class IndexMergeScenario(Scenario):
                 collect_index(process.objects, INDEX, collected.indexes, is_over)
             process.sleep(1)
 
-    def _builder(self, process: Process) -> Builder:
+    def _builder(self, process: Process) -> IndexBuilder:
         who = f"{process.name}-{process.attempt}"
         return SimulatedBuilder(process.key_value, process.objects, 1, InProcess(), who)
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from tests.broken import Broken
 from tests.simulation.index_merging import IndexMergeScenario
 from tests.simulation.mutants import Mutant
-from tracelake.pipeline.reindex import Rebuild
+from tracelake.indexing.rebuild import IndexRebuild
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Manifest, PartRef
 from tracelake.storage import ObjectStore
-from tracelake.tables.indexes import index_at
+from tracelake.tables.view import index_at
 from tracelake.testing import Faults
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def what_the_head_names(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
@@ -34,16 +34,16 @@ def what_is_left_of_it(
     return tuple(sorted((*left, *merged), key=lambda part: part.lower))
 
 
-_later = Rebuild._later
+_later = IndexRebuild._later
 
 
-def without_straddling(self: Rebuild) -> tuple[str | None, list[PartRef], int]:
+def without_straddling(self: IndexRebuild) -> tuple[str | None, list[PartRef], int]:
     """A rebuild leaves out parts that begin before it ends, whatever transactions they hold besides."""
     replaced, later, now = _later(self)
     return replaced, [part for part in later if part.lower >= self._upper], now
 
 
-def twice(self: Rebuild) -> tuple[str | None, list[PartRef], int]:
+def twice(self: IndexRebuild) -> tuple[str | None, list[PartRef], int]:
     """A rebuild takes such parts over, and has what it built itself beside them."""
     replaced, later, now = _later(self)
     return replaced, [_begun_at(part, self._upper) for part in later], now
@@ -64,7 +64,7 @@ def with_any_parts(objects: ObjectStore, manifest: Manifest, earlier: str) -> Ma
     return replace(manifest, fingerprint=there.fingerprint, lists=there.lists, newest=(*there.newest, *added))
 
 
-_MERGE: Final = "tracelake.pipeline.index_merge."
+_MERGE: Final = "tracelake.indexing.merge."
 _FAULTS: Final = Faults(delays=6, kills=1)
 
 
@@ -84,35 +84,37 @@ INDEX_MERGE_MUTANTS = [
         "unseen merges are undone",
         {
             _MERGE + "base_of": what_the_head_names,
-            "tracelake.pipeline.outputs.index.base_of": what_the_head_names,
+            "tracelake.pipeline.outputs.builtin.base_of": what_the_head_names,
         },
         100,
         mergers=1,
     ),
     _mutant("a run that is gone", {_MERGE + "with_merged": what_is_left_of_it}, 100, mergers=2),
     _mutant(
-        "of any epoch", {"tracelake.versions.build.is_fresh": lambda *_: True}, 200, mergers=1, collectors=2
+        "of any epoch",
+        {"tracelake.versions.committer.is_fresh": lambda *_: True},
+        200,
+        mergers=1,
+        collectors=2,
     ),
     _mutant(
         "straddling parts are left out",
-        {"tracelake.pipeline.reindex.Rebuild._later": without_straddling},
+        {"tracelake.indexing.rebuild.IndexRebuild._later": without_straddling},
         200,
         mergers=1,
         rebuilders=1,
     ),
     _mutant(
         "straddling parts are there twice",
-        {"tracelake.pipeline.reindex.Rebuild._later": twice},
+        {"tracelake.indexing.rebuild.IndexRebuild._later": twice},
         200,
         mergers=1,
         rebuilders=1,
     ),
-    _mutant(
-        "parts of two analyzers", {"tracelake.tables.indexes._reconciled": with_any_parts}, 100, changers=1
-    ),
+    _mutant("parts of two analyzers", {"tracelake.tables.view._reconciled": with_any_parts}, 100, changers=1),
     _mutant(
         "who was told no text undoes one",
-        {"tracelake.pipeline.reindex.Rebuild._standing_analyzer": lambda _: None},
+        {"tracelake.indexing.rebuild.IndexRebuild._standing_analyzer": lambda _: None},
         100,
         rebuilders=1,
         changers=1,
@@ -134,7 +136,7 @@ INDEX_MERGE_MUTANTS = [
         words=(
             Broken(
                 "asked after each look",
-                Rebuild.run,
+                IndexRebuild.run,
                 "continue  # what is chosen is asked after each look",
                 "replaced, later, now = self._later()  #",
             ),

@@ -24,35 +24,32 @@ from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tests.simulation.sources import Drops
 from tracelake._errors import UsageError
-from tracelake.journal.known import KnownInputs
-from tracelake.journal.suspects import Suspects
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.journal.store import IngestedFiles
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.otlp.whole import Whole
-from tracelake.pipeline import fates
-from tracelake.pipeline.decode import InputShare
+from tracelake.otlp.input_file import InputDigest
+from tracelake.pipeline import kafka_client, quarantine_actions
+from tracelake.pipeline.decode_task import InputShare
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.kafka import client, cluster
-from tracelake.pipeline.kafka.model import is_range, name_of
-from tracelake.pipeline.kafka.positions import PARTITION
-from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
+from tracelake.pipeline.kafka_client import is_range, name_of
+from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
 from tracelake.pipeline.outputs import kafka as sinks
 from tracelake.pipeline.outputs.added import AddedOutputs, OutputRecord, _sink
+from tracelake.pipeline.outputs.external import KeyedOutput, OversizedRowStore
 from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER
-from tracelake.pipeline.outputs.keyed import KeyedOutput
-from tracelake.pipeline.outputs.left_out import LeftOuts
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.sources.added import AddedSources
-from tracelake.pipeline.sources.beside import at_once
-from tracelake.pipeline.sources.kafka import KAFKA, KafkaWatch
-from tracelake.pipeline.sources.looks import Looks
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.registrations import AddedSources
+from tracelake.pipeline.sources import kafka
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.kafka import KAFKA, PARTITION, KafkaWatch
+from tracelake.pipeline.sources.poller import SourcePoller, at_once
 from tracelake.pipeline.sources.registry import fetch
 from tracelake.search.vectors import PLAIN
 from tracelake.shards.model import Batch
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.testing import Actor, Process, Run
-from tracelake.testing.scenario import StandIn
+from tracelake.testing.simulation import StandIn
 
 SERVERS: Final = "broker:1"
 IN: Final = "in"
@@ -74,7 +71,7 @@ DONE: Final = "done"
 class TopicTasks(SimulatedTasks):
     """Tasks that read ranges of topics too; where all rows are repeats, no part is written."""
 
-    def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
+    def _bytes(self, share: InputShare) -> tuple[bytes, InputDigest]:
         if share.source != KAFKA:
             return super()._bytes(share)
         with tempfile.TemporaryDirectory(prefix="tracelake-simulated-") as folder:
@@ -85,7 +82,7 @@ class TopicTasks(SimulatedTasks):
         assert reading.whole is not None
         return rows, reading.whole
 
-    def _shape(self, task: ShapeTask) -> ShapeReceipt:
+    def _shape(self, task: TransactionMergeTask) -> ShapeReceipt:
         repeats = [piece for piece in task.pieces if piece.path.endswith(f"-{REPEAT}")]
         if len(repeats) < len(task.pieces):
             new = [piece for piece in task.pieces if piece not in repeats]
@@ -157,8 +154,8 @@ class KafkaScenario(PipelineScenario):
             return SimulatedLibrary(run.current())
 
         return [
-            *((module, "library", library) for module in (client, cluster, sinks)),
-            (client, "_admin", lambda *_: Admin(run.current())),
+            *((module, "library", library) for module in (kafka_client, kafka, sinks)),
+            (kafka_client, "_admin", lambda *_: Admin(run.current())),
             *super().stand_ins(run),
         ]
 
@@ -190,7 +187,7 @@ class KafkaScenario(PipelineScenario):
         """Send messages in transactions, and add a partition. What was not acknowledged is sent anew, as others."""
         done: list[int] = process.notes.setdefault("sent", [])
         producer = Producer(process, "sender")
-        with client.as_storage_error("the sender"):  # then it begins anew
+        with kafka_client.as_storage_error("the sender"):  # then it begins anew
             producer.init_transactions(60.0)
             for number, what in enumerate(self._sent):
                 if number in done:
@@ -222,12 +219,14 @@ class KafkaScenario(PipelineScenario):
             TopicOutputs(process.key_value, process.objects, BUCKETS).add(
                 OUTPUT, f"kafka://{SERVERS}/{OUT}", upper
             )
-        decides = fates.Fates("main", process.key_value, process.objects, BUCKETS, PLAIN)
+        decides = quarantine_actions.QuarantineActions(
+            "main", process.key_value, process.objects, BUCKETS, PLAIN
+        )
         decides._pipeline = self._pipeline(process)
         for _ in range(4):
             process.sleep(10 * PAUSE_S)
             self._remove_some(process)
-            for suspect in Suspects(process.key_value, "main").all():
+            for suspect in QuarantineStore(process.key_value, "main").all():
                 if suspect.state != "set aside":
                     continue  # it is taken again
                 with contextlib.suppress(UsageError):
@@ -245,8 +244,8 @@ class KafkaScenario(PipelineScenario):
     # The pipeline
 
     def _run(self, process: Process) -> None:
-        known = KnownInputs(process.key_value, "main")
-        looks = Looks(
+        known = IngestedFiles(process.key_value, "main")
+        looks = SourcePoller(
             [Drops(process.objects, "own")],
             [f"kafka://{SERVERS}/{IN}"],
             AddedSources(process.key_value),
@@ -290,7 +289,7 @@ class KafkaScenario(PipelineScenario):
         require(set(rows.values()) <= {1}, f"table spans holds {dict(rows)}")
         expected = set(self._put) - {REPEAT}
         model: KafkaModel = run.notes["kafka"]
-        suspects = Suspects(run.direct_key_value, "main").all()
+        suspects = QuarantineStore(run.direct_key_value, "main").all()
         for number, log in enumerate(model.topics[IN].logs):
             held = [
                 (start, stop, suspect.state)
@@ -329,7 +328,7 @@ class KafkaScenario(PipelineScenario):
         markers = model.topics[name].logs[0].seen() if name in model.topics else []
         times = [int(dict(each.headers)[TRANSACTION_HEADER]) for _, each in markers]
         require(times == sorted(wanted), f"there are markers of {times}, and batches of {sorted(wanted)}")
-        left_out = LeftOuts(run.direct_key_value).all()
+        left_out = OversizedRowStore(run.direct_key_value).all()
         named = [of.transaction for each in left_out.values() for of in each.newest]
         require(named == large, f"what is too large is in {large}, and named of {named}")
 

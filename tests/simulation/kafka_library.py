@@ -13,9 +13,9 @@ from typing import Any, Final, TypeAlias
 
 from tests.simulation.kafka_model import End, KafkaModel, RefusedError, Where, Written
 from tracelake._errors import StorageError
-from tracelake.pipeline.kafka.client import library
+from tracelake.pipeline.kafka_client import library
 from tracelake.testing import Process
-from tracelake.testing.calls import Call, Touch
+from tracelake.testing.stores import Call, Touch
 
 CLUSTER: Final = "cluster"
 TRIES: Final = 2

@@ -7,12 +7,10 @@ from typing import Final
 from tests.broken import Broken
 from tests.simulation.kafka import KafkaScenario
 from tests.simulation.mutants import Mutant
-from tracelake.pipeline.kafka.cluster import Cluster
-from tracelake.pipeline.kafka.positions import Positions
+from tracelake.pipeline.outputs.external import KeyedOutput
 from tracelake.pipeline.outputs.kafka import KafkaSink
-from tracelake.pipeline.outputs.keyed import KeyedOutput
-from tracelake.pipeline.outputs.keyed_protocol import is_to_be_written
-from tracelake.pipeline.sources.kafka import KafkaSource, KafkaWatch
+from tracelake.pipeline.protocol import is_to_be_written
+from tracelake.pipeline.sources.kafka import Cluster, ConsumerOffsets, KafkaSource, KafkaWatch
 from tracelake.testing import Faults
 
 KILLS: Final = Faults(kills=6, delays=6)
@@ -103,7 +101,7 @@ KAFKA_MUTANTS = [
         Broken(
             "what is taken is looked at again",
             KafkaSource.judge,
-            "Gone() if protocol.has_any(busy, start, stop) else New()",
+            "GoneInput() if protocol.has_any(busy, start, stop) else NewInputs()",
             "New()",
         ),
         KILLS,
@@ -111,7 +109,7 @@ KAFKA_MUTANTS = [
     _mutant(
         Broken(
             "what was taken before is forgotten",
-            Positions.take,
+            ConsumerOffsets.take,
             "united([*before.taken, *new])",
             "united(new)",
         ),

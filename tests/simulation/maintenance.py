@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias
 from tests.simulation.scenarios import require
 from tracelake._errors import DamageError, ExpiredError, NotFoundError, TracelakeError
 from tracelake.limits import LEASE_S
-from tracelake.shards.collect import Collector
+from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef, Part
-from tracelake.shards.protocol import UpdateFate, classify, forget, settled
+from tracelake.shards.protocol import UpdateFate, classify, forget, settle_append
 from tracelake.shards.rows import first_row_id
-from tracelake.shards.store import Shard, Snapshot
+from tracelake.shards.shard import Shard, Snapshot
 from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
 from tracelake.testing import Actor, Process, Run, Scenario, Violation
 
@@ -187,7 +187,7 @@ class MaintenanceScenario(Scenario):
         shard = self._open(process)
         for number in range(self._rounds):
             with self.lease(shard, process.key_value) as lease:
-                run = two_alike(settled(lease.state.batches, self.committed(process.key_value, shard)))
+                run = two_alike(settle_append(lease.state.batches, self.committed(process.key_value, shard)))
                 if run:
                     batches = [shard.batch(ref) for ref in run]
                     stores = Stores(process.key_value, process.objects, process.name)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from tests.simulation.maintenance import FilledScenario, MaintenanceScenario, Stores
 from tests.simulation.mutants import Mutant
-from tracelake.shards.collect import CollectedParts, Collector
+from tracelake.shards.gc import CollectedParts, Collector
 from tracelake.shards.leases import Lease, leases
 from tracelake.shards.model import Batch, BatchRef, Moment, Retired, ShardState, Write
 from tracelake.shards.protocol import (
@@ -22,7 +22,7 @@ from tracelake.shards.protocol import (
     drop_retired,
     next_state,
 )
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore
 from tracelake.testing import Actor, Faults
 

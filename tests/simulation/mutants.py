@@ -37,8 +37,7 @@ from tracelake.search.model import Manifest, manifest_path, part_path
 from tracelake.search.protocol import assemble, choose
 from tracelake.shards.model import Batch, ShardState, Write, to_bytes
 from tracelake.shards.protocol import AlreadyThere, Swap, UpdateFate, UpperMismatch, append, classify
-from tracelake.shards.states import States
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard, States
 from tracelake.storage import ABSENT, Done, Entry, Indeterminate, KeyValueStore, ObjectStore, Version
 from tracelake.testing import Faults, Process, Scenario
 

@@ -11,19 +11,19 @@ from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tracelake._errors import SourceChangedError, UsageError
 from tracelake.journal.model import Step
-from tracelake.journal.protocol import Appended, Started
+from tracelake.journal.protocol import Appended, StateRead
 from tracelake.journal.store import Journal
-from tracelake.otlp.whole import Whole
-from tracelake.pipeline import driver, fates, looking, sealing, staging
-from tracelake.pipeline.decode import InputShare, ReadTask, ShareReceipt
+from tracelake.otlp.input_file import InputDigest
+from tracelake.pipeline import driver, quarantine_actions, replay, staging
+from tracelake.pipeline.decode_task import InputShare, ReadTask, ShareReceipt
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.pieces import Piece
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.pipeline.staged_slices import StagedSlice
 from tracelake.search.vectors import PLAIN
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.testing import Actor, Process, Run
-from tracelake.testing.scenario import StandIn
+from tracelake.testing.simulation import StandIn
 
 ROUNDS_OF_OLD: Final = 2
 TRIES_MAX: Final = 200
@@ -33,7 +33,7 @@ LONG: Final = ("01234", "56789")
 class StripedTasks(SimulatedTasks):
     """Tasks that read one stripe of an input each, and stage each of its rows alone."""
 
-    def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[Piece]:
+    def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[StagedSlice]:
         rows = data.decode()[of_share.share.stripe :: of_share.share.stripes]
         of_share.records = of_share.spans = len(rows)
         of_share.checksum = sum(map(ord, rows))
@@ -86,7 +86,7 @@ def is_old(process: Process) -> bool:
 class ReleaseTasks(SimulatedTasks):
     """Tasks of two releases: the new one makes other rows of the same input."""
 
-    def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
+    def _bytes(self, share: InputShare) -> tuple[bytes, InputDigest]:
         data, whole = super()._bytes(share)
         return data if is_old(self._process) else data.upper(), whole
 
@@ -120,8 +120,8 @@ class ReleasesScenario(PipelineScenario):
         def step(t: int, sources: Any, _transform: str, *others: Any) -> Step:
             return Step(t, sources, transform(), *others)
 
-        def started(**told: Any) -> Started:
-            return Started(**{**told, "transform": transform()})
+        def started(**told: Any) -> StateRead:
+            return StateRead(**{**told, "transform": transform()})
 
         def appended(stands: Step, ours: bool, _transform: str = "", **_told: Any) -> Appended:
             return Appended(stands, ours, transform())
@@ -129,8 +129,8 @@ class ReleasesScenario(PipelineScenario):
         return [
             (driver, "Step", step),
             (driver, "Appended", appended),
-            (sealing, "Appended", appended),
-            (looking, "Started", started),
+            (driver, "Appended", appended),
+            (replay, "Started", started),
             *super().stand_ins(run),
         ]
 
@@ -154,7 +154,9 @@ class ReleasesScenario(PipelineScenario):
 
     def _help(self, process: Process) -> None:
         """Where the new release refuses, let inputs be taken anew; what has rows, finish with the old one."""
-        decides = fates.Fates("main", process.key_value, process.objects, BUCKETS, PLAIN)
+        decides = quarantine_actions.QuarantineActions(
+            "main", process.key_value, process.objects, BUCKETS, PLAIN
+        )
         decides._pipeline = pipeline = self._pipeline(process)
         while not process.notes.get("over"):
             process.sleep(5)

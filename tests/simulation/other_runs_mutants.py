@@ -12,9 +12,9 @@ from tests.simulation.other_runs import ReleasesScenario, ReshardedScenario
 from tests.simulation.torn_journal import TornJournalScenario
 from tracelake.journal import store
 from tracelake.journal.protocol import _start, advance
-from tracelake.pipeline import inputs
+from tracelake.pipeline import decode_task
 from tracelake.pipeline.driver import _DriverRun
-from tracelake.pipeline.fates import Fates
+from tracelake.pipeline.quarantine_actions import QuarantineActions
 from tracelake.testing import Faults, Scenario
 
 KILLS: Final = Faults(kills=3)
@@ -38,7 +38,7 @@ OTHER_RUNS_MUTANTS = [
         KILLS,
         Broken(
             "the checksum is of all stripes (J10)",
-            inputs._to_range,
+            decode_task._to_range,
             "sum(stripe.checksum for stripe in stripes)",
             "stripes[0].checksum",
         ),
@@ -48,7 +48,7 @@ OTHER_RUNS_MUTANTS = [
         KILLS,
         Broken(
             "records are those of all stripes (J10)",
-            inputs._to_range,
+            decode_task._to_range,
             "sum(stripe.records for stripe in stripes)",
             "stripes[0].records",
         ),
@@ -78,7 +78,7 @@ OTHER_RUNS_MUTANTS = [
         Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1),
         Broken(
             "what is decided of a transaction stands, whatever the next one is (J15)",
-            Fates._set_aside,
+            QuarantineActions._set_aside,
             "self._outputs.upper() <= t",
             "True",
         ),
@@ -91,7 +91,7 @@ OTHER_RUNS_MUTANTS = [
         Broken(
             "a seal has the totals of its steps (J12)",
             store._whole,
-            "not sealed_totals_agree(together(steps), seal)",
+            "not sealed_totals_agree(merge_steps(steps), seal)",
             "False",
         ),
         40,

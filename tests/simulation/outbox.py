@@ -45,15 +45,14 @@ from tests.simulation.outbox_pipeline import (
 )
 from tests.simulation.scenarios import require
 from tracelake._errors import ContentionError, NotFoundError, StorageError
-from tracelake.archive.passes import archive_batch
-from tracelake.archive.restoring import delete_traces, restore_trace
+from tracelake.archive.archive_pass import archive_batch
+from tracelake.archive.repositories import traces_data
+from tracelake.archive.restore import delete_traces, restore_trace
 from tracelake.archive.store import ArchiveStore
-from tracelake.archive.tables import traces_data
-from tracelake.lake.hot import HotTier
-from tracelake.lake.hot_traces import HotTraces
+from tracelake.lake.hot_tier import HotTier, HotTraces
 from tracelake.storage import KeyValueStore
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.testing.calls import Call, Touch
+from tracelake.testing.stores import Call, Touch
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import metadata, outbox
 from tracelake.tracking.store import OF_OUTBOX

@@ -10,11 +10,11 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.outbox import OutboxScenario
 from tracelake.archive import protocol, store
 from tracelake.archive.store import ArchiveStore
-from tracelake.lake.claimed import standing
-from tracelake.lake.hot import HotTier
+from tracelake.lake.hot_rows import latest_versions
+from tracelake.lake.hot_tier import HotTier
 from tracelake.testing import Faults
 from tracelake.tracking.outbox import Outbox, keep
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 
 LATE: Final = [[(0, 1)]]
 """A late span of the trace that the tables have."""
@@ -50,7 +50,9 @@ def _deleted() -> OutboxScenario:
 def main_first(self: HotTier, trace_id: str, workspace: str | None) -> tuple[Any, tuple[()]]:
     """The commit is read before the tracking store: what leaves the store between the two is in neither (O2)."""
     committed = self._opened.read(MAIN, lambda view: view.whole(trace_id, workspace))
-    return standing([*(each for each in self._hot([trace_id], workspace, False) if len(each)), committed]), ()
+    return latest_versions(
+        [*(each for each in self._hot([trace_id], workspace, False) if len(each)), committed]
+    ), ()
 
 
 OUTBOX_MUTANTS: Final = [
@@ -109,6 +111,6 @@ OUTBOX_MUTANTS: Final = [
     _mutant(
         "O2: main is read before the tracking store",
         lambda: OutboxScenario([LATE], archivers=0, reads=1),
-        **{"tracelake.lake.hot.HotTier._rows": main_first},
+        **{"tracelake.lake.hot_tier.HotTier._rows": main_first},
     ),
 ]

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, Literal, Protocol
 import pyarrow as pa
 
 from tests.simulation.archiving import _READS, Answer, content, raw, tracking, write
-from tracelake.archive.tables import TablesRepository
-from tracelake.otlp.by_trace import rows_of
+from tracelake.archive.repositories import TablesRepository
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.framing import Payload, Reading
+from tracelake.otlp.partition import rows_of
 from tracelake.storage import ABSENT, Done, KeyValueStore
-from tracelake.tables.built_in import TABLE_SPANS
+from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.testing import Process
-from tracelake.testing.calls import Call
+from tracelake.testing.stores import Call
 from tracelake.tracking.outbox import Outbox, OutboxRow
 from tracelake.tracking.store import unpacked
 

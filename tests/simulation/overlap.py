@@ -6,15 +6,15 @@ from typing import Final
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
-from tracelake.pipeline.ahead import at_once
+from tracelake.pipeline.batch_sizing import BatchSize, BatchSizer, Bounds
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.fitting import Bounds, Fitting, Size
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.input_queue import run_inline
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.pipeline.staging import STAGING
 from tracelake.testing import Process, Run
 
-ONE: Final = Bounds(Size(100, 1), Size(100, 1), Size(100, 2))
+ONE: Final = Bounds(BatchSize(100, 1), BatchSize(100, 1), BatchSize(100, 2))
 
 
 class OverlapScenario(PipelineScenario):
@@ -34,8 +34,8 @@ class OverlapScenario(PipelineScenario):
             process.objects,
             BUCKETS,
             SimulatedTasks(process),
-            fitting=Fitting(ONE),
-            beside=at_once,
+            fitting=BatchSizer(ONE),
+            beside=run_inline,
         )
         pipeline.run([inputs])
 

@@ -7,7 +7,7 @@ from typing import Final
 from tests.broken import Broken
 from tests.simulation.mutants import Mutant
 from tests.simulation.overlap import OverlapScenario
-from tracelake.pipeline.ahead import ReadAhead
+from tracelake.pipeline.input_queue import Prefetcher
 from tracelake.pipeline.protocol import stands_for
 from tracelake.testing import Faults
 
@@ -34,7 +34,7 @@ OVERLAP_MUTANTS = [
         158,
     ),
     _mutant(
-        Broken("what was dropped is left", ReadAhead.drop, "self._reader.discard(staged)", "pass"),
+        Broken("what was dropped is left", Prefetcher.drop, "self._reader.discard(staged)", "pass"),
         Faults(),
         30,
     ),

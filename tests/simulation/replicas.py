@@ -14,26 +14,26 @@ from typing import TypeVar, cast
 
 from tests.simulation.scenarios import require
 from tracelake._errors import NotFoundError
-from tracelake.journal.suspects import Suspects
-from tracelake.otlp.whole import Whole
-from tracelake.pipeline import fates
-from tracelake.pipeline.decode import InputShare, ReadReceipt, ReadTask, ShareReceipt
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.otlp.input_file import InputDigest
+from tracelake.pipeline import quarantine_actions
+from tracelake.pipeline.decode_task import InputShare, ReadReceipt, ReadTask, ShareReceipt
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
-from tracelake.pipeline.pieces import Piece
-from tracelake.pipeline.restaging import RestageTask
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.pipeline.staged_slices import StagedSlice
+from tracelake.pipeline.staging import RestageTask
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_manifest, read_parts
 from tracelake.search.model import Receipt, staged_path
 from tracelake.shards.model import Part
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.tasks.runners import InProcess
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.testing.scenario import StandIn
+from tracelake.testing.simulation import StandIn
 from tracelake.versions.model import IndexAt, TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
@@ -57,29 +57,29 @@ class SimulatedTasks(InProcess):
         del function
         receipts = []
         for task in tasks:
-            assert isinstance(task, ReadTask | RestageTask | ShapeTask)
+            assert isinstance(task, ReadTask | RestageTask | TransactionMergeTask)
             receipts.append(cast("ReceiptT", self._carry_out(task)))
             on_done(len(receipts))
         return receipts
 
-    def _carry_out(self, task: ReadTask | RestageTask | ShapeTask) -> object:
+    def _carry_out(self, task: ReadTask | RestageTask | TransactionMergeTask) -> object:
         match task:
             case ReadTask():
                 return self._read(task)
             case RestageTask():
                 return self._restage(task)
-            case ShapeTask():
+            case TransactionMergeTask():
                 return self._shape(task)
 
-    def _restage(self, task: RestageTask) -> list[Piece]:
+    def _restage(self, task: RestageTask) -> list[StagedSlice]:
         rows = self._process.objects.get(task.part.path)
         return self._each_alone(rows.decode(), task.staging)
 
-    def _each_alone(self, rows: str, staging: str) -> list[Piece]:
+    def _each_alone(self, rows: str, staging: str) -> list[StagedSlice]:
         """Write each row as an object of its own."""
         for row in rows:
             self._process.objects.put(f"{staging}{row}", row.encode())
-        return [Piece(f"{staging}{row}", 0, 1, 0, 1) for row in rows]
+        return [StagedSlice(f"{staging}{row}", 0, 1, 0, 1) for row in rows]
 
     def _read(self, task: ReadTask) -> ReadReceipt:
         receipt = ReadReceipt()
@@ -97,21 +97,21 @@ class SimulatedTasks(InProcess):
                 receipt.pieces += self._write(data, of_share, task.staging)
         return receipt
 
-    def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[Piece]:
+    def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[StagedSlice]:
         """Write the rows of a share, here as one object, and count them in its receipt."""
         staged = f"{staging}{data.decode()}"
         self._process.objects.put(staged, data)
         of_share.records = of_share.spans = of_share.checksum = 1
-        return [Piece(staged, 0, len(data), 0, 1)]
+        return [StagedSlice(staged, 0, len(data), 0, 1)]
 
-    def _bytes(self, share: InputShare) -> tuple[bytes, Whole]:
+    def _bytes(self, share: InputShare) -> tuple[bytes, InputDigest]:
         """Return the rows of an input, each a character, and what was seen of the whole of it."""
         data = self._process.objects.get(share.path)
         if share.path.endswith("-control.segment"):
             data = b"c"  # the input that is known to be good
-        return data, Whole(len(data), hashlib.sha256(data).hexdigest(), 1)
+        return data, InputDigest(len(data), hashlib.sha256(data).hexdigest(), 1)
 
-    def _shape(self, task: ShapeTask) -> ShapeReceipt:
+    def _shape(self, task: TransactionMergeTask) -> ShapeReceipt:
         objects = self._process.objects
         require(len(task.pieces) > 0, f"transaction {task.transaction} is shaped without its rows")
         rows = b"".join(objects.get(piece.path) for piece in task.pieces)
@@ -127,7 +127,7 @@ class SimulatedTasks(InProcess):
         self._stage(task, name, f"{task.transaction}: ".encode() + rows)
         return receipt
 
-    def _stage(self, task: ShapeTask, attempt: str, data: bytes) -> None:
+    def _stage(self, task: TransactionMergeTask, attempt: str, data: bytes) -> None:
         pack, receipt = (
             staged_path(task.index, task.build, lo=task.low, hi=task.high, attempt=attempt, suffix=suffix)
             for suffix in ("pack", "receipt")
@@ -175,7 +175,7 @@ class PipelineScenario(Scenario):
 
     def stand_ins(self, run: Run) -> Sequence[StandIn]:
         """Let who decides what becomes of a transaction read its inputs without threads."""
-        return [*super().stand_ins(run), (fates, "ThreadPoolExecutor", lambda _: InTurn())]
+        return [*super().stand_ins(run), (quarantine_actions, "ThreadPoolExecutor", lambda _: InTurn())]
 
     def rows(self) -> str:
         """Return the rows of all segments, each a character."""
@@ -218,7 +218,7 @@ class PipelineScenario(Scenario):
         require(head is not None, "nothing was committed")
         assert head is not None
         upper = repository.transaction_of(head) + 1
-        suspects = Suspects(run.direct_key_value, "main").all()
+        suspects = QuarantineStore(run.direct_key_value, "main").all()
         kept = [run.objects.get(each.path) for each in suspects if each.state == "set aside"]
         for table in ("spans", "traces"):
             shard = Shard(table, run.direct_key_value, run.direct_objects)

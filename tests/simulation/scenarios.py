@@ -12,13 +12,13 @@ from tracelake.journal.model import JournalRecord, Seal, Step, WholeFile
 from tracelake.journal.protocol import totals
 from tracelake.journal.store import Journal
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.collect import collect
 from tracelake.search.finalize import finalize, read_manifest, read_parts
+from tracelake.search.gc import collect
 from tracelake.search.model import Manifest, Receipt, manifest_path, staged_path
 from tracelake.shards.model import Batch, Part, ShardState
 from tracelake.shards.model import from_bytes as shard_from_bytes
 from tracelake.shards.protocol import UpdateFate, classify
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import ABSENT, KeyValueStore, ObjectStore
 from tracelake.testing import (
     Actor,

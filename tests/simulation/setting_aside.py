@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks, is_read
 from tests.simulation.scenarios import require
 from tracelake._errors import TaskError
-from tracelake.journal.suspects import Suspects
-from tracelake.pipeline.decode import ReadReceipt, ReadTask
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.pipeline.decode_task import ReadReceipt, ReadTask
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.merge import ShapeReceipt, ShapeTask
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
-from tracelake.shards.store import Shard
+from tracelake.pipeline.merge_task import ShapeReceipt, TransactionMergeTask
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore
 from tracelake.testing import Process, Run
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 POISON = "0"
 """The segment that some replicas cannot do."""
@@ -42,7 +42,7 @@ class PoisonedTasks(SimulatedTasks):
             raise OverflowError("the sum does not fit")
         return super()._read(task)
 
-    def _shape(self, task: ShapeTask) -> ShapeReceipt:
+    def _shape(self, task: TransactionMergeTask) -> ShapeReceipt:
         if self._stage_of_failure == "merge" and any(piece.path.endswith(POISON) for piece in task.pieces):
             raise OverflowError("the sum does not fit")
         receipt = super()._shape(task)
@@ -89,7 +89,7 @@ class SettingAsideScenario(PipelineScenario):
         repository = Repository(run.direct_key_value, run.direct_objects)
         head = repository.head()
         upper = 0 if head is None else repository.transaction_of(head) + 1
-        suspects = Suspects(run.direct_key_value, "main").all()
+        suspects = QuarantineStore(run.direct_key_value, "main").all()
         named = [(suspect.path, suspect.state) for suspect in suspects]
         expected = {str(segment): 1 for segment in range(self._segments)}
         if named:

@@ -8,16 +8,15 @@ from typing import Any, Final
 
 from tests.simulation.mutants import Mutant
 from tests.simulation.setting_aside import SettingAsideScenario
-from tracelake.journal.model import Aside, ReadRange, Step, Suspect
-from tracelake.journal.runs import inputs_of
-from tracelake.pipeline.outputs.port import OvertakenError, Publication, SealedTransaction
-from tracelake.pipeline.outputs.tables import TableOutput
-from tracelake.pipeline.settling import Settling
-from tracelake.pipeline.sources.inbox import INBOX
+from tracelake.journal.model import QuarantinedInput, QuarantineRecord, ReadRange, Step, inputs_of
+from tracelake.pipeline.input_ack import InputAcker
+from tracelake.pipeline.outputs.base import OvertakenError, Publication, SealedTransaction
+from tracelake.pipeline.outputs.builtin import TableOutput
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.testing import Faults
 from tracelake.versions.model import TableAt
 
-_keep, _publish = Settling._keep, TableOutput.publish
+_keep, _publish = InputAcker._keep, TableOutput.publish
 
 
 def no_rows(self: TableOutput, transaction: int) -> bool:
@@ -33,14 +32,14 @@ def goes_on(self: TableOutput, sealed: SealedTransaction, publication: Publicati
     publication.entries[self.table.entry] = TableAt(self.table.name, sealed.transaction)
 
 
-def keep_nothing(self: Settling, aside: Aside, step: Step) -> list[Suspect]:
+def keep_nothing(self: InputAcker, aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
     """Segments of a transaction that is set aside are deleted, as of any other."""
     kept = _keep(self, aside, step)
     self._sources[INBOX].let_go(list(inputs_of(step.sources.get(INBOX, ()))))
     return kept
 
 
-def forget_offers(standing: Suspect | None, taken: ReadRange | None) -> Suspect | None:
+def forget_offers(standing: QuarantinedInput | None, taken: ReadRange | None) -> QuarantinedInput | None:
     """A commit forgets offers only."""
     del taken
     return None if standing is None or standing.state == "offered" else standing

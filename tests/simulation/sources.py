@@ -10,16 +10,15 @@ from typing import Final
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tracelake._errors import StorageError, UsageError
-from tracelake.journal.runs import inputs_of
+from tracelake.journal.model import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.sources.added import AddedSources
-from tracelake.pipeline.sources.beside import at_once
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.looks import Looks
-from tracelake.pipeline.sources.port import Input, Lag
-from tracelake.replicas.account import Waiting
-from tracelake.shards.store import Shard
+from tracelake.pipeline.registrations import AddedSources
+from tracelake.pipeline.sources.base import Input, Lag
+from tracelake.pipeline.sources.poller import SourcePoller, at_once
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.replicas.replica import BacklogEntry
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.testing import Actor, Process, Run
 
@@ -36,13 +35,13 @@ class Drops:
     def __init__(self, objects: ObjectStore, folder: str) -> None:
         self._objects, self._folder = objects, folder
 
-    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[Waiting]:
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
         """Return all that is there."""
         del suspects, goes_on
         if self._folder == AWAY:
             raise StorageError("no answer")
         listed = self._objects.list(f"inbox/{self._folder}/")
-        return [Waiting(info.path, info.size_bytes, info.modified_s) for info in listed]
+        return [BacklogEntry(info.path, info.size_bytes, info.modified_s) for info in listed]
 
     def took(self, paths: Iterable[str]) -> None:
         """Note nothing: what was taken is gone."""
@@ -78,7 +77,7 @@ class SourcesScenario(PipelineScenario):
         run.objects.put("inbox/own/0", b"0")
 
     def _run(self, process: Process) -> None:
-        looks = Looks(
+        looks = SourcePoller(
             [Drops(process.objects, "own")],
             (),
             AddedSources(process.key_value),

@@ -10,7 +10,7 @@ from typing import Final
 from tests.broken import Broken
 from tests.simulation.mutants import Mutant
 from tests.simulation.sources import SourcesScenario
-from tracelake.pipeline.sources.looks import Looks
+from tracelake.pipeline.sources.poller import SourcePoller
 from tracelake.testing import Faults
 
 DELAYS: Final = Faults(delays=8)
@@ -31,7 +31,7 @@ SOURCES_MUTANTS = [
     _mutant(
         Broken(
             "one that is resumed is not looked at",
-            Looks._follow_records,
+            SourcePoller._follow_records,
             '"paused" if record.is_paused else "active"',
             '"paused" if record.is_paused else looked.state',
         )
@@ -39,7 +39,7 @@ SOURCES_MUTANTS = [
     _mutant(
         Broken(
             "one that does not answer stops the others",
-            Looks._answered,
+            SourcePoller._answered,
             "except Exception as error:",
             "except OSError as error:",
         )
@@ -47,7 +47,7 @@ SOURCES_MUTANTS = [
     _mutant(
         Broken(
             "what is added later is not looked at",
-            Looks.look,
+            SourcePoller.look,
             "looked = [*self._fixed, *self._of_records.values()]",
             "looked = [*self._fixed]",
         )

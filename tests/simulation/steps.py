@@ -6,16 +6,16 @@ from typing import Final
 
 from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
-from tracelake.journal.modes import StepMode
+from tracelake.journal.protocol import CommitPolicy
 from tracelake.journal.store import Journal
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.testing import Process, Run
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
-TWO_ROWS: Final = StepMode(max_rows=2, max_delay_s=1e9)
-WAITS: Final = StepMode(max_rows=3, max_delay_s=20.0)
+TWO_ROWS: Final = CommitPolicy(max_rows=2, max_delay_s=1e9)
+WAITS: Final = CommitPolicy(max_rows=3, max_delay_s=20.0)
 ROUNDS_MAX: Final = 60
 
 
@@ -25,7 +25,7 @@ class StepsScenario(PipelineScenario):
     name = "steps"
     steps_max = 8_000
 
-    def __init__(self, mode: StepMode = TWO_ROWS, segments: int = 4, replicas: int = 2) -> None:
+    def __init__(self, mode: CommitPolicy = TWO_ROWS, segments: int = 4, replicas: int = 2) -> None:
         super().__init__(replicas, segments)
         self._mode = mode
 

@@ -8,11 +8,9 @@ from typing import Final
 from tests.broken import Broken
 from tests.simulation.mutants import Mutant
 from tests.simulation.steps import WAITS, StepsScenario
-from tracelake.journal.modes import weigh
-from tracelake.journal.protocol import _fed, _start, advance
-from tracelake.pipeline.driver import _DriverRun
-from tracelake.pipeline.sealing import seal
-from tracelake.pipeline.taking import Taking
+from tracelake.journal.protocol import _fed, _start, advance, decide
+from tracelake.pipeline.driver import _DriverRun, seal
+from tracelake.pipeline.input_queue import InputQueue
 from tracelake.testing import Faults, Scenario
 
 NONE: Final = Faults()
@@ -31,10 +29,10 @@ def _mutant(
 
 
 STEPS_MUTANTS = [
-    _mutant(Broken("it is sealed before it is full", weigh, "if not exhausted:", "if False:"), NONE),
-    _mutant(Broken("it never is full", weigh, "opened.rows >= mode.max_rows", "False"), NONE),
+    _mutant(Broken("it is sealed before it is full", decide, "if not exhausted:", "if False:"), NONE),
+    _mutant(Broken("it never is full", decide, "opened.rows >= mode.max_rows", "False"), NONE),
     _mutant(
-        Broken("it waits however long it waited", weigh, "opened.age_s >= mode.max_delay_s", "False"),
+        Broken("it waits however long it waited", decide, "opened.age_s >= mode.max_delay_s", "False"),
         NONE,
         scenario=_waiting,
     ),
@@ -70,7 +68,9 @@ STEPS_MUTANTS = [
         DELAYS,
     ),
     _mutant(
-        Broken("what the open transaction has is taken again", Taking._without_taken, "not in in_open", ""),
+        Broken(
+            "what the open transaction has is taken again", InputQueue._without_taken, "not in in_open", ""
+        ),
         NONE,
         scenario=_waiting,
     ),

@@ -26,8 +26,8 @@ from tests.simulation.versions_storms import (
     stalled,
 )
 from tracelake.testing import Faults, explore, run_once, search
-from tracelake.versions.branches import TAGS
-from tracelake.versions.naming import Names
+from tracelake.versions.branch_store import TAGS
+from tracelake.versions.commits import RefClaims
 
 STALL_MS = 10_000
 
@@ -126,7 +126,7 @@ def test_v3_a_rival_for_every_conditional_write() -> None:
     assert run.error is None
     assert sum(name == "oldest" and text == "set_if branches/main" for _, name, _, text, _ in run.trace) <= 5
     for name, wrong in (("announced", deaf), ("announce", announce_briefly)):
-        with mock.patch(f"tracelake.versions.branches.BranchRecords.{name}", wrong):
+        with mock.patch(f"tracelake.versions.branch_store.BranchRecords.{name}", wrong):
             assert "no progress" in str(drive(Rivals(), Spoiler()).error)
 
 
@@ -136,11 +136,11 @@ def test_a_branch_and_a_tag_of_one_name() -> None:
     report = search(Namesakes(), faults, seed=1, schedules_max=150)
     assert report.failures == []
     assert report.completed == 150
-    clear = Names._clear
+    clear = RefClaims._clear
 
-    def own_alone(self: Names, partition: str, name: str) -> bool:
+    def own_alone(self: RefClaims, partition: str, name: str) -> bool:
         found = clear(self, partition, name)
         return found or self._key_value.get(partition, name) is None or partition == TAGS
 
-    with mock.patch.object(Names, "_clear", own_alone):
+    with mock.patch.object(RefClaims, "_clear", own_alone):
         assert search(Namesakes(), Faults(), seed=1, schedules_max=150).violations == 1

@@ -13,9 +13,9 @@ from tracelake.journal.store import Journal
 from tracelake.journal.verify import check_transactions
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
-from tracelake.shards.store import Shard
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
+from tracelake.shards.shard import Shard
 from tracelake.testing import Actor, Process, Run
 
 

@@ -14,21 +14,20 @@ from tests.simulation.replicas import BUCKETS, PipelineScenario, SimulatedTasks
 from tests.simulation.scenarios import require
 from tests.simulation.setting_aside import SettingAsideScenario
 from tracelake._errors import UsageError
-from tracelake.journal.store import Journal
-from tracelake.journal.suspects import Suspects
-from tracelake.journal.trimming import trim
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.journal.store import Journal, trim
 from tracelake.journal.verify import check_transactions
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.fates import Fates
-from tracelake.pipeline.outputs.commit import SET_ASIDE
+from tracelake.pipeline.outputs.builtin import SET_ASIDE
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.sources.inbox import INBOX
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.quarantine_actions import QuarantineActions
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.server_inputs import INBOX
 from tracelake.search.vectors import PLAIN
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import Entry, Expected, KeyValueStore, Outcome
 from tracelake.testing import Actor, Process, Run
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 Late: TypeAlias = Literal["records", "reads", "asides"]
 ROUNDS = 4
@@ -155,12 +154,14 @@ class QuarantineTrimmingScenario(SettingAsideScenario):
     def _decide(self, process: Process) -> None:
         for t in (0, 1, 2):
             with contextlib.suppress(UsageError):
-                Fates("main", process.key_value, process.objects, BUCKETS, PLAIN).decide(t, "retry")
+                QuarantineActions("main", process.key_value, process.objects, BUCKETS, PLAIN).decide(
+                    t, "retry"
+                )
 
     def check(self, run: Run) -> None:
         """Each good segment is in the tables once; the poisoned one is, or is kept and named."""
         check_records(run)
-        suspects = Suspects(run.direct_key_value, "main").all()
+        suspects = QuarantineStore(run.direct_key_value, "main").all()
         kept = {suspect.path for suspect in suspects}
         inbox = {info.path for info in run.objects.list("inbox/")}
         require(inbox == kept, f"the inbox holds {inbox}, the records name {kept}")

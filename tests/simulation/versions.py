@@ -19,12 +19,12 @@ from tracelake._errors import (
 )
 from tracelake.storage import Conflict, Done, Expected, Outcome
 from tracelake.testing import Actor, Faults, Process, Run, Scenario
-from tracelake.testing.clock import Simulated
-from tracelake.testing.simulated import SimulatedKeyValueStore
+from tracelake.testing.simulation import Simulated
+from tracelake.testing.stores import SimulatedKeyValueStore
 from tracelake.versions.branch import Branch
 from tracelake.versions.model import TRANSACTION, Change, FileAt, PathChanges, Reference, Request, TableAt
 from tracelake.versions.protocol import Refusal
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 MAIN: Final = "main"
 DEV: Final = "dev"

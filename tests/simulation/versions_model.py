@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tests.simulation.scenarios import require
 from tracelake.storage import Version
 from tracelake.testing import Run
-from tracelake.versions.branches import BranchRecords
+from tracelake.versions.branch_store import BranchRecords
 from tracelake.versions.history import log
 from tracelake.versions.model import (
     TRANSACTION,
@@ -29,7 +29,7 @@ from tracelake.versions.model import (
     content_id,
     from_bytes,
 )
-from tracelake.versions.objects import ContentT, path_of
+from tracelake.versions.tree import ContentT, path_of
 
 COMMIT, NOTHING, CONFLICT, FAILED, DROPPED = "", "nothing", "conflict", "failed", "dropped"
 """What a request comes to."""

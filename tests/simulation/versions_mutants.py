@@ -12,10 +12,8 @@ from tests.simulation.versions import RepositoryScenario
 from tracelake.formats import encode
 from tracelake.storage import Done, Indeterminate, settle
 from tracelake.testing import Faults
-from tracelake.versions.branches import BRANCHES, BranchAt, BranchRecords
-from tracelake.versions.build import _Building, _RequestRefusedError, build
-from tracelake.versions.committer import Committer
-from tracelake.versions.entries import STAGED, _StagedEntry
+from tracelake.versions.branch_store import BRANCHES, STAGED, BranchRecords, BranchSnapshot, _StagedEntry
+from tracelake.versions.committer import Committer, _Building, _RequestRefusedError, build
 from tracelake.versions.model import (
     Announcement,
     Answer,
@@ -33,31 +31,33 @@ from tracelake.versions.protocol import CommitDecision, RequestState, cut, decid
 from tracelake.versions.staging import Staging
 from tracelake.versions.tree import CommitTree, Tree
 
-Swapped = tuple[bool, BranchAt]
+Swapped = tuple[bool, BranchSnapshot]
 IsMine = Callable[[BranchRecord], bool]
 
 # The conditional write
 
 
-def blind(self: BranchRecords, branch: str, _at: BranchAt, record: BranchRecord, is_mine: IsMine) -> Swapped:
+def blind(
+    self: BranchRecords, branch: str, _at: BranchSnapshot, record: BranchRecord, is_mine: IsMine
+) -> Swapped:
     """The record is written whatever stands there."""
     del is_mine
-    return True, BranchAt(record, self._key_value.set(BRANCHES, branch, to_bytes(record)))
+    return True, BranchSnapshot(record, self._key_value.set(BRANCHES, branch, to_bytes(record)))
 
 
 def trusting(
-    self: BranchRecords, branch: str, at: BranchAt, record: BranchRecord, is_mine: IsMine
+    self: BranchRecords, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: IsMine
 ) -> Swapped:
     """A lost reply is taken for success."""
     del is_mine
     outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
     if isinstance(outcome, Done | Indeterminate):
-        return True, BranchAt(record, outcome.version)
+        return True, BranchSnapshot(record, outcome.version)
     return False, self.read(branch)
 
 
 def what_we_wrote(
-    self: BranchRecords, branch: str, at: BranchAt, record: BranchRecord, is_mine: IsMine
+    self: BranchRecords, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: IsMine
 ) -> Swapped:
     """After a lost reply, what we wrote is taken for what is there, where another did the same in another way."""
     outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
@@ -69,7 +69,9 @@ def what_we_wrote(
         is_mine=lambda entry: is_mine(from_bytes(BranchRecord, entry.value, branch)),
     )
     return (
-        (True, BranchAt(record, settled.version)) if isinstance(settled, Done) else (False, self.read(branch))
+        (True, BranchSnapshot(record, settled.version))
+        if isinstance(settled, Done)
+        else (False, self.read(branch))
     )
 
 
@@ -78,7 +80,7 @@ def what_we_wrote(
 _changed, _view = Tree.changed, Tree.view
 
 
-def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
+def finish_write_last(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
     """The head moves before the commit's objects are there."""
     built = build(at.record, self._contents, self._records.layers, self._reaches)
     stay, leave = kept(at.record.done, built.answers, self._answers_kept)
@@ -92,7 +94,7 @@ def finish_write_last(self: Committer, branch: str, at: BranchAt) -> BranchAt:
     return at
 
 
-def finish_again(self: Committer, branch: str, at: BranchAt) -> BranchAt:
+def finish_again(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
     """What was built is built again after every conditional write that fails."""
     is_there = False
     while at.record.sealed and not is_there:
@@ -174,7 +176,7 @@ def forgetful(self: Committer, branch: str, leave: tuple[Answer, ...]) -> None:
 _finish = Committer.finish
 
 
-def unstaging(self: Committer, branch: str, at: BranchAt) -> BranchAt:
+def unstaging(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
     """What was staged is deleted as soon as it is committed."""
     at = _finish(self, branch, at)
     for answer in at.record.done:
@@ -194,12 +196,14 @@ def kept_few(
 _submit = Committer.submit
 
 
-def unremembered(self: Committer, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
+def unremembered(self: Committer, branch: str, request: Request, at: BranchSnapshot | None = None) -> Answer:
     """A second try does not look whether the first one got through."""
     return _submit(self, branch, replace(request, remembered=False), at)
 
 
-def looked_up_first(self: Committer, branch: str, request: Request, at: BranchAt | None = None) -> Answer:
+def looked_up_first(
+    self: Committer, branch: str, request: Request, at: BranchSnapshot | None = None
+) -> Answer:
     """The answer to an earlier try is looked up before the branch is read, and may leave the record between."""
     early = self._records.answer(branch, request.id)
     asked = self._records.answer
@@ -253,13 +257,13 @@ def read_once(self: Staging, branch: str, start: str = "", stop: str | None = No
 
 
 _COMMITTER: Final = "tracelake.versions.committer."
-_BUILD: Final = "tracelake.versions.build._Building."
-_RECORDS: Final = "tracelake.versions.branches.BranchRecords."
+_BUILD: Final = "tracelake.versions.committer._Building."
+_RECORDS: Final = "tracelake.versions.branch_store.BranchRecords."
 _STAGING: Final = "tracelake.versions.staging.Staging."
 _TREE: Final = "tracelake.versions.tree.Tree."
 FINISH: Final = _COMMITTER + "Committer.finish"
 _SUBMIT: Final = _COMMITTER + "Committer.submit"
-_DECIDE: Final = "tracelake.versions.store.decide tracelake.versions.build.decide"
+_DECIDE: Final = "tracelake.versions.repository.decide tracelake.versions.committer.decide"
 
 
 def _mutant(

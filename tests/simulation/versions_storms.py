@@ -11,11 +11,11 @@ from tests.simulation.versions import MAIN, Before, RepositoryScenario, a_file, 
 from tracelake._errors import UsageError
 from tracelake.limits import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS
 from tracelake.testing import Actor, Choice, Fate, Faults, Process, Run, Scenario
-from tracelake.testing.clock import Simulated
-from tracelake.testing.simulated import SimulatedObjectStore
-from tracelake.versions.branches import BranchRecords
+from tracelake.testing.simulation import Simulated
+from tracelake.testing.stores import SimulatedObjectStore
+from tracelake.versions.branch_store import BranchRecords
 from tracelake.versions.model import Change, Request
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 RECORDS = ("branches/", "requests", "answers/", "staged/")
 

@@ -16,20 +16,19 @@ import pyarrow as pa
 from tests.simulation.maintenance import two_alike
 from tests.simulation.scenarios import require
 from tracelake._errors import ExpiredError
-from tracelake.shards.collect import Collector
+from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, Write
 from tracelake.shards.parts import STAGED, part_path
-from tracelake.shards.protocol import next_state, settled
-from tracelake.shards.store import Shard
+from tracelake.shards.protocol import next_state, settle_append
+from tracelake.shards.shard import Shard
 from tracelake.storage import Stores
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.spec import TableSpec, create_spec, make_spec
 from tracelake.testing import Actor, Process, Run, Scenario
-from tracelake.user_tables.staging import Block, Pieces
-from tracelake.user_tables.ties import LAST_STANDS
+from tracelake.user_tables.staging import LAST_STANDS, Block, Pieces
 from tracelake.user_tables.write import WriteId, finish_writes, publish
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 TABLE: Final = "log"
 SERIES: Final = [WriteId("series", number) for number in range(2)]
@@ -108,7 +107,7 @@ class WritesScenario(Scenario):
             finish_writes(Stores(process.key_value, process.objects, Path("nowhere")))
             with Lease(shard, process.key_value) as lease:
                 committed = committed_upper(Repository(process.key_value, process.objects), TABLE)
-                run = two_alike(settled(lease.state.batches, committed))
+                run = two_alike(settle_append(lease.state.batches, committed))
                 if run:
                     parts = [part for ref in run for part in shard.batch(ref).parts]
                     merged = Batch(

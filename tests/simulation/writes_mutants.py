@@ -9,12 +9,11 @@ from tests.simulation.mutants import Mutant
 from tests.simulation.writes import WritesScenario
 from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch, _with_write, is_written
-from tracelake.shards.store import Shard
-from tracelake.shards.writes import Writes
+from tracelake.shards.shard import Shard, Writes
 from tracelake.testing import Faults
 from tracelake.user_tables import write as writing
 
-FEW: Final = {"tracelake.shards.store.Shard.written_max": 6}
+FEW: Final = {"tracelake.shards.shard.Shard.written_max": 6}
 """A state remembers few writes, so that little has to stand there before a run begins."""
 KILLS: Final = Faults(kills=3, lost=4)
 _append = Shard.compare_and_append

@@ -12,10 +12,10 @@ from pyspark.sql.types import ArrayType, BooleanType, DataType, LongType, String
 import tracelake
 from tracelake import InputError, Lake, StorageError, UsageError
 from tracelake.spark.options import Options
-from tracelake.spark.writing import StreamWriter, Writer, make_stream_writer, make_writer
+from tracelake.spark.writer import StreamWriter, Writer, make_stream_writer, make_writer
 from tracelake.tables.spec import table_names
 from tracelake.tasks.runners import InProcess
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 COLUMNS = StructType().add("id", LongType()).add("who", StringType())
 PEOPLE = pa.table({"id": list(range(40)), "who": [f"w{number}" for number in range(40)]})

@@ -26,7 +26,7 @@ from tracelake.storage import (
     open_key_value,
     open_objects,
 )
-from tracelake.storage.record_objects import conflict_at
+from tracelake.storage.object_records import conflict_at
 
 BINARY = bytes(range(256)) * 3
 # In byte order of their UTF-8; UTF-16 would put the last before the one that precedes it.

@@ -14,7 +14,7 @@ from tracelake.storage import descriptors
 RAISES = """
 import resource
 from tracelake.cli import run
-from tracelake.server.exposure import listen
+from tracelake.server.run import listen
 from tracelake.storage.descriptors import descriptors_max
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))

@@ -10,8 +10,7 @@ import pytest
 from tests.storage.conftest import KEY_VALUE_BACKENDS, OBJECT_BACKENDS, key_value_url, object_url
 from tests.storage.servers.cutting import DroppingProxy
 from tests.storage.servers.s3 import S3Server
-from tracelake.doctor.checks import run_check
-from tracelake.doctor.stores import PREFIX, check_clock, check_objects, check_records
+from tracelake.doctor.stores import PREFIX, check_clock, check_objects, check_records, run_check
 from tracelake.storage import open_key_value, open_objects
 
 

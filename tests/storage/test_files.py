@@ -12,8 +12,8 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import IndeterminateError, StorageError
-from tracelake.storage import FileObjectStore, files
-from tracelake.storage.directories import sync_directory
+from tracelake.storage import FileObjectStore, local
+from tracelake.storage.local import sync_directory
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: p
     def check(root: Path) -> None:
         store = FileObjectStore(root)
         (root / "a" / "other").mkdir(parents=True)
-        monkeypatch.setattr(files, "sync_directory", synced.append)
+        monkeypatch.setattr(local, "sync_directory", synced.append)
         for path, expected in (
             ("a/b/c", ["a", "", "a/b"]),
             ("a/d/e/f", ["a/d", "a", "a/d/e"]),
@@ -125,7 +125,7 @@ def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: 
         synced.append(directory)
         real(directory)
 
-    monkeypatch.setattr(files, "sync_directory", sync)
+    monkeypatch.setattr(local, "sync_directory", sync)
 
     def check(root: Path) -> None:
         lasting = FileObjectStore(root)
@@ -146,7 +146,7 @@ def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: 
     opened = FileObjectStore.__init__
     alone = Broken("a store knows alone", opened, "_SYNCED.setdefault(self._root, set())", "set()")
     assert_caught(alone, partial(check, tmp_path / "alone"))
-    monkeypatch.setattr(files, "_SYNCED", {})
+    monkeypatch.setattr(local, "_SYNCED", {})
     with pytest.raises(AssertionError, match="made anew"):
         check(tmp_path / "never forgotten")
 
@@ -158,7 +158,7 @@ def test_many_deletions_sync_each_directory_once(
     stored = [f"{folder}/{number}" for folder in ("a", "b") for number in range(20)]
     store.create_all(dict.fromkeys(stored, b""))
     synced: list[str] = []
-    monkeypatch.setattr(files, "sync_directory", synced.append)
+    monkeypatch.setattr(local, "sync_directory", synced.append)
     store.delete_all([*stored, "c/absent"])
     root = Path(store.local_path("x") or "").parent
     assert synced == [str(root / "a"), str(root / "b")]
@@ -177,7 +177,7 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(
         real_unlink(file)
 
     monkeypatch.setattr(os, "unlink", unlink)
-    monkeypatch.setattr(files, "sync_directory", synced.append)
+    monkeypatch.setattr(local, "sync_directory", synced.append)
     with pytest.raises(StorageError, match=r"cannot delete .*a/1: Operation not permitted"):
         store.delete_all(["a/0", "a/1", "b/0", "a/2"])
     assert [info.path for info in store.list("")] == ["a/1", "b/0"]
@@ -192,7 +192,7 @@ def test_create_whose_name_is_not_durable(store: FileObjectStore, monkeypatch: p
 
     store.create("a/first", b"")
     with monkeypatch.context() as patched:
-        patched.setattr(files, "sync_directory", fail)
+        patched.setattr(local, "sync_directory", fail)
         with pytest.raises(IndeterminateError, match="power failure"):
             store.create("a/b", b"x")
     assert not store.create("a/b", b"x")

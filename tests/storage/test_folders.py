@@ -17,11 +17,11 @@ from tests.pipeline.poison import good, names
 from tracelake._errors import StorageError
 from tracelake.limits import COMPACTION_FAN_OUT, DIRECTORY_TRIES_MAX
 from tracelake.pipeline.staging import Leftovers
-from tracelake.search import collect, finalize
-from tracelake.storage import many
-from tracelake.storage.files import FileObjectStore
+from tracelake.search import finalize, gc
+from tracelake.storage import wrappers
+from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
-from tracelake.storage.singly import SinglyReadObjects
+from tracelake.storage.wrappers import IsolatingObjectStore
 
 
 def check_removal(root: Path) -> None:
@@ -29,11 +29,11 @@ def check_removal(root: Path) -> None:
     store = FileObjectStore(root)
     for path in ("a/1/x", "a/2/x", "a/2/y/z"):
         store.put(path, b"here")
-    many.delete_all(store, ["a/1/x", "a/2/x"])
-    many.remove_folders(SinglyReadObjects(store, "a/2/y/z"), ["a/1/", "a/2/", "a/none/"])
+    wrappers.delete_all(store, ["a/1/x", "a/2/x"])
+    wrappers.remove_folders(IsolatingObjectStore(store, "a/2/y/z"), ["a/1/", "a/2/", "a/none/"])
     assert sorted(path.name for path in (root / "a").iterdir()) == ["2"]
     assert store.get("a/2/y/z") == b"here"
-    many.remove_folders(MemoryObjectStore(), ["a/1/"])
+    wrappers.remove_folders(MemoryObjectStore(), ["a/1/"])
 
 
 def check_beside(root: Path) -> None:
@@ -68,7 +68,7 @@ def check_synced(root: Path) -> None:
     synced = list[str]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "tracelake.storage.files.sync_directory", lambda directory: synced.append(str(directory))
+            "tracelake.storage.local.sync_directory", lambda directory: synced.append(str(directory))
         )
         store.put("a/b/1", b"here")
         store.delete("a/b/1")
@@ -181,7 +181,7 @@ def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
     ("check", "broken"),
     [
         (check_removal, Broken("removed", FileObjectStore.remove_folder, "os.rmdir(directory)", "pass")),
-        (check_removal, Broken("through wrappers", many.remove_folders, "_inner(store)", "store")),
+        (check_removal, Broken("through wrappers", wrappers.remove_folders, "_inner(store)", "store")),
         (
             check_robbed,
             Broken("made again", FileObjectStore._give_name, "if not os.path.exists(temporary)", "if True"),
@@ -207,9 +207,7 @@ def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
         ),
         (
             check_lake,
-            Broken(
-                "parts of a build", collect.collect, "remove_folders(objects, folders -", "print(folders -"
-            ),
+            Broken("parts of a build", gc.collect, "remove_folders(objects, folders -", "print(folders -"),
         ),
         (check_looks, Broken("not each run", Leftovers.clean, "if time.monotonic() >=", "if True or 0 >=")),
         (check_looks, Broken("at all", Leftovers.clean, "if time.monotonic() >=", "if False and 0 >=")),

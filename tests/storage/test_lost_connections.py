@@ -28,9 +28,9 @@ from tracelake.storage import (
     Indeterminate,
     settle,
 )
+from tracelake.storage.object_records import record_path
+from tracelake.storage.ports import tries
 from tracelake.storage.postgres import PostgresKeyValueStore
-from tracelake.storage.record_objects import record_path
-from tracelake.storage.retries import tries
 
 CUTS: list[Cut] = ["request", "reply"]
 

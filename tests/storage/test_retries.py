@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracelake import limits
-from tracelake.storage.retries import tries
+from tracelake.storage.ports import tries
 
 
 class Clock:

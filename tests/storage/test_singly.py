@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracelake._errors import DamageError, NotFoundError, StorageError
-from tracelake.storage import MemoryObjectStore, SinglyReadObjects
+from tracelake.storage import IsolatingObjectStore, MemoryObjectStore
 
 
 class BadPlaces(MemoryObjectStore):
@@ -22,7 +22,7 @@ class BadPlaces(MemoryObjectStore):
 def test_an_object_that_cannot_be_read_is_damage_unless_nothing_can() -> None:
     """The error says what the store said; what is gone is gone."""
     store = BadPlaces()
-    objects = SinglyReadObjects(store, "sound")
+    objects = IsolatingObjectStore(store, "sound")
     for path in ("sound", "a"):
         objects.put(path, b"12")
     assert (objects.get("a"), objects.get_range("a", 1, 1)) == (b"12", b"2")

@@ -18,7 +18,7 @@ from tests.broken import Broken, assert_caught
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle, sqlite
-from tracelake.storage.calls import Calls
+from tracelake.storage.sqlite import Calls
 
 
 class Faulty(SqliteKeyValueStore):

@@ -21,8 +21,7 @@ from tracelake.storage import (
     ObjectInfo,
     VersionedKeyValueStore,
 )
-from tracelake.storage.record_objects import record_path
-from tracelake.storage.records_in_objects import RecordsInObjects
+from tracelake.storage.object_records import RecordsInObjects, record_path
 
 DIRECTORY = record_path("p", "k")
 

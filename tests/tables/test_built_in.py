@@ -15,14 +15,14 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import DamageError, Lake
-from tracelake.journal.model import Aside
+from tracelake.journal.model import QuarantineRecord
 from tracelake.otlp.schema import TRANSACTION_FIELD
-from tracelake.pipeline import merge
-from tracelake.pipeline.outputs.commit import CommitOutput
+from tracelake.pipeline import merge_task
+from tracelake.pipeline.outputs.builtin import CommitOutput
 from tracelake.pipeline.publish import Outputs
 from tracelake.server.metrics import _LakeCollector
-from tracelake.shards.states import PARTITION
-from tracelake.tables.built_in import BUILT_IN, TABLE_TRACES, BuiltInTable
+from tracelake.shards.shard import SHARDS_PARTITION
+from tracelake.tables.builtin import BUILT_IN, TABLE_TRACES, BuiltInTable
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.model import TableAt
 
@@ -46,14 +46,14 @@ def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 def fill(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
     """Let tasks write rows of the third table, each so often."""
-    write_rows = merge._Shaping._write_rows
+    write_rows = merge_task._MergeRun._write_rows
 
     def also(self: Any, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
         write_rows(self, table, several)
         if SIZES.name in BUILT_IN:
             write_rows(self, SIZES, [rows.select(COLUMNS) for rows in several for _ in range(times)])
 
-    monkeypatch.setattr(merge._Shaping, "_write_rows", also)
+    monkeypatch.setattr(merge_task._MergeRun, "_write_rows", also)
 
 
 def ingest(lake: Lake, tmp_path: Path, traces: int = 3) -> None:
@@ -183,7 +183,7 @@ def test_it_begins_with_a_transaction_that_is_set_aside(
     """To go past a transaction is an append, too."""
     with an_older_lake(tmp_path, monkeypatch) as lake:
         outputs = Outputs(lake._opened.key_value, lake.objects, 2)
-        outputs.publish_nothing(Aside(2, "no", 3, "pipeline", "2026-01-01T00:00:00+00:00", 0, ()))
+        outputs.publish_nothing(QuarantineRecord(2, "no", 3, "pipeline", "2026-01-01T00:00:00+00:00", 0, ()))
         assert lake._opened.shard("sizes").state().upper == 3
         assert lake._opened.entries_at("main")["tables/sizes"] == TableAt("sizes", 2)
 
@@ -210,9 +210,9 @@ def test_a_table_whose_state_is_gone_does_not_begin_anew(
     """Commits name it, so it had rows: nothing is appended to it until its record is restored."""
     with an_older_lake(tmp_path, monkeypatch) as lake:
         key_value = lake._opened.key_value
-        entry = key_value.get(PARTITION, "traces")
+        entry = key_value.get(SHARDS_PARTITION, "traces")
         assert entry is not None
-        key_value.delete_if(PARTITION, "traces", entry.version)
+        key_value.delete_if(SHARDS_PARTITION, "traces", entry.version)
         with pytest.raises(DamageError, match="shard traces: its state"):
             ingest(lake, tmp_path, 3)
         assert lake._opened.shard("traces").state().upper == 0

@@ -11,7 +11,7 @@ import pytest
 import tracelake
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake, QueryError
-from tracelake.tables.conditions import condition, order, parsed, words
+from tracelake.tables.predicates import condition, order, parsed, words
 from tracelake.tables.scan import connection
 from tracelake.tables.table import Table
 from tracelake.tasks.runners import InProcess

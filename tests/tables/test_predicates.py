@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelake.shards.buckets import bucket_of
 from tracelake.shards.model import Part
-from tracelake.shards.statistics import ranges_of
-from tracelake.tables.pruning import Comparison, Layout, comparisons_in, key_text
+from tracelake.shards.partitioning import bucket_of, ranges_of
+from tracelake.tables.predicates import Comparison, Layout, comparisons_in, key_text
 from tracelake.tables.scan import connection
 
 FIELDS: list[tuple[str, pa.DataType]] = [

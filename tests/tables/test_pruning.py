@@ -16,10 +16,9 @@ import pytest
 
 import tracelake
 from tracelake import UsageError
-from tracelake.shards.buckets import bucket_of
 from tracelake.shards.model import Part
-from tracelake.shards.statistics import ranges_of
-from tracelake.tables.pruning import Layout, key_text
+from tracelake.shards.partitioning import bucket_of, ranges_of
+from tracelake.tables.predicates import Layout, key_text
 
 SINGLES: Final = [0.1, 0.3, 1 / 3, 16777216.0, 3.4e38, 1e-45, 1e-30, -0.0, 0.0, 5e8]
 DOUBLES: Final = [0.1, 0.1 + 0.2, 1e308, 5e-324, 2.0**53, 2.0**63, 2.0**64, -0.0, 1e18]

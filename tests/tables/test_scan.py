@@ -22,7 +22,7 @@ from tracelake.pipeline import upsert
 from tracelake.shards.model import Part
 from tracelake.shards.parts import check_part
 from tracelake.shards.rows import GIVEN_UP, ROW_ID
-from tracelake.tables import conditions
+from tracelake.tables import predicates
 from tracelake.tables.changes import Retractions
 from tracelake.tables.scan import connection
 from tracelake.tasks.runners import InProcess
@@ -219,12 +219,12 @@ def test_a_parser_that_was_given_up_is_not_used_again(
     """A query on which DuckDB fails for good is refused, and the next one is read."""
     broken = mock.Mock()
     broken.cursor.return_value.execute.side_effect = error("a bug of DuckDB")
-    conditions._parser.cache_clear()
+    predicates._parser.cache_clear()
     with monkeypatch.context() as patched:
         patched.setattr(duckdb, "connect", lambda **_: broken)
         with pytest.raises(QueryError, match="a bug of DuckDB"):
-            conditions.reading("select 1")
-    assert conditions.reading("select 1") == "select 1"
+            predicates.reading("select 1")
+    assert predicates.reading("select 1") == "select 1"
 
 
 def test_a_lookup_says_what_a_query_says(lake: Lake) -> None:

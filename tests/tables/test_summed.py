@@ -11,9 +11,9 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.tables import traces
+from tracelake.tables import builtin
+from tracelake.tables.builtin import SPAN_COLUMNS, aggregate_sql, summed
 from tracelake.tables.scan import connection
-from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql, summed
 
 INT64 = (-(2**63), -1, 0, 1, 2, 2**62, 2**63 - 1)
 VALUES: dict[str, tuple[Any, ...]] = {
@@ -74,5 +74,5 @@ def test_it_is_the_same_row() -> None:
         Broken("durations stop", summed, "_within(end_ns - start_ns)", "end_ns - start_ns"),
     ):  # fmt: skip
         assert_caught(broken, alike)
-    with mock.patch.object(traces, "is_server_side", return_value=False), pytest.raises(AssertionError):
+    with mock.patch.object(builtin, "is_server_side", return_value=False), pytest.raises(AssertionError):
         alike()  # ties go by the side

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake.tasks import on_worker
-from tracelake.tasks.on_worker import OnWorker, version_here
+from tracelake.tasks import spark
+from tracelake.tasks.spark import OnWorker, version_here
 
 pytestmark = pytest.mark.usefixtures("unfrozen")
 
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("unfrozen")
 @pytest.fixture(name="unfrozen")
 def fixture_unfrozen() -> Iterator[None]:
     """Be a new worker; afterwards garbage is looked for everywhere, as in other tests."""
-    on_worker._keep_imports.cache_clear()
+    spark._keep_imports.cache_clear()
     yield
-    on_worker._keep_imports.cache_clear()
+    spark._keep_imports.cache_clear()
     gc.unfreeze()
 
 
@@ -35,7 +35,7 @@ def test_a_worker_of_another_version_does_nothing() -> None:
 
 def imports_are_set_aside() -> None:
     """Run a task in a new worker."""
-    on_worker._keep_imports.cache_clear()
+    spark._keep_imports.cache_clear()
     gc.unfreeze()
     sent: OnWorker[int, int] = OnWorker(abs, version_here())
     assert sent(-1) == 1
@@ -45,16 +45,16 @@ def imports_are_set_aside() -> None:
 def test_what_imports_made_is_set_aside_once() -> None:
     """Spark's worker collects all garbage after each task: it has not to look through what was imported."""
     imports_are_set_aside()
-    on_worker._keep_imports(1)
+    spark._keep_imports(1)
     gc.unfreeze()
-    on_worker._keep_imports(1)
+    spark._keep_imports(1)
     assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("set aside", on_worker._keep_imports, "gc.freeze()", "pass"),
+        Broken("set aside", spark._keep_imports, "gc.freeze()", "pass"),
         Broken("a task ends with it", OnWorker.__call__, "_keep_imports(len(sys.modules))", "pass"),
     ],
     ids=lambda broken: broken.rule,

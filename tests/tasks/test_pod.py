@@ -8,7 +8,7 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake import UsageError
-from tracelake.tasks import pod
+from tracelake.tasks import java
 
 POD = {
     "SPARK_DRIVER_URL": "spark://driver:7078",
@@ -29,7 +29,7 @@ POD = {
 
 def it_is_as_described() -> None:
     """Check the command of one executor, and what is said of an environment that is none."""
-    command = pod.command_of(POD, Path("/java"), Path("/spark"))
+    command = java.command_of(POD, Path("/java"), Path("/spark"))
     begin, words = command[:6], command[7:]
     assert begin == ["/java", "-Dninth", "-Dtenth=a b", "-Xmx512m", "-cp", "/opt/spark/conf:/spark/jars/*"]
     assert dict(zip(words[::2], words[1::2], strict=True)) == {
@@ -44,7 +44,7 @@ def it_is_as_described() -> None:
     for name in POD:
         if not name.startswith(("SPARK_JAVA", "SPARK_CONF")):
             with pytest.raises(UsageError, match=f"^{name} not set: Spark starts this"):
-                pod.command_of(POD | {name: ""}, Path("/java"), Path("/spark"))
+                java.command_of(POD | {name: ""}, Path("/java"), Path("/spark"))
 
 
 def test_it_is_as_described() -> None:
@@ -55,9 +55,9 @@ def test_it_is_as_described() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("in the order of numbers", pod.command_of, "(int(match[1]), value)", "(match[1], value)"),
-        Broken("a module that may not be there", pod.command_of, "if option != _NOT_THERE", "if option"),
-        Broken("names what is missing", pod.command_of, "if not environment.get(name)", "if False"),
+        Broken("in the order of numbers", java.command_of, "(int(match[1]), value)", "(match[1], value)"),
+        Broken("a module that may not be there", java.command_of, "if option != _NOT_THERE", "if option"),
+        Broken("names what is missing", java.command_of, "if not environment.get(name)", "if False"),
     ],
     ids=lambda broken: broken.rule,
 )

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake.tasks import sockets
-from tracelake.tasks.sockets import has_chosen, sockets_of
+from tracelake.tasks import spark
+from tracelake.tasks.spark import has_chosen, sockets_of
 
 
 class Jvm:
@@ -75,7 +75,7 @@ def check_above() -> None:
         assert folder_in(inner) is None
         Path(place).chmod(0o700)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sockets, "_ROOT", -1)
+            patch.setattr(spark, "_ROOT", -1)
             patch.setattr(os, "geteuid", lambda: -2)
             assert folder_in(inner) is None
 
@@ -134,19 +134,19 @@ CASES: list[tuple[Broken, Callable[[], None]]] = [
     (
         Broken(
             "a place of others",
-            sockets._make_folder,
+            spark._make_folder,
             "or any(map(_is_open_to_others, (above, *above.parents)))",
             "",
         ),
         check_folder,
     ),
-    (Broken("what is above", sockets._make_folder, "(above, *above.parents)", "(above,)"), check_above),
+    (Broken("what is above", spark._make_folder, "(above, *above.parents)", "(above,)"), check_above),
     (
-        Broken("whose", sockets._is_open_to_others, " or status.st_uid not in {_ROOT, os.geteuid()}", ""),
+        Broken("whose", spark._is_open_to_others, " or status.st_uid not in {_ROOT, os.geteuid()}", ""),
         check_above,
     ),
-    (Broken("sticky", sockets._is_open_to_others, "and not status.st_mode & stat.S_ISVTX", ""), check_folder),
-    (Broken("groups", sockets._is_open_to_others, "_OTHERS", "stat.S_IWOTH"), check_folder),
+    (Broken("sticky", spark._is_open_to_others, "and not status.st_mode & stat.S_ISVTX", ""), check_folder),
+    (Broken("groups", spark._is_open_to_others, "_OTHERS", "stat.S_IWOTH"), check_folder),
     (
         Broken(
             "it goes",
@@ -156,17 +156,15 @@ CASES: list[tuple[Broken, Callable[[], None]]] = [
         ),
         check_folder,
     ),
-    (Broken("for Java", sockets._make_folder, "not str(above).isascii()", "False"), check_unfit),
+    (Broken("for Java", spark._make_folder, "not str(above).isascii()", "False"), check_unfit),
     (
-        Broken(
-            "a probe", sockets._make_folder, "probe.bind(str(folder / _NAME))", "(folder / _NAME).touch()"
-        ),
+        Broken("a probe", spark._make_folder, "probe.bind(str(folder / _NAME))", "(folder / _NAME).touch()"),
         check_unfit,
     ),
     (
         Broken(
             "its mode",
-            sockets._make_folder,
+            spark._make_folder,
             "not folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)",
             "True",
         ),
@@ -175,13 +173,13 @@ CASES: list[tuple[Broken, Callable[[], None]]] = [
     (
         Broken(
             "no folder",
-            sockets._make_folder,
+            spark._make_folder,
             "    except OSError:\n        return None\n    try:",
             "    except KeyError:\n        return None\n    try:",
         ),
         check_unfit,
     ),
-    (Broken("what is not used", sockets._make_folder, "folder.rmdir()", "pass"), check_unfit),
+    (Broken("what is not used", spark._make_folder, "folder.rmdir()", "pass"), check_unfit),
     (
         Broken("a directory", has_chosen, "name.startswith(_SETTINGS)", "name == f'{_SETTINGS}enabled'"),
         check_chosen,

@@ -11,12 +11,8 @@ from tracelake._errors import UsageError
 from tracelake.cli.options import spark_conf
 from tracelake.tasks import java
 from tracelake.tasks.connect import is_connect
-from tracelake.tasks.failures import task_error
-from tracelake.tasks.spark_conf import (
-    named_master,
-    python_of,
-    settings_for,
-)
+from tracelake.tasks.runners import task_error
+from tracelake.tasks.spark import named_master, python_of, settings_for
 
 SECRETS = {"AWS_SECRET_ACCESS_KEY": "sesame", "AZURE_STORAGE_ACCOUNT_KEY": "open", "HOME": "/home/somebody"}
 

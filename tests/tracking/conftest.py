@@ -10,7 +10,7 @@ import pytest
 
 from tests.storage.servers.postgres import PostgresServer
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.store import TrackingStore
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 
-from tracelake.otlp.by_trace import take_apart
-from tracelake.tracking.requests import TracedRequest
+from tracelake.otlp.partition import take_apart
+from tracelake.tracking.store import TracedRequest
 
 
 def trace_id(number: int) -> str:

@@ -14,10 +14,10 @@ from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import DamageError
-from tracelake.tracking import requests as rows
+from tracelake.tracking import store as rows
 from tracelake.tracking import store as stores
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import current, migrate
+from tracelake.tracking.migrate import current, migrate
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import HEAD
 from tracelake.tracking.store import TrackingStore, unpacked
@@ -90,12 +90,14 @@ def test_writes_lock_traces_in_one_order() -> None:
     """Two writers that bring the same traces in other orders do not wait for each other."""
 
     def check() -> None:
-        assert list(rows.put_together([request((3, 1), (1, 1)), request((2, 1))])) == [
+        assert list(rows.group_by_trace([request((3, 1), (1, 1)), request((2, 1))])) == [
             *map(trace_id, (1, 2, 3))
         ]
 
     check()
-    assert_caught(Broken("ids in order", rows.put_together, "dict(sorted(writes.items()))", "writes"), check)
+    assert_caught(
+        Broken("ids in order", rows.group_by_trace, "dict(sorted(writes.items()))", "writes"), check
+    )
 
 
 def test_a_number_is_never_given_again(tmp_path: Path) -> None:

@@ -14,14 +14,15 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.tracking import test_door as door_tests
 from tests.tracking import test_place as place_tests
 from tests.tracking import test_store as store_tests
-from tracelake.lake import claimed
-from tracelake.otlp.by_trace import ByTrace
+from tracelake.lake import hot_rows
+from tracelake.otlp.partition import TracePartitioner
 from tracelake.tracking import database as databases
-from tracelake.tracking import place, requests
+from tracelake.tracking import location
+from tracelake.tracking import store as requests
 from tracelake.tracking import store as stores
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.door import TrackingDoor
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.ingest_queue import TrackingDoor
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import Uncommitted
@@ -161,8 +162,8 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "of claims the greatest stands",
-            claimed.standing_places,
-            "order by {claims.ORDER}, ord",
+            hot_rows.latest_version_rows,
+            "order by {upsert_rule.ORDER}, ord",
             "order by ord",
         ),
         check_standing,
@@ -170,7 +171,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "each span is in the bytes of its own trace",
-            ByTrace._pieces_of,
+            TracePartitioner._pieces_of,
             "[self._scope_heads[scope], *chain.from_iterable(of_spans)]",
             "[self._scope_heads[scope]]",
         ),
@@ -179,7 +180,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
     (
         Broken(
             "only a scope that is of one trace is taken whole",
-            ByTrace._pieces_of,
+            TracePartitioner._pieces_of,
             "len(spans) == len(message.spans)",
             "spans",
         ),
@@ -226,11 +227,11 @@ def test_a_database_that_does_not_know_the_lake_is_refused(
 ) -> None:
     """The same, of what opens stores by their places."""
     broken = Broken(
-        "the database knows the lake", place.open_store, "not begins and not knows", "False and knows"
+        "the database knows the lake", location.open_store, "not begins and not knows", "False and knows"
     )
 
     def run(name: str) -> None:
-        monkeypatch.setattr(place, "_open_stores", {})
+        monkeypatch.setattr(location, "_open_stores", {})
         (tmp_path / name).mkdir()
         place_tests.test_a_database_that_is_gone_is_told(tmp_path / name)
 

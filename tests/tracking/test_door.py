@@ -14,14 +14,13 @@ from tests.patience import HANG_S
 from tests.tracking.requests import request, span_numbers, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, LimitError, StorageError, UsageError
-from tracelake.otlp.by_trace import COLUMNS, TraceSpans
-from tracelake.server.otlp import experiment_of
+from tracelake.otlp.partition import COLUMNS, TraceSpans
+from tracelake.server.otlp_http import experiment_of
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.door import TrackingDoor
+from tracelake.tracking.ingest_queue import TrackingDoor
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, trace_info
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TracedRequest, TrackingStore
 
 
 def altered(number: int, column: str, value: object) -> TracedRequest:

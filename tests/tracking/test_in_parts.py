@@ -20,16 +20,15 @@ from tests.strategies import span_facts
 from tests.tracking.requests import request, span_numbers, trace_id
 from tests.tracking.test_store import archive, requests_of
 from tracelake.archive.store import ArchiveStore
-from tracelake.otlp.by_trace import take_apart
 from tracelake.otlp.framing import Payload, Reading, segment_problem
+from tracelake.otlp.partition import take_apart
 from tracelake.tracking import outbox as outboxes
-from tracelake.tracking import requests as rows_of_requests
+from tracelake.tracking import store as rows_of_requests
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.requests import TracedRequest
 from tracelake.tracking.schema import outbox, trace_parts
-from tracelake.tracking.store import TrackingStore
+from tracelake.tracking.store import TracedRequest, TrackingStore
 from tracelake.tracking.verify import check_store
 
 TEXT = "a text of some length, " * 20

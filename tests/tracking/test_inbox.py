@@ -15,11 +15,11 @@ from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.storage.files import FileObjectStore
+from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
-from tracelake.tracking import inbox as inboxes
-from tracelake.tracking.inbox import Inbox
-from tracelake.tracking.requests import RefusedSpans
+from tracelake.tracking import ingest_queue as inboxes
+from tracelake.tracking.ingest_queue import Inbox
+from tracelake.tracking.store import RefusedSpans
 
 
 class FaultyStore(MemoryObjectStore):

@@ -25,9 +25,9 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.giving_up import check_gives_up
 from tracelake import limits
 from tracelake._errors import UsageError
-from tracelake.tracking import migrating
+from tracelake.tracking import migrate as migrating
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import current, migrate
+from tracelake.tracking.migrate import current, migrate
 from tracelake.tracking.migrations.copying import hold
 from tracelake.tracking.schema import HEAD, INCOMPLETE, VERSION_TABLE, metadata, trace_info
 
@@ -65,7 +65,7 @@ def test_several_at_once(new_url: Callable[[], str]) -> None:
     url = new_url()
     code = (
         "import sys; from tracelake.tracking.database import TrackingDatabase as D;"
-        "from tracelake.tracking.migrating import migrate; migrate(D(sys.argv[1]))"
+        "from tracelake.tracking.migrate import migrate; migrate(D(sys.argv[1]))"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.PIPE, text=True)
@@ -82,7 +82,7 @@ _KILLED = """
 import os, signal, sys
 from sqlalchemy import event
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 
 database, last, statements = TrackingDatabase(sys.argv[1]), int(sys.argv[2]), iter(range(1000))
 

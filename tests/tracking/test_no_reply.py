@@ -15,9 +15,9 @@ from tests.storage.servers.postgres import PostgresServer
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import StorageError
-from tracelake.storage.answered import AnsweredConnection
+from tracelake.storage.postgres import AnsweredConnection
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.store import TrackingStore
 
 

@@ -10,21 +10,21 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake._errors import StorageError
-from tracelake.tracking import place
-from tracelake.tracking.place import PLACE, find_tracking, set_up
+from tracelake.tracking import location
+from tracelake.tracking.location import PLACE, find_tracking, set_up
 
 
 @pytest.fixture(autouse=True)
 def _other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let stores be opened anew, as other processes do."""
-    monkeypatch.setattr(place, "_open_stores", {})
+    monkeypatch.setattr(location, "_open_stores", {})
 
 
 def restart() -> None:
     """Close what this process has open."""
-    for store in place._open_stores.values():
+    for store in location._open_stores.values():
         store.close()
-    place._open_stores.clear()
+    location._open_stores.clear()
 
 
 def test_another_database_is_no_tracking_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,14 +75,14 @@ def test_a_place_without_a_key_signs_by_none_that_others_know(tmp_path: Path) ->
     with tracelake.init(tmp_path / "lake") as lake:
         written = lake.hot.set_up()
         restart()
-        named = place.read_place(lake.objects)
+        named = location.read_place(lake.objects)
         assert named is not None
         assert written.page_key == named.page_key != ""
 
         def check() -> None:
-            keys = {place._page_key(place.TrackingPlace("lake", "sqlite")) for _ in range(2)}
+            keys = {location._page_key(location.TrackingLocation("lake", "sqlite")) for _ in range(2)}
             assert len(keys) == 2
             assert min(map(len, keys)) == 32
 
         check()
-        assert_caught(Broken("a key is secret", place._page_key, "secrets.token_hex(16)", '""'), check)
+        assert_caught(Broken("a key is secret", location._page_key, "secrets.token_hex(16)", '""'), check)

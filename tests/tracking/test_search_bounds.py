@@ -11,10 +11,10 @@ from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, QueryError
-from tracelake.tracking import deadline
+from tracelake.tracking import database as deadline
 from tracelake.tracking.database import TrackingDatabase
+from tracelake.tracking.mlflow_search import TraceSearch
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.trace_search import TraceSearch
 
 
 def check_few_at_once(database: TrackingDatabase) -> None:

@@ -14,31 +14,36 @@ from tests.server.walls import spans
 from tests.tracking.requests import request, trace_id
 from tracelake import limits
 from tracelake._errors import ContentionError, LimitError, NotFoundError, QueryError, UsageError
-from tracelake.archive.model import HotSnapshot, Stored
-from tracelake.archive.retention import TraceFate
+from tracelake.archive.model import HotSnapshot, StoredUpload
+from tracelake.archive.retention import ArchiveOutcome
 from tracelake.archive.store import ArchiveStore
-from tracelake.tracking import experiment_search, trace_search
-from tracelake.tracking.annotations import Annotations
+from tracelake.tracking import mlflow_search
+from tracelake.tracking.annotations import (
+    Annotations,
+    ClientTraceInfo,
+    StartedTrace,
+    is_exclusive_to,
+    visible_to,
+)
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.experiment_search import ExperimentSearch
+from tracelake.tracking.mlflow_search import ExperimentSearch, TraceSearch, make_token, read_token
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import experiments, lakes
-from tracelake.tracking.started import StartedTrace, StartedTraces
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.told import is_alone, told_to
-from tracelake.tracking.trace_search import TraceSearch, make_token, read_token
 
 SESSION = "mlflow.trace.session"
 
 
-def _stored(snapshot: HotSnapshot) -> Stored:
-    return Stored(snapshot.trace_id, snapshot.generation, snapshot.life, snapshot.path, snapshot.path, 1, "")
+def _stored(snapshot: HotSnapshot) -> StoredUpload:
+    return StoredUpload(
+        snapshot.trace_id, snapshot.generation, snapshot.life, snapshot.path, snapshot.path, 1, ""
+    )
 
 
 def check_started(store: TrackingStore, first: int) -> None:
     """Check that what is said before the spans, or after them, is found, of this lake alone; a trace needs spans."""
-    started, search = StartedTraces(store), TraceSearch(store).search
-    other = StartedTraces(TrackingStore(store.database, "lake-b"))
+    started, search = ClientTraceInfo(store), TraceSearch(store).search
+    other = ClientTraceInfo(TrackingStore(store.database, "lake-b"))
     before, after = first, first + 1
     store.write([request((after, 1))])
     for number, name in ((before, "before"), (after, "after")):
@@ -58,13 +63,13 @@ def check_started(store: TrackingStore, first: int) -> None:
 def test_what_is_said_of_a_trace_counts_whenever_its_spans_come(store: TrackingStore) -> None:
     """Tags, metadata and ids are found by searches; each part of that is noticed when it breaks."""
     check_started(store, 1)
-    start, of_traces = StartedTraces.start, StartedTraces.of_traces
+    start, of_traces = ClientTraceInfo.start, ClientTraceInfo.of_traces
     for number, broken in enumerate([
         Broken("metadata is kept", start, 'self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)',
                "pass"),
         Broken("fields of the info are kept", start, 'if name in told.fields', 'if False'),
         Broken("metadata of this lake", of_traces, "of.lake == self._lake, ", ""),
-        Broken("what was said stands", StartedTraces._set, 'statement.excluded.value', '""'),
+        Broken("what was said stands", ClientTraceInfo._set, 'statement.excluded.value', '""'),
     ]):  # fmt: skip
         assert_caught(broken, partial(check_started, store, 10 * number + 11))
 
@@ -76,18 +81,18 @@ def test_a3_what_is_said_after_the_spans_advances_the_generation(store: Tracking
         store.write([request((number, 1))])
         Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
         (snapshot,), _ = archive.begin("trace", [trace_id(number)], f"attempt{number}")
-        StartedTraces(store).start(trace_id(number), StartedTrace({"team": "a"}))
-        assert archive.finalize([_stored(snapshot)]) == {trace_id(number): TraceFate.CHANGED}
+        ClientTraceInfo(store).start(trace_id(number), StartedTrace({"team": "a"}))
+        assert archive.finalize([_stored(snapshot)]) == {trace_id(number): ArchiveOutcome.CHANGED}
         (snapshot,), _ = archive.begin("trace", [trace_id(number)], f"again{number}")
-        assert archive.finalize([_stored(snapshot)]) == {trace_id(number): TraceFate.ARCHIVED}
-        StartedTraces(store).start(trace_id(number), StartedTrace({"team": "b"}))
+        assert archive.finalize([_stored(snapshot)]) == {trace_id(number): ArchiveOutcome.ARCHIVED}
+        ClientTraceInfo(store).start(trace_id(number), StartedTrace({"team": "b"}))
         assert Annotations(store).tags([trace_id(number)])[trace_id(number)]["team"] == "b"
 
     archive = ArchiveStore(store)
     check(1)
     broken = Broken(
         "the generation advances",
-        StartedTraces.start,
+        ClientTraceInfo.start,
         "trace_info.c.db_payload_generation + 1",
         "trace_info.c.db_payload_generation",
     )
@@ -98,7 +103,7 @@ def check_shared(store: TrackingStore, first: int) -> None:
     """What was said for all is told to a workspace while a trace is of it alone, and then to none of them."""
     trace, tags = trace_id(first), {"team": "x", "mlflow.traceName": "named"}
     good = [{"assessment_name": "good", "feedback": {"value": True}}]
-    StartedTraces(store).start(trace, StartedTrace(tags, {SESSION: "s"}, {"client_request_id": "c"}, good))
+    ClientTraceInfo(store).start(trace, StartedTrace(tags, {SESSION: "s"}, {"client_request_id": "c"}, good))
     filters = (
         "tags.team = 'x'",
         "name = 'named'",
@@ -111,7 +116,7 @@ def check_shared(store: TrackingStore, first: int) -> None:
         own, search = Annotations(store, workspace), TraceSearch(store, workspace).search
         found = [trace in {row.trace_id for row in search(["0"], each).rows} for each in filters]
         listed = trace in own.traces_with({"team": "x"}, 100)
-        said = StartedTraces(store).of_traces([trace], workspace)
+        said = ClientTraceInfo(store).of_traces([trace], workspace)
         return [
             "team" in own.tags([trace])[trace],
             bool(said),
@@ -140,19 +145,19 @@ def test_what_is_said_for_all_is_told_to_who_has_a_trace_alone(store: TrackingSt
     """Also where the spans of others come later; each part of that is noticed when it breaks."""
     check_shared(store, 1)
     for number, broken in enumerate([
-        Broken("others have spans", is_alone, "return and_(here, ~others)", "return here"),
-        Broken("it has spans", is_alone, "return and_(here, ~others)", "return ~others"),
-        Broken("tags are of nobody", StartedTraces.start, "FOR_ALL", '"default"'),
-        Broken("assessments are of nobody", StartedTraces._rows, "FOR_ALL", '"default"'),
-        Broken("metadata is told to who is alone", StartedTraces.of_traces, "is None", "is not None"),
-        Broken("tags are told to who is alone", told_to, "is_alone(table, workspace)", "True"),
+        Broken("others have spans", is_exclusive_to, "return and_(here, ~others)", "return here"),
+        Broken("it has spans", is_exclusive_to, "return and_(here, ~others)", "return ~others"),
+        Broken("tags are of nobody", ClientTraceInfo.start, "FOR_ALL", '"default"'),
+        Broken("assessments are of nobody", ClientTraceInfo._rows, "FOR_ALL", '"default"'),
+        Broken("metadata is told to who is alone", ClientTraceInfo.of_traces, "is None", "is not None"),
+        Broken("tags are told to who is alone", visible_to, "is_alone(table, workspace)", "True"),
     ], 2):  # fmt: skip
         assert_caught(broken, partial(check_shared, store, number))
 
 
 def check_assessments(store: TrackingStore, number: int) -> None:
     """Check that the assessments of a trace are kept all or none, and once, whoever else tells them at once."""
-    started, said = StartedTraces(store), Annotations(store)
+    started, said = ClientTraceInfo(store), Annotations(store)
     several = [{"assessment_name": name, "feedback": {"value": True}} for name in "abc"]
     refused = [(UsageError, [*several, {}]), (LimitError, several * limits.ANNOTATIONS_MAX)]
     for error, wrong in refused:
@@ -182,13 +187,13 @@ def test_assessments_of_a_start_are_kept_all_or_none(
     monkeypatch.setattr(limits, "ANNOTATIONS_MAX", 5)
     check_assessments(store, 1)
     asked = "not connection.execute(select(exists().where(*here))).scalar_one()"
-    none_yet = Broken("of a trace without any", StartedTraces._keep, asked, "True")
+    none_yet = Broken("of a trace without any", ClientTraceInfo._keep, asked, "True")
     with none_yet.applied():  # as two transactions of PostgreSQL see it that are under way at once
         told = StartedTrace(assessments=[{"assessment_name": "a", "feedback": {"value": 1}}] * 2)
         for _ in range(2):
-            StartedTraces(store).start(trace_id(2), told)
+            ClientTraceInfo(store).start(trace_id(2), told)
     assert len(Annotations(store).assessments(trace_id(2))) == 2
-    start, rows = StartedTraces.start, StartedTraces._rows
+    start, rows = ClientTraceInfo.start, ClientTraceInfo._rows
     for number, broken in enumerate([
         none_yet,
         Broken("assessments are kept", start, "self._keep(connection, trace_id, rows)", "pass"),
@@ -199,7 +204,7 @@ def test_assessments_of_a_start_are_kept_all_or_none(
 
 def test_limits_of_what_is_said(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key or value too long, a NUL, or one tag too many: nothing of it is kept. Places are nobody's to set."""
-    started = StartedTraces(store)
+    started = ClientTraceInfo(store)
     monkeypatch.setattr(limits, "ANNOTATIONS_MAX", 3)
     longest = "v" * limits.TRACKING_VALUE_MAX_CHARS
     started.start(trace_id(1), StartedTrace({"a": longest, "mlflow.trace.spansLocation": "x"}, {"b": "c"}))
@@ -265,7 +270,7 @@ def test_experiments_are_searched(store: TrackingStore) -> None:
         Broken("experiments of this lake", ExperimentSearch.__init__, "_OF.lake == self._lake", "_OF.lake > 0"),
         Broken("tags of the experiment", holds, "tags.experiment_id == _OF.experiment_id, ", ""),
         Broken("a page goes on behind the one before", search, "column > value if", "column >= value if"),
-        Broken("orders are known", experiment_search._order, "len(wanted) > 1", "False"),
+        Broken("orders are known", mlflow_search._experiment_order, "len(wanted) > 1", "False"),
     ):  # fmt: skip
         assert_caught(broken, lambda: check_experiments(store))
 
@@ -298,9 +303,9 @@ def test_what_a_constraint_refuses_is_no_fault_of_the_server(database: TrackingD
 
 def test_a_page_goes_on_by_what_it_was_ordered_by() -> None:
     """The tokens of the searches have names of what was asked: none of one is one of another."""
-    token = trace_search.make_token(trace_search.asked_name("experiments"), "a", "b")
+    token = mlflow_search.make_token(mlflow_search.requested_name("experiments"), "a", "b")
     with pytest.raises(QueryError):
-        trace_search.read_token(token, trace_search.asked_name("traces"), str)
+        mlflow_search.read_token(token, mlflow_search.requested_name("traces"), str)
 
 
 def check_default_experiment(store: TrackingStore) -> None:

@@ -21,15 +21,14 @@ from tests.strategies import span_facts
 from tests.tracking.requests import payload, request, span_numbers, trace_id
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, StorageError, UsageError
-from tracelake.otlp.by_trace import rows_of, take_apart
 from tracelake.otlp.framing import Payload, Reading
-from tracelake.tables.traces import summed
+from tracelake.otlp.partition import rows_of, take_apart
+from tracelake.tables.builtin import summed
 from tracelake.tracking import database as databases
 from tracelake.tracking import verify
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
+from tracelake.tracking.migrate import migrate
 from tracelake.tracking.outbox import Outbox
-from tracelake.tracking.requests import TracedRequest, info_of, span_rows
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     INCOMPLETE,
@@ -39,7 +38,7 @@ from tracelake.tracking.schema import (
     trace_info,
     trace_parts,
 )
-from tracelake.tracking.store import TrackingStore, unpacked
+from tracelake.tracking.store import TracedRequest, TrackingStore, info_of, span_rows, unpacked
 from tracelake.tracking.uncommitted import Uncommitted
 from tracelake.tracking.verify import check_store
 

@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
-from tracelake.tracking import requests as rows
+from tracelake.tracking import store as rows
 from tracelake.tracking import store as stores
 from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.schema import ARCHIVE_REPO, trace_info, trace_parts

@@ -13,7 +13,7 @@ import tracelake
 from tracelake import ExpiredError
 from tracelake.shards.model import Batch, Write
 from tracelake.shards.protocol import UpperMismatch, next_epoch
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.tables.spec import read_spec
 from tracelake.user_tables.staging import stage
 from tracelake.user_tables.write import publish

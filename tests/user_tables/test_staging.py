@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 import tracelake
 from tests.strategies import int64s, texts
 from tracelake import ExpiredError, Lake, UsageError
-from tracelake.shards.buckets import bucket_of, buckets_of
 from tracelake.shards.model import Part
+from tracelake.shards.partitioning import bucket_of, buckets_of
 from tracelake.shards.rows import ROW_ID
-from tracelake.tables.pruning import key_text
+from tracelake.tables.predicates import key_text
 from tracelake.tables.scan import connection
 from tracelake.tables.spec import TableSpec, make_spec, read_spec
 from tracelake.user_tables import staging
@@ -31,7 +31,7 @@ SCHEMA = pa.schema(KINDS)
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
     """Return a lake with table `t`, whose key is `id`, and no piece of which is small."""
-    monkeypatch.setattr("tracelake.user_tables.merge.SMALL_PART_MAX_BYTES", 0)
+    monkeypatch.setattr("tracelake.user_tables.write.SMALL_PART_MAX_BYTES", 0)
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("t", SCHEMA, key=["id"], buckets=2)
         yield lake
@@ -104,7 +104,7 @@ def test_small_pieces_are_put_together(lake: Lake, monkeypatch: pytest.MonkeyPat
     for part in parts:
         ids = scan.of_parts([part]).select(scan.open_files(), ["id"])["id"].to_numpy()
         assert np.all(np.diff(ids) > 0)
-    monkeypatch.setattr("tracelake.user_tables.merge.SMALL_PARTS_MAX_BYTES", tasks[0].rows[0].size_bytes * 3)
+    monkeypatch.setattr("tracelake.user_tables.write.SMALL_PARTS_MAX_BYTES", tasks[0].rows[0].size_bytes * 3)
     more = written(lake, *(staged(lake, rows(n, n + 3)) for n in range(100, 160, 3)))
     assert 4 < len(more) < 20
     assert len(lake.table("t").to_arrow()) == 120
@@ -166,7 +166,7 @@ def test_a_job_that_takes_long_is_published_all_the_same(lake: Lake) -> None:
 def test_pieces_of_a_killed_writer_go_after_a_day(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then publishing them is an error that says what to do, and changes nothing."""
     task = staged(lake, rows(0, 20))
-    monkeypatch.setattr("tracelake.shards.collect.STAGED_ROWS_AGE_MAX_S", -60.0)
+    monkeypatch.setattr("tracelake.shards.gc.STAGED_ROWS_AGE_MAX_S", -60.0)
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
     assert objects_of(lake) == set()

@@ -14,8 +14,7 @@ import pytest
 import tracelake
 from tracelake import InputError, Lake, limits
 from tracelake.tables.spec import read_spec
-from tracelake.user_tables.staging import Pieces, stage
-from tracelake.user_tables.ties import RowOrder
+from tracelake.user_tables.staging import Pieces, RowOrder, stage
 from tracelake.user_tables.write import WriteId, publish
 
 KINDS: dict[str, pa.DataType] = {
@@ -82,7 +81,7 @@ def test_the_last_row_of_the_caller_stands(
 ) -> None:
     """Rows and deletions alike, as in a dictionary: in one batch, in many, in one block or in many, in all buckets."""
     monkeypatch.setattr("tracelake.user_tables.staging.STAGED_ROWS_MAX_BYTES", block_bytes)
-    monkeypatch.setattr("tracelake.user_tables.merge.SMALL_PART_MAX_BYTES", small_bytes)
+    monkeypatch.setattr("tracelake.user_tables.write.SMALL_PART_MAX_BYTES", small_bytes)
     monkeypatch.setattr("tracelake.user_tables.keys.COMPARED_KEYS_MAX", 20)
     chance, expected = random.Random(block_bytes + small_bytes), dict[int, str]()
     for _ in range(3):

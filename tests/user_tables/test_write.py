@@ -16,9 +16,9 @@ import tracelake
 from tests.altered import altered
 from tests.pipeline.spans import a_line, a_span
 from tracelake import InputError, Lake, TableNotFoundError, UsageError
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import MemoryKeyValueStore, Stores, open_objects
-from tracelake.tables.pruning import Layout
+from tracelake.tables.predicates import Layout
 from tracelake.tables.scan import Scan
 from tracelake.tables.spec import create_spec, make_spec
 from tracelake.tables.table import Table
@@ -27,7 +27,7 @@ from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStor
 from tracelake.user_tables.staging import stage
 from tracelake.user_tables.write import WriteId, publish
 from tracelake.versions.model import TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 TAGS = pa.map_(pa.string(), pa.string())
 KINDS: dict[str, pa.DataType] = {"id": pa.int64(), "who": pa.string(), "tags": TAGS}

@@ -11,7 +11,7 @@ import pytest
 
 import tracelake
 from tracelake import Lake, UsageError
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.tables.spec import read_spec
 from tracelake.tasks.runners import InProcess
 from tracelake.user_tables.staging import stage

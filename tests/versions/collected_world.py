@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tracelake.datasets.files import read_file, write_file
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.versions.collect import CollectedCommits, RepositoryCollector
+from tracelake.versions.gc import CollectedCommits, RepositoryCollector
 from tracelake.versions.model import (
     FileAt,
     TableAt,
 )
-from tracelake.versions.objects import FILES
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import FILES
 
 
 class World:

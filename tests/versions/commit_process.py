@@ -9,7 +9,7 @@ import sys
 
 from tracelake.storage import open_key_value, open_objects
 from tracelake.versions.model import FileAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def main(records: str, objects: str, name: str, first: str, count: str) -> None:

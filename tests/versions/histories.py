@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def check_history(repository: Repository, acknowledged: Sequence[tuple[str, str]]) -> list[str]:

@@ -8,8 +8,8 @@ from tests.versions.collected_world import World
 from tests.versions.test_poison import asked, poison, put_on_list
 from tracelake._errors import DamageError, UsageError
 from tracelake.storage import Entry
-from tracelake.versions.branches import BranchRecords
-from tracelake.versions.build import _Building
+from tracelake.versions.branch_store import BranchRecords
+from tracelake.versions.committer import _Building
 from tracelake.versions.model import Change, SealedRequest
 
 

@@ -20,8 +20,8 @@ from tracelake._errors import (
 )
 from tracelake.limits import ANSWERS_KEPT_EPOCHS
 from tracelake.storage import MemoryObjectStore
-from tracelake.versions.branches import BranchAt
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.branch_store import BranchSnapshot
+from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import (
     Answer,
     BranchRecord,
@@ -32,8 +32,8 @@ from tracelake.versions.model import (
     Range,
     TableAt,
 )
-from tracelake.versions.objects import Content, path_of
 from tracelake.versions.protocol import is_forgotten
+from tracelake.versions.tree import Content, path_of
 
 
 def test_a_deleted_branch_goes_and_what_others_lead_to_stays() -> None:
@@ -133,8 +133,8 @@ def test_main_is_fenced_before_it_has_a_record() -> None:
     swap = world.repository._records.swap
 
     def swap_late(
-        branch: str, at: BranchAt, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
-    ) -> tuple[bool, BranchAt]:
+        branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
+    ) -> tuple[bool, BranchSnapshot]:
         if next(collections, None) == 0:
             world.collect()
             world.collect()
@@ -294,7 +294,7 @@ def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
 def test_a_clock_that_was_ahead_once_does_not_end_collections(monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch that a machine ten years ahead began ends when others collect, and not in ten years."""
     world, now_s = World(), 1e9
-    monkeypatch.setattr("tracelake.versions.collect.time", SimpleNamespace(time=lambda: now_s))
+    monkeypatch.setattr("tracelake.versions.gc.time", SimpleNamespace(time=lambda: now_s))
     collector = RepositoryCollector(world.key_value, world.objects)
     world.repository.create_branch("side", world.commit("a", 1))
     world.commit("b", 2, "side")

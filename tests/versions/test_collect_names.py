@@ -13,9 +13,9 @@ from tracelake._errors import (
     UsageError,
 )
 from tracelake.storage import Entry, MemoryKeyValueStore
-from tracelake.versions.branches import BRANCHES, TAGS
-from tracelake.versions.collect import RepositoryCollector
-from tracelake.versions.naming import Names
+from tracelake.versions.branch_store import BRANCHES, TAGS
+from tracelake.versions.commits import RefClaims
+from tracelake.versions.gc import RepositoryCollector
 
 
 def test_only_what_a_name_leads_to_is_named_again() -> None:
@@ -154,7 +154,7 @@ def test_a_name_that_moves_while_a_collector_looks(moves: int) -> None:
     [
         Broken(
             "a name is told of before it is given",
-            Names.give,
+            RefClaims.give,
             "self._records.tell_of_name()",
             "pass",
         ),

@@ -11,9 +11,8 @@ from tests.versions.collected_world import World
 from tracelake._errors import (
     ExpiredError,
 )
-from tracelake.versions.branches import BranchAt, scope
-from tracelake.versions.collect import RepositoryCollector
-from tracelake.versions.entries import Staged, Under
+from tracelake.versions.branch_store import BranchSnapshot, Staged, Under, scope
+from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import (
     Announcement,
     Change,
@@ -22,8 +21,8 @@ from tracelake.versions.model import (
     RequestKind,
     TableAt,
 )
-from tracelake.versions.objects import Content, file_path, folder_of, id_of
 from tracelake.versions.protocol import known_tokens, seal
+from tracelake.versions.tree import Content, file_path, folder_of, id_of
 
 
 def test_files_stay_as_long_as_an_entry_names_them() -> None:
@@ -308,7 +307,7 @@ def test_entries_that_are_staged_while_a_collector_looks_stay() -> None:
         vars(collector._records)["all"] = all_late
         return found
 
-    def all_late() -> dict[str, BranchAt]:
+    def all_late() -> dict[str, BranchSnapshot]:
         del vars(collector._records)["all"]
         found = every()
         make("after")

@@ -11,8 +11,7 @@ import pytest
 from tests.patience import HANG_S
 from tests.versions.histories import check_history
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore
-from tracelake.versions.branches import BranchAt, BranchRecords
-from tracelake.versions.lookout import Lookout
+from tracelake.versions.branch_store import BranchReader, BranchRecords, BranchSnapshot
 from tracelake.versions.model import (
     Announcement,
     Answer,
@@ -23,7 +22,7 @@ from tracelake.versions.model import (
     TableAt,
 )
 from tracelake.versions.protocol import kept, patience
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 ASKERS = 10
 
@@ -53,7 +52,7 @@ class Slow(BranchRecords):
         self.reads = 0
         self._before = before
 
-    def read(self, branch: str, known: BranchAt | None = None) -> BranchAt:
+    def read(self, branch: str, known: BranchSnapshot | None = None) -> BranchSnapshot:
         self.reads += 1
         self._before()
         return super().read(branch, known)
@@ -83,7 +82,7 @@ def test_who_asks_during_a_reading_shares_the_next_one() -> None:
                 assert queue.came.acquire(timeout=HANG_S)
 
     records = Slow(let_others_ask)
-    lookout, queue = Lookout(records), Queue()
+    lookout, queue = BranchReader(records), Queue()
     lookout.__dict__["_reading"] = queue
     assert lookout.look("main").is_absent
     for thread in askers:
@@ -108,7 +107,7 @@ class Watched(MemoryKeyValueStore):
 
 def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
     """Not by the clock: the pause would last for minutes. A write between the look and the pause counts."""
-    lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
+    lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
     pausing, over = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -129,7 +128,7 @@ def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
 
 def test_a_write_between_look_and_pause_is_not_missed() -> None:
     """Else a committer would wait for a whole pause for what is there already."""
-    lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
+    lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
     with lookout.joined(), lookout.joined():
         lookout.look("main")
         lookout.wake("main")
@@ -140,7 +139,7 @@ def test_a_write_between_look_and_pause_is_not_missed() -> None:
 
 def test_a_write_of_another_branch_wakes_nobody() -> None:
     """It would count as a look in vain, after some of which a committer builds what another is building."""
-    lookout, over = Lookout(BranchRecords(MemoryKeyValueStore())), threading.Event()
+    lookout, over = BranchReader(BranchRecords(MemoryKeyValueStore())), threading.Event()
 
     def wait() -> None:
         with lookout.joined():
@@ -167,8 +166,8 @@ def test_a_write_of_another_branch_wakes_nobody() -> None:
 def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody of this process would wake it."""
     slept: list[float] = []
-    monkeypatch.setattr("tracelake.versions.lookout.time.sleep", slept.append)
-    lookout = Lookout(BranchRecords(MemoryKeyValueStore()))
+    monkeypatch.setattr("tracelake.versions.branch_store.time.sleep", slept.append)
+    lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
     with lookout.joined():
         lookout.pause("main", 0.25)
     assert slept == [0.25]

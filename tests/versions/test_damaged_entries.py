@@ -9,10 +9,10 @@ import pytest
 from tracelake._errors import DamageError, LimitError, NotFoundError, NothingToCommitError
 from tracelake.limits import STAGED_PATH_MAX_BYTES
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore, open_key_value
-from tracelake.storage.record_objects import record_path
+from tracelake.storage.object_records import record_path
 from tracelake.versions.branch import Branch, branches
 from tracelake.versions.model import Reference, TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def at(number: int) -> Reference:

@@ -18,8 +18,8 @@ from tracelake.storage import (
     Outcome,
 )
 from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashPoint
-from tracelake.versions.branches import MAIN, REQUESTS, BranchRecords, scope
-from tracelake.versions.collect import RepositoryCollector
+from tracelake.versions.branch_store import MAIN, REQUESTS, BranchRecords, scope
+from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import (
     Announcement,
     Answer,
@@ -32,9 +32,9 @@ from tracelake.versions.model import (
     Request,
     to_bytes,
 )
-from tracelake.versions.objects import path_of
 from tracelake.versions.protocol import seal
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import path_of
 
 
 class LostWrites(MemoryKeyValueStore):

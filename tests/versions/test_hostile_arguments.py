@@ -16,7 +16,7 @@ from tests.datasets.conversations import a_lake
 from tracelake import Lake, LimitError, TracelakeError, UsageError
 from tracelake.limits import COMMIT_REQUEST_MAX_BYTES
 from tracelake.versions.model import FileAt, IndexAt, TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 NAMES = (
     "main",

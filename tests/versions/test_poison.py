@@ -15,8 +15,8 @@ from tracelake._errors import (
 )
 from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, BRANCH_ANSWERS_KEPT, BRANCH_SWEEP_MAX_REQUESTS
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.versions.branches import MAIN, REQUESTS, BranchAt, BranchRecords, scope
-from tracelake.versions.build import _Building
+from tracelake.versions.branch_store import MAIN, REQUESTS, BranchRecords, BranchSnapshot, scope
+from tracelake.versions.committer import _Building
 from tracelake.versions.model import (
     TRANSACTION,
     Announcement,
@@ -33,9 +33,9 @@ from tracelake.versions.model import (
     TableAt,
     to_bytes,
 )
-from tracelake.versions.objects import Content
 from tracelake.versions.protocol import Refusal, excerpt, seal, told
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import Content
 
 
 def a_file(number: int) -> FileAt:
@@ -233,10 +233,10 @@ def test_waiting_merges_in_conflict_have_room_in_the_record(monkeypatch: pytest.
     def measured(
         self: BranchRecords,
         branch: str,
-        at: BranchAt,
+        at: BranchSnapshot,
         record: BranchRecord,
         is_mine: Callable[[BranchRecord], bool],
-    ) -> tuple[bool, BranchAt]:
+    ) -> tuple[bool, BranchSnapshot]:
         sizes.append(len(to_bytes(record)))
         return swap(self, branch, at, record, is_mine)
 
@@ -297,7 +297,7 @@ def test_a_branch_is_deleted_when_what_is_on_its_list_is_built(monkeypatch: pyte
     found: list[str] = []
     delete = BranchRecords.delete
 
-    def deleted(self: BranchRecords, branch: str, at: BranchAt) -> bool:
+    def deleted(self: BranchRecords, branch: str, at: BranchSnapshot) -> bool:
         found.append(at.record.head)
         return delete(self, branch, at)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelake.versions import ranges
+from tracelake.versions import tree
 from tracelake.versions.model import FileAt, PathChanges, Range, RangeRef, Reference
-from tracelake.versions.objects import id_of
+from tracelake.versions.tree import id_of
 
 PATHS = st.integers(0, 60).map(lambda number: f"p/{number:03d}")
 NAMED = st.integers(0, 3).map(lambda size: FileAt("0" * 64, size))
@@ -19,8 +19,8 @@ CHANGES = st.lists(st.dictionaries(PATHS, st.none() | NAMED, max_size=20), max_s
 @pytest.fixture(autouse=True)
 def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranges of four entries, so that few entries have many of them."""
-    monkeypatch.setattr(ranges, "RANGE_ENTRIES_MEAN", 4)
-    monkeypatch.setattr(ranges, "RANGE_ENTRIES_MAX", 9)
+    monkeypatch.setattr(tree, "RANGE_ENTRIES_MEAN", 4)
+    monkeypatch.setattr(tree, "RANGE_ENTRIES_MAX", 9)
 
 
 class Store:
@@ -39,7 +39,7 @@ class Store:
         self, refs: tuple[RangeRef, ...], changes: PathChanges, epoch: int = 0
     ) -> tuple[RangeRef, ...]:
         """Apply changes, and keep the new ranges."""
-        refs, new = ranges.changed(refs, changes, self.read, epoch)
+        refs, new = tree.changed(refs, changes, self.read, epoch)
         self.there.update({id_of(made): made for made in new})
         return refs
 
@@ -57,11 +57,11 @@ def test_the_same_entries_have_the_same_ranges(
     refs = store.change((), _all(first))
     model: dict[str, Reference] = dict(first)
     for step in steps:
-        refs = store.change(refs, ranges.latest(step.items()))
+        refs = store.change(refs, tree.latest(step.items()))
         model = {path: named for path, named in {**model, **step}.items() if named is not None}
-        assert dict(ranges.scan(refs, store.read)) == model
+        assert dict(tree.scan(refs, store.read)) == model
     fresh = Store()
-    assert refs == fresh.change((), ranges.latest(model.items()))
+    assert refs == fresh.change((), tree.latest(model.items()))
     assert [ref.entries for ref in refs] == [len(fresh.there[ref.id].entries) for ref in refs]
 
 
@@ -70,7 +70,7 @@ def test_differences_are_those_of_the_entries(before: dict[str, FileAt], after: 
     """In order of path, and applied to the one side they give the other."""
     store = Store()
     one, two = store.change((), _all(before)), store.change((), _all(after))
-    found = list(ranges.differences(one, two, store.read))
+    found = list(tree.differences(one, two, store.read))
     assert [difference.path for difference in found] == sorted(
         path for path in {**before, **after} if before.get(path) != after.get(path)
     )
@@ -83,16 +83,14 @@ def test_scan_and_find_read_a_part(entries: dict[str, FileAt], start: str, stop:
     store = Store()
     refs = store.change((), _all(entries))
     between = {path: named for path, named in sorted(entries.items()) if start <= path < stop}
-    assert list(ranges.scan(refs, store.read, start, stop)) == list(between.items())
+    assert list(tree.scan(refs, store.read, start, stop)) == list(between.items())
     wanted = sorted({start, stop})
-    assert ranges.find(refs, wanted, store.read) == {
-        path: entries[path] for path in wanted if path in entries
-    }
+    assert tree.find(refs, wanted, store.read) == {path: entries[path] for path in wanted if path in entries}
 
 
 def test_a_change_of_one_entry_reads_and_writes_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of ten thousand entries, one that changes rewrites one range; a difference reads one on either side."""
-    monkeypatch.setattr(ranges, "RANGE_ENTRIES_MAX", 1_000)  # none is cut for its length
+    monkeypatch.setattr(tree, "RANGE_ENTRIES_MAX", 1_000)  # none is cut for its length
     store = Store()
     refs = store.change((), tuple((f"p/{number:05d}", FileAt("0" * 64, 1)) for number in range(10_000)))
     assert len(refs) > 1_000
@@ -101,7 +99,7 @@ def test_a_change_of_one_entry_reads_and_writes_little(monkeypatch: pytest.Monke
     assert len(set(store.reads)) == 1
     assert len(set(changed) - set(refs)) == 1
     store.reads.clear()
-    assert [found.path for found in ranges.differences(refs, changed, store.read)] == ["p/05000"]
+    assert [found.path for found in tree.differences(refs, changed, store.read)] == ["p/05000"]
     assert len(store.reads) == 2
 
 

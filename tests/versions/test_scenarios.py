@@ -31,9 +31,9 @@ from tracelake.storage import (
     SqliteKeyValueStore,
     open_key_value,
 )
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import FileAt, TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def a_file(number: int) -> FileAt:

@@ -15,10 +15,10 @@ from tracelake.storage import (
     MemoryObjectStore,
     Outcome,
 )
-from tracelake.versions.branches import MAIN, BranchRecords
+from tracelake.versions.branch_store import MAIN, BranchRecords
 from tracelake.versions.model import Change, FileAt, Request
 from tracelake.versions.protocol import seal
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def a_file(number: int) -> FileAt:

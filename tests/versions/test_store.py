@@ -20,7 +20,7 @@ from tracelake.storage import (
 )
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.protocol import CommitDecision, decide
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 class LostReplies(MemoryKeyValueStore):

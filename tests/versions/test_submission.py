@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake.versions import submission_protocol
+from tracelake.versions import protocol
 from tracelake.versions.model import Answer, BranchRecord, Change, Request, SealedRequest
-from tracelake.versions.submission_protocol import (
+from tracelake.versions.protocol import (
     Act,
     Build,
     Leave,
@@ -106,7 +106,7 @@ def test_what_is_known_only_grows() -> None:
 )
 def test_each_rule_is_held(function: str, words: str, instead: str) -> None:
     """With any of the rules broken, a test of this file fails."""
-    owner = submission_protocol if function == "next_act" else Submission
+    owner = protocol if function == "next_act" else Submission
 
     def tests() -> None:
         test_every_state_has_its_act()

@@ -17,9 +17,9 @@ from tracelake.storage import (
     MemoryObjectStore,
     Outcome,
 )
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 from tracelake.versions.model import FileAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def a_file(number: int) -> FileAt:

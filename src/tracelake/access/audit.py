@@ -2,6 +2,10 @@
 
 What came of it is written into the same record afterwards. So a change without a record cannot be, whoever is killed;
 a record that does not say what came of it may be of a change that was made, or not.
+
+Which records of the audit are old, or too many, whatever clocks did meanwhile. Pure.
+
+Counts what repeats, such as refused requests: a flood of them is a few records a minute. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import heapq
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Final, get_args
@@ -20,12 +24,34 @@ import msgspec
 
 from tracelake import limits
 from tracelake._errors import DamageError, UsageError
-from tracelake.access.aging import outlived
-from tracelake.access.model import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
+from tracelake.access.keys import ALL_WORKSPACES, AUDIT_VERSION, AuditKind, AuditRecord
 from tracelake.durations import duration_ns
 from tracelake.formats import decode, encode
 from tracelake.storage import Entry, KeyValueStore
-from tracelake.storage.record_objects import whole_of
+from tracelake.storage.object_records import whole_of
+
+
+def expired(times_ns: Sequence[int], now_ns: int) -> Iterator[int]:
+    """Yield which of these times, the newest first, are of records that are not to be kept any more.
+
+    An age is the sum of what lies between a record, those after it, and now, and between two of them no more counts
+    than AUDIT_GAP_MAX_NS: that so much time passed is believed where records of it are there. So a clock that jumps
+    ahead by years removes what had that long to live, and no more. What was noted ahead of now, as before a clock went
+    back, has no age, and is counted apart: else it would push out what is noted now.
+    """
+    age_ns, later_ns, ahead, others = 0, now_ns, 0, 0
+    for at, time_ns in enumerate(times_ns):
+        if time_ns > now_ns:
+            ahead += 1
+            if ahead > limits.AUDIT_RECORDS_MAX:
+                yield at
+            continue
+        others += 1
+        age_ns += min(later_ns - time_ns, limits.AUDIT_GAP_MAX_NS)
+        later_ns = time_ns
+        if others > limits.AUDIT_RECORDS_MAX or age_ns >= limits.AUDIT_KEPT_NS:
+            yield at
+
 
 logger = logging.getLogger("tracelake.access")
 
@@ -73,7 +99,7 @@ class Audit:
         keys = self._records().keys(PARTITION, place, _end_of(place), most)
         times = {key: at_ns for key in keys if (at_ns := _time_in(place, key)) is not None}
         keys = list(times)
-        yield from (keys[at] for at in outlived(list(times.values()), now_ns))
+        yield from (keys[at] for at in expired(list(times.values()), now_ns))
 
     def _places(self) -> Iterator[str]:
         """Yield where records may be: for each workspace there is something of, each kind."""
@@ -195,3 +221,69 @@ def _short(workspace: str) -> str:
     if workspace == ALL_WORKSPACES:
         return workspace
     return hashlib.sha256(workspace.encode(errors="replace")).hexdigest()[:16]
+
+
+OTHERS: Final = "others"
+"""What is counted together, once there are too many different things."""
+
+
+class EventCounter:
+    """Like things of one minute, of one key each, are one record, which is written where its number has doubled."""
+
+    def __init__(self) -> None:
+        """Begin with nothing counted."""
+        self._began_ns: int | None = None
+        self._counted: dict[tuple[str, str, str | None], AuditRecord] = {}
+        self._before: dict[str, AuditRecord] = {}
+        """Of minutes that are over, what is not written whole."""
+        self._written: dict[str, int] = {}
+
+    def count(self, record: AuditRecord, now_ns: int) -> list[AuditRecord]:
+        """Count one more; return the records that are to be written now. `now_ns`: of a clock that is never set."""
+        due: list[AuditRecord] = []
+        if self._began_ns is None or now_ns - self._began_ns >= limits.AUDIT_COUNTED_NS:
+            due = self.unwritten()
+            self._begin_minute(due, now_ns)
+        like = (record.key_id, record.action, record.outcome)
+        if like not in self._counted and len(self._counted) >= limits.AUDIT_COUNTED_MAX:
+            like = ("", OTHERS, None)
+            record = msgspec.structs.replace(
+                in_workspace(record, ALL_WORKSPACES),
+                key_id="",
+                name="",
+                action=OTHERS,
+                outcome=None,
+                person=None,
+            )
+        before = self._counted.get(like)
+        if before is not None:
+            record = msgspec.structs.replace(
+                before, times=before.times + 1, object=record.object, address=record.address
+            )
+        self._counted[like] = record
+        return [*due, record] if _is_written_at(record.times) else due
+
+    def unwritten(self) -> list[AuditRecord]:
+        """Return the records that count more than what is known to be written of them."""
+        counted = (each for each in self._counted.values() if each.times > self._written.get(each.id, 0))
+        return [*self._before.values(), *counted]
+
+    def wrote(self, records: Iterable[AuditRecord]) -> None:
+        """Hear what was written."""
+        for record in records:
+            self._written[record.id] = record.times
+            before = self._before.get(record.id)
+            if before is not None and before.times == record.times:
+                del self._before[record.id]
+
+    def _begin_minute(self, unwritten: list[AuditRecord], now_ns: int) -> None:
+        # While nothing can be written the newest are kept, as many as there can be of a minute.
+        newest = islice(reversed(unwritten), limits.AUDIT_COUNTED_MAX + 1)
+        self._before = {each.id: each for each in newest}
+        self._began_ns = now_ns
+        self._counted.clear()
+        self._written.clear()
+
+
+def _is_written_at(times: int) -> bool:
+    return times & (times - 1) == 0

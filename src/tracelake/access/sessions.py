@@ -10,19 +10,23 @@ from contextlib import suppress
 
 from tracelake import limits
 from tracelake._errors import AccessError, DamageError, LimitError, NotFoundError
-from tracelake.access.begun import LakeSecret
-from tracelake.access.keys import KeyRecords, decoded
-from tracelake.access.model import KeyInfo, KeyRecord, NewKey, Role
-from tracelake.access.protocol import (
+from tracelake.access.keys import (
     ID_BYTES,
     SECRET_BYTES,
+    KeyInfo,
+    KeyRecord,
+    KeyRecords,
+    NewKey,
+    Role,
     check_token,
-    hash_of,
-    id_of,
+    decoded,
+    format_token,
+    hash_token,
     is_session,
-    standing_of,
-    token_of,
+    key_status,
+    parse_key_id,
 )
+from tracelake.access.oidc import LakeSecret
 from tracelake.storage import KeyValueStore
 
 audit = logging.getLogger("tracelake.audit")
@@ -49,14 +53,14 @@ class Sessions(KeyRecords):
         person = person or name
         now_ns = time.time_ns()
         session_id = f"s{secrets.token_hex(ID_BYTES)}"
-        token = token_of(session_id, secrets.token_bytes(SECRET_BYTES))
+        token = format_token(session_id, secrets.token_bytes(SECRET_BYTES))
         self._make_room(person, now_ns)
         record = KeyRecord(
             id=session_id,
             name=name,
             role=role,
             workspace=workspace,
-            secret_sha256=hash_of(token),
+            secret_sha256=hash_token(token),
             created_ns=now_ns,
             expires_ns=now_ns + limits.SIGN_IN_MAX_S * 10**9,
             person=person,
@@ -65,7 +69,7 @@ class Sessions(KeyRecords):
 
     def of(self, token: str) -> KeyRecord | None:
         """Return the session of a token; None where it is none, or over."""
-        session_id = id_of(token) or ""
+        session_id = parse_key_id(token) or ""
         if not is_session(session_id):
             return None
         try:
@@ -90,7 +94,7 @@ class Sessions(KeyRecords):
         over: list[str] = []
         active = 0
         for record in records.values():
-            if standing_of(record, now_ns) == "active":
+            if key_status(record, now_ns) == "active":
                 active += 1
                 own += [record] if record.person == person else []
             else:

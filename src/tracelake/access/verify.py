@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracelake.access import audit, begun, keys, sessions
+from tracelake.access import audit, keys, oidc, sessions
 from tracelake.results import Finding
 from tracelake.storage import KeyValueStore
 from tracelake.storage.verify import check_records
@@ -12,4 +12,4 @@ from tracelake.storage.verify import check_records
 
 def check_access(key_value: KeyValueStore) -> Iterator[Finding]:
     """Yield each key, session, line of the audit and secret whose record is not as it was written."""
-    return check_records(key_value, (keys.PARTITION, sessions.PARTITION, audit.PARTITION, begun.PARTITION))
+    return check_records(key_value, (keys.PARTITION, sessions.PARTITION, audit.PARTITION, oidc.PARTITION))

@@ -1,27 +1,36 @@
-"""Which traces a pass takes: experiments with their retention, and their hot traces that are old enough."""
+"""Which traces a pass takes: experiments with their retention, and their hot traces that are old enough.
+
+Batches of a pass: traces that are archived together, and where the next ones are looked for.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, String, and_, case, column, delete, func, select, values
 
 from tracelake._errors import UsageError
-from tracelake.archive.batches import BEGINNING, Place, TraceBatch, batches_of
 from tracelake.archive.model import ArchiveDue, ArchiveSettings
 from tracelake.archive.retention import (
     ARCHIVE_NOW_TAG,
     RETENTION_TAG,
-    archive_now_of_tag,
     cutoff_ns,
+    parse_archive_now_tag,
+    parse_retention_tag,
     resolve,
-    retention_of_tag,
 )
-from tracelake.archive.scheduling import Marks
-from tracelake.limits import ARCHIVE_LOOK_TRACES, ARCHIVE_NOW_SEEN_S, TRACKING_IDS_AT_ONCE
+from tracelake.archive.scheduler import Marks
+from tracelake.batching import batches
+from tracelake.limits import (
+    ARCHIVE_BATCH_BYTES,
+    ARCHIVE_BATCH_TRACES,
+    ARCHIVE_LOOK_TRACES,
+    ARCHIVE_NOW_SEEN_S,
+    TRACKING_IDS_AT_ONCE,
+)
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
@@ -33,6 +42,29 @@ from tracelake.tracking.schema import (
     workspaces,
 )
 from tracelake.tracking.store import TrackingStore
+
+Place: TypeAlias = tuple[int, str]
+"""In the traces of an experiment, by their age: the start and the id of one."""
+BEGINNING: Final[Place] = (-(2**63), "")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceBatch:
+    """Traces that are archived together."""
+
+    trace_ids: tuple[str, ...]
+    size_bytes: int
+    """Of their OTLP, uncompressed."""
+    end: Place
+
+
+def claim_batches(sizes_bytes: Mapping[str, int], end: Place) -> Iterator[TraceBatch]:
+    """Cut traces into batches, in the order of their ids: what lies together in the tables is read together."""
+    for ids in batches(
+        sorted(sizes_bytes), sizes_bytes.__getitem__, ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES
+    ):
+        yield TraceBatch(tuple(ids), sum(map(sizes_bytes.__getitem__, ids)), end)
+
 
 Said: TypeAlias = tuple[str | None, dict[str, str]]
 """The workspace of an experiment, None where all share it, and the tags that the archive reads."""
@@ -91,11 +123,11 @@ class Candidates:
             resolved = resolve(
                 settings.retention,
                 narrower,
-                retention_of_tag(tags.get(RETENTION_TAG)),
+                parse_retention_tag(tags.get(RETENTION_TAG)),
                 allowed=experiment_id in settings.allowlist,
             )
             mark = tags.get(ARCHIVE_NOW_TAG)
-            at_once = archive_now_of_tag(mark)
+            at_once = parse_archive_now_tag(mark)
             seen_ns = self._seen_ns.get((experiment_id, mark or ""), now_ns)
         except UsageError as error:
             return replace(due, problem=str(error))
@@ -128,7 +160,7 @@ class Candidates:
             last = rows[-1]
             after = (last.start_ns, last.trace_id)
             left = None if left is None else left - len(rows)
-            yield from batches_of({row.trace_id: row.size_bytes for row in rows}, after)
+            yield from claim_batches({row.trace_id: row.size_bytes for row in rows}, after)
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
         """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""
@@ -329,7 +361,7 @@ def _counting(workspace: str, of: str | None, tags: Mapping[str, str]) -> Mappin
 def _says_something(mark: str) -> bool:
     """Whether archiveNow can be carried out; one that cannot stays for somebody to see."""
     try:
-        archive_now_of_tag(mark)
+        parse_archive_now_tag(mark)
     except UsageError:
         return False
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from tracelake.archive.retention import TraceFate
+from tracelake.archive.retention import ArchiveOutcome
 
 LayoutName: TypeAlias = Literal["lake", "trace", "pack"]
 LAYOUTS: Final[dict[str, LayoutName]] = {"lake": "lake", "trace": "trace", "pack": "pack"}
@@ -79,7 +79,7 @@ class HotSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredUpload:
     """A trace in the repository, whole and read back."""
 
     trace_id: str
@@ -92,7 +92,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class AbandonedUpload:
     """An upload that a sweep may take away."""
 
     path: str
@@ -123,7 +123,7 @@ class ArchiveReport:
     @property
     def problem(self) -> str | None:
         """What failed, with the first reason; None where nothing did, whatever stays hot for good reasons."""
-        failed = self.fates.get(TraceFate.FAILED.value, 0)
+        failed = self.fates.get(ArchiveOutcome.FAILED.value, 0)
         if not failed:
             return None
         return f"{failed:,} traces stay hot: {self.failed_first or 'no reason is known'}"

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tracelake.archive.retention import TraceFate
+from tracelake.archive.retention import ArchiveOutcome
 
 OPEN: Final = "open"
 LIVE: Final = "live"
@@ -28,7 +28,7 @@ CONDEMNED: Final = "condemned"
 
 
 @dataclass(frozen=True, slots=True)
-class TraceStanding:
+class TraceState:
     """What the row of a trace says."""
 
     is_hot: bool
@@ -38,30 +38,32 @@ class TraceStanding:
     location: str | None = None
 
 
-def finalize(upload_state: str | None, trace: TraceStanding | None, generation: int, life: int) -> TraceFate:
+def finalize(
+    upload_state: str | None, trace: TraceState | None, generation: int, life: int
+) -> ArchiveOutcome:
     """Decide what becomes of a trace that was uploaded as of `generation`; `upload_state` is None without a row.
 
     ARCHIVED: the upload becomes its archive, and the payload is cleared by the same transaction.
     """
     if upload_state not in (OPEN, LIVE):
-        return TraceFate.FAILED
+        return ArchiveOutcome.FAILED
     if trace is None or not trace.is_hot:
-        return TraceFate.GONE
+        return ArchiveOutcome.GONE
     if trace.life != life:  # deleted meanwhile, and come again: its generations began anew
-        return TraceFate.CHANGED
-    return TraceFate.ARCHIVED if trace.generation == generation else TraceFate.CHANGED
+        return ArchiveOutcome.CHANGED
+    return ArchiveOutcome.ARCHIVED if trace.generation == generation else ArchiveOutcome.CHANGED
 
 
-def may_condemn(state: str | None, traces: int) -> bool:
+def may_delete_upload(state: str | None, traces: int) -> bool:
     """Whether an upload can be given up for good: nobody names it, and from here on nobody will."""
     return state in (OPEN, CONDEMNED) or (state == LIVE and traces == 0)
 
 
-def may_restore(trace: TraceStanding | None, location: str) -> bool:
+def may_restore(trace: TraceState | None, location: str) -> bool:
     """Whether what was read at a location is still the archive of the trace."""
     return trace is not None and not trace.is_hot and trace.location == location
 
 
-def may_delete(trace: TraceStanding | None, location: str | None) -> bool:
+def may_delete(trace: TraceState | None, location: str | None) -> bool:
     """Whether a trace is still where its deletion found it: at an archive location, or hot (None)."""
     return trace is not None and trace.is_hot == (location is None) and trace.location == location

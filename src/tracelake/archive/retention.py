@@ -7,20 +7,33 @@ narrower one counts where it is shorter, and where it is longer only for experim
 |---|---|---|---|
 | workspace | counts | counts | does not |
 | experiment | counts | counts | does not |
+
+How long traces of one experiment, or of one workspace, stay hot: as the tag of MLflow's clients, and a column.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 import msgspec
+from sqlalchemy import Connection, delete, select
 
-from tracelake._errors import UsageError
+from tracelake._errors import NotFoundError, UsageError
 from tracelake.durations import duration_ns
-from tracelake.limits import QUOTED_MAX_CHARS
+from tracelake.limits import NAME_QUOTED_MAX_CHARS, QUOTED_MAX_CHARS, TRACKING_NAME_MAX_CHARS
+from tracelake.tracking.schema import (
+    ARCHIVE_REPO,
+    TRACKING_STORE,
+    experiment_tags,
+    experiments,
+    trace_info,
+    workspaces,
+)
+from tracelake.tracking.store import TrackingStore
 
 RETENTION_TAG: Final = "mlflow.trace.archivalRetention"
 ARCHIVE_NOW_TAG: Final = "mlflow.trace.archiveNow"
@@ -28,27 +41,29 @@ MALFORMED: Final = "MALFORMED_TRACE"
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedRetention:
     """What counts for an experiment, and where it was set: `server`, `workspace`, `experiment`, or nowhere."""
 
     text: str | None
     source: str | None
 
 
-def resolve(server: str | None, workspace: str | None, experiment: str | None, *, allowed: bool) -> Resolved:
+def resolve(
+    server: str | None, workspace: str | None, experiment: str | None, *, allowed: bool
+) -> ResolvedRetention:
     """Return the retention that counts (A8). Raises UsageError for one that is no duration."""
-    counts = Resolved(None, None)
+    counts = ResolvedRetention(None, None)
     for source, text in (("server", server), ("workspace", workspace), ("experiment", experiment)):
         if text is None:
             continue
         is_first = counts.text is None
         if is_first or allowed or duration_ns(text) < duration_ns(counts.text or ""):
             duration_ns(text)
-            counts = Resolved(text, source)
+            counts = ResolvedRetention(text, source)
     return counts
 
 
-def retention_of_tag(value: str | None) -> str | None:
+def parse_retention_tag(value: str | None) -> str | None:
     """Return the duration in the tag of an experiment, `{"type":"duration","value":"30d"}`. Raises UsageError."""
     if value is None:
         return None
@@ -69,7 +84,7 @@ class ArchiveNow:
     older_than_ns: int = 0
 
 
-def archive_now_of_tag(value: str | None) -> ArchiveNow | None:
+def parse_archive_now_tag(value: str | None) -> ArchiveNow | None:
     """Return what the tag of an experiment asks for, `{}` or `{"older_than":"1d"}`. Raises UsageError."""
     if value is None:
         return None
@@ -102,7 +117,7 @@ def cutoff_ns(
     )  # no trace began before 1970, and no database counts so far back
 
 
-class TraceFate(Enum):
+class ArchiveOutcome(Enum):
     """What became of a trace that was due."""
 
     ARCHIVED = "archived"
@@ -118,9 +133,11 @@ class TraceFate(Enum):
     """It cannot be read, and is skipped until somebody takes its mark away."""
 
 
-def is_now_done(fates: Collection[TraceFate]) -> bool:
+def is_archive_now_done(fates: Collection[ArchiveOutcome]) -> bool:
     """Whether archiveNow is cleared after a pass: all is archived, or what is left are terminal failures (A7)."""
-    return all(fate in (TraceFate.ARCHIVED, TraceFate.GONE, TraceFate.MALFORMED) for fate in fates)
+    return all(
+        fate in (ArchiveOutcome.ARCHIVED, ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED) for fate in fates
+    )
 
 
 def _object(tag: str, value: str) -> dict[str, Any]:
@@ -131,3 +148,73 @@ def _object(tag: str, value: str) -> dict[str, Any]:
     if not isinstance(decoded, dict):
         raise UsageError(f"{tag} must be a JSON object, not {value[:QUOTED_MAX_CHARS]!r}")
     return decoded
+
+
+def set_retention_override(
+    tracking: TrackingStore, retention: str, experiment_id: str | None, workspace: str | None
+) -> None:
+    """Set the retention of an experiment that was made or has traces, of a workspace, or of both; "" is none.
+
+    Of both or of neither. Raises UsageError, NotFoundError.
+    """
+    for name in (experiment_id, workspace):
+        if name is not None:
+            _check(name, retention)
+    # By one statement each: several may set it at once.
+    insert_into = tracking.database.insert
+    with tracking.database.writing() as connection:
+        if experiment_id is not None:
+            _set_of_experiment(connection, insert_into, tracking.lake, experiment_id, retention)
+        if workspace is not None:
+            _set_of_workspace(connection, insert_into, tracking.lake, workspace, retention)
+
+
+def _set_of_experiment(
+    connection: Connection, insert_into: Any, lake: int, experiment_id: str, retention: str
+) -> None:
+    if not _is_known(connection, lake, experiment_id):
+        raise NotFoundError(
+            f"no experiment {experiment_id[:NAME_QUOTED_MAX_CHARS]!r} in this lake; `tracelake archive plan` "
+            "shows those with traces"
+        )
+    of = {"lake": lake, "experiment_id": experiment_id, "key": RETENTION_TAG}
+    if not retention:
+        here = (experiment_tags.c[name] == value for name, value in of.items())
+        connection.execute(delete(experiment_tags).where(*here))
+        return
+    value = json.dumps({"type": "duration", "value": retention}, separators=(",", ":"))
+    statement = insert_into(experiment_tags)
+    statement = statement.on_conflict_do_update(index_elements=list(of), set_={"value": value})
+    connection.execute(statement, {**of, "value": value})
+
+
+def _set_of_workspace(
+    connection: Connection, insert_into: Any, lake: int, workspace: str, retention: str
+) -> None:
+    of = {"lake": lake, "workspace": workspace}
+    value = {"trace_archival_retention": retention or None}
+    statement = insert_into(workspaces)
+    statement = statement.on_conflict_do_update(index_elements=list(of), set_=value)
+    connection.execute(statement, {**of, **value})
+
+
+def _check(name: str, retention: str) -> None:
+    if not 0 < len(name) <= TRACKING_NAME_MAX_CHARS or "\0" in name:
+        raise UsageError(
+            f"{name[:NAME_QUOTED_MAX_CHARS]!r} names nothing: write 1 to {TRACKING_NAME_MAX_CHARS} characters"
+        )
+    if retention:
+        duration_ns(retention)
+
+
+def _is_known(connection: Connection, lake: int, experiment_id: str) -> bool:
+    info = trace_info.c
+    was_made = select(experiments.c.name).where(
+        experiments.c.lake == lake, experiments.c.experiment_id == experiment_id
+    )
+    has_traces = select(info.trace_id).where(
+        info.lake == lake,
+        info.spans_location.in_((TRACKING_STORE, ARCHIVE_REPO)),
+        info.experiment_id == experiment_id,
+    )
+    return any(connection.execute(query.limit(1)).first() is not None for query in (was_made, has_traces))

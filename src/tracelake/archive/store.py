@@ -3,6 +3,8 @@
 Nothing but SQL is done in one that writes, and a batch takes as many statements as a trace does: writers wait for it.
 On SQLite a transaction that writes has the write lock from its beginning; on PostgreSQL rows are locked as they are
 read. Objects are locked before traces, traces in the order of their ids, and rows of the outbox last, everywhere.
+
+Rows of the tracking store that archivers decide on: how they are locked, read and changed.
 """
 
 from __future__ import annotations
@@ -10,18 +12,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import zstandard
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tracelake._errors import DamageError
 from tracelake.archive import protocol
-from tracelake.archive.layouts import count_spans, path_of
-from tracelake.archive.model import HotSnapshot, LayoutName, Leftover, Stored
-from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN
-from tracelake.archive.retention import TraceFate
-from tracelake.archive.rows import ArchiveRows, standing
+from tracelake.archive.model import AbandonedUpload, HotSnapshot, LayoutName, StoredUpload
+from tracelake.archive.protocol import CONDEMNED, LIVE, OPEN, TraceState
+from tracelake.archive.repositories import count_spans, path_of
+from tracelake.archive.retention import MALFORMED, ArchiveOutcome
 from tracelake.archive.settings import locked_settings
 from tracelake.limits import TRACE_ARCHIVED_MAX_BYTES
 from tracelake.tracking.database import at_once
@@ -33,13 +34,146 @@ from tracelake.tracking.schema import (
     TRACKING_STORE,
     archive_objects,
     assessments,
+    outbox,
     spans,
     trace_info,
     trace_metadata,
     trace_parts,
     trace_tags,
 )
-from tracelake.tracking.store import unpacked
+from tracelake.tracking.store import TrackingStore, unpacked
+
+ResultT = TypeVar("ResultT")
+_LIFE: Final = (
+    select(spans.c.sequence)
+    .where(spans.c.lake == trace_info.c.lake, spans.c.trace_id == trace_info.c.trace_id)
+    .order_by(spans.c.span_id, spans.c.sequence)
+    .limit(1)
+    .scalar_subquery()
+    .label("life")
+)
+"""A number of the outbox that a trace came with: of one that was deleted and came again it is another, for ever."""
+_DECIDING: Final = (
+    trace_info.c.trace_id,
+    trace_info.c.experiment_id,
+    trace_info.c.spans_location,
+    trace_info.c.archive_location,
+    trace_info.c.archive_bytes,
+    trace_info.c.archive_sha256,
+    trace_info.c.archival_failure,
+    trace_info.c.db_payload_generation,
+    _LIFE,
+)
+"""Of a row, without its texts: what archivers go by."""
+
+
+def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
+    """Whether that is still where a trace is archived: else what is gone there is nobody's loss."""
+    info = trace_info.c
+    query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
+    with tracking.database.reading() as connection:
+        return bool(connection.execute(query).scalar() == location)
+
+
+class ArchiveRows:
+    """The rows of one lake. Objects are locked before traces, traces by id, and rows of the outbox last, everywhere."""
+
+    def __init__(self, tracking: TrackingStore) -> None:
+        self.tracking = tracking
+        self.lake = tracking.lake
+
+    def _infos(
+        self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
+    ) -> dict[str, Any]:
+        """Return the rows of traces, each with its `life`; locked, nobody else changes them until this one ends."""
+        rows: dict[str, Any] = {}
+        # No trace has another id, and one that the database has no text for must not fail the others.
+        for ids in at_once([each for each in trace_ids if each.isascii() and each.isalnum()]):
+            query = (
+                select(*_DECIDING)
+                .where(trace_info.c.lake == self.lake, trace_info.c.trace_id.in_(ids))
+                .order_by(trace_info.c.trace_id)
+            )
+            locking = query.with_for_update(of=trace_info)
+            rows.update((row.trace_id, row) for row in connection.execute(locking if lock else query).all())
+        return rows
+
+    def _objects(
+        self, connection: Connection, paths: Sequence[str], *, lock: bool = True
+    ) -> dict[str, tuple[str, int]]:
+        """Return state and number of traces of objects; locked as `_infos`."""
+        objects = archive_objects.c
+        by_path: dict[str, tuple[str, int]] = {}
+        for some in at_once(paths):
+            query = (
+                select(objects.path, objects.state, objects.traces)
+                .where(objects.lake == self.lake, objects.path.in_(some))
+                .order_by(objects.path)
+            )
+            for path, state, traces in connection.execute(query.with_for_update() if lock else query):
+                by_path[path] = (state, traces)
+        return by_path
+
+    def _set_objects(self, connection: Connection, changed: Mapping[str, tuple[str, int]]) -> None:
+        """Set state and number of traces of objects."""
+        of = (archive_objects.c.lake == self.lake, archive_objects.c.path == bindparam("of_path"))
+        rows = [
+            {"of_path": path, "state": state, "traces": traces} for path, (state, traces) in changed.items()
+        ]
+        if rows:
+            connection.execute(update(archive_objects).where(*of), rows)
+
+    def _waiting(self, connection: Connection, trace_ids: Sequence[str]) -> set[str]:
+        waiting: set[str] = set()
+        of = trace_parts.c
+        rows = select(outbox.c.sequence).where(outbox.c.lake == self.lake)
+        for ids in at_once(trace_ids):
+            query = select(of.trace_id).where(
+                of.lake == self.lake, of.trace_id.in_(ids), of.sequence.in_(rows)
+            )
+            waiting.update(connection.execute(query).scalars())
+        return waiting
+
+    def _parts(self, connection: Connection, trace_ids: Sequence[str]) -> dict[str, list[tuple[bytes, int]]]:
+        parts: dict[str, list[tuple[bytes, int]]] = {}
+        of = trace_parts.c
+        for ids in at_once(trace_ids):
+            query = (
+                select(of.trace_id, of.payload, of.size_bytes)
+                .where(of.lake == self.lake, of.trace_id.in_(ids))
+                .order_by(of.sequence)
+            )
+            for trace_id, payload, size_bytes in connection.execute(query).all():
+                parts.setdefault(trace_id, []).append((payload, size_bytes))
+        return parts
+
+    def _mark_malformed(self, connection: Connection, trace_id: str) -> None:
+        connection.execute(
+            update(trace_info).where(*self._of(trace_info, trace_id)).values(archival_failure=MALFORMED)
+        )
+
+    def _of(self, table: Any, trace_id: str) -> tuple[Any, Any]:
+        return table.c.lake == self.lake, table.c.trace_id == trace_id
+
+    def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """Carry out one transaction that writes."""
+        with self.tracking.database.writing() as connection:
+            return body(connection)
+
+    def _read(self, body: Callable[[Connection], ResultT]) -> ResultT:
+        """Carry out one transaction that reads."""
+        with self.tracking.database.reading() as connection:
+            return body(connection)
+
+
+def standing(info: Any) -> TraceState | None:
+    """Return what the row of a trace says, None where there is none."""
+    if info is None:
+        return None
+    return TraceState(
+        info.spans_location == TRACKING_STORE, info.db_payload_generation, info.life, info.archive_location
+    )
+
 
 LateSpans: TypeAlias = tuple[frozenset[int], frozenset[int]]
 """The rows of the outbox that a trace came with, and those of them of which the store has the payload."""
@@ -53,7 +187,7 @@ class ArchiveStore(ArchiveRows):
 
     def begin(
         self, layout: LayoutName, trace_ids: Sequence[str], attempt: str, location: str | None = None
-    ) -> tuple[list[HotSnapshot], dict[str, tuple[TraceFate, str]]]:
+    ) -> tuple[list[HotSnapshot], dict[str, tuple[ArchiveOutcome, str]]]:
         """Take snapshots of hot traces, and note the objects that they go to before anything is uploaded.
 
         Returns them, and what became of the others, with the reason: those that wait for the pipeline, that are gone,
@@ -62,14 +196,17 @@ class ArchiveStore(ArchiveRows):
         """
         infos, waiting, parts = self._read(lambda connection: self._look(connection, trace_ids))
         taken: list[HotSnapshot] = []
-        others: dict[str, tuple[TraceFate, str]] = {}
+        others: dict[str, tuple[ArchiveOutcome, str]] = {}
         malformed: dict[str, tuple[int, int]] = {}
         for trace_id in trace_ids:
             info = infos.get(trace_id)
             if info is None or info.spans_location != TRACKING_STORE:
-                others[trace_id] = (TraceFate.GONE, "")
+                others[trace_id] = (ArchiveOutcome.GONE, "")
             elif trace_id in waiting:
-                others[trace_id] = (TraceFate.WAITING, "the pipeline has not committed all of its spans yet")
+                others[trace_id] = (
+                    ArchiveOutcome.WAITING,
+                    "the pipeline has not committed all of its spans yet",
+                )
             else:
                 generation = info.db_payload_generation
                 try:
@@ -79,7 +216,7 @@ class ArchiveStore(ArchiveRows):
                         count_spans(data, f"trace {trace_id} in the tracking store")
                 except DamageError as error:
                     malformed[trace_id] = (generation, info.life)
-                    others[trace_id] = (TraceFate.MALFORMED, str(error))
+                    others[trace_id] = (ArchiveOutcome.MALFORMED, str(error))
                     continue
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
                 # To compress it again took a third of a pass with packs.
@@ -89,7 +226,7 @@ class ArchiveStore(ArchiveRows):
                 )
         self.mark_malformed(malformed)
         if not self._note_uploads(sorted({snapshot.path for snapshot in taken} - {""}), location):
-            moved = (TraceFate.CHANGED, "the repository is another one since; the next pass takes it")
+            moved = (ArchiveOutcome.CHANGED, "the repository is another one since; the next pass takes it")
             return [], others | {snapshot.trace_id: moved for snapshot in taken}
         return taken, others
 
@@ -116,8 +253,8 @@ class ArchiveStore(ArchiveRows):
         return not paths or self._write(note)
 
     def finalize(
-        self, stored: Sequence[Stored], holds: Callable[[], bool] = lambda: True
-    ) -> dict[str, TraceFate]:
+        self, stored: Sequence[StoredUpload], holds: Callable[[], bool] = lambda: True
+    ) -> dict[str, ArchiveOutcome]:
         """Make uploads the archive of their traces, and clear the payloads of those that nobody changed meanwhile.
 
         The check and the clearing are one transaction: all of it happens, or nothing. `holds` is asked right before it,
@@ -125,10 +262,10 @@ class ArchiveStore(ArchiveRows):
         may come by several calls.
         """
         if not holds():
-            return {each.trace_id: TraceFate.WAITING for each in stored}
+            return {each.trace_id: ArchiveOutcome.WAITING for each in stored}
         return self._write(lambda connection: self._finalize(connection, stored))
 
-    def _finalize(self, connection: Connection, stored: Sequence[Stored]) -> dict[str, TraceFate]:
+    def _finalize(self, connection: Connection, stored: Sequence[StoredUpload]) -> dict[str, ArchiveOutcome]:
         paths = sorted({each.path for each in stored} - {""})
         objects = self._objects(connection, paths)
         states = {path: state for path, (state, _) in objects.items()} | {"": OPEN}
@@ -139,7 +276,7 @@ class ArchiveStore(ArchiveRows):
             )
             for each in stored
         }
-        won = [each for each in stored if fates[each.trace_id] is TraceFate.ARCHIVED]
+        won = [each for each in stored if fates[each.trace_id] is ArchiveOutcome.ARCHIVED]
         self._clear(connection, won)
         traces_of = Counter(each.path for each in won if each.path)
         self._set_objects(
@@ -147,7 +284,7 @@ class ArchiveStore(ArchiveRows):
         )
         return fates
 
-    def _clear(self, connection: Connection, won: Sequence[Stored]) -> None:
+    def _clear(self, connection: Connection, won: Sequence[StoredUpload]) -> None:
         now_ns = time.time_ns()
         places = [
             {
@@ -205,7 +342,7 @@ class ArchiveStore(ArchiveRows):
             state, traces = self._objects(connection, [path]).get(path, (None, 0))
             if state is None:
                 return True
-            if not protocol.may_condemn(state, traces):
+            if not protocol.may_delete_upload(state, traces):
                 return False
             self._set_objects(connection, {path: (CONDEMNED, 0)})
             return True
@@ -227,7 +364,7 @@ class ArchiveStore(ArchiveRows):
 
         self._write(drop)
 
-    def leftovers(self, began_before_ns: int, most: int | None = None) -> list[Leftover]:
+    def leftovers(self, began_before_ns: int, most: int | None = None) -> list[AbandonedUpload]:
         """Return uploads that were begun before then and came to nothing, and objects that are to be deleted."""
         objects = archive_objects.c
         query = (
@@ -240,7 +377,7 @@ class ArchiveStore(ArchiveRows):
             .order_by(objects.path)
             .limit(most)
         )
-        return self._read(lambda connection: [Leftover(*row) for row in connection.execute(query)])
+        return self._read(lambda connection: [AbandonedUpload(*row) for row in connection.execute(query)])
 
     def unknown(self, paths: Collection[str]) -> list[str]:
         """Return those of some objects, listed before this call, that have no row: nobody names them, or ever will."""

@@ -10,19 +10,18 @@ import pyarrow as pa
 from sqlalchemy import Connection, select
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
-from tracelake.archive.archive import FOLDER
-from tracelake.archive.layouts import is_pack, path_in, read_archived
-from tracelake.archive.packs import check_pack
 from tracelake.archive.protocol import LIVE
-from tracelake.archive.rows import is_still_at
+from tracelake.archive.repositories import check_pack, is_pack, path_in, read_archived
+from tracelake.archive.service import FOLDER
 from tracelake.archive.settings import read_settings
+from tracelake.archive.store import is_still_at
 from tracelake.limits import TRACKING_NAME_MAX_CHARS, VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
-from tracelake.pipeline.claims import KEY, KEY_COLUMNS
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore, open_objects
-from tracelake.tables.built_in import TABLE_SPANS
-from tracelake.tables.commit_view import CommitView
+from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.scan import connection as duckdb_connection
+from tracelake.tables.upsert_rule import KEY, KEY_COLUMNS
+from tracelake.tables.view import CommitView
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     LAKE_LOCATION,

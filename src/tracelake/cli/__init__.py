@@ -16,27 +16,26 @@ import typer
 from tracelake._errors import ConflictError, QueryError, TracelakeError
 from tracelake.cli import (
     archive,
-    branches,
-    data,
     datasets,
-    executors,
-    history,
-    init,
-    journal,
     keys,
-    lakes,
+    lake,
     maintenance,
-    outputs,
-    pipelines,
-    queries,
-    servers,
+    pipeline,
+    query,
+    serve,
     sources,
-    tags,
     transactions,
+    versions,
 )
-from tracelake.cli.exits import DONE, FAILED, INTERRUPTED, exit_code
-from tracelake.cli.output import print_error
-from tracelake.cli.streams import let_go, make_ready
+from tracelake.cli.output import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    exit_code,
+    ignore_closed_stream,
+    prepare_streams,
+    print_error,
+)
 from tracelake.storage.descriptors import raise_limit
 
 app = typer.Typer(
@@ -46,22 +45,15 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: a third of the start-up time, and examples keep their lines
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(init.app)
-app.add_typer(lakes.app)
-app.add_typer(data.app)
-app.add_typer(pipelines.app)
+app.add_typer(lake.app)
+app.add_typer(pipeline.app)
 app.add_typer(transactions.app)
 app.add_typer(sources.app)
-app.add_typer(journal.app)
-app.add_typer(outputs.app)
-app.add_typer(queries.app)
-app.add_typer(servers.app)
-app.add_typer(executors.app)
+app.add_typer(query.app)
+app.add_typer(serve.app)
 app.add_typer(maintenance.app)
 app.add_typer(archive.app)
-app.add_typer(branches.app)
-app.add_typer(history.app)
-app.add_typer(tags.app)
+app.add_typer(versions.app)
 app.add_typer(datasets.app)
 app.add_typer(keys.app)
 
@@ -85,13 +77,13 @@ def run(args: list[str]) -> int:
 
     A command that runs others, as the demo does, finds this function in its context.
     """
-    make_ready()
+    prepare_streams()
     as_json = "--json" in args
     try:
         code = _outcome(args, as_json)
         sys.stdout.flush()
     except OSError as error:
-        if let_go(sys.stdout, sys.stderr):
+        if ignore_closed_stream(sys.stdout, sys.stderr):
             return FAILED  # nobody reads any more, as behind `| head`
         print_error(str(error), kind=type(error).__name__, as_json=as_json)
         return exit_code(type(error))

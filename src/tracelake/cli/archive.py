@@ -9,10 +9,9 @@ import typer
 
 from tracelake._errors import TracelakeError, UsageError
 from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
-from tracelake.cli import render_archive as render
-from tracelake.cli.exits import FAILED
+from tracelake.cli import render
 from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
-from tracelake.cli.output import console, plain, print_json
+from tracelake.cli.output import FAILED, console, plain, print_json
 from tracelake.limits import ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 app = typer.Typer()

@@ -1,7 +1,5 @@
 """Commands about datasets for evaluation."""
 
-# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
-
 from __future__ import annotations
 
 import sys
@@ -28,6 +26,9 @@ from tracelake.cli.options import (
 from tracelake.cli.output import console, print_json
 from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, EXAMPLES_SHOWN, PAGE_ROWS_MAX
 from tracelake.results import AddReport
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
 
 app = typer.Typer()
 dataset_app = typer.Typer(

@@ -1,21 +1,97 @@
-"""Commands about keys: who may use the servers of a lake, and for what."""
+"""Commands about keys: who may use the servers of a lake, and for what.
+
+`tracelake key audit`, and the records of commands about keys.
+"""
 
 from __future__ import annotations
 
+import getpass
+import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import msgspec
 import typer
 
-from tracelake.access.duration import expiry_ns
-from tracelake.access.model import ALL_WORKSPACES, KeyInfo, Role
-from tracelake.access.protocol import called
+from tracelake import limits
+from tracelake._errors import TracelakeError
+from tracelake.access.audit import audit_record, since_ns, with_outcome
+from tracelake.access.keys import ALL_WORKSPACES, AuditRecord, KeyInfo, Role, display_name, expiry_ns
 from tracelake.cli import render
-from tracelake.cli.audit import COMMAND_EPILOG, list_audit, recorded
 from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from tracelake.lake.lake import Lake
+
+logger = logging.getLogger("tracelake.access")
+
+COMMAND_EPILOG = examples(
+    "tracelake key audit --since 7d", "tracelake key audit --key 1f2e3d4c5b6a --limit 1000 --json"
+)
+
+
+def list_audit(
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Only of the last, such as 7d; without, all.", show_default=False
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only of this key or session; without, of all.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="How many at most.")] = limits.AUDIT_SHOWN_DEFAULT,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List who did what, the newest first: changes by HTTP and of keys, sign-ins, and how often who was refused."""
+    with opened(lake) as open_lake:
+        records = open_lake.audit.newest(limit, since_ns(since, time.time_ns()), key)
+    if as_json:
+        print_json([msgspec.to_builtins(record) for record in records])
+        return
+    headers = ("time", "key", "name", "workspace", "action", "object", "came of it", "times", "address")
+    console().print(render.grid(headers, map(_audit_row, records), ids=("key",)))
+
+
+@contextmanager
+def recorded(lake: Lake, action: str, object: str) -> Iterator[list[str]]:
+    """Note that a command does something, before it does, and then what came of it; to the list it adds objects."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # it runs as a number without a name
+        user = ""
+    record = audit_record("change", "command", action, name=user, object=object)
+    lake.audit.write([record])
+    objects = [object]
+    try:
+        yield objects
+    except TracelakeError as error:
+        _end(lake, with_outcome(record, type(error).__name__))
+        raise
+    _end(lake, with_outcome(record, "done", ", ".join(objects)))
+
+
+def _end(lake: Lake, record: AuditRecord) -> None:
+    try:
+        lake.audit.write([record])
+    except TracelakeError as error:  # it is done, and there is a record of it
+        logger.warning("the audit does not say what came of %r: %s", record.action, error)
+
+
+def _audit_row(record: AuditRecord) -> tuple[object, ...]:
+    at = datetime.fromtimestamp(record.at_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        *(at, record.key_id, record.name, record.workspace, record.action, record.object),
+        *(record.outcome or "not known", record.times, record.address),
+    )
+
 
 app = typer.Typer()
 key_app = typer.Typer(help="Say who may use the servers of a lake, and for what.", no_args_is_help=True)
@@ -73,7 +149,7 @@ def create(
             new_key = open_lake.keys.create(
                 name, cast("Role", role), workspace, expires, spans_per_s, bytes_per_day
             )
-            objects.append(called(new_key.key.id))
+            objects.append(display_name(new_key.key.id))
     if as_json:
         print_json({"key": asdict(new_key.key), "token": new_key.token})
         return
@@ -92,7 +168,7 @@ def list_keys(lake: LakeOption = None, as_json: JsonOption = False) -> None:
         print_json([asdict(key) for key in keys])
         return
     headers = ("id", "name", "role", "workspace", "is", "made", "ends", "spans/s", "bytes/day")
-    console().print(render.grid(headers, map(_row, keys), ids=("id",)))
+    console().print(render.grid(headers, map(_key_row, keys), ids=("id",)))
 
 
 @key_app.command("revoke", epilog=examples("tracelake key revoke 1f2e3d4c5b6a"))
@@ -128,7 +204,7 @@ def list_sessions(lake: LakeOption = None, as_json: JsonOption = False) -> None:
         print_json([asdict(session) for session in sessions])
         return
     headers = ("id", "who", "role", "workspace", "is", "since", "ends")
-    rows = (_row(session)[:7] for session in sessions)
+    rows = (_key_row(session)[:7] for session in sessions)
     console().print(render.grid(headers, rows, ids=("id",)))
 
 
@@ -150,11 +226,11 @@ def _tell(key: KeyInfo, *, as_json: bool) -> None:
         print_json(asdict(key))
         return
     ends = "never ends" if key.expires_ns is None else f"ends {_time(key.expires_ns)}"
-    what = called(key.id)
+    what = display_name(key.id)
     console().print(f"{what[0].upper()}{what[1:]} for {key.name} is {key.standing}, and {ends}.")
 
 
-def _row(key: KeyInfo) -> tuple[Any, ...]:
+def _key_row(key: KeyInfo) -> tuple[Any, ...]:
     ends = key.revoked_ns if key.revoked_ns is not None else key.expires_ns
     return (
         *(key.id, key.name, key.role, key.workspace, key.standing),

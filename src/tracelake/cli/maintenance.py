@@ -1,7 +1,5 @@
 """Commands that keep a lake small: compact, index rebuild, gc."""
 
-# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
-
 from __future__ import annotations
 
 from dataclasses import asdict
@@ -10,7 +8,6 @@ from typing import Annotated
 import typer
 
 from tracelake.cli import render
-from tracelake.cli.exits import FAILED
 from tracelake.cli.options import (
     TEXTS,
     VECTORS,
@@ -21,10 +18,12 @@ from tracelake.cli.options import (
     examples,
     opened,
 )
-from tracelake.cli.output import console, plain, print_json
-from tracelake.cli.progress import progress_bar
+from tracelake.cli.output import FAILED, console, plain, print_json, progress_bar
 from tracelake.limits import EPOCH_MIN_S
 from tracelake.results import BackupReport
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
 
 app = typer.Typer()
 index_app = typer.Typer(help="Maintain the full-text index.")

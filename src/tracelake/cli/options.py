@@ -1,19 +1,38 @@
-"""The options that many commands share, and how a command opens its lake."""
+"""The options that many commands share, and how a command opens its lake.
 
-# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+The options of `tracelake serve`.
+
+How people sign in to a server, as the settings have it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
+from tracelake import limits
 from tracelake._errors import UsageError
+from tracelake._settings import Settings
+from tracelake.access.oidc import Admission, OpenId
+from tracelake.limits import (
+    ARCHIVE_INTERVAL_MAX_S,
+    ARCHIVE_INTERVAL_MIN_S,
+    INBOX_ACK_TIMEOUT_S,
+    INBOX_QUEUE_MAX_BYTES,
+    PIPELINE_HANG_MIN_S,
+    PIPELINE_POLL_MIN_S,
+    PORT_MAX,
+)
 
 if TYPE_CHECKING:
     from tracelake.lake.lake import Lake
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
 
 LakeOption: TypeAlias = Annotated[
     str | None,
@@ -122,3 +141,179 @@ def spark_conf(given: list[str] | None) -> dict[str, str]:
             raise UsageError(f"--conf {text!r} is no setting of Spark: write it as NAME=VALUE.")
         conf[name] = value
     return conf
+
+
+HostOption: TypeAlias = Annotated[str, typer.Option(help="The address to listen on.")]
+PortOption: TypeAlias = Annotated[
+    int, typer.Option(min=0, max=PORT_MAX, help="The port; 0 takes a free one.")
+]
+GrpcOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--grpc/--no-grpc",
+        help="Take OTLP/gRPC too; else TRACELAKE_GRPC, else tracelake.toml, else it does.",
+        show_default=False,
+    ),
+]
+GrpcPortOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=PORT_MAX,
+        help="The port of OTLP/gRPC; else TRACELAKE_GRPC_PORT, else tracelake.toml, else 4317, or a free one with "
+        "--port 0.",
+        show_default=False,
+    ),
+]
+AllowedHostOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        metavar="NAME",
+        help="A name that clients use for this server; may be repeated, * for any. Else TRACELAKE_ALLOWED_HOSTS, else "
+        "tracelake.toml, else those of this machine and --host.",
+        show_default=False,
+    ),
+]
+AllowedOriginOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-origin",
+        metavar="ORIGIN",
+        help="A site whose pages may send traces, such as https://shop.example; may be repeated, * for any. Else "
+        "TRACELAKE_ALLOWED_ORIGINS, else tracelake.toml, else none.",
+        show_default=False,
+    ),
+]
+TlsCertOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Serve TLS with this certificate (PEM), on both ports; else TRACELAKE_TLS_CERT, else tracelake.toml.",
+        show_default=False,
+    ),
+]
+TlsKeyOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The key of the certificate (PEM, no password); else TRACELAKE_TLS_KEY, else tracelake.toml.",
+        show_default=False,
+    ),
+]
+OidcIssuerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--oidc-issuer",
+        metavar="URL",
+        help="Let people sign in by this OpenID Connect provider; else TRACELAKE_OIDC_ISSUER, else tracelake.toml, "
+        "which also says who is let in ([[oidc_admit]]).",
+        show_default=False,
+    ),
+]
+OidcClientOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--oidc-client-id",
+        metavar="ID",
+        help="What the provider calls this server; else TRACELAKE_OIDC_CLIENT_ID, else tracelake.toml. Its secret "
+        "comes from TRACELAKE_OIDC_CLIENT_SECRET, or the file that TRACELAKE_OIDC_CLIENT_SECRET_FILE names.",
+        show_default=False,
+    ),
+]
+PipelineOption: TypeAlias = Annotated[
+    bool, typer.Option("--pipeline/--no-pipeline", help="Run the pipeline too, in a process of its own.")
+]
+PipelineHangOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=PIPELINE_HANG_MIN_S,
+        help="Seconds after which a pipeline that makes no step is killed, and another begun; else "
+        "TRACELAKE_PIPELINE_HANG_S, else tracelake.toml, else 3600.",
+        show_default=False,
+    ),
+]
+HotTierOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--hot-tier/--no-hot-tier",
+        help="Keep what comes in a tracking store, where it can be read at once; without, in the inbox "
+        "until the pipeline takes it. By default where the lake is in a directory, has its metadata in PostgreSQL, "
+        "or TRACELAKE_TRACKING names a database.",
+        show_default=False,
+    ),
+]
+IntervalOption: TypeAlias = Annotated[
+    float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks at the inbox.")
+]
+SegmentWaitOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=INBOX_ACK_TIMEOUT_S / 2,
+        help="Seconds a request waits at most for others that come, to be written with them; else "
+        "TRACELAKE_SEGMENT_WAIT_S, else tracelake.toml, else 0.05.",
+        show_default=False,
+    ),
+]
+SegmentBytesOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=INBOX_QUEUE_MAX_BYTES,
+        help="Bytes of requests that are written together; else TRACELAKE_SEGMENT_MAX_BYTES, else "
+        "tracelake.toml, else 32 MiB.",
+        show_default=False,
+    ),
+]
+ArchiveOption: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(
+        "--archive/--no-archive",
+        help="Make archive passes by itself; else TRACELAKE_ARCHIVE, else tracelake.toml, else it does. Without a "
+        "retention (`tracelake archive retention`) they take nothing but what is marked archiveNow.",
+        show_default=False,
+    ),
+]
+ArchiveIntervalOption: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        min=ARCHIVE_INTERVAL_MIN_S,
+        max=ARCHIVE_INTERVAL_MAX_S,
+        help="Seconds between archive passes; else TRACELAKE_ARCHIVE_INTERVAL_S, else tracelake.toml, else 300.",
+        show_default=False,
+    ),
+]
+
+
+def openid_of(settings: Settings, issuer: str | None, client_id: str | None) -> OpenId | None:
+    """Return how people sign in by a provider; None where none is named. Raises UsageError."""
+    issuer, client_id = issuer or settings.oidc_issuer, client_id or settings.oidc_client_id
+    if issuer is None:
+        if client_id is not None:
+            raise UsageError(
+                "oidc_client_id needs oidc_issuer: the address of the provider that people sign in by"
+            )
+        return None
+    admissions = [
+        Admission(each.claim, each.value, each.role, each.workspace) for each in settings.oidc_admit
+    ]
+    return OpenId(issuer, client_id or "", admissions, _secret(settings), settings.oidc_scopes)
+
+
+def _secret(settings: Settings) -> str | None:
+    given, path = settings.oidc_client_secret, settings.oidc_client_secret_file
+    if given is not None and path is not None:
+        raise UsageError("give oidc_client_secret or oidc_client_secret_file, not both")
+    if path is None:
+        return None if given is None else given.get_secret_value()
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            secret = file.read(limits.CLIENT_SECRET_MAX_CHARS + 1).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"oidc_client_secret_file {path} cannot be read: {error}") from None
+    if not 1 <= len(secret) <= limits.CLIENT_SECRET_MAX_CHARS:
+        raise UsageError(
+            f"oidc_client_secret_file {path} must have 1 to {limits.CLIENT_SECRET_MAX_CHARS} characters"
+        )
+    return secret

@@ -1,27 +1,89 @@
-"""What goes to standard output and standard error: consoles, JSON, errors."""
+"""What goes to standard output and standard error: consoles, JSON, errors.
+
+A progress bar on standard error for long work, where standard error is a terminal.
+
+A table that a narrow terminal makes higher, and never less.
+
+What a command ends with: one table.
+
+The standard streams of the command line, which may be closed, full, or a pipe that nobody reads any more.
+"""
 
 from __future__ import annotations
 
 import base64
+import io
 import json
 import logging
 import math
 import os
 import re
+import select
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from tracelake.cli.streams import let_go
+from tracelake._errors import TracelakeError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from rich.console import ConsoleOptions, RenderResult
+
+    from tracelake.tasks.runners import Progress
+
+_STANDARD_MAX: Final = 2
+"""Descriptors up to this one are the standard streams."""
+
+
+def prepare_streams() -> None:
+    """Let what a terminal lacks not end the command, and give streams that are closed a place where all goes.
+
+    Else the next file that is opened, such as a database, would come to the descriptor to which libraries print.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_MAX:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  as long as the process
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        del os.environ["COLUMNS"]  # a terminal that does not know its width: nothing fits into none
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def ignore_closed_stream(*streams: TextIO) -> bool:
+    """Return whether one of these is a pipe that nobody reads any more; what is written there then goes nowhere.
+
+    Without that the interpreter would try again when it ends, and complain.
+    """
+    left = [_let_go(stream) for stream in streams]  # each of them, whatever the others are
+    return any(left)
+
+
+def _let_go(stream: TextIO) -> bool:
+    try:
+        descriptor = stream.fileno()
+    except io.UnsupportedOperation:
+        return False  # it is in memory
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    if not any(event & select.POLLERR for _, event in poll.poll(0)):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    return True
+
 
 PIPE_WIDTH_COLUMNS: Final = 160
 """Width of what is written where there is no terminal to ask and COLUMNS is not set."""
@@ -40,7 +102,7 @@ class _SafeConsole(Console):
         """Go on where nobody hears how the work goes; where nobody reads what comes of it, raise BrokenPipeError."""
         if not self.stderr:
             raise  # noqa: PLE0704  it is called while that is handled
-        let_go(sys.stderr)
+        ignore_closed_stream(sys.stderr)
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -145,7 +207,78 @@ def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
     if as_json:
         with suppress(BrokenPipeError):
             print(json.dumps({"error": {"kind": kind, "message": message, **more}}), file=sys.stderr)
-        let_go(sys.stderr)
+        ignore_closed_stream(sys.stderr)
         return
     line = Text("error: ", style="bold red").append(Text(several_lines(message), style="default"))
     console(stderr=True).print(line, soft_wrap=True)
+
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
+    """Yield what shows a step of progress, or None where nobody watches."""
+    screen = console(stderr=True)
+    if not screen.is_terminal:
+        yield None
+        return
+    from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[amount]}"),
+        TimeElapsedColumn(),
+    )
+    with Bars(*columns, console=screen, transient=True) as bars:
+        task = bars.add_task("starting", total=None, amount="")
+
+        def show(step: Progress) -> None:
+            where = "" if step.transaction is None else f" transaction {step.transaction}"
+            bars.update(
+                task,
+                description=f"{step.stage}{where}",
+                completed=step.done,
+                total=step.total or None,
+                amount=f"{step.done:,}/{step.total:,} {step.unit}",
+            )
+
+        yield show
+
+
+COLUMN_LEAST: Final = 4
+"""Width that a column which may be broken has at least, before those which may not are broken."""
+
+
+class WrappingTable(Table):
+    """A table that leaves no column out: in a terminal too narrow for what is never broken, that is broken as well."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbroken = [column for column in self.columns if column.no_wrap]
+        cells = (max(map(cell_len, map(str, (column.header, *column.cells)))) for column in unbroken)
+        rest = len(self.columns) - len(unbroken)
+        if sum(cells) + rest * COLUMN_LEAST + 3 * len(self.columns) > options.max_width:
+            for column in unbroken:
+                column.no_wrap = False
+        yield from Table.__rich_console__(self, console, options)
+
+
+DONE: Final = 0
+FAILED: Final = 1
+"""Also where some of the input could not be taken, or a check found something."""
+INTERRUPTED: Final = 130
+EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
+    (UsageError, 2),
+    (TracelakeError, FAILED),
+    (OSError, FAILED),
+    (KeyboardInterrupt, INTERRUPTED),
+)
+"""Error → exit code: the first row whose class the error is of. A command line that does not parse is a usage error."""
+
+
+def exit_code(kind: type[BaseException]) -> int:
+    """Return the exit code of an error of a class."""
+    return next(code for known, code in EXIT_CODES if issubclass(kind, known))

@@ -1,4 +1,11 @@
-"""Records as tables for people."""
+"""Records as tables for people.
+
+What the commands of the archive print.
+
+What the commands about transactions print.
+
+Sources as a table for people.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +17,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tracelake.cli.output import plain
-from tracelake.cli.whole_table import WholeTable
+from tracelake.cli.output import WrappingTable, plain
+from tracelake.lake.sources import SourceInfo
 from tracelake.results import (
     CommitInfo,
     CompactReport,
@@ -27,7 +34,15 @@ from tracelake.results import (
 from tracelake.search.results import Hit
 
 if TYPE_CHECKING:
+    from tracelake.archive.disk_usage import ArchiveSpace
+    from tracelake.archive.model import ArchiveDue, ArchiveSettings
     from tracelake.doctor import CheckResult, Diagnosis
+    from tracelake.lake.transaction_history import (
+        OutputAccount,
+        ReplayReport,
+        TransactionAccount,
+        TransactionInfo,
+    )
 
 COMMIT_SHOWN: Final = 12
 """Digits of a commit's id in a list; the beginning of an id is enough to name it."""
@@ -36,7 +51,7 @@ COMMIT_SHOWN: Final = 12
 def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence[str] = ()) -> Table:
     """Return a table: numbers to the right, columns named in `ids` never broken, all other text folded."""
     rows = list(rows)
-    table = WholeTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = WrappingTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for position, header in enumerate(headers):
         values = [row[position] for row in rows]
         numeric = any(isinstance(value, (int, float)) for value in values)
@@ -396,3 +411,210 @@ def _said(checked: CheckResult) -> Text:
 
 def _seconds(checked: CheckResult) -> str:
     return f"{checked.seconds:.1f} s"
+
+
+def archive_plan(due: Sequence[ArchiveDue]) -> Table:
+    """Return what the next pass would take, a row an experiment."""
+    headers = ("experiment", "workspace", "hot for", "set for", "at once", "due", "bytes", "problem")
+    return grid(
+        headers,
+        [
+            (
+                each.experiment_id,
+                each.workspace,
+                each.retention or "ever",
+                each.source or "",
+                "yes" if each.is_now else "",
+                f"{each.traces:,}",
+                size(each.size_bytes),
+                each.problem or "",
+            )
+            for each in due
+        ],
+    )
+
+
+def archive_status(settings: ArchiveSettings, space: ArchiveSpace) -> Table:
+    """Return what is where."""
+    free = f", {size(space.free_bytes)} of it free" if space.free_bytes else ""
+    return fields(
+        [
+            ("hot", f"{space.hot_traces:,} traces, {size(space.hot_bytes)} of OTLP"),
+            ("archived", f"{space.archived_traces:,} traces, {size(space.archived_bytes)} in the repository"),
+            ("failed", f"{space.failed_traces:,} traces"),
+            ("unfinished", f"{space.uploads:,} uploads, for `tracelake archive sweep`"),
+            ("database", f"{size(space.database_bytes)}{free}"),
+            *_settings(settings),
+        ]
+    )
+
+
+def archive_settings(settings: ArchiveSettings) -> Table:
+    """Return how a lake archives."""
+    return fields(_settings(settings))
+
+
+def _settings(settings: ArchiveSettings) -> list[tuple[str, str]]:
+    return [
+        ("layout", settings.layout),
+        (
+            "repository",
+            settings.location or ("the tables" if settings.layout == "lake" else "archive/ in the lake"),
+        ),
+        ("retention", settings.retention or "none: traces stay hot"),
+        ("longer for", ", ".join(settings.allowlist) or "no experiment"),
+    ]
+
+
+def transactions(infos: Sequence[TransactionInfo]) -> Table:
+    """Return transactions, a row each."""
+    headers = ("transaction", "state", "sealed", "committed", "inputs", "spans", "new", "seconds", "commit")
+    return grid(
+        headers,
+        [
+            (
+                str(info.transaction),
+                f"{info.state}{', trimmed' if info.trimmed else ', damaged record' if info.damaged else ''}",
+                _time(info.sealed_at),
+                _time(info.committed_at),
+                _count(info.inputs),
+                _count(info.spans_read),
+                _count(info.spans_new),
+                _stages(info),
+                (info.commit or "")[:12],
+            )
+            for info in infos
+        ],
+    )
+
+
+def about(account: TransactionAccount) -> Table:
+    """Return what is known of one."""
+    info = account.info
+    rows = [
+        ("transaction", str(info.transaction)),
+        ("state", info.state),
+        ("commit", info.commit or "none"),
+        ("begun", _time(info.began_at)),
+        ("sealed", _time(info.sealed_at)),
+        ("committed", f"{_time(info.committed_at)}{f' by {plain(account.by)}' if account.by else ''}"),
+        ("of client", plain(info.client)),
+        ("steps", _count(info.steps)),
+        ("inputs", _count(info.inputs)),
+        ("spans", _spans(info)),
+        ("seconds", _stages(info)),
+        ("also in", "; ".join(map(_output, account.outputs))),
+    ]
+    return fields([(name, value) for name, value in rows if value])
+
+
+def inputs(account: TransactionAccount) -> Table:
+    """Return its inputs, a row each."""
+    rows = [
+        (
+            each.source,
+            plain(each.path) + (f" … {plain(each.last_path)}" if each.last_path else ""),
+            _count(each.inputs),
+            size(each.size_bytes),
+            _count(each.records),
+            _count(each.spans),
+            _count(each.problems) if each.problems else "",
+            (each.sha256 or "")[:16],
+        )
+        for each in account.inputs
+    ]
+    if account.inputs_total > len(account.inputs):
+        rows.append(("…", f"{account.inputs_total - len(account.inputs):,} more", "", "", "", "", "", ""))
+    return grid(("source", "input", "inputs", "read", "payloads", "spans", "problems", "sha256"), rows)
+
+
+def parts(account: TransactionAccount) -> Table:
+    """Return the parts of tables and index that have its rows."""
+    rows = []
+    for of in (*account.tables, *([account.index] if account.index else [])):
+        alone = of.upper - of.lower == 1
+        held = "" if alone else f"put together with {of.lower} to {of.upper - 1}"
+        rows += [(of.name, path, _count(number), held) for path, number in of.parts]
+        if of.parts_total > len(of.parts):
+            rows.append((of.name, f"{of.parts_total - len(of.parts):,} more", "", held))
+    return grid(("of", "part", "rows", ""), rows)
+
+
+def replayed(report: ReplayReport) -> Table:
+    """Return what each source gave, then and now."""
+    headers = ("source", "inputs", "payloads", "spans", "payloads now", "spans now", "gone", "difference")
+    return grid(
+        headers,
+        [
+            (
+                each.source,
+                _count(each.inputs),
+                _count(each.records),
+                _count(each.spans),
+                _count(each.read_records),
+                _count(each.read_spans),
+                _count(each.gone),
+                "yes" if each.difference else "",
+            )
+            for each in report.sources
+        ],
+    )
+
+
+def _output(output: OutputAccount) -> str:
+    told = f"{plain(output.name)} ({plain(output.to)})"
+    if output.messages is None:
+        return told
+    places = (f"offsets {at.start} to {at.stop - 1} of partition {at.partition}" for at in output.offsets)
+    return ", ".join((f"{told}: {output.messages:,} messages", *places))
+
+
+def _spans(info: TransactionInfo) -> str:
+    if info.spans_new is None:
+        return "" if info.spans_read is None else f"{info.spans_read:,} read"
+    return (
+        f"{info.spans_new:,} new, {info.spans_replaced:,} replaced, {info.spans_repeated:,} repeated, "
+        f"of {info.traces:,} traces"
+    )
+
+
+def _stages(info: TransactionInfo) -> str:
+    return ", ".join(f"{name} {seconds:.2f}" for name, seconds in info.stages_s.items())
+
+
+def _time(at: str | None) -> str:
+    return (at or "")[:23].replace("T", " ")
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def sources(infos: Iterable[SourceInfo]) -> Table:
+    """Return the sources of a lake, one a row."""
+    return grid(
+        ("source", "state", "lag", "taken", "a second", "address"),
+        [
+            (
+                info.name if info.added or not info.address else "(watched)",
+                info.state,
+                _lag(info),
+                f"{info.taken_inputs:,} ({size(info.taken_bytes)})",
+                size(info.bytes_per_s),
+                info.address or None,
+            )
+            for info in infos
+        ],
+        ids=("source", "state"),
+    )
+
+
+def _lag(info: SourceInfo) -> str | None:
+    if info.waiting is None:
+        return None
+    if not info.waiting:
+        return "0"
+    more = [] if info.waiting_bytes is None else [size(info.waiting_bytes)]
+    more += [] if info.oldest_waiting_s is None else [f"{info.oldest_waiting_s:.1f} s"]
+    unit = info.unit.removesuffix("s") if info.waiting == 1 else info.unit
+    return f"{info.waiting:,} {unit}" + (f" ({', '.join(more)})" if more else "")

@@ -1,6 +1,7 @@
-"""Commands about sources: what pipelines take, while they run."""
+"""Commands about sources: what pipelines take, while they run.
 
-# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+Commands about outputs besides the tables.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ from tracelake.cli.options import JsonOption, LakeOption, examples, opened
 from tracelake.cli.output import console, plain, print_json
 
 if TYPE_CHECKING:
-    from tracelake.lake.sources import SourceInfo
+    from tracelake.lake.sources import OutputInfo, SourceInfo
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
 
 NameArgument = Annotated[str, typer.Argument(help="Its name.", show_default=False)]
 app = typer.Typer()
@@ -43,14 +47,14 @@ def source_add(
 ) -> None:
     """Let every pipeline of the lake take what appears somewhere, from its next look on."""
     with opened(lake) as open_lake:
-        _print([open_lake.sources.add(name, address)], as_json=as_json)
+        _print_sources([open_lake.sources.add(name, address)], as_json=as_json)
 
 
 @sources_app.command("list", epilog=examples("tracelake source list", "tracelake source list --json"))
 def source_list(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """List the sources: state, lag, and how fast each is taken."""
     with opened(lake) as open_lake:
-        _print(open_lake.sources.all(), as_json=as_json)
+        _print_sources(open_lake.sources.all(), as_json=as_json)
 
 
 @sources_app.command("pause", epilog=examples("tracelake source pause drops"))
@@ -59,14 +63,14 @@ def source_pause(name: NameArgument, lake: LakeOption = None, as_json: JsonOptio
 
     What a transaction has recorded of it is finished."""
     with opened(lake) as open_lake:
-        _print([open_lake.sources.pause(name)], as_json=as_json)
+        _print_sources([open_lake.sources.pause(name)], as_json=as_json)
 
 
 @sources_app.command("resume", epilog=examples("tracelake source resume drops"))
 def source_resume(name: NameArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Take again what waits at a source, and what appears."""
     with opened(lake) as open_lake:
-        _print([open_lake.sources.resume(name)], as_json=as_json)
+        _print_sources([open_lake.sources.resume(name)], as_json=as_json)
 
 
 @sources_app.command("remove", epilog=examples("tracelake source remove drops"))
@@ -74,12 +78,12 @@ def source_remove(name: NameArgument, lake: LakeOption = None, as_json: JsonOpti
     """Forget a source. What is recorded of it is finished; what it has stays where it is."""
     with opened(lake) as open_lake:
         open_lake.sources.remove(name)
-        _print(open_lake.sources.all(), as_json=as_json)
+        _print_sources(open_lake.sources.all(), as_json=as_json)
 
 
 def print_sources(infos: Sequence[SourceInfo]) -> None:
     """Print sources, one a row, and below why any fails."""
-    from tracelake.cli.render_sources import sources
+    from tracelake.cli.render import sources
 
     out = console()
     out.print(sources(infos))
@@ -88,10 +92,79 @@ def print_sources(infos: Sequence[SourceInfo]) -> None:
             out.print(plain(f"source {info.name} is {info.state}: {info.reason}"), soft_wrap=True)
 
 
-def _print(infos: list[SourceInfo], *, as_json: bool) -> None:
+def _print_sources(infos: list[SourceInfo], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(info) for info in infos])
     elif infos:
         print_sources(infos)
     else:
         console().print("No source was added, and no replica runs.")
+
+
+OutputArgument = Annotated[str, typer.Argument(help="Its name.", show_default=False)]
+outputs_app = typer.Typer(help="Send new spans elsewhere, each transaction exactly once.")
+app.add_typer(outputs_app, name="output")
+
+
+@outputs_app.command(
+    "add",
+    epilog=examples(
+        "tracelake output add stream kafka://broker1:9092,broker2:9092/spans",
+        "tracelake output add files my_sinks:Files",
+        "tracelake output add rows kafka://broker1:9092/rows --changes traces",
+    ),
+)
+def output_add(
+    name: OutputArgument,
+    to: Annotated[
+        str,
+        typer.Argument(
+            help="kafka://brokers/topic, or module:name of what makes a sink.", show_default=False
+        ),
+    ],
+    changes: Annotated[
+        str,
+        typer.Option(
+            metavar="TABLE",
+            help="Send the changes of table spans or traces, as lines of JSON with their sign.",
+            show_default=False,
+        ),
+    ] = "",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Send the spans that are new in each transaction to an output, as OTLP, from the next transaction on.
+
+    Every pipeline of the lake writes to it before it commits, and waits for one that cannot be reached."""
+    with opened(lake) as open_lake:
+        _print_outputs([open_lake.outputs.add(name, to, changes)], as_json=as_json)
+
+
+@outputs_app.command("list", epilog=examples("tracelake output list", "tracelake output list --json"))
+def output_list(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the outputs that were added."""
+    with opened(lake) as open_lake:
+        _print_outputs(open_lake.outputs.all(), as_json=as_json)
+
+
+@outputs_app.command("remove", epilog=examples("tracelake output remove stream"))
+def output_remove(name: OutputArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Send nothing more to an output. What it has stays there."""
+    with opened(lake) as open_lake:
+        open_lake.outputs.remove(name)
+        _print_outputs(open_lake.outputs.all(), as_json=as_json)
+
+
+def _print_outputs(infos: list[OutputInfo], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(info) for info in infos])
+    elif not infos:
+        console().print("There is no output besides the tables.")
+    for info in () if as_json else infos:
+        what = f"changes of {info.changes}" if info.changes else "new spans"
+        if not info.damaged:
+            console().print(
+                plain(f"{info.name}: {what} to {info.to}, from transaction {info.since} on"), soft_wrap=True
+            )
+        for line in info.explain():
+            console().print(plain(line), soft_wrap=True)

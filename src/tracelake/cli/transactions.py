@@ -1,4 +1,7 @@
-"""Commands about explicit transactions: all that is taken between begin and commit is one, or none of it is."""
+"""Commands about the journal: which input made which transaction, what came of it, and whether it still gives that.
+
+Commands about explicit transactions: all that is taken between begin and commit is one, or none of it is.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,116 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tracelake.cli.options import JsonOption, LakeOption, examples, opened
-from tracelake.cli.output import console, plain, print_json
-from tracelake.limits import CLIENT_TIMEOUT_MAX_S
+from tracelake.cli import render
+from tracelake.cli.options import JsonOption, LakeOption, MasterOption, examples, opened
+from tracelake.cli.output import FAILED, console, plain, print_json
+from tracelake.cli.pipeline import TransactionArgument, pipeline_app
+from tracelake.limits import CLIENT_TIMEOUT_MAX_S, PAGE_ROWS_DEFAULT, PAGE_ROWS_MAX
 
 if TYPE_CHECKING:
-    from tracelake.lake.transactions import ClientTransactionInfo
+    from tracelake.lake.explicit_transactions import ClientTransactionInfo
+
+app = typer.Typer()
+
+
+@pipeline_app.command(
+    "transactions",
+    epilog=examples(
+        "tracelake pipeline transactions",
+        "tracelake pipeline transactions --limit 20 --before 170",
+        "tracelake pipeline transactions --json",
+    ),
+)
+def pipeline_transactions(
+    lake: LakeOption = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="How many at most.")
+    ] = PAGE_ROWS_DEFAULT,
+    before: Annotated[
+        int | None, typer.Option(help="Those before this one: the next page.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List transactions, the newest first: what is open or sealed, then what is committed or set aside.
+
+    With their inputs and spans, when they were sealed and committed, and how long each stage took."""
+    with opened(lake) as open_lake:
+        infos = open_lake.journal.transactions(limit, before)
+    if as_json:
+        print_json([asdict(info) for info in infos])
+    elif infos:
+        console().print(render.transactions(infos))
+    else:
+        console().print("No transactions.")
+
+
+@pipeline_app.command(
+    "explain", epilog=examples("tracelake pipeline explain 17", "tracelake pipeline explain 17 --json")
+)
+def pipeline_explain(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Say which input made a transaction, and which parts, index parts, outputs and commit came of it."""
+    with opened(lake) as open_lake:
+        account = open_lake.journal.explain(transaction)
+    if as_json:
+        print_json(asdict(account))
+        return
+    out = console()
+    out.print(render.about(account))
+    for note in account.notes:
+        out.print(plain(note), soft_wrap=True)
+    if account.inputs:
+        out.print(render.inputs(account))
+    if account.tables or account.index is not None:
+        out.print(render.parts(account))
+
+
+@pipeline_app.command("repair", epilog=examples("tracelake pipeline repair 17"))
+def pipeline_repair(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Repair damaged journal records of a committed transaction, so that pipelines go on.
+
+    Pipelines may run meanwhile. A transaction without a commit is not repaired: nothing proves its records."""
+    with opened(lake) as open_lake:
+        done = open_lake.journal.repair(transaction)
+    if as_json:
+        print_json({"transaction": transaction, "repaired": done})
+    else:
+        console().print(plain(done), soft_wrap=True)
+
+
+@pipeline_app.command("replay", epilog=examples("tracelake pipeline replay 17"))
+def pipeline_replay(
+    transaction: TransactionArgument,
+    lake: LakeOption = None,
+    master: MasterOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read the recorded input of a transaction again, and compare it with what was recorded and written.
+
+    Nothing is written. Exits with 1 where a source or a value differs, or is gone, and says which."""
+    with opened(lake) as open_lake:
+        report = open_lake.journal.replay(transaction, master=master)
+    if as_json:
+        print_json({"ok": report.ok, **asdict(report)})
+    else:
+        console().print(render.replayed(report))
+        said = (
+            f"Transaction {transaction} gives what it gave."
+            if report.ok
+            else f"It differs: {report.difference}."
+        )
+        console().print(plain(said), soft_wrap=True)
+    if not report.ok:
+        raise typer.Exit(FAILED)
+
 
 IdArgument = Annotated[str, typer.Argument(help="Its id.", show_default=False)]
-MasterOption = Annotated[str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)]
-app = typer.Typer()
+TransactionMasterOption = Annotated[
+    str | None, typer.Option(help="Spark master, such as local[2].", show_default=False)
+]
 transactions_app = typer.Typer(help="Let all that is taken between begin and commit be one transaction.")
 app.add_typer(transactions_app, name="transaction")
 
@@ -63,7 +166,10 @@ def transaction_begin(
 
 @transactions_app.command("commit", epilog=examples("tracelake transaction commit nightly"))
 def transaction_commit(
-    id: IdArgument, lake: LakeOption = None, master: MasterOption = None, as_json: JsonOption = False
+    id: IdArgument,
+    lake: LakeOption = None,
+    master: TransactionMasterOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Commit all that a transaction has, and all that waits. Fails where it was discarded, since you were gone."""
     with opened(lake) as open_lake:
@@ -74,7 +180,10 @@ def transaction_commit(
 
 @transactions_app.command("abort", epilog=examples("tracelake transaction abort nightly"))
 def transaction_abort(
-    id: IdArgument, lake: LakeOption = None, master: MasterOption = None, as_json: JsonOption = False
+    id: IdArgument,
+    lake: LakeOption = None,
+    master: TransactionMasterOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Publish nothing of a transaction. What servers received waits for the next one; files can be ingested again."""
     with opened(lake) as open_lake:

@@ -17,8 +17,8 @@ from tracelake._errors import LimitError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import DATASET_NOTES_MAX_CHARS
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
-from tracelake.storage.names import encode_text
-from tracelake.versions.ranges import below
+from tracelake.storage.ports import encode_text
+from tracelake.versions.tree import below
 
 FORMAT_VERSION: Final = 1
 DATASETS: Final = "datasets"

@@ -12,9 +12,9 @@ from tracelake.results import Finding
 from tracelake.storage import ObjectStore
 from tracelake.storage.verify import object_finding
 from tracelake.versions.model import Commit, FileAt
-from tracelake.versions.objects import file_path, path_of
 from tracelake.versions.protocol import is_fresh
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import file_path, path_of
 from tracelake.versions.verify import Named
 
 

@@ -2,23 +2,140 @@
 
 Its "model" is no language model: it plans by rules and composes answers extractively, from sentences of the
 passages it retrieved. Latencies, token counts (of a plain tokenizer) and failures are real all the same.
+
+Python's own documentation as passages: the docstrings of modules, functions, classes and methods.
+
+Retrieval over passages by BM25 (Robertson and Zaragoza, 2009, equation 3.15, with idf that stays positive).
+
+The OpenTelemetry SDK, set up as any application would: two services that export over OTLP/HTTP.
 """
 
 from __future__ import annotations
 
+import heapq
+import importlib
+import inspect
 import json
+import math
 import pydoc
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import requests
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from tracelake.demo.corpus import Passage
-from tracelake.demo.retrieval import Index, words
+from tracelake.limits import DEMO_EXPORT_TIMEOUT_S
+
+_MODULES: Final = (
+    "argparse array base64 bisect calendar collections contextlib copy csv dataclasses datetime decimal "
+    "difflib enum fileinput fnmatch fractions functools glob gzip hashlib heapq hmac html io itertools "
+    "json linecache logging math operator os os.path pathlib pickle pprint queue random re sched secrets "
+    "shelve shlex shutil socket sqlite3 statistics string struct subprocess tempfile textwrap threading "
+    "time timeit tokenize traceback types unicodedata urllib.parse uuid warnings weakref zipfile "
+    "zlib"
+)
+MODULES: Final = tuple(_MODULES.split())
+"""Modules of the standard library that every platform has and whose import does nothing visible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """One paragraph of a docstring, and the dotted name of what it documents."""
+
+    name: str
+    text: str
+
+
+def passages(modules: tuple[str, ...] = MODULES) -> list[Passage]:
+    """Return every paragraph of the public documentation of `modules`, in a stable order."""
+    return [
+        Passage(name, paragraph)
+        for name, doc in _documented(modules)
+        for paragraph in re.split(r"\n\s*\n", doc)
+        if len(paragraph.split()) >= 4
+    ]
+
+
+def _documented(modules: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (dotted name, docstring) of modules and of what is public in them, two levels deep."""
+    for module_name in modules:
+        module = importlib.import_module(module_name)
+        yield from _doc(module_name, module)
+        for name, value in _public(module):
+            yield from _doc(f"{module_name}.{name}", value)
+            if inspect.isclass(value):
+                for member, method in _public(value):
+                    yield from _doc(f"{module_name}.{name}.{member}", method)
+
+
+def _doc(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    doc = inspect.getdoc(value)
+    if doc:
+        yield name, doc
+
+
+def _public(owner: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what can be called in `owner` and is not hidden."""
+    for name, value in sorted(vars(owner).items()):
+        if not name.startswith("_") and callable(value) and not inspect.ismodule(value):
+            yield name, value
+
+
+K1: Final = 1.2
+B: Final = 0.75
+NAME_WEIGHT: Final = 3
+"""A word in the name of a thing counts as so many in its text."""
+
+_STOP: Final = (
+    "a an and are as at be by can do does for from how i if in into is it its may not of on or s so than "
+    "that the their then there this to use used using want what when which will with without you your "
+    "python"
+)
+_STOP_WORDS: Final = frozenset(_STOP.split())
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case, names split at dots and underscores, plurals cut."""
+    every_word = re.findall(r"[a-z]+|\d+", text.lower())
+    return [w[:-1] if len(w) > 3 and w.endswith("s") else w for w in every_word if w not in _STOP_WORDS]
+
+
+class Index:
+    """An inverted index in memory; immutable once built."""
+
+    def __init__(self, passages: list[Passage]) -> None:
+        """Index the passages."""
+        self.passages = passages
+        self._postings: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._lengths = []
+        for number, passage in enumerate(passages):
+            counts = Counter(words(passage.text) + words(passage.name) * NAME_WEIGHT)
+            self._lengths.append(counts.total())
+            for word, count in counts.items():
+                self._postings[word].append((number, count))
+        self._mean = sum(self._lengths) / max(len(passages), 1)
+
+    def search(self, query: str, limit: int = 5) -> list[tuple[float, Passage]]:
+        """Return the best `limit` passages with their scores, best first."""
+        scores: dict[int, float] = defaultdict(float)
+        for word in set(words(query)):
+            postings = self._postings.get(word, [])
+            idf = math.log(1 + (len(self.passages) - len(postings) + 0.5) / (len(postings) + 0.5))
+            for number, count in postings:
+                norm = K1 * (1 - B + B * self._lengths[number] / self._mean)
+                scores[number] += idf * count * (K1 + 1) / (count + norm)
+        best = heapq.nlargest(limit, scores.items(), key=lambda item: (item[1], -item[0]))
+        return [(score, self.passages[number]) for number, score in best]
+
 
 MODEL: Final = "extractive-composer"
 PROVIDER: Final = "tracelake.demo"
@@ -212,3 +329,24 @@ def _finish_chat(span: Span, text: str) -> None:
 def _messages(role: str, text: str) -> str:
     """Return messages as the GenAI conventions want them: JSON, a list of roles and parts."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
+
+
+@contextmanager
+def tracers(server_url: str, *services: str) -> Iterator[list[Tracer]]:
+    """Yield a tracer for each service; when the context ends, all of their spans have been sent."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(_tracer(server_url, service)) for service in services]
+
+
+@contextmanager
+def _tracer(server_url: str, service: str) -> Iterator[Tracer]:
+    with requests.Session() as session:
+        session.trust_env = False  # the server is on this machine: no proxy between
+        exporter = OTLPSpanExporter(f"{server_url}/v1/traces", timeout=DEMO_EXPORT_TIMEOUT_S, session=session)
+        provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+        try:
+            yield provider.get_tracer("tracelake.demo")
+        finally:
+            provider.force_flush(DEMO_EXPORT_TIMEOUT_S * 1000)
+            provider.shutdown()

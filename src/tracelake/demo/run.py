@@ -1,28 +1,141 @@
-"""The demo from beginning to end: every step is a command that the reader can type, too."""
+"""The demo from beginning to end: every step is a command that the reader can type, too.
+
+The demo's lake: made if it is not there, emptied only if the demo itself made it.
+
+`tracelake serve` as a child process.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import select
 import shlex
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import tracelake
-from tracelake._errors import TracelakeError
-from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer
-from tracelake.demo.corpus import passages
-from tracelake.demo.place import demo_lake
-from tracelake.demo.retrieval import Index
-from tracelake.demo.server import Server, serving
-from tracelake.demo.services import write_batch
-from tracelake.demo.tracing import tracers
-from tracelake.limits import DEMO_COMMIT_TIMEOUT_S, DEMO_POLL_S
+from tracelake._errors import LakeNotFoundError, TracelakeError, UsageError
+from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer, Index, passages, tracers
+from tracelake.demo.workload import write_batch
+from tracelake.limits import (
+    DEMO_COMMIT_TIMEOUT_S,
+    DEMO_POLL_S,
+    DEMO_START_TIMEOUT_S,
+    DEMO_STOP_TIMEOUT_S,
+    LOG_TAIL_MAX_CHARS,
+)
+
+MARK: Final = ".made-by-tracelake-demo"
+"""A file in the lake's directory. Also locked while a demo runs, so that no other one empties the lake."""
+
+
+@contextmanager
+def demo_lake(lake: str, *, fresh: bool | None) -> Iterator[None]:
+    """Have a lake in directory `lake` for the time of the context.
+
+    `fresh` None empties a lake that the demo made; True insists on that; False keeps what is there.
+    Raises UsageError where the directory is someone else's and `fresh` is True, or another demo runs on it.
+    """
+    if "://" in lake:
+        raise UsageError(f"{lake}: the demo makes its lake in a directory; give a path.")
+    place = Path(lake)
+    mark = place / MARK
+    if mark.exists() and fresh is not False:
+        with _locked(mark):
+            shutil.rmtree(place)
+    elif fresh and place.exists() and any(place.iterdir()):
+        raise UsageError(f"{lake} was not made by the demo, so it is not emptied; give another --lake.")
+    try:
+        tracelake.open(lake).close()
+    except LakeNotFoundError:
+        tracelake.init(lake).close()
+        mark.write_text("`tracelake demo` made this lake and may delete it.\n", encoding="utf-8")
+    with _locked(mark) if mark.exists() else nullcontext():
+        yield
+
+
+@contextmanager
+def _locked(mark: Path) -> Iterator[None]:
+    with mark.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"a demo is running on {mark.parent}; end it, or give another --lake.") from None
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers at `url` until its context ends."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    def check(self) -> None:
+        """Raise TracelakeError where the server has ended by itself."""
+        if self.process.poll() is not None:
+            raise _failure("ended", self.log)
+
+
+@contextmanager
+def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
+    """Run a server with its pipeline on a free port; its messages go to `log`. Raises TracelakeError.
+
+    `program` are the words that start the command line.
+    """
+    command = [*program, "serve", "--lake", lake, "--port", "0", "--json"]
+    with log.open("w", encoding="utf-8") as messages:
+        process = subprocess.Popen(
+            [*command, "--interval", "0.5"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            text=True,
+            # In a group of its own, Ctrl-C reaches us only, and we end it in order.
+            process_group=0,
+        )
+    try:
+        yield Server(_url(process, log), process, log)
+    finally:
+        _stop(process)
+
+
+def _url(process: subprocess.Popen[str], log: Path) -> str:
+    """Return the address that the server prints once it listens."""
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], DEMO_START_TIMEOUT_S)
+    line = process.stdout.readline() if readable else ""
+    if not line:
+        raise _failure("did not start", log)
+    return str(json.loads(line)["url"])
+
+
+def _failure(what: str, log: Path) -> TracelakeError:
+    end = log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL_MAX_CHARS:].strip()
+    return TracelakeError(f"The demo's server {what}. Its last messages: {end or 'none'}")
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(DEMO_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
 
 INDEX_NAME: Final = "docs-index"
 LATENCIES: Final = """\

@@ -1,6 +1,6 @@
 """Checks of a configured lake and of this machine, each with the way to mend what it found."""
 
-from tracelake.doctor.checks import CheckResult, Diagnosis, Status, Verdict
-from tracelake.doctor.run import diagnose
+from tracelake.doctor.doctor import diagnose
+from tracelake.doctor.stores import CheckResult, Diagnosis, Status, Verdict
 
 __all__ = ["CheckResult", "Diagnosis", "Status", "Verdict", "diagnose"]

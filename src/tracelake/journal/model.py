@@ -1,9 +1,15 @@
-"""Records of the journal: which input made which transaction (PROTOCOLS §2). A format version is in each."""
+"""Records of the journal: which input made which transaction (PROTOCOLS §2). A format version is in each.
+
+What a step records of many segments: runs of those whose paths differ by a number, instead of a range for each.
+
+`folded` and `inputs_of` are inverse to one another, but for order, and for what was read of each input of a run: the
+step keeps the sums of that. Pure.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
@@ -86,7 +92,7 @@ class SegmentOfRun(NamedTuple):
         return False
 
 
-class SegmentRun(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_unknown_fields=True):
+class SegmentRange(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_unknown_fields=True):
     """Segments whose paths differ by a number: of each its size and content, of all together what they had.
 
     Each was read whole, without problems. A path is `head`, the number in so many `digits`, `tail`.
@@ -136,7 +142,7 @@ ReadRange: TypeAlias = WholeFile | Segment | OffsetRange
 """One input as it was read; always whole. Every kind has a `path`, unlike that of any other input of its source."""
 Sources: TypeAlias = dict[str, tuple[ReadRange, ...]]
 """Source name → the inputs taken from it."""
-RecordedRange: TypeAlias = ReadRange | SegmentRun
+RecordedRange: TypeAlias = ReadRange | SegmentRange
 """One input as it was read, or many in short."""
 RecordedInput: TypeAlias = ReadRange | SegmentOfRun
 """One input as the journal names it: with path, size and content."""
@@ -184,7 +190,7 @@ class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
 
-class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QuarantineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Transaction T is set aside: its outputs advance by nothing, and its inputs go the ways that stand here."""
 
     transaction: int
@@ -205,7 +211,7 @@ class Aside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 SuspectState: TypeAlias = Literal["offered", "set aside", "discarded", "taken"]
 
 
-class Suspect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class QuarantinedInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An input that is not taken like others, as of a transaction that was set aside, and what is to become of it."""
 
     source: str
@@ -241,3 +247,78 @@ def from_bytes(data: bytes, where: str) -> JournalRecord:
 def add_checksums(*parts: str) -> str:
     """Add checksums of disjoint parts of one input."""
     return f"{sum(int(part, 16) for part in parts) % CHECKSUM_MODULUS:032x}"
+
+
+_TAIL: Final = ".segment"
+_DIGITS: Final = "0123456789"
+_SIZE_STOP: Final = 1 << 32
+_Family: TypeAlias = tuple[str, int, str]
+"""What paths of one run have in common: all before the number, its digits, all behind it."""
+
+
+def compress(sources: Mapping[str, Sequence[RecordedRange]]) -> Recorded:
+    """Return what a step records of inputs: runs first, then what is in none, in the order in which it came."""
+    return {source: _folded(ranges) for source, ranges in sources.items()}
+
+
+def inputs_of(ranges: Sequence[RecordedRange]) -> Iterator[RecordedInput]:
+    """Yield each input that is recorded, those of a run one by one."""
+    for recorded in ranges:
+        if isinstance(recorded, SegmentRange):
+            yield from recorded.segments()
+        else:
+            yield recorded
+
+
+def _folded(ranges: Sequence[RecordedRange]) -> tuple[RecordedRange, ...]:
+    families: dict[_Family, dict[int, Segment]] = {}
+    alone: list[RecordedRange] = []
+    for taken in ranges:
+        if not isinstance(taken, Segment) or not _fits(taken):
+            alone.append(taken)
+            continue
+        stem = taken.path.removesuffix(_TAIL)
+        digits = stem[len(stem.rstrip(_DIGITS)) :][-RUN_DIGITS_MAX:]
+        if not digits:
+            alone.append(taken)
+            continue
+        family = (stem[: -len(digits)], len(digits), taken.path[len(stem) :])
+        members = families.setdefault(family, {})
+        assert int(digits) not in members, f"{taken.path} is taken twice"
+        members[int(digits)] = taken
+    runs = [_run(family, members) for family, members in families.items() if len(members) > 1]
+    alone += [one for members in families.values() if len(members) == 1 for one in members.values()]
+    return (*runs, *alone)
+
+
+def _fits(segment: Segment) -> bool:
+    """Whether a run has room for all that is known of a segment."""
+    return (
+        not segment.problems_total
+        and not segment.damaged
+        and segment.size_bytes < _SIZE_STOP
+        and len(segment.sha256) == SEGMENT_SHA256_CHARS
+    )
+
+
+def _run(family: _Family, members: Mapping[int, Segment]) -> SegmentRange:
+    head, digits, tail = family
+    stretches: list[tuple[int, int]] = []
+    for number in sorted(members):
+        if stretches and stretches[-1][1] == number - 1:
+            stretches[-1] = (stretches[-1][0], number)
+        else:
+            stretches.append((number, number))
+    segments = [members[number] for number in sorted(members)]
+    return SegmentRange(
+        head=head,
+        digits=digits,
+        tail=tail,
+        numbers=tuple(stretches),
+        contents=b"".join(
+            SEGMENT_CONTENT.pack(segment.size_bytes, bytes.fromhex(segment.sha256)) for segment in segments
+        ),
+        records=sum(segment.records for segment in segments),
+        checksum=add_checksums(*(segment.checksum for segment in segments)),
+        spans=sum(segment.spans for segment in segments),
+    )

@@ -37,30 +37,18 @@
 
 After `Look` the driver answers with `Started` again, so that records which a peer wrote meanwhile are taken up; so it
 does after `SetAside` and `Abort`. Whether T takes more, `weigh` says. Anything else is a mistake in the driver.
+
+What the recovery machine asks the driver to do (`protocol.py`).
+
+When a transaction takes one more step, and when it is sealed. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
-from tracelake.journal.actions import (
-    Abort,
-    Action,
-    Append,
-    Feed,
-    GiveUp,
-    Look,
-    OpenInputs,
-    Publish,
-    PublishNothing,
-    Restage,
-    SealIt,
-    SetAside,
-    Stop,
-    Weigh,
-)
 from tracelake.journal.model import (
     RecordedInput,
     RecordedRange,
@@ -69,9 +57,122 @@ from tracelake.journal.model import (
     SegmentOfRun,
     Step,
     add_checksums,
+    inputs_of,
 )
-from tracelake.journal.runs import inputs_of
-from tracelake.limits import TRANSACTION_TRIES_MAX
+from tracelake.limits import TRANSACTION_STEPS_MAX, TRANSACTION_TRIES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Read the ranges that the step names, and answer Fed."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class Restage:
+    """Read the rows of T from table `spans`, in the place of the ranges that the step names, and answer Fed."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInputs:
+    """Read new input for T and answer Read, or NoInput."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Record what was read as the next step of T and answer Appended; or Sealed, if a peer was faster."""
+
+    transaction: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Say by `weigh` what is to become of T, and answer Decided."""
+
+    transaction: int
+    steps: int
+    exhausted: bool = False
+    """Whether nothing more waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Record that T is set aside, as its client wants it, and answer Started."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSeal:
+    """Record Seal(T) behind its steps and answer Sealed; or Appended, if a peer was faster with one more."""
+
+    transaction: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Append to each table, finalize the index, commit; answer Published."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineInputs:
+    """Record that T is set aside, unless a peer has, and answer Started."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Raise what the tasks failed with: T can only be finished, and not here."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishEmpty:
+    """Seal T where nobody has, let tables and index advance by nothing, commit; answer Published."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Look what stands at T and answer Started."""
+
+    transaction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing more to do; with a reason after a failure."""
+
+    reason: str | None = None
+
+
+Action: TypeAlias = (
+    Feed
+    | Restage
+    | OpenInputs
+    | Append
+    | Decide
+    | Abort
+    | WriteSeal
+    | Publish
+    | QuarantineInputs
+    | Abandon
+    | PublishEmpty
+    | ReadState
+    | Stop
+)
 
 
 # States
@@ -127,7 +228,7 @@ State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Skipping | Faile
 
 # Events
 @dataclass(frozen=True, slots=True)
-class Started:
+class StateRead:
     """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing.
 
     `aside` says that T is set aside, and that no table has rows of it; `held` that table `spans` has them; `fed` how
@@ -145,7 +246,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class Replayed:
     """The recorded ranges of a step were read again, with this result."""
 
     sources: Mapping[str, Sequence[RecordedRange]]
@@ -191,7 +292,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Undone:
+class AttemptFailed:
     """A task failed on the input of T, which has so many inputs, for the so manieth time in this run.
 
     `suspected` says that the inputs come from a transaction that was set aside, `held` that table `spans` has rows
@@ -206,46 +307,46 @@ class Undone:
 
 
 @dataclass(frozen=True, slots=True)
-class Overtaken:
+class LostRace:
     """A peer has appended to the first table: nothing where we have rows, or rows where we have nothing."""
 
 
 Event: TypeAlias = (
-    Started | Fed | Read | NoInput | Appended | Decided | Sealed | Published | Undone | Overtaken
+    StateRead | Replayed | Read | NoInput | Appended | Decided | Sealed | Published | AttemptFailed | LostRace
 )
 
 
 def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911, PLR0912  one line for each row
     """Return the next state and the one action to carry out; `state` is None at the very start."""
     match state, event:
-        case (None | Live(), Started()):
+        case (None | Live(), StateRead()):
             return _start(event)
         case Live(t, steps), Read():
             return Live(t, steps), Append(t, steps)
         case Live(t, 0), NoInput():
             return Live(t), Stop()
         case Live(t, steps), NoInput():
-            return AtBoundary(t, steps), Weigh(t, steps, exhausted=True)
+            return AtBoundary(t, steps), Decide(t, steps, exhausted=True)
         case Live(t, steps), Appended(ours=True):
-            return AtBoundary(t, steps + 1), Weigh(t, steps + 1)
+            return AtBoundary(t, steps + 1), Decide(t, steps + 1)
         case ((Live(t) | AtBoundary(t)), Appended(step)):
             if step.transform != event.transform:
                 return _of_another_release(step, event.transform, held=False)
             return Replaying(t, (step,), sealed=False), Feed(step)
-        case Replaying(t, left, sealed), Fed(sources):
+        case Replaying(t, left, sealed), Replayed(sources):
             return _fed(t, left, sources, sealed=sealed)
         case AtBoundary(t, steps), Decided(verdict):
             return _weighed(t, steps, verdict)
         case ((Live(t) | AtBoundary(t)), Sealed()):
             return Finalizing(t), Publish(t)
         case ((Live(t) | Replaying(t) | AtBoundary(t) | Finalizing(t) | Skipping(t)), Published()):
-            return Live(t + 1), Look(t + 1)
-        case ((Replaying(t) | Finalizing(t)), Undone(tries)):
+            return Live(t + 1), ReadState(t + 1)
+        case ((Replaying(t) | Finalizing(t)), AttemptFailed(tries)):
             if tries < tries_max(event):
-                return Live(t), Look(t)
-            return Live(t), GiveUp(t) if event.held else SetAside(t)
-        case ((Finalizing(t) | Skipping(t)), Overtaken()):
-            return Live(t), Look(t)
+                return Live(t), ReadState(t)
+            return Live(t), Abandon(t) if event.held else QuarantineInputs(t)
+        case ((Finalizing(t) | Skipping(t)), LostRace()):
+            return Live(t), ReadState(t)
     raise AssertionError(f"the pipeline answered {event!r} in state {state!r}; this is a bug in Tracelake")
 
 
@@ -263,7 +364,7 @@ def _fed(
         return Replaying(t, more, sealed), Feed(more[0])
     if sealed:
         return Finalizing(t), Publish(t)
-    return AtBoundary(t, step.number + 1), Weigh(t, step.number + 1)
+    return AtBoundary(t, step.number + 1), Decide(t, step.number + 1)
 
 
 def _weighed(t: int, steps: int, verdict: Verdict) -> tuple[State, Action]:
@@ -271,22 +372,22 @@ def _weighed(t: int, steps: int, verdict: Verdict) -> tuple[State, Action]:
         case "more":
             return Live(t, steps), OpenInputs(t)
         case "seal":
-            return AtBoundary(t, steps), SealIt(t, steps)
+            return AtBoundary(t, steps), WriteSeal(t, steps)
         case "wait":
             return Live(t, steps), Stop()
         case "discard":
             return Live(t, steps), Abort(t)
 
 
-def tries_max(event: Undone) -> int:
+def tries_max(event: AttemptFailed) -> int:
     """Return how often a transaction is tried; once where it only remains to find out which input is at fault."""
     return 1 if event.unread or (event.suspected and event.inputs > 1) else TRANSACTION_TRIES_MAX
 
 
-def _start(event: Started) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
+def _start(event: StateRead) -> tuple[State, Action]:  # noqa: PLR0911  one line for each row
     t, steps = event.transaction, event.steps
     if event.aside:
-        return Skipping(t), PublishNothing(t)
+        return Skipping(t), PublishEmpty(t)
     if not steps:
         return Live(t), OpenInputs(t)
     if event.sealed and event.only_commit_missing:
@@ -295,12 +396,12 @@ def _start(event: Started) -> tuple[State, Action]:  # noqa: PLR0911  one line f
         if step.transform != event.transform:
             return _of_another_release(step, event.transform, held=event.held)
     if event.sealed and event.held:
-        whole = together(steps)
+        whole = merge_steps(steps)
         return Replaying(t, (whole,), sealed=True), Restage(whole)
     left = steps[event.fed :]
     if left:
         return Replaying(t, left, event.sealed), Feed(left[0])
-    return (Finalizing(t), Publish(t)) if event.sealed else (AtBoundary(t, len(steps)), Weigh(t, len(steps)))
+    return (Finalizing(t), Publish(t)) if event.sealed else (AtBoundary(t, len(steps)), Decide(t, len(steps)))
 
 
 def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[State, Action]:
@@ -313,7 +414,7 @@ def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[Stat
     )
 
 
-def together(steps: Sequence[Step]) -> Step:
+def merge_steps(steps: Sequence[Step]) -> Step:
     """Return all steps of a transaction as one: the inputs of each source, in the order in which they were taken."""
     first, *others = steps
     if not others:
@@ -398,3 +499,54 @@ def floor_above(upper: int, kept: int) -> int:
 def beginnings_below(stop: str, begin: str) -> list[str]:
     """Return beginnings of all numbers that begin so and are below `stop`, which does too, and of no other."""
     return [f"{stop[:at]}{digit}" for at in range(len(begin), len(stop)) for digit in range(int(stop[at]))]
+
+
+ClientRequest: TypeAlias = Literal["open", "commit", "abort"]
+"""What the client of an explicit transaction wants: that it goes on, or ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPolicy:
+    """How long transactions take steps that belong to no client. Peers may have modes of their own."""
+
+    max_rows: int = 1
+    """Sealed with so many spans, or more."""
+    max_delay_s: float = 0.0
+    """Sealed when its first step was fed so long ago, by the clock of who looks."""
+
+
+EACH_STEP: Final = CommitPolicy()
+"""Each step is a transaction of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransactionStats:
+    """What a mode is asked of: a transaction with a step at least, and without a seal."""
+
+    steps: int
+    rows: int
+    age_s: float
+    wish: ClientRequest | None = None
+    """That of its client, as it was before anybody looked for more input; None where it has no client."""
+
+
+def decide(mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, goes_on: bool) -> Verdict:
+    """Say whether a transaction takes more, is sealed, waits for more, or is discarded.
+
+    `goes_on`: this run is followed by another, so that it may stay open where nothing more waits.
+
+    One of a client is sealed where the client wants it, once all is taken that waited then, and never else: whoever
+    speaks for a client that is gone has said so first (`clients.py`).
+    """
+    is_full = opened.steps >= TRANSACTION_STEPS_MAX
+    if opened.wish == "abort":
+        return "discard"
+    if opened.wish is not None:
+        if not exhausted and not is_full:
+            return "more"
+        return "seal" if opened.wish == "commit" else "wait"
+    if is_full or opened.rows >= mode.max_rows or opened.age_s >= mode.max_delay_s:
+        return "seal"
+    if not exhausted:
+        return "more"
+    return "wait" if goes_on else "seal"

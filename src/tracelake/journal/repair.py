@@ -16,7 +16,7 @@ from typing import Literal
 
 from tracelake._errors import ContentionError, DamageError, FormatError, TrimmedError, UsageError
 from tracelake.journal.model import Seal, Step
-from tracelake.journal.protocol import together, totals
+from tracelake.journal.protocol import merge_steps, totals
 from tracelake.journal.store import Journal
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 
@@ -58,7 +58,7 @@ def seal_of(t: int, steps: tuple[Step, ...], sealed_at: str, spans: int) -> Seal
     """Return the seal behind these steps; None if the commit counts other spans, so that a step is damaged."""
     if not steps:
         return None
-    sources = together(steps).sources
+    sources = merge_steps(steps).sources
     if sum(taken.spans for ranges in sources.values() for taken in ranges) != spans:
         return None
     records, checksum = totals(sources)

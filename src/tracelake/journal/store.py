@@ -7,27 +7,51 @@ aside stands in a partition of its own.
 Records below the *floor* are erased, once all is done of their transactions (`trimming.py`). Who is late may find
 nothing there then, or record something anew. So what is read or recorded counts only if the floor, read afterwards,
 is not above it.
+
+Trimming: of transactions of which all is done only the newest keep their records, for audit.
+
+First the floor is raised, by one conditional write, and then what is below is erased. Who read a record, or created
+one, reads the floor afterwards: is it not above, then nothing of that transaction had been erased by then.
+
+Which inputs a pipeline has taken already, by content: the same bytes are not decoded a second time.
+
+A record is written after the commit of its transaction. Losing one costs a second look at the input, whose
+spans are then found to be repeats; so this is no part of the protocol's correctness.
+
+Records outlive the journal of their transactions: a file may be named again after years. So they are small, one for
+each content that was ever taken, and say only what a report says of a file that is known.
+
+What a transaction came to: when it was committed here, how long each output took, and where it stands in each.
+
+For people, no part of the rule: losing one costs nothing but the answer of `explain`. The receipt of a publication is
+written after the commit by who published last, those of outputs before it by who found their marker. These records go
+with those of their transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tracelake._errors import ContentionError, DamageError, FormatError, TrimmedError
+import msgspec
+
+from tracelake._errors import ContentionError, DamageError, FormatError, StorageError, TrimmedError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import (
     FORMAT_VERSION,
-    Aside,
     Floor,
     JournalRecord,
+    QuarantineRecord,
+    ReadRange,
     Seal,
     Step,
+    WholeFile,
     from_bytes,
     to_bytes,
 )
-from tracelake.journal.protocol import beginnings_below, sealed_totals_agree, together
+from tracelake.journal.protocol import beginnings_below, floor_above, merge_steps, sealed_totals_agree
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Conflict, Done, Entry, Expected, KeyValueStore, settle
 
@@ -46,7 +70,7 @@ class TransactionRecord:
     @property
     def step(self) -> Step | None:
         """All its steps as one, None where there is none yet."""
-        return together(self.steps) if self.steps else None
+        return merge_steps(self.steps) if self.steps else None
 
 
 class Journal:
@@ -85,7 +109,7 @@ class Journal:
         stands, _ = self._create(seal.transaction, number, seal)
         return stands
 
-    def aside(self, transaction: int) -> Aside | None:
+    def aside(self, transaction: int) -> QuarantineRecord | None:
         """Return the record that a transaction is set aside, None where there is none.
 
         Raises TrimmedError where it is erased, or may have been.
@@ -94,7 +118,7 @@ class Journal:
         self._require_kept(transaction)
         return self._to_aside(entry) if entry else None
 
-    def set_aside(self, aside: Aside) -> Aside:
+    def set_aside(self, aside: QuarantineRecord) -> QuarantineRecord:
         """Record that a transaction is set aside unless a peer has; return the record that stands."""
         entry = self._create_entry(self._asides, _key(aside.transaction), encode(aside))
         return aside if entry is None else self._to_aside(entry)
@@ -182,8 +206,8 @@ class Journal:
         if transaction < self.floor():
             raise TrimmedError(f"transaction {transaction} is below the floor of the journal")
 
-    def _to_aside(self, entry: Entry) -> Aside:
-        return decode(Aside, entry.value, f"record {self._asides}/{entry.key}", FORMAT_VERSION)
+    def _to_aside(self, entry: Entry) -> QuarantineRecord:
+        return decode(QuarantineRecord, entry.value, f"record {self._asides}/{entry.key}", FORMAT_VERSION)
 
     def _records(self, transaction: int) -> list[tuple[int, JournalRecord]]:
         """Return the records of a transaction with the numbers in their keys; most have two."""
@@ -250,7 +274,7 @@ def _whole(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionR
             raise DamageError(f"{_gap(t, number, seal)} Restore it from a backup.")
     if seal is not None and not steps:
         raise DamageError(f"{_gap(t, 0, None)} Restore it from a backup.")
-    if seal is not None and not sealed_totals_agree(together(steps), seal):
+    if seal is not None and not sealed_totals_agree(merge_steps(steps), seal):
         raise DamageError(f"the seal of transaction {t} does not carry the totals of its steps.")
     return TransactionRecord(tuple(steps), seal)
 
@@ -259,3 +283,157 @@ def _gap(t: int, number: int, seal: Seal | None) -> str:
     if seal is not None:
         return f"the journal has a record of transaction {t} behind its seal."
     return f"the journal has no step {number} of transaction {t}."
+
+
+def trim(journal: Journal, upper: int, kept: int, *, dry_run: bool = False) -> int:
+    """Erase records of transactions before the newest `kept` below `upper`, which are committed; return of how many.
+
+    Each call erases again what is below the floor: what a call that was killed has left, and what somebody who was late
+    has recorded there.
+    """
+    floor = journal.floor()
+    wanted = max(floor, floor_above(upper, kept))
+    if not dry_run:
+        journal.raise_floor(wanted)
+        journal.erase_below(wanted)
+    return wanted - floor
+
+
+class _KnownInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    spans: int
+    format_version: int
+    problems: tuple[tuple[int | None, int | None, str], ...] = ()
+    problems_total: int = 0
+
+
+class IngestedFiles:
+    """The inputs of one pipeline's committed transactions, by size and checksum."""
+
+    def __init__(self, store: KeyValueStore, pipeline: str) -> None:
+        self.store = store
+        self.pipeline = pipeline
+        self._partition = f"inputs/{pipeline}"
+
+    def remember(self, inputs: Iterable[ReadRange]) -> None:
+        """Note inputs of a committed transaction; again is fine."""
+        records = {
+            f"{taken.size_bytes:016x}-{taken.sha256}": encode(
+                _KnownInput(taken.spans, FORMAT_VERSION, taken.problems, taken.problems_total)
+            )
+            for taken in inputs
+        }
+        self.store.set_all(self._partition, records)
+
+    def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
+        """Return what was read of an input of this size and checksum before, without its path, or None.
+
+        `sha256` is asked for only where an input of the same size is known.
+        """
+        prefix = f"{size_bytes:016x}-"
+        if not self.store.scan(self._partition, prefix, prefix + "~", limit=1):
+            return None
+        content = sha256()
+        entry = self.store.get(self._partition, prefix + content)
+        if entry is None:
+            return None
+        known = decode(_KnownInput, entry.value, f"the known input {entry.key}", FORMAT_VERSION)
+        return WholeFile(
+            path="",
+            size_bytes=size_bytes,
+            sha256=content,
+            records=0,
+            checksum="",
+            spans=known.spans,
+            problems=known.problems,
+            problems_total=known.problems_total,
+        )
+
+
+RECEIPT_FORMAT_VERSION: Final = 1
+
+
+class PublishReceipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a transaction was published."""
+
+    transaction: int
+    written_at: str
+    """ISO 8601, UTC: when its parts were written, and the first output was begun."""
+    committed_at: str
+    outputs_s: tuple[float, ...]
+    """How long each output took, in their order; the last is the commit."""
+    by: str
+    """The replica, or process."""
+    commit: str = ""
+    """Its id: from here the history goes on to older ones, without a walk from the newest."""
+    format_version: int = RECEIPT_FORMAT_VERSION
+
+
+class PartitionOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the messages of a transaction stand in a partition of a log; others may have written between them."""
+
+    partition: int
+    start: int
+    """The offset of the first."""
+    stop: int
+    """One more than that of the last."""
+    messages: int
+
+
+class OutputReceipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an output to another system wrote of a transaction."""
+
+    transaction: int
+    messages: int
+    partitions: tuple[PartitionOffsets, ...] = ()
+    """The first of them, where there are many; none where the system did not say which offsets it gave."""
+    format_version: int = RECEIPT_FORMAT_VERSION
+
+
+class OutputReceipts:
+    """The receipts of the outputs of one pipeline."""
+
+    def __init__(self, store: KeyValueStore, pipeline: str = "main") -> None:
+        self._store = store
+        self._partition = f"written/{pipeline}"
+
+    def note(self, output_id: str, receipt: OutputReceipt) -> None:
+        """Keep what an output wrote of a transaction, as well as it goes; again is fine."""
+        with contextlib.suppress(StorageError):
+            self._store.set(self._partition, f"{_key(receipt.transaction)}-{output_id}", encode(receipt))
+
+    def read(self, transaction: int, output_id: str) -> OutputReceipt | None:
+        """Return what an output wrote of a transaction; None where nobody has noted it. Raises DamageError."""
+        entry = self._store.get(self._partition, f"{_key(transaction)}-{output_id}")
+        if entry is None:
+            return None
+        return decode(
+            OutputReceipt, entry.value, f"record {self._partition}/{entry.key}", RECEIPT_FORMAT_VERSION
+        )
+
+
+class PublishReceipts:
+    """The receipts of one pipeline."""
+
+    def __init__(self, store: KeyValueStore, pipeline: str) -> None:
+        self._store = store
+        self._partition = f"receipts/{pipeline}"
+
+    def note(self, receipt: PublishReceipt) -> None:
+        """Keep a receipt, as well as it goes."""
+        with contextlib.suppress(StorageError):
+            self._store.set(self._partition, _key(receipt.transaction), encode(receipt))
+
+    def read(self, transaction: int) -> PublishReceipt | None:
+        """Return the receipt of a transaction; None where there is none. Raises DamageError."""
+        entry = self._store.get(self._partition, _key(transaction))
+        return None if entry is None else self._decode(entry)
+
+    def first_from(self, transaction: int) -> PublishReceipt | None:
+        """Return the receipt of a transaction, or of the first behind it that has one. Raises DamageError."""
+        entries = self._store.scan(self._partition, _key(transaction), limit=1)
+        return self._decode(entries[0]) if entries else None
+
+    def _decode(self, entry: Entry) -> PublishReceipt:
+        return decode(
+            PublishReceipt, entry.value, f"record {self._partition}/{entry.key}", RECEIPT_FORMAT_VERSION
+        )

@@ -11,31 +11,35 @@ from tracelake._errors import LimitError, NotFoundError, UsageError
 from tracelake.archive.retention import (
     ARCHIVE_NOW_TAG,
     RETENTION_TAG,
-    archive_now_of_tag,
-    retention_of_tag,
+    parse_archive_now_tag,
+    parse_retention_tag,
 )
-from tracelake.lake.opened import OpenLake
-from tracelake.tables.built_in import TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.commit_view import CommitView
-from tracelake.tables.whole_trace import no_trace
-from tracelake.tables.workspaces import within
-from tracelake.tracking.annotations import LOCATION_TAG, OF_COLUMNS, Annotations, Experiment
-from tracelake.tracking.experiment_search import ExperimentSearch
-from tracelake.tracking.place import find_tracking
+from tracelake.lake.context import LakeContext
+from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, within
+from tracelake.tables.table import no_trace
+from tracelake.tables.view import CommitView
+from tracelake.tracking.annotations import (
+    LOCATION_TAG,
+    OF_COLUMNS,
+    Annotations,
+    ClientTraceInfo,
+    Experiment,
+    check_tag,
+)
+from tracelake.tracking.location import find_tracking
+from tracelake.tracking.mlflow_search import ExperimentSearch
 from tracelake.tracking.schema import ARCHIVE_REPO, DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
-from tracelake.tracking.started import StartedTraces
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.tag_texts import check_tag
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 
-_OF_EXPERIMENTS = {RETENTION_TAG: retention_of_tag, ARCHIVE_NOW_TAG: archive_now_of_tag}
+_OF_EXPERIMENTS = {RETENTION_TAG: parse_retention_tag, ARCHIVE_NOW_TAG: parse_archive_now_tag}
 """Tags of experiments that the archive reads: they have to be what it understands."""
 
 
 class LakeAnnotations:
     """What is said of traces and experiments. Traces are named by id, `tr-` before it or not, or how it begins."""
 
-    def __init__(self, opened: OpenLake, store: TrackingStore, workspace: str | None = None) -> None:
+    def __init__(self, opened: LakeContext, store: TrackingStore, workspace: str | None = None) -> None:
         """Of one workspace, or of all."""
         self._opened = opened
         self._store = store
@@ -156,7 +160,7 @@ class LakeAnnotations:
     def _trace(self, trace_id: str) -> tuple[str, str]:
         """Return the full id of a trace, in either tier, and its workspace. Raises NotFoundError, also if deleted."""
         full, workspace = self._resolve(trace_id)
-        if StartedTraces(self._store).deleted([full]):
+        if ClientTraceInfo(self._store).deleted([full]):
             raise was_deleted(full)
         return full, workspace
 
@@ -207,7 +211,7 @@ def check_experiment_tag(key: str, value: str) -> bool:
 
 
 def annotations_of(
-    opened: OpenLake, store: TrackingStore | None, workspace: str | None = None
+    opened: LakeContext, store: TrackingStore | None, workspace: str | None = None
 ) -> LakeAnnotations:
     """Return what is said of traces in one workspace, or in all. Raises UsageError without a tracking store."""
     if store is None:
@@ -218,7 +222,7 @@ def annotations_of(
 class WithAnnotations:
     """What a lake has of its annotations."""
 
-    _opened: OpenLake
+    _opened: LakeContext
 
     @cached_property
     def annotations(self) -> LakeAnnotations:

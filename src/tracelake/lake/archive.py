@@ -9,19 +9,19 @@ import pyarrow as pa
 
 from tracelake._errors import LimitError, UsageError
 from tracelake._settings import find_metadata
-from tracelake.archive.archive import LakeArchive
+from tracelake.archive.service import LakeArchive
+from tracelake.lake.context import LakeContext
 from tracelake.lake.location import open_location
-from tracelake.lake.opened import OpenLake
 from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TASK_LAKES_OPEN_MAX, TRACE_ROWS_MAX_BYTES
-from tracelake.tables.built_in import TABLE_SPANS
-from tracelake.tables.commit_view import CommitView
+from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.table import Table
-from tracelake.tracking.place import find_tracking
-from tracelake.versions.branches import MAIN
+from tracelake.tables.view import CommitView
+from tracelake.tracking.location import find_tracking
+from tracelake.versions.branch_store import MAIN
 
 
-def open_archive(opened: OpenLake) -> LakeArchive:
+def open_archive(opened: LakeContext) -> LakeArchive:
     """Return the archive of a lake. Raises UsageError where it has no hot tier."""
     tracking = find_tracking(opened.objects)
     if tracking is None:
@@ -35,13 +35,13 @@ def open_archive(opened: OpenLake) -> LakeArchive:
 @lru_cache(TASK_LAKES_OPEN_MAX)
 def open_tables(lake_url: str) -> LakeTables:
     """Return the tables of a lake in the process of a task, which may have many batches of one pass."""
-    return LakeTables(OpenLake(open_location(lake_url, find_metadata(None))))
+    return LakeTables(LakeContext(open_location(lake_url, find_metadata(None))))
 
 
 class WithArchive:
     """What a lake has of its archive."""
 
-    _opened: OpenLake
+    _opened: LakeContext
 
     @cached_property
     def archive(self) -> LakeArchive:
@@ -52,7 +52,7 @@ class WithArchive:
 class LakeTables:
     """Table `spans` on `main`; see `archive.tables.Tables`."""
 
-    def __init__(self, opened: OpenLake) -> None:
+    def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
 
     def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:

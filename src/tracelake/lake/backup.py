@@ -24,16 +24,16 @@ import msgspec
 
 from tracelake._errors import DamageError, NotFoundError, StorageError, UsageError
 from tracelake.formats import encode
-from tracelake.journal.runs import inputs_of
+from tracelake.journal.model import inputs_of
 from tracelake.journal.store import Journal
 from tracelake.lake import location
-from tracelake.lake.opened import OpenLake
+from tracelake.lake.context import LakeContext
 from tracelake.lake.verify import Verifier
 from tracelake.limits import BACKUP_TRIES_MAX
-from tracelake.pipeline.outputs.commit import upper_of
+from tracelake.pipeline.outputs.builtin import upper_of
 from tracelake.results import BackupReport
 from tracelake.shards.leases import Leases
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import (
     KeyValueStore,
     ObjectInfo,
@@ -43,16 +43,16 @@ from tracelake.storage import (
     open_objects,
 )
 from tracelake.storage.database_check import CopiedStore, Row
-from tracelake.storage.passwords import without_password
-from tracelake.tables.built_in import BUILT_IN
+from tracelake.storage.urls import without_password
+from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.spec import table_names
-from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tracking import place as tracking_place
+from tracelake.tasks.runners import OnProgress, Progress, silent
+from tracelake.tracking import location as tracking_place
 from tracelake.tracking.copying import copy_tracking, paused_snapshot
 from tracelake.tracking.database import TrackingDatabase
-from tracelake.tracking.migrating import migrate
-from tracelake.versions.objects import COMMITS
-from tracelake.versions.store import Repository
+from tracelake.tracking.migrate import migrate
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import COMMITS
 
 _DATABASES: Final = tuple(
     name + end
@@ -62,7 +62,7 @@ _DATABASES: Final = tuple(
 _NOT_COPIED: Final = (*_DATABASES, location.CONFIG, tracking_place.PLACE)
 
 
-def back_up(opened: OpenLake, target: str, progress: OnProgress | None = None) -> BackupReport:
+def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None) -> BackupReport:
     """Copy a lake at work into an empty directory, and verify the copy.
 
     Raises:
@@ -177,7 +177,7 @@ class _ObjectCopy:
                 self._progress(Progress("copying", len(self.copied), 0, "objects"))
 
 
-def _check_target(opened: OpenLake, place: Path) -> None:
+def _check_target(opened: LakeContext, place: Path) -> None:
     if opened.config.metadata == location.OBJECTS or opened.in_memory:
         raise UsageError(
             "the records of this lake are objects, of which there is no snapshot: stop its writers and copy all "
@@ -189,7 +189,7 @@ def _check_target(opened: OpenLake, place: Path) -> None:
         raise UsageError(f"{place} lies in the lake itself; choose another directory for the backup.")
 
 
-def _copy_databases(opened: OpenLake, place: Path, objects: ObjectStore) -> tuple[int, int]:
+def _copy_databases(opened: LakeContext, place: Path, objects: ObjectStore) -> tuple[int, int]:
     """Copy both databases as of one moment; return how many records and rows of the tracking store."""
     for name in _DATABASES:
         (place / name).unlink(missing_ok=True)
@@ -252,7 +252,7 @@ def _copy_tracking(read: object, lake_id: str, url: str) -> int:
 
 
 def _complete(
-    opened: OpenLake, place: Path, objects: ObjectStore, copy: _ObjectCopy, before: Collection[str]
+    opened: LakeContext, place: Path, objects: ObjectStore, copy: _ObjectCopy, before: Collection[str]
 ) -> str | None:
     """Drop commits later than the snapshot; return an input of its open transaction that is not in the backup, if any.
 
@@ -282,6 +282,6 @@ def _verified(
 ) -> BackupReport:
     if (place := tracking_place.read_place(open_objects(url))) is not None:
         tracking_place.open_store(url, place, tracking or tracking_place.SQLITE)
-    with closing(OpenLake(location.open_location(url, metadata))) as lake:
+    with closing(LakeContext(location.open_location(url, metadata))) as lake:
         report = Verifier(lake.key_value, lake.singly(), lake.config.buckets, lake.view).run(silent)
         return BackupReport(location.shown(url), len(copy.copied), copy.size_bytes, records, rows, report)

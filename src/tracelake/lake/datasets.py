@@ -8,16 +8,16 @@ from itertools import chain
 from tracelake._errors import DamageError, DatasetNotFoundError
 from tracelake.datasets.dataset import Dataset, check, create
 from tracelake.datasets.model import DATASETS, DatasetSpec, check_name, dataset_of, examples_of, spec_path
-from tracelake.lake.opened import OpenLake
+from tracelake.lake.context import LakeContext
 from tracelake.results import DatasetInfo
-from tracelake.versions.branches import MAIN
-from tracelake.versions.ranges import below
+from tracelake.versions.branch_store import MAIN
+from tracelake.versions.tree import below
 
 
 class Datasets:
     """The datasets of a lake for evaluation: `lake.datasets`."""
 
-    def __init__(self, opened: OpenLake) -> None:
+    def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
 
     def get(self, name: str, at: str = MAIN) -> Dataset:

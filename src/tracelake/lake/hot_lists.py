@@ -19,17 +19,15 @@ import pyarrow.compute as pc
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, LimitError
 from tracelake.batching import batches
-from tracelake.lake.claimed import standing
-from tracelake.lake.hot_rows import add_part, cannot_be_read
-from tracelake.lake.opened import OpenLake
+from tracelake.lake.context import LakeContext
+from tracelake.lake.hot_rows import add_part, cannot_be_read, latest_versions
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.tables.built_in import TABLE_TRACES
-from tracelake.tables.commit_view import CommitView
+from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_TRACES, aggregate_sql
 from tracelake.tables.scan import connection
-from tracelake.tables.traces import SPAN_COLUMNS, aggregate_sql
+from tracelake.tables.view import CommitView
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted, listed
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 
 _PART: Final = pa.field("_part", pa.int64())
 
@@ -47,7 +45,7 @@ class HotList:
 class HotLists:
     """The uncommitted traces of one tracking store, as lists show them. Threads may share it."""
 
-    def __init__(self, opened: OpenLake, uncommitted: Uncommitted) -> None:
+    def __init__(self, opened: LakeContext, uncommitted: Uncommitted) -> None:
         self._opened = opened
         self._uncommitted = uncommitted
         self._making = Lock()
@@ -55,7 +53,7 @@ class HotLists:
         self._made = 0
         """The number of the list that was made last."""
         self._list = HotList()
-        self._waiting = WaitingRows(uncommitted)
+        self._waiting = UncommittedTraces(uncommitted)
 
     def newest(self) -> HotList:
         """Return a list that was begun after this call.
@@ -92,7 +90,7 @@ class HotLists:
             # Most often all are.
             of_shown = pc.is_in(waiting["trace_id"], pa.array(shown, pa.string()))
             hot = waiting if len(shown) == len(ids) else waiting.filter(of_shown)
-            return standing([hot, here])
+            return latest_versions([hot, here])
 
         unread = len(self._waiting.unread)
         not_listed = cannot_be_read(unread) if unread else None
@@ -107,7 +105,7 @@ class HotLists:
         return HotList(tables, not_listed)
 
 
-class WaitingRows:
+class UncommittedTraces:
     """The rows of what waits in an outbox, as far as lists take it. One thread at a time may ask for them."""
 
     def __init__(self, uncommitted: Uncommitted) -> None:

@@ -2,23 +2,28 @@
 
 Each row has its resource and scope beside it: a request of 1.5 MB with a large resource of a thousand small spans is a
 gigabyte of rows. So what a part becomes is known before it is made.
+
+Which of several claims about each span stands, of whichever tier they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tracelake import limits
 from tracelake._errors import DamageError, InputError
-from tracelake.otlp.by_trace import add_rows, rows_of
-from tracelake.otlp.columns import SpanColumns
-from tracelake.otlp.resources import of_workspace
+from tracelake.otlp.columns import SpanColumns, of_workspace
+from tracelake.otlp.parse import rows_bytes
+from tracelake.otlp.partition import add_rows, rows_of
 from tracelake.otlp.schema import SPANS
-from tracelake.otlp.size import rows_bytes
-from tracelake.tables.whole_trace import too_large
+from tracelake.tables import upsert_rule
+from tracelake.tables.scan import connection
+from tracelake.tables.table import too_large
 from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import StoredPart
 
@@ -117,3 +122,34 @@ def are_large(traces: int) -> str:
         f"spans of {traces:,} traces have large resources, and are searched once the pipeline has taken them: search "
         "again, or start it (`tracelake pipeline run`)"
     )
+
+
+def latest_versions(claimed: Collection[pa.Table]) -> pa.Table:
+    """Return of all claims about each span the one that stands, with the columns of SPANS."""
+    rows = pa.concat_tables([table.select(SPANS.names).cast(SPANS) for table in claimed])
+    places = latest_version_rows(rows)
+    return rows if len(places) == len(rows) else rows.take(places)
+
+
+def latest_version_rows(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """Return where the claims are that stand, of rows with the columns of SPANS; of equal ones the first."""
+    keys = upsert_rule.ids_of(rows)
+    # Arrow sees it in a tenth of the time: of most traces there is one claim about each span.
+    if len(keys.group_by(keys.column_names, use_threads=False).aggregate([])) == len(rows):
+        return np.arange(len(rows))
+    # Both tiers have a trace until it is archived, and as a rule they say the same.
+    if (places := upsert_rule.drop_duplicates(rows.select(SPANS.names))) is not None:
+        return places
+    keys = keys.append_column("ord", pa.array(range(len(rows)), pa.int64()))
+    with connection() as db:
+        db.register("keys", keys)
+        claimed_again = (
+            f"select ord from keys qualify count(*) over (partition by {upsert_rule.IDS}) > 1 order by ord"
+        )
+        several = db.sql(claimed_again).to_arrow_table()["ord"]
+        db.register("claimed", rows.take(several).append_column("ord", several))
+        losers = db.sql(
+            f"select ord from (select {upsert_rule.KEY_COLUMNS}, ord, {upsert_rule.COLUMNS} from claimed) "
+            f"qualify row_number() over (partition by {upsert_rule.KEY} order by {upsert_rule.ORDER}, ord) > 1"
+        ).to_arrow_table()
+    return np.delete(np.arange(len(rows)), losers["ord"].to_numpy())

@@ -21,23 +21,21 @@ import pyarrow.compute as pc
 
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError
-from tracelake.lake.claimed import standing_places
-from tracelake.lake.hot_parts import Covering, HotPart, HotParts
-from tracelake.lake.hot_rows import are_large, cannot_be_read
-from tracelake.lake.opened import NO_COMMIT, OpenLake
+from tracelake.lake.context import NO_COMMIT, LakeContext
+from tracelake.lake.hot_index import Coverage, HotIndex, HotPart
+from tracelake.lake.hot_rows import are_large, cannot_be_read, latest_version_rows
 from tracelake.otlp.schema import SPANS
-from tracelake.search.analyzers import Analyzer, named
+from tracelake.search.analyzers import Analyzer, analyzer_named
+from tracelake.search.prefilter import Prefilter
 from tracelake.search.results import SearchResults
-from tracelake.search.sieve import Sieve
 from tracelake.shards.rows import ROW_ID
-from tracelake.tables.commit_view import CommitView
-from tracelake.tables.newer import NewerRows
-from tracelake.tables.result_pages import PageToken
+from tracelake.tables.page_tokens import PageToken
+from tracelake.tables.view import CommitView, UncommittedRows
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, runs_of
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
 
-Search = Callable[[CommitView, NewerRows | None], SearchResults]
+Search = Callable[[CommitView, UncommittedRows | None], SearchResults]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class BothTiersSearch:
     name: str
     """What tells it from others."""
     search: Search
-    sieve_of: Callable[[Analyzer], Sieve | None]
+    sieve_of: Callable[[Analyzer], Prefilter | None]
     """Returns what tells the spans that it may find; None where any may be."""
     traces_of: Callable[[CommitView, Collection[str]], Collection[str]]
     """Returns the traces, of some, of which it finds spans in a commit."""
@@ -58,7 +56,7 @@ _SIFTED: Final = "s_"
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken:
+class _OutboxSnapshot:
     """What a search has of the tracking store: parts of one analyzer, and what it does not have."""
 
     parts: tuple[HotPart, ...] = ()
@@ -71,22 +69,22 @@ class _Taken:
     """Rows that wait and are not searched: no page has them."""
     held: frozenset[str] = frozenset()
     """Traces of which spans wait that the search would not find by themselves."""
-    with_all_of: Callable[[Collection[str]], _Taken] | None = None
+    with_all_of: Callable[[Collection[str]], _OutboxSnapshot] | None = None
     """Returns the same with all that waits of some of these."""
 
 
 class HotSearch:
     """The uncommitted spans of a lake, as searches find them. Threads may share it."""
 
-    def __init__(self, opened: OpenLake, store: Callable[[], TrackingStore | None]) -> None:
+    def __init__(self, opened: LakeContext, store: Callable[[], TrackingStore | None]) -> None:
         self._opened = opened
         self._store = store
         self._lock = Lock()
         self._page_lock = Lock()
         """Of pages that are put together again, one at a time: nobody who searches waits for them."""
-        self._parts = HotParts(opened)
+        self._parts = HotIndex(opened)
         self._searched_s = -math.inf
-        self._kept: dict[tuple[str | None, tuple[HotPart, ...]], NewerRows] = {}
+        self._kept: dict[tuple[str | None, tuple[HotPart, ...]], UncommittedRows] = {}
 
     def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
         """Search the head of `main` and what is newer, or for a page the commit and the rows of the first page."""
@@ -141,28 +139,30 @@ class HotSearch:
         return self._opened.read(at, searched)
 
     def _analyzer(self, view: CommitView) -> Analyzer:
-        return view.analyzer(named(self._opened.config.text))
+        return view.analyzer(analyzer_named(self._opened.config.text))
 
-    def _take(self, token: PageToken | None, analyzer: Analyzer, sieve: Sieve | None) -> _Taken:
+    def _take(self, token: PageToken | None, analyzer: Analyzer, sieve: Prefilter | None) -> _OutboxSnapshot:
         if token is not None and not token.newer:
-            return _Taken()
+            return _OutboxSnapshot()
         try:
             store = self._store()
             if store is None:
-                return _Taken()
+                return _OutboxSnapshot()
             if token is None:
                 return self._newest(Uncommitted(store), analyzer, sieve)
             return self._of_page(Uncommitted(store), token, analyzer, sieve)
         except (StorageError, OSError) as error:
-            return _Taken((), f"what no commit holds yet, because it cannot be read: {error}")
+            return _OutboxSnapshot((), f"what no commit holds yet, because it cannot be read: {error}")
 
-    def _newest(self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Sieve | None) -> _Taken:
+    def _newest(
+        self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Prefilter | None
+    ) -> _OutboxSnapshot:
         """Return what waits in the outbox, as far as bytes and time go."""
         covering = self._parts.newest(uncommitted, analyzer)
         if sieve is None or not covering.left:
             return _as_they_wait(uncommitted, covering)
 
-        def with_all_of(traces: Collection[str]) -> _Taken:
+        def with_all_of(traces: Collection[str]) -> _OutboxSnapshot:
             most_bytes = limits.UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
             sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces, most_bytes)
             return replace(_as_they_wait(uncommitted, sifted), held=sifted.held)
@@ -170,8 +170,8 @@ class HotSearch:
         return replace(with_all_of(()), with_all_of=with_all_of)
 
     def _of_page(
-        self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer, sieve: Sieve | None
-    ) -> _Taken:
+        self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer, sieve: Prefilter | None
+    ) -> _OutboxSnapshot:
         """Return what the first page of a search had, put together again where nobody has kept it."""
         run_names, _, _ = token.newer.rpartition("_")
         is_sifted = run_names.startswith(_SIFTED)
@@ -180,16 +180,16 @@ class HotSearch:
         if runs is None or token.newer != self._signed(token.commit, run_names, token.search):
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
         if (kept := self._kept_of(token)) is not None:
-            return _taken(Covering(kept))
+            return _taken(Coverage(kept))
         with self._page_lock:
             if (kept := self._kept_of(token)) is not None:  # by who was here before
-                return _taken(Covering(kept))
+                return _taken(Coverage(kept))
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             if not is_sifted or sieve is None:
                 return _taken(self._parts.of(uncommitted, wanted, analyzer))
             covering = self._parts.texts_of(uncommitted, wanted)
 
-            def with_all_of(traces: Collection[str]) -> _Taken:
+            def with_all_of(traces: Collection[str]) -> _OutboxSnapshot:
                 # The page is of the same query, and so is the sieve.
                 sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces)
                 return replace(_taken(sifted), held=sifted.held)
@@ -216,7 +216,7 @@ class HotSearch:
                     return parts
         return None
 
-    def _beside(self, view: CommitView, taken: _Taken, name: str, page: str) -> NewerRows:
+    def _beside(self, view: CommitView, taken: _OutboxSnapshot, name: str, page: str) -> UncommittedRows:
         """Return what stands beside a commit, for a page by its name: claims that lose against others are hidden.
 
         So are those that have left the store: the commit has taken account of them, and is not asked; and those of
@@ -235,14 +235,14 @@ class HotSearch:
         indexed = view.indexed_claims(claims)
         # Those of the commit come first: of equal claims the first stands.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
-        hidden = np.delete(every[ROW_ID.name].to_numpy(), standing_places(every.select(SPANS.names)))
+        hidden = np.delete(every[ROW_ID.name].to_numpy(), latest_version_rows(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
         run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, taken.apart))
         if any(part.is_sifted for part in parts):
             run_names = f"{_SIFTED}{run_names}"
         # Pages go on with the rows of the first, also where some of them have left.
         told = page or self._signed(view.commit_id, run_names, name)
-        newer = NewerRows(indexes, np.concatenate([hidden, left]), told)
+        newer = UncommittedRows(indexes, np.concatenate([hidden, left]), told)
         with self._lock:
             self._kept[key] = newer
             while len(self._kept) > limits.UNCOMMITTED_SEARCHES_KEPT:
@@ -250,7 +250,7 @@ class HotSearch:
         return newer
 
 
-def _as_they_wait(uncommitted: Uncommitted, covering: Covering) -> _Taken:
+def _as_they_wait(uncommitted: Uncommitted, covering: Coverage) -> _OutboxSnapshot:
     """Return parts of what waits, as far as a page can name them."""
     # Looked at anew: while some were indexed, others have left.
     waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
@@ -279,7 +279,7 @@ def _left(parts: Iterable[HotPart], waiting: Iterable[int]) -> frozenset[str]:
     return frozenset(left.difference(trace_id for trace_id, sequence in came_by if sequence in waits))
 
 
-def _taken(covering: Covering, *, left: frozenset[str] = frozenset()) -> _Taken:
+def _taken(covering: Coverage, *, left: frozenset[str] = frozenset()) -> _OutboxSnapshot:
     """Return parts that have spans, and say what else there is."""
     parts, lacking, more = covering.parts, covering.lacking, covering.more
     said = []
@@ -299,4 +299,4 @@ def _taken(covering: Covering, *, left: frozenset[str] = frozenset()) -> _Taken:
     if large := frozenset[str]().union(*(part.large for part in parts)):
         said.append(are_large(len(large)))
     with_spans = tuple(part for part in parts if part.index is not None)
-    return _Taken(with_spans, "; ".join(said) or None, left, large)
+    return _OutboxSnapshot(with_spans, "; ".join(said) or None, left, large)

@@ -1,60 +1,151 @@
-"""The lake as users have it: each method says what it does, and leads to the part that does it."""
+"""The lake as users have it: each method says what it does, and leads to the part that does it.
+
+What brings spans into a lake: files that are named, and the pipeline of what is received and watched.
+
+Making a lake, and opening one.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import pyarrow as pa
 
+from tracelake._errors import UsageError
+from tracelake._settings import find_lake, find_metadata, find_text, find_vectors
 from tracelake.access.audit import Audit
 from tracelake.access.keys import Keys
 from tracelake.access.sessions import Sessions
 from tracelake.lake.annotations import WithAnnotations
 from tracelake.lake.archive import WithArchive
 from tracelake.lake.backup import back_up
+from tracelake.lake.context import LakeContext
 from tracelake.lake.datasets import Datasets
-from tracelake.lake.hot import HotTier
-from tracelake.lake.inputs import WithInputs
-from tracelake.lake.journal import LakeJournal
-from tracelake.lake.location import LakeConfig, Location, shown
+from tracelake.lake.explicit_transactions import Transactions
+from tracelake.lake.hot_tier import HotTier
+from tracelake.lake.location import LakeConfig, Location, create_lake, open_location, shown
 from tracelake.lake.maintenance import Maintenance
-from tracelake.lake.opened import OpenLake
-from tracelake.lake.quarantine import Quarantine
-from tracelake.lake.reads import WithReads
+from tracelake.lake.pipeline import Quarantine, inbox_pipeline, ingest, replicas
+from tracelake.lake.reads import WithReads, WorkspaceLake
 from tracelake.lake.sources import WithSources
-from tracelake.lake.transactions import Transactions
+from tracelake.lake.transaction_history import LakeJournal
 from tracelake.lake.verify import Verifier
-from tracelake.lake.within import WorkspaceLake
+from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
+from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import (
     BackupReport,
     BranchInfo,
     CommitInfo,
     EntryChange,
+    InboxInfo,
     IndexInfo,
+    IngestReport,
+    ReplicaInfo,
     TableInfo,
     Trace,
     VerifyReport,
 )
+from tracelake.search.analyzers import analyzer_named
+from tracelake.search.vectors import IndexSettings, requested_vectors
 from tracelake.storage import ObjectStore
 from tracelake.tables.changes import Changes, Retractions
-from tracelake.tables.indexes import describe_index
 from tracelake.tables.spec import make_spec
 from tracelake.tables.table import Table
-from tracelake.tasks.progress import OnProgress, silent
+from tracelake.tables.view import describe_index
+from tracelake.tasks.runners import OnProgress, TaskRunner, silent
+from tracelake.tracking.ingest_queue import inbox_info
 from tracelake.user_tables.write import WriteId, create_table, write_batches
 from tracelake.versions import branch as describe
 from tracelake.versions.branch import Branch
-from tracelake.versions.branches import MAIN
+from tracelake.versions.branch_store import MAIN
+
+
+class WithInputs:
+    """What a lake has of its inputs."""
+
+    _opened: LakeContext
+    transactions: Transactions
+    quarantine: Quarantine
+
+    def ingest(
+        self,
+        *patterns: str | os.PathLike[str],
+        transaction_bytes: int | None = None,
+        transaction: str | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        runner: TaskRunner | None = None,
+        progress: OnProgress | None = None,
+    ) -> IngestReport:
+        """Read OTLP files, and make them part of the tables, each span once.
+
+        Whatever an earlier run left unfinished is finished first. A file that cannot be read, or parts of
+        it, end up in the report's `bad`; all else goes in.
+
+        Args:
+            patterns: files, or objects such as `s3://bucket/key`, or glob patterns of either.
+            transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
+            transaction: the id of an open explicit transaction: the files go into it, or nowhere. By default the one
+                that this object has begun and not ended, if any.
+            master, conf: Spark master, `local[*]` by default, and settings of Spark. A lake in memory takes none: its
+                tasks run here.
+            runner: run the tasks there instead of on Spark.
+            progress: is told what is going on.
+
+        Raises:
+            UsageError: a pattern matches nothing, or names the lake's own objects; the explicit transaction is over; or
+                another client's is open.
+            StorageError: a bucket cannot be listed.
+            SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
+        """
+        chosen = self._opened.runner(runner, master, conf)
+        tell = progress or silent
+        if transaction is None:
+            transaction = self.transactions.own
+        if transaction is None:
+            self.transactions.finish_ended(runner, master)
+            return ingest(self._opened, patterns, transaction_bytes, chosen, tell)
+        tell = self.transactions.alive(transaction, tell)
+        return ingest(self._opened, patterns, transaction_bytes, chosen, tell, transaction)
+
+    def pipeline(
+        self,
+        *,
+        replica: str | None = None,
+        watch: Sequence[str] | None = None,
+        master: str | None = None,
+        conf: Mapping[str, str] | None = None,
+        runner: TaskRunner | None = None,
+    ) -> InboxPipeline:
+        """Return the pipeline that takes what the server received; call its `run_once` again and again.
+
+        Any number of them may work on one lake at once, in this process or others.
+
+        Args:
+            replica: its name, which no other should have; host and process id by default.
+            watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`), by default the setting.
+            master, conf, runner: as for `ingest`.
+        """
+        chosen = self._opened.lasting_runner(runner, master, conf)
+        return inbox_pipeline(self._opened, chosen, replica, watch)
+
+    def replicas(self) -> list[ReplicaInfo]:
+        """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
+        return replicas(self._opened)
+
+    def inbox(self) -> InboxInfo:
+        """Return what waits in the inbox of servers."""
+        return inbox_info(self._opened.objects, self.quarantine.paths())
 
 
 class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
     """One lake: its parts are about themselves. Threads may share it; `close` it, or use it in a `with` block."""
 
     def __init__(self, location: Location) -> None:
-        self._opened = OpenLake(location)
+        self._opened = LakeContext(location)
         self.datasets = Datasets(self._opened)
         self.maintenance = Maintenance(self._opened)
         self.quarantine = Quarantine(self._opened)
@@ -301,3 +392,65 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
     def delete_tag(self, name: str) -> None:
         """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
         self._opened.repository.delete_tag(name)
+
+
+def init(
+    place: str | os.PathLike[str],
+    *,
+    metadata: str | None = None,
+    buckets: int = BUCKETS_DEFAULT,
+    text: str | None = None,
+    vectors: str | None = None,
+    dimensions: int | None = None,
+    metric: str | None = None,
+) -> Lake:
+    """Make a lake where nothing is yet. Repeat it after a crash; of two at once, one makes the lake.
+
+    Args:
+        place: a directory, empty or absent, or `file:///directory`, `s3://bucket/prefix`,
+            `gs://bucket/prefix`, `az://account/container/prefix`, `memory://name` (gone with the process).
+        metadata: URL of the key-value store for the records of the lake, as `open_key_value` takes it, or
+            `objects` for objects in the lake itself. By default the setting `metadata`, else a SQLite file
+            in a directory, `objects` elsewhere. A password in the URL is used and not kept.
+        buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
+        text: how texts become words in its index: `english`, `whitespace` or `cjk`. By default the setting `text`, else
+            `english`. `lake.maintenance.rebuild_index(text=...)` changes it.
+        vectors: what the vectors for searches by meaning are of: a function, `module:function`, that is declared with
+            `tracelake.embedder`, or an attribute that holds them, `attributes.KEY`; `none` for no vectors. By default
+            the settings `vectors`, `vector_dimensions` and `vector_metric`, else none.
+            `lake.maintenance.rebuild_index(vectors=...)` changes it.
+        dimensions: numbers of each vector of an attribute.
+        metric: how vectors of an attribute are compared: `cosine`, the default, or `dot`.
+
+    Raises:
+        LakeExistsError: there is a lake already.
+        UsageError: the place is not empty, a URL is none that can be used, `buckets` is out of range, or there is no
+            such `text`, function, or attribute.
+        StorageError: a store cannot be reached, or refuses.
+    """
+    if not 1 <= buckets <= BUCKETS_MAX:
+        raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
+    metadata, analyzer = find_metadata(metadata), analyzer_named(find_text(text))
+    asked = find_vectors(vectors, dimensions, metric)
+    index = IndexSettings(text=analyzer.name, vectors=None if asked is None else requested_vectors(*asked))
+    create_lake(os.fspath(place), metadata, buckets, index)
+    return Lake(open_location(os.fspath(place), metadata))
+
+
+def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = None) -> Lake:
+    """Open a lake: `place`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
+
+    Its metadata is where `lake.json` says, unless `metadata` or the setting of that name says where it is now.
+
+    Raises:
+        LakeNotFoundError: there is none.
+        UsageError: `metadata` is not that of this lake.
+        DamageError: its metadata is gone.
+        StorageError: a store cannot be reached, or refuses.
+    """
+    return Lake(find_location(os.fspath(place) if place is not None else None, metadata))
+
+
+def find_location(place: str | None, metadata: str | None) -> Location:
+    """Find a lake as `open` does, for parts of the program that need less than a `Lake`."""
+    return open_location(find_lake(place), find_metadata(metadata))

@@ -41,7 +41,7 @@ from tracelake.storage import (
     open_key_value,
     open_objects,
 )
-from tracelake.storage.passwords import without_password
+from tracelake.storage.urls import without_password
 
 FORMAT_VERSION: Final = 1
 CONFIG: Final = "lake.json"
@@ -103,7 +103,7 @@ class Location:
         return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
 
 
-def make_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
+def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
     """Make a lake in a place that is empty or absent; see `tracelake.init`."""
     url = url_of(place)
     metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)

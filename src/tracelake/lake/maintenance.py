@@ -11,31 +11,28 @@ from typing import Final
 
 from tracelake._errors import DamageError, RefNotFoundError, UsageError
 from tracelake.access.audit import Audit
-from tracelake.journal.store import Journal
-from tracelake.journal.trimming import trim
+from tracelake.indexing.rebuild import AS_BEFORE, Vectors, rebuild
+from tracelake.journal.store import Journal, trim
+from tracelake.lake.context import LakeContext
 from tracelake.lake.location import first_index
-from tracelake.lake.opened import OpenLake
 from tracelake.limits import EPOCH_MIN_S, JOURNAL_TRANSACTIONS_KEPT
 from tracelake.pipeline.publish import Outputs
-from tracelake.pipeline.reindex import AS_BEFORE, Vectors, rebuild
 from tracelake.results import CompactReport, GcReport, IndexReport
-from tracelake.search.collect import CollectedIndexParts as IndexCollected
-from tracelake.search.collect import collect as collect_index
-from tracelake.search.embedder import wanted_vectors
-from tracelake.shards.store import Shard
-from tracelake.storage.files import FileObjectStore
-from tracelake.tables.built_in import BUILT_IN
-from tracelake.tables.commit_view import named_by
-from tracelake.tables.indexes import INDEX
+from tracelake.search.gc import CollectedIndexParts as IndexCollected
+from tracelake.search.gc import collect as collect_index
+from tracelake.search.vectors import requested_vectors
+from tracelake.shards.shard import Shard
+from tracelake.storage.local import FileObjectStore
+from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer, collect
 from tracelake.tables.spec import read_spec
-from tracelake.tasks.progress import OnProgress, silent
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tables.view import INDEX, named_by
+from tracelake.tasks.runners import OnProgress, TaskRunner, silent
 from tracelake.user_tables.write import finish_writes
-from tracelake.versions.collect import CollectedCommits, RepositoryCollector
+from tracelake.versions.gc import CollectedCommits, RepositoryCollector
 from tracelake.versions.model import Reference, TableAt
 from tracelake.versions.protocol import is_collectable, is_older
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
@@ -46,7 +43,7 @@ JOURNAL_LINE: Final = "journal"
 class Maintenance:
     """What keeps a lake small and quick: `lake.maintenance`."""
 
-    def __init__(self, opened: OpenLake) -> None:
+    def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
 
     def compact(
@@ -148,7 +145,7 @@ class Maintenance:
         """
         if vectors is None and (dimensions, metric) != (None, None):
             raise UsageError("dimensions and metric are of vectors in an attribute; say which, with vectors.")
-        wanted: Vectors = AS_BEFORE if vectors is None else wanted_vectors(vectors, dimensions, metric)
+        wanted: Vectors = AS_BEFORE if vectors is None else requested_vectors(vectors, dimensions, metric)
         chosen = self._opened.runner(runner)
         report = rebuild(
             self._opened.key_value,

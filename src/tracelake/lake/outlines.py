@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from tracelake._errors import UsageError
 from tracelake.otlp.schema import SPANS
 from tracelake.shards.rows import ROW_ID
-from tracelake.tables.commit_view import CommitView
-from tracelake.tables.traces import IN_ORDER, SPAN_COLUMNS
+from tracelake.tables.builtin import IN_ORDER, SPAN_COLUMNS
+from tracelake.tables.view import CommitView
 
 OUTLINE_COLUMNS: Final = tuple(dict.fromkeys((*SPAN_COLUMNS, "kind", "duration_ns", "model")))
 KEY_COLUMNS: Final = ("trace_id", "span_id", "workspace", "kind", "start_ns")

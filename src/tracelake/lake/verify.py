@@ -12,33 +12,30 @@ from tracelake._errors import DamageError, StorageError
 from tracelake.access.verify import check_access
 from tracelake.archive.verify import check_archive, check_tables, spans_of_archived
 from tracelake.datasets.verify import verify_files
-from tracelake.journal.model import Step
-from tracelake.journal.runs import inputs_of
+from tracelake.journal.model import Step, inputs_of
+from tracelake.journal.quarantine import QuarantineStore
 from tracelake.journal.store import Journal
-from tracelake.journal.suspects import Suspects
 from tracelake.journal.verify import check_journal, check_transactions
-from tracelake.pipeline.kafka.verify import check_topics
-from tracelake.pipeline.outputs.commit import SET_ASIDE, upper_of
-from tracelake.pipeline.outputs.verify import check_outputs
-from tracelake.pipeline.sources.outbox import OUTBOX
-from tracelake.pipeline.verify import check_counts, check_index, check_quarantine
-from tracelake.replicas.verify import check_heartbeats
+from tracelake.pipeline.outputs.builtin import SET_ASIDE, upper_of
+from tracelake.pipeline.sources.server_inputs import OUTBOX
+from tracelake.pipeline.verify import check_counts, check_index, check_outputs, check_quarantine, check_topics
+from tracelake.replicas.replica import check_heartbeats
 from tracelake.results import Finding, VerifyReport
 from tracelake.shards.leases import Leases
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.shards.verify import ShardCheck, check_shards
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.database_check import check_database
 from tracelake.storage.verify import check_records
-from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
-from tracelake.tables.commit_view import CommitView, named_by
+from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable, entry_of
 from tracelake.tables.spec import table_names
 from tracelake.tables.verify import check_built_in, check_keys, check_spec, user_tables
-from tracelake.tasks.progress import OnProgress, Progress
-from tracelake.tracking.place import PLACE, find_tracking
+from tracelake.tables.view import CommitView, named_by
+from tracelake.tasks.runners import OnProgress, Progress
+from tracelake.tracking.location import PLACE, find_tracking
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.verify import DATABASE, check_inbox, check_store, unchecked
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 from tracelake.versions.verify import (
     CheckedCommit,
     CheckedRecords,
@@ -113,7 +110,7 @@ class Verifier:
         self._findings += check_journal(key_value, in_journal)
         self._findings += check_shards(key_value, tables)
         self._findings += check_heartbeats(key_value)
-        kept = {suspect.path for suspect in Suspects(key_value, "main").all()}
+        kept = {suspect.path for suspect in QuarantineStore(key_value, "main").all()}
         self._findings += check_topics(key_value, objects, steps, transactions - _SETTLING, kept)
         left_out, findings = check_outputs(key_value, lambda: upper_of(self._repository))
         self._findings += findings
@@ -169,7 +166,7 @@ class Verifier:
     ) -> list[pa.RecordBatch]:
         """See `_check_tracking`. Raises StorageError."""
         # Inputs of the newest are let go now, perhaps; of each before them that was done before the next was begun.
-        kept = {suspect.path for suspect in Suspects(self._key_value, "main").all()}
+        kept = {suspect.path for suspect in QuarantineStore(self._key_value, "main").all()}
         taken = {
             each.path
             for t, step in steps.items()

@@ -2,27 +2,344 @@
 
 A span is touched as few times as possible: a list comprehension for each column over the spans of a scope.
 What the spans of a scope share is built once and repeated by Arrow's `take`.
+
+Columns of attributes: keys and texts in two flat lists, and how many of them each owner has.
+
+The list columns of a span: events and links.
+
+Columns that many spans share: resources and scopes, kept once each until `take` repeats them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from opentelemetry.proto.common.v1.common_pb2 import EntityRef
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
 from tracelake.otlp import conventions
-from tracelake.otlp.attributes import Array, Attributes, AttributesColumn, check_texts, read_attributes
-from tracelake.otlp.children import Children, EventsColumn, LinksColumn, read_children
-from tracelake.otlp.dialects import Dialect
-from tracelake.otlp.messages import Message
-from tracelake.otlp.names import KINDS, STATUSES
-from tracelake.otlp.resources import Resources, Scopes
-from tracelake.otlp.schema import OTLP_REST, SPANS
-from tracelake.otlp.size import ROW_BYTES
-from tracelake.otlp.values import RefusedError
+from tracelake.otlp.conventions import SERVICE, WORKSPACE, WORKSPACE_DEFAULT
+from tracelake.otlp.json_messages import Message
+from tracelake.otlp.parse import ROW_BYTES, Dialect
+from tracelake.otlp.schema import ATTRIBUTES, EVENT, KINDS, LINK, OTLP_REST, SCOPE, SPANS, STATUSES
+from tracelake.otlp.values import READABLE, Exceptions, RefusedError, mark_repeats, to_text, types_tail
+
+if TYPE_CHECKING:
+    Array: TypeAlias = pa.Array[Any]
+else:
+    Array = pa.Array  # generic in the stubs only
+
+
+class Attributes(NamedTuple):
+    """The attributes of several owners (spans, events, …), one owner after the other."""
+
+    keys: list[str]
+    texts: list[str]
+    letters: str | None
+    """One letter for each attribute, see values.py; None where all are strings."""
+    counts: list[int]
+    types: list[str | None]
+    """For each owner its letters, None where all are strings. JSON follows if a letter is `r`: see `types_tail`."""
+
+
+def read_attributes(owners: Sequence[Sequence[Message]]) -> Attributes:
+    """Return the attributes of all owners as text. Raises RefusedError for a value that cannot be taken."""
+    flat = list(chain.from_iterable(owners))
+    counts = list(map(len, owners))
+    keys = [entry.key for entry in flat]
+    texts: list[str] = [entry.value.string_value for entry in flat]
+    if all(texts):
+        marked = mark_repeats(keys, counts, None)
+        if marked is None:
+            return Attributes(keys, texts, None, counts, [None] * len(counts))
+        return _with_letters(keys, texts, marked, counts, {})
+    letters = ["s"] * len(flat)
+    exceptions: dict[int, Exceptions] = {}
+    for i, text in enumerate(texts):
+        if not text:  # not a string, or an empty one
+            try:
+                texts[i], letters[i], exact = to_text(flat[i])
+            except RefusedError as error:
+                raise RefusedError(f"attribute {keys[i]!r:.60}: {error}") from None
+            if exact is not None:
+                exceptions[i] = exact
+    return _with_letters(keys, texts, mark_repeats(keys, counts, letters) or letters, counts, exceptions)
+
+
+def _with_letters(
+    keys: list[str],
+    texts: list[str],
+    letters: list[str],
+    counts: list[int],
+    exceptions: dict[int, Exceptions],
+) -> Attributes:
+    joined = "".join(letters)
+    types: list[str | None] = []
+    for count, end in zip(counts, accumulate(counts), strict=True):
+        piece = joined[end - count : end]
+        if exceptions:
+            piece += types_tail([exceptions[i] for i in range(end - count, end) if i in exceptions])
+        types.append(piece if piece.strip("s") else None)
+    return Attributes(keys, texts, joined, counts, types)
+
+
+def check_texts(texts: Iterable[str], field: str) -> None:
+    """Raise RefusedError for a text longer than OTLP_TEXT_MAX_BYTES."""
+    for text in texts:
+        # The length in characters is free, and a character has at most 4 bytes.
+        if 4 * len(text) > OTLP_TEXT_MAX_BYTES and len(text.encode()) > OTLP_TEXT_MAX_BYTES:
+            raise RefusedError(f"{field}: {len(text.encode())} bytes, must be at most {OTLP_TEXT_MAX_BYTES}")
+
+
+class AttributesColumn:
+    """Collects attributes of more and more owners."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.texts: list[str] = []
+        self.counts: list[int] = []
+        self.types: list[str | None] = []
+
+    def extend(self, more: Attributes) -> None:
+        """Add these owners at the end."""
+        self.keys += more.keys
+        self.texts += more.texts
+        self.counts += more.counts
+        self.types += more.types
+
+    def maps(self) -> Array:
+        """Return one map for each owner."""
+        keys, texts = pa.array(self.keys, pa.string()), pa.array(self.texts, pa.string())
+        return pa.MapArray.from_arrays(_offsets(self.counts), keys, texts)
+
+    def letters(self) -> Array:
+        """Return the types of each owner's attributes."""
+        return pa.array(self.types, pa.string())
+
+
+def list_array(counts: Iterable[int], items: Array) -> Array:
+    """Return lists that have so many of the items each."""
+    return pa.ListArray.from_arrays(_offsets(counts), items)
+
+
+def _offsets(counts: Iterable[int]) -> Any:
+    return pa.array(accumulate(counts, initial=0), pa.int32())
+
+
+class Children(NamedTuple):
+    """The events, or the links, of several spans, one span after the other."""
+
+    flat: list[Message]
+    counts: list[int]
+    attributes: Attributes
+
+
+_NO_ATTRIBUTES: Final = Attributes([], [], None, [], [])
+
+
+def read_children(lists: Sequence[Sequence[Message]]) -> Children:
+    """Return the children of all spans. Raises RefusedError for an attribute that cannot be taken."""
+    flat = list(chain.from_iterable(lists))
+    attributes = read_attributes([child.attributes for child in flat]) if flat else _NO_ATTRIBUTES
+    return Children(flat, list(map(len, lists)), attributes)
+
+
+class EventsColumn:
+    """Collects events."""
+
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        self._times: list[int] = []
+        self._names: list[str] = []
+        self._dropped: list[int] = []
+        self._attributes = AttributesColumn()
+
+    def extend(self, events: Children) -> None:
+        """Add the events of more spans."""
+        self._counts += events.counts
+        if events.flat:
+            self._times += [event.time_unix_nano for event in events.flat]
+            self._names += [event.name for event in events.flat]
+            self._dropped += [event.dropped_attributes_count for event in events.flat]
+            self._attributes.extend(events.attributes)
+
+    def lists(self) -> Array:
+        """Return one list for each span."""
+        fields: list[Array] = [
+            pa.array(self._times, pa.int64()),
+            pa.array(self._names, pa.string()),
+            self._attributes.maps(),
+            self._attributes.letters(),
+            pa.array(self._dropped, pa.uint32()),
+        ]
+        events = pa.StructArray.from_arrays(fields, fields=list(EVENT))
+        return list_array(self._counts, events)
+
+
+class LinksColumn:
+    """Collects links."""
+
+    def __init__(self) -> None:
+        self._counts: list[int] = []
+        self._trace_ids: list[str] = []
+        self._span_ids: list[str] = []
+        self._trace_states: list[str | None] = []
+        self._dropped: list[int] = []
+        self._flags: list[int] = []
+        self._attributes = AttributesColumn()
+
+    def extend(self, links: Children, trace_ids: list[str], span_ids: list[str]) -> None:
+        """Add the links of more spans; the ids are hex."""
+        self._counts += links.counts
+        if links.flat:
+            self._trace_ids += trace_ids
+            self._span_ids += span_ids
+            self._trace_states += [link.trace_state or None for link in links.flat]
+            self._dropped += [link.dropped_attributes_count for link in links.flat]
+            self._flags += [link.flags for link in links.flat]
+            self._attributes.extend(links.attributes)
+
+    def lists(self) -> Array:
+        """Return one list for each span."""
+        fields: list[Array] = [
+            pa.array(self._trace_ids, pa.string()),
+            pa.array(self._span_ids, pa.string()),
+            pa.array(self._trace_states, pa.string()),
+            self._attributes.maps(),
+            self._attributes.letters(),
+            pa.array(self._dropped, pa.uint32()),
+            pa.array(self._flags, pa.uint32()),
+        ]
+        links = pa.StructArray.from_arrays(fields, fields=list(LINK))
+        return list_array(self._counts, links)
+
+
+class Resources:
+    """Collects resources; a resource is known by its number from 0."""
+
+    def __init__(self) -> None:
+        self.sizes_bytes: list[int] = []
+        self._columns: dict[str, list[Any]] = {name: [] for name in _RESOURCE_TYPES}
+
+    def add(self, resource_spans: Message) -> int:
+        """Take resource and schema URL of a ResourceSpans, and return its number. Raises RefusedError."""
+        row: dict[str, Any] = {"resource_schema_url": resource_spans.schema_url or None}
+        size_bytes = len(resource_spans.schema_url)
+        if resource_spans.HasField("resource"):
+            resource = resource_spans.resource
+            attributes = read_attributes([resource.attributes])
+            check_texts(attributes.keys, "resource.attributes")
+            check_texts(attributes.texts, "resource.attributes")
+            row["resource"] = list(zip(attributes.keys, attributes.texts, strict=True))
+            row["resource_types"] = attributes.types[0]
+            row["resource_dropped_attributes_count"] = resource.dropped_attributes_count
+            row["resource_entity_refs"] = [_entity_ref(ref) for ref in resource.entity_refs] or None
+            row["service"] = _named(attributes, SERVICE)
+            row["workspace"] = _named(attributes, WORKSPACE)
+            size_bytes += sum(map(len, attributes.keys)) + sum(map(len, attributes.texts))
+            size_bytes += len(attributes.types[0] or "")
+        row["workspace"] = row.get("workspace") or WORKSPACE_DEFAULT
+        for name, values in self._columns.items():
+            values.append(row.get(name))
+        self.sizes_bytes.append(size_bytes)
+        return len(self.sizes_bytes) - 1
+
+    def names(self, number: int) -> tuple[str | None, str]:
+        """Return service and workspace of a resource."""
+        return self._columns["service"][number], self._columns["workspace"][number]
+
+    def workspaces(self) -> set[str]:
+        """Return the workspaces of all resources."""
+        return set(self._columns["workspace"])
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the columns, one row for each resource."""
+        return {name: pa.array(values, _RESOURCE_TYPES[name]) for name, values in self._columns.items()}
+
+
+_RESOURCE_TYPES: dict[str, pa.DataType] = {
+    "workspace": pa.string(),
+    "service": pa.string(),
+    "resource": ATTRIBUTES,
+    "resource_types": pa.string(),
+    "resource_dropped_attributes_count": pa.uint32(),
+    "resource_entity_refs": pa.list_(pa.binary()),
+    "resource_schema_url": pa.string(),
+}
+
+
+class Scopes:
+    """Collects scopes; a scope is known by its number from 0. `resources` has the resource of each."""
+
+    def __init__(self) -> None:
+        self.resources: list[int] = []
+        self.sizes_bytes: list[int] = []
+        self._scopes: list[dict[str, Any] | None] = []
+        self._schema_urls: list[str | None] = []
+
+    def add(self, resource: int, scope_spans: Message) -> int:
+        """Take scope and schema URL of a ScopeSpans, and return its number. Raises RefusedError."""
+        row: dict[str, Any] | None = None
+        size_bytes = len(scope_spans.schema_url)
+        if scope_spans.HasField("scope"):
+            scope = scope_spans.scope
+            attributes = read_attributes([scope.attributes])
+            check_texts(attributes.keys, "scope.attributes")
+            check_texts(attributes.texts, "scope.attributes")
+            row = {
+                "name": scope.name,
+                "version": scope.version,
+                "attributes": list(zip(attributes.keys, attributes.texts, strict=True)),
+                "attribute_types": attributes.types[0],
+                "dropped_attributes_count": scope.dropped_attributes_count,
+            }
+            size_bytes += len(scope.name) + len(scope.version)
+            size_bytes += sum(map(len, attributes.keys)) + sum(map(len, attributes.texts))
+            size_bytes += len(attributes.types[0] or "")
+        self.resources.append(resource)
+        self.sizes_bytes.append(size_bytes)
+        self._scopes.append(row)
+        self._schema_urls.append(scope_spans.schema_url or None)
+        return len(self.resources) - 1
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the columns, one row for each scope."""
+        return {
+            "scope": pa.array(self._scopes, SCOPE),
+            "scope_schema_url": pa.array(self._schema_urls, pa.string()),
+        }
+
+
+def of_workspace(data: bytes, workspace: str) -> bytes:
+    """Return the spans of one workspace of a `TracesData`; of what is none all, for decoding says what is wrong."""
+    resources = Resources()
+    with suppress(ProtobufDecodeError, RefusedError):
+        groups = TracesData.FromString(data).resource_spans
+        own = [group for group in groups if resources.names(resources.add(group))[1] == workspace]
+        return TracesData(resource_spans=own).SerializeToString()
+    return data
+
+
+def _named(attributes: Attributes, name: str) -> str | None:
+    """Return the text of the first attribute of that name, where it can be read."""
+    if name not in attributes.keys:
+        return None
+    at = attributes.keys.index(name)
+    return attributes.texts[at] if attributes.letters is None or attributes.letters[at] in READABLE else None
+
+
+def _entity_ref(ref: Message) -> bytes:
+    reference = EntityRef(
+        schema_url=ref.schema_url, type=ref.type, id_keys=ref.id_keys, description_keys=ref.description_keys
+    )
+    return reference.SerializeToString(deterministic=True)
+
 
 _ZERO_SPAN: Final = "0" * 16
 

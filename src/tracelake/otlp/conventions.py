@@ -10,6 +10,8 @@ Sources of the names:
 - [traceloop]   OpenLLMetry, opentelemetry-semantic-conventions-ai
 - [vercel]      Vercel AI SDK, docs/ai-sdk-core/telemetry
 - [pydantic]    Pydantic AI, pydantic_ai/models/instrumented.py
+
+The experiment of MLflow that spans belong to, as an attribute of their resource.
 """
 
 from __future__ import annotations
@@ -19,8 +21,10 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
-from tracelake.otlp.depth import pruned
+from tracelake.otlp.parse import pruned
 from tracelake.otlp.values import READABLE
 
 SERVICE: Final = "service.name"  # [otel], of the resource
@@ -216,3 +220,21 @@ def _json_or_none(text: str) -> Any:
         return msgspec.json.decode(pruned(text.encode()))
     except (msgspec.DecodeError, RecursionError):
         return None
+
+
+EXPERIMENT: Final = "mlflow.experimentId"
+
+
+def with_experiment(payload: bytes, experiment: str) -> bytes:
+    """Return a protobuf TracesData whose resources name the experiment; those that name one keep it.
+
+    What cannot be parsed comes back as it is: decoding it says what is wrong.
+    """
+    try:
+        traces = TracesData.FromString(payload)
+    except DecodeError:
+        return payload
+    for group in traces.resource_spans:
+        if all(attribute.key != EXPERIMENT for attribute in group.resource.attributes):
+            group.resource.attributes.add(key=EXPERIMENT).value.string_value = experiment
+    return traces.SerializeToString()

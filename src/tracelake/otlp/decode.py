@@ -13,22 +13,23 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake._errors import DecodeError
 from tracelake.limits import OTLP_PAYLOAD_MESSAGES_MAX, PROBLEM_MAX_CHARS, PROBLEMS_MAX, QUOTED_MAX_CHARS
-from tracelake.otlp import containers, dialects, messages
+from tracelake.otlp import json_messages, parse, wire
 from tracelake.otlp.columns import SpanChecks
-from tracelake.otlp.containers import UnknownContainer
-from tracelake.otlp.depth import pruned
-from tracelake.otlp.dialects import Dialect
-from tracelake.otlp.lenient import (
+from tracelake.otlp.json_messages import Message
+from tracelake.otlp.parse import (
+    Dialect,
+    PayloadSize,
     ResourceGroup,
     ScopeGroup,
     json_groups,
     parse_json,
+    parsed_size,
+    pruned,
     replace_bad_bytes,
     split_protobuf,
 )
-from tracelake.otlp.messages import Message
-from tracelake.otlp.size import PayloadSize, parsed_size
 from tracelake.otlp.values import RefusedError
+from tracelake.otlp.wire import UnknownContainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Decoded:
     """What is not as it came in spans that were taken, the first PROBLEMS_MAX."""
 
 
-_STRICT_JSON_DECODER: Final = msgspec.json.Decoder(messages.StrictTracesData, strict=False)
-_JSON_DECODER: Final = msgspec.json.Decoder(messages.TracesData, strict=False)
+_STRICT_JSON_DECODER: Final = msgspec.json.Decoder(json_messages.StrictTracesData, strict=False)
+_JSON_DECODER: Final = msgspec.json.Decoder(json_messages.TracesData, strict=False)
 # Measured on both real data sets: ids become hex, derived columns repeat texts, JSON loses its syntax.
 _JSON_GROWTH: Final = 1
 _PROTOBUF_GROWTH: Final = 2
@@ -87,8 +88,8 @@ def decode_json(
             on_careful()
             # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
             data = parse_json(shallow if not notes else pruned(payload))
-            groups, unknown = json_groups(data), containers.in_json(data)
-    return _add(groups, columns, dialects.JSON, on_parsed, unknown, notes)
+            groups, unknown = json_groups(data), wire.in_json(data)
+    return _add(groups, columns, parse.JSON, on_parsed, unknown, notes)
 
 
 def _decode_at_once(payload: bytes) -> tuple[list[ResourceGroup], list[UnknownContainer]]:
@@ -98,7 +99,7 @@ def _decode_at_once(payload: bytes) -> tuple[list[ResourceGroup], list[UnknownCo
         except msgspec.ValidationError as error:
             if "unknown field" not in str(error):
                 raise
-            return _json_as_groups(_JSON_DECODER.decode(payload)), containers.in_json_text(payload)
+            return _json_as_groups(_JSON_DECODER.decode(payload)), wire.in_json_text(payload)
     return [], []
 
 
@@ -124,18 +125,18 @@ def decode_protobuf(
     columns.start_payload(len(payload), _PROTOBUF_GROWTH)
     try:
         data = TracesData.FromString(payload)
-        unknown = containers.take_old_names(data)
+        unknown = wire.take_old_names(data)
     except ProtobufDecodeError:
         on_careful()
         notes: list[str] = []
         groups = split_protobuf(payload, notes)
-        return _add(groups, columns, dialects.PROTOBUF, on_parsed, _unknown_in(payload, groups), notes)
-    return _add(_as_groups(data.resource_spans), columns, dialects.PROTOBUF, on_parsed, unknown, [])
+        return _add(groups, columns, parse.PROTOBUF, on_parsed, _unknown_in(payload, groups), notes)
+    return _add(_as_groups(data.resource_spans), columns, parse.PROTOBUF, on_parsed, unknown, [])
 
 
 def _unknown_in(payload: bytes, groups: Sequence[ResourceGroup]) -> list[UnknownContainer]:
     scopes = [scope for group in groups for scope in group.scopes]
-    return containers.in_parts(
+    return wire.in_parts(
         payload,
         _whole(group.header for group in groups),
         _whole(scope.header for scope in scopes),

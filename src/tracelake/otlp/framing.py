@@ -8,6 +8,16 @@
 | 0x0a | one bare protobuf message: field 1, with a length |
 | 4-byte big-endian length, then 0x0a, `{` or a zstd frame | messages as the Collector's file exporter writes them
   with `format: proto` or with `compression` (exporter/fileexporter/file_writer.go) |
+
+A range of a log as a file: its messages in order, each with its offset. Tasks read it as they read any input.
+
+`TLLOG1` newline, then frames: a letter, the offset (8 bytes, big-endian), a length (4 bytes), so many bytes.
+
+| letter | bytes |
+|---|---|
+| `m` | a message: OTLP protobuf, or JSON where it begins with `{` |
+| `x` | why a message cannot be taken |
+| `r` | why messages are gone, or corrupt: whoever reads on fails, for none of them may be missed in silence |
 """
 
 from __future__ import annotations
@@ -22,10 +32,41 @@ import zstandard
 
 from tracelake._errors import RecordsRemovedError
 from tracelake.limits import OTLP_LINE_MAX_BYTES, SMALL_SEGMENT_MAX_BYTES
-from tracelake.otlp.log_frames import LOG_MAGIC, REFUSED, REMOVED, is_json
-from tracelake.otlp.stream import ZSTD_MAGIC, Readable, Stream, decompressed
-from tracelake.otlp.whole import NotAnInputError, Whole, open_input
+from tracelake.otlp.input_file import (
+    ZSTD_MAGIC,
+    InputDigest,
+    NotAnInputError,
+    ReadableStream,
+    Stream,
+    decompressed,
+    open_input,
+)
 from tracelake.results import Problem
+
+LOG_MAGIC: Final = b"TLLOG1\n"
+MESSAGE, REFUSED, REMOVED = b"m", b"x", b"r"
+
+
+def log_frame(offset: int, value: bytes) -> bytes:
+    """Return the frame of a message."""
+    if len(value) > OTLP_LINE_MAX_BYTES:
+        return _frame(REFUSED, offset, f"message longer than {OTLP_LINE_MAX_BYTES} bytes".encode())
+    return _frame(MESSAGE, offset, value)
+
+
+def removed_frame(offset: int, reason: str) -> bytes:
+    """Return the frame that says that messages from an offset on were removed."""
+    return _frame(REMOVED, offset, reason.encode())
+
+
+def is_json(value: bytes) -> bool:
+    """Whether a message is JSON: no protobuf message of OTLP traces begins so."""
+    return value.lstrip()[:1] == b"{"
+
+
+def _frame(kind: bytes, offset: int, data: bytes) -> bytes:
+    return kind + offset.to_bytes(8) + len(data).to_bytes(4) + data
+
 
 Format: TypeAlias = Literal["json", "protobuf"]
 
@@ -79,7 +120,7 @@ class Reading:
         self._path = path
         self._share = _Share(stripe, stripes)
         self._size_bytes = size_bytes
-        self.whole: Whole | None = None
+        self.whole: InputDigest | None = None
 
     def __iter__(self) -> Iterator[Payload | Problem]:
         """Yield the payloads. Raises OSError for a failure of the machine, at any place in the file."""
@@ -89,11 +130,11 @@ class Reading:
                 # Also what lies behind the place where the reading ended.
                 size_bytes, sha256 = file.finish()
         except NotAnInputError as error:
-            self.whole = Whole(0, "", problem=Problem(str(error)))
+            self.whole = InputDigest(0, "", problem=Problem(str(error)))
         else:
-            self.whole = Whole(size_bytes, sha256, self._share.number, problem)
+            self.whole = InputDigest(size_bytes, sha256, self._share.number, problem)
 
-    def _read(self, file: Readable) -> _Items:
+    def _read(self, file: ReadableStream) -> _Items:
         """Yield the payloads; a small segment, such as a request has that came alone, all at once."""
         start = file.read(SMALL_SEGMENT_MAX_BYTES) if self._share.stripes == 1 else b""
         if not start:
@@ -109,7 +150,7 @@ class Reading:
 class _After:
     """A file of which some was read, from its beginning."""
 
-    def __init__(self, start: bytes, file: Readable) -> None:
+    def __init__(self, start: bytes, file: ReadableStream) -> None:
         self._start = BytesIO(start)
         self._file = file
 
@@ -119,7 +160,7 @@ class _After:
         return data + self._file.read(size_bytes - len(data)) if len(data) < size_bytes else data
 
 
-def _read_open(file: Readable, share: _Share) -> _Items:  # noqa: PLR0911  one for each framing
+def _read_open(file: ReadableStream, share: _Share) -> _Items:  # noqa: PLR0911  one for each framing
     stream = Stream(decompressed(file))
     if stream.peek(4) == bytes(4):  # no framing begins so
         yield from _skipped_nuls(stream, share)

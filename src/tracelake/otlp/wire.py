@@ -2,15 +2,33 @@
 
 Source: Protocol Buffers, Encoding. Groups (wire types 3 and 4) are not in OTLP: one is passed over with all that it
 holds, as protobuf's own parser does. What that takes, this must walk: else a group hides what comes behind it.
+
+Containers of spans under unknown names: fields beside resourceSpans, scopeSpans and spans that may hold spans.
+
+Two old names are known and taken. Spans in any other unknown container count as rejected, so that no sender loses
+spans behind a success.
+
+| place | taken | counted as rejected |
+|---|---|---|
+| JSON | `instrumentationLibrarySpans` (OTLP before 0.15) | an array of objects; any value with spans in it |
+| protobuf | field 1000 of ResourceSpans (OTLP 0.15 to 0.18) | a length-delimited field that is a message |
+| within a span | | only what has the ids and the start time of a span |
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import msgspec
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError as ProtobufDecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+
+from tracelake.limits import OTLP_NESTING_MAX
+from tracelake.otlp import json_messages
 
 
 class WireError(ValueError):
@@ -187,3 +205,207 @@ def _varint(data: memoryview, position: int, base: int) -> tuple[int, int]:
     if position + 10 > len(data):
         raise WireError(f"truncated in the number at byte {base + position}")
     raise WireError(f"byte {base + position}: a number of more than 10 bytes is not protobuf")
+
+
+OLD_SCOPE_SPANS: Final = "instrumentationLibrarySpans"
+OLD_SCOPE_SPANS_FIELD: Final = 1000
+OLD_SCOPE_SPANS_TAG: Final = b"\xc2\x3e"
+"""Tag of that field on the wire."""
+
+_ROOT_FIELDS: Final = frozenset({"resourceSpans"})
+_RESOURCE_FIELDS: Final = frozenset({"resource", "scopeSpans", "schemaUrl", OLD_SCOPE_SPANS})
+_SCOPE_FIELDS: Final = frozenset({"scope", "instrumentationLibrary", "spans", "schemaUrl"})
+_SPAN_LISTS: Final = frozenset({"attributes", "events", "links"})
+_SPAN_FIELDS: Final = frozenset(json_messages.Span.__struct_encode_fields__)
+_SPAN_KEYS: Final = frozenset({"traceid", "spanid", "starttimeunixnano"})
+"""Names of fields that make an object a span, without underscores and in lower case."""
+_LENGTH_DELIMITED: Final = 2
+
+
+class UnknownContainer(NamedTuple):
+    """A field that may hold spans and has no known name."""
+
+    where: str
+    name: str
+    spans: int
+    """How many spans it holds; what is no recognizable span counts as one."""
+
+    def reason(self) -> str:
+        """Return the message for the sender."""
+        path = f"{self.where}.{self.name}" if self.where else self.name
+        return f"{path}: unknown field with {self.spans} spans; OTLP has resourceSpans, scopeSpans and spans"
+
+
+class _Parsed:
+    """Values as `json.loads` returns them."""
+
+    def members(self, value: Any) -> dict[str, Any]:
+        return value if isinstance(value, dict) else {}
+
+    def items(self, value: Any) -> list[Any]:
+        return value if isinstance(value, list) else []
+
+    def whole(self, value: Any) -> Any:
+        return value
+
+
+class _Raw:
+    """Values as `msgspec.Raw`: only containers are parsed, one level at a time."""
+
+    _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
+    _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+    def members(self, value: Any) -> dict[str, Any]:
+        return self._OBJECT.decode(value) if bytes(memoryview(value)[:1]) == b"{" else {}
+
+    def items(self, value: Any) -> list[Any]:
+        return self._LIST.decode(value) if bytes(memoryview(value)[:1]) == b"[" else []
+
+    def whole(self, value: Any) -> Any:
+        return msgspec.json.decode(value)
+
+
+def in_json_text(payload: bytes) -> list[UnknownContainer]:
+    """Return the unknown containers of a payload. Raises msgspec.DecodeError, RecursionError."""
+    return list(_in_root(payload.strip(), _Raw()))
+
+
+def in_json(data: Any) -> list[UnknownContainer]:
+    """Return the unknown containers of parsed JSON."""
+    return list(_in_root(data, _Parsed()))
+
+
+def _in_root(data: Any, values: _Parsed | _Raw) -> Iterator[UnknownContainer]:
+    root = values.members(data)
+    yield from _unknown(root, _ROOT_FIELDS, "", values)
+    for r, resource in enumerate(values.items(root.get("resourceSpans", b""))):
+        of_resource, where = values.members(resource), f"resourceSpans[{r}]"
+        yield from _unknown(of_resource, _RESOURCE_FIELDS, where, values)
+        for name in ("scopeSpans", OLD_SCOPE_SPANS):
+            for s, scope in enumerate(values.items(of_resource.get(name, b""))):
+                yield from _in_scope(values.members(scope), f"{where}.{name}[{s}]", values)
+
+
+def _in_scope(scope: dict[str, Any], where: str, values: _Parsed | _Raw) -> Iterator[UnknownContainer]:
+    yield from _unknown(scope, _SCOPE_FIELDS, where, values)
+    for n, span in enumerate(values.items(scope.get("spans", b""))):
+        for name, value in values.members(span).items():
+            if name not in _SPAN_FIELDS and (spans := _count_spans(values.whole(value), OTLP_NESTING_MAX)):
+                yield UnknownContainer(f"{where}.spans[{n}]", ascii(name)[1:-1], spans)
+
+
+def _unknown(
+    members: dict[str, Any], known: frozenset[str], where: str, values: _Parsed | _Raw
+) -> Iterator[UnknownContainer]:
+    for name, value in members.items():
+        if name in known:
+            continue
+        whole = values.whole(value)
+        spans = _count_spans(whole, OTLP_NESTING_MAX)
+        if not spans and isinstance(whole, list):
+            spans = sum(isinstance(item, dict) for item in whole)
+        if spans:
+            yield UnknownContainer(where, ascii(name)[1:-1], spans)
+
+
+def _count_spans(value: Any, levels: int) -> int:
+    """Return how many objects with the ids of a span lie in a value, at most so many levels deep."""
+    if not levels or not isinstance(value, (dict, list)):
+        return 0
+    if isinstance(value, list):
+        return sum(_count_spans(item, levels - 1) for item in value)
+    if _SPAN_KEYS.issubset(name.replace("_", "").lower() for name in value):
+        return 1
+    return sum(_count_spans(item, levels - 1) for name, item in value.items() if name not in _SPAN_LISTS)
+
+
+def take_old_names(data: pb.TracesData) -> list[UnknownContainer]:
+    """Move the spans of field 1000 to where they belong, drop the unknown containers, and return them.
+
+    Raises google.protobuf.message.DecodeError where field 1000 does not hold ScopeSpans.
+    """
+    unknown = _in_message(data, "")
+    has_old = False
+    for r, resource in enumerate(data.resource_spans):
+        where = f"resourceSpans[{r}]"
+        if len(UnknownFieldSet(resource)):
+            old = [each.data for each in _fields_of(resource) if _is_old(each)]
+            unknown += _in_message(resource, where)
+            has_old = has_old or bool(old)
+            for scope_spans in old:
+                resource.scope_spans.add().MergeFromString(scope_spans)
+        for s, scope in enumerate(resource.scope_spans):
+            unknown += _in_message(scope, f"{where}.scopeSpans[{s}]")
+            for n, span in enumerate(scope.spans):
+                if len(UnknownFieldSet(span)):
+                    unknown += _in_message(span, f"{where}.scopeSpans[{s}].spans[{n}]")
+    if unknown or has_old:
+        data.DiscardUnknownFields()  # otherwise they count again when a part of the payload is decoded
+    return unknown
+
+
+def in_parts(
+    payload: bytes, resources: Iterable[Any], scopes: Iterable[Any], spans: Iterable[Any]
+) -> list[UnknownContainer]:
+    """Drop the unknown containers of a payload that was decoded in parts, and return them. Raises WireError."""
+    rest, _ = split_field(memoryview(payload), (1,), 0)
+    unknown = []
+    with suppress(ProtobufDecodeError):
+        unknown += _in_message(pb.TracesData.FromString(rest), "")
+    for where, messages_ in (("resourceSpans", resources), ("scopeSpans", scopes), ("spans", spans)):
+        for message in messages_:
+            if in_message := _in_message(message, where):
+                unknown += in_message
+                message.DiscardUnknownFields()
+    return unknown
+
+
+def has_old_names(payload: bytes) -> bool:
+    """Return whether a protobuf payload may hold field 1000 of ResourceSpans."""
+    return OLD_SCOPE_SPANS_TAG in payload
+
+
+def _in_message(message: Any, where: str) -> list[UnknownContainer]:
+    unknown = []
+    for each in _fields_of(message):
+        is_old = _is_old(each) and isinstance(message, pb.ResourceSpans)
+        if each.wire_type == _LENGTH_DELIMITED and not is_old:
+            spans = _count_messages(each.data, isinstance(message, pb.Span))
+            if spans:
+                unknown.append(UnknownContainer(where, f"field {each.field_number}", spans))
+    return unknown
+
+
+def _fields_of(message: Any) -> list[Any]:
+    fields = UnknownFieldSet(message)
+    return [fields[i] for i in range(len(fields))]
+
+
+def _is_old(field: Any) -> bool:
+    return bool(field.field_number == OLD_SCOPE_SPANS_FIELD and field.wire_type == _LENGTH_DELIMITED)
+
+
+def _count_messages(data: bytes, is_in_span: bool) -> int:
+    """Return how many spans an unknown field holds; 1 for a message without recognizable spans outside of a span."""
+    if not is_message(data):
+        return 0  # a text, or empty
+    candidates: list[Any] = []
+    for kind in (pb.Span, pb.ScopeSpans, pb.ResourceSpans):
+        with suppress(ProtobufDecodeError):
+            message = kind.FromString(data)
+            candidates.append(list(_spans_of(message)))
+    spans = max((sum(map(_is_span, each)) for each in candidates), default=0)
+    return spans or int(not is_in_span)
+
+
+def _spans_of(message: Any) -> Iterable[Any]:
+    match message:
+        case pb.Span():
+            return [message]
+        case pb.ScopeSpans():
+            return message.spans
+    return [span for scope in message.scope_spans for span in scope.spans]
+
+
+def _is_span(span: Any) -> bool:
+    return bool(len(span.trace_id) == 16 and len(span.span_id) == 8 and span.start_time_unix_nano)

@@ -1,39 +1,103 @@
-"""The pipeline that goes on: it takes what servers received and files that appear, as one of several replicas."""
+"""The pipeline that goes on: it takes what servers received and files that appear, as one of several replicas.
+
+Runs a pipeline again and again, in a thread of its own.
+
+What writes the receipts of transactions, by the progress that is told of them.
+
+A pipeline that goes on trims its journal itself, a little at a time, so that no lake has to wait for `gc`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from threading import Event, Thread
 from typing import Final
 
 from tracelake import limits
-from tracelake._errors import UnreadInputsError
-from tracelake.journal.known import KnownInputs
-from tracelake.journal.modes import EACH_STEP, StepMode
-from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
-from tracelake.pipeline.ahead import in_thread
+from tracelake._errors import DamageError, StorageError, UnreadInputsError
+from tracelake.journal.protocol import EACH_STEP, CommitPolicy
+from tracelake.journal.store import IngestedFiles, Journal, PublishReceipt, PublishReceipts, trim
+from tracelake.limits import JOURNAL_TRIM_EACH, JOURNAL_TRIM_MAX, STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.pipeline.batch_sizing import BatchSizer
+from tracelake.pipeline.decode_task import group_inputs
 from tracelake.pipeline.driver import Pipeline
-from tracelake.pipeline.fitting import Fitting
-from tracelake.pipeline.forgetting import Forgetting
-from tracelake.pipeline.inputs import into_transactions
+from tracelake.pipeline.input_queue import in_thread
 from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.report import report_of
-from tracelake.pipeline.sources.added import AddedSources
-from tracelake.pipeline.sources.looks import Looks, Seen
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.registrations import AddedSources
+from tracelake.pipeline.run_result import now, report_of
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.poller import PollResult, SourcePoller
 from tracelake.pipeline.sources.registry import own_watches, watch_of
-from tracelake.pipeline.telling import with_receipts
-from tracelake.replicas.account import BatchCounts, ReplicaProgress, Waiting, default_name
-from tracelake.replicas.heartbeat import Heartbeat
-from tracelake.replicas.info import describe
+from tracelake.replicas.replica import (
+    BacklogEntry,
+    BatchCounts,
+    Heartbeat,
+    ReplicaProgress,
+    default_name,
+    describe,
+)
 from tracelake.results import IngestReport, ReplicaInfo
 from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.built_in import BUILT_IN
-from tracelake.tasks.pauses import Pauses
-from tracelake.tasks.progress import OnProgress, Progress, Stage, silent
-from tracelake.tasks.runners import TaskRunner, is_warm
+from tracelake.storage.space import is_disk_full
+from tracelake.tables.builtin import BUILT_IN
+from tracelake.tasks.backoff import Backoff
+from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_warm, silent
+
+
+def recording_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgress) -> OnProgress:
+    """Return what passes progress on, and keeps a receipt of each transaction that is published meanwhile."""
+    receipts, by = PublishReceipts(key_value, "main"), name or default_name()
+    begun: dict[int, list[float]] = {}
+
+    def note(step: Progress) -> None:
+        progress(step)
+        t = step.transaction
+        if step.stage != "publishing" or t is None:
+            return
+        if step.done == 0:
+            begun.clear()
+            begun[t] = []
+        if t not in begun:
+            return
+        at = now()
+        begun[t].append(at.timestamp())
+        if step.done == step.total:
+            times = begun.pop(t)
+            took = tuple(round(max(0.0, after - before), 6) for before, after in pairwise(times))
+            written_at = type(at).fromtimestamp(times[0], at.tzinfo).isoformat(timespec="microseconds")
+            committed_at = at.isoformat(timespec="microseconds")
+            receipts.note(PublishReceipt(t, written_at, committed_at, took, by, step.commit))
+
+    return note
+
+
+_NEVER: Final = -1
+
+
+class JournalTrimmer:
+    """Trims the journal of one pipeline, of which so many transactions are kept; None: it is left to `gc`."""
+
+    def __init__(self, key_value: KeyValueStore, kept: int | None) -> None:
+        self._journal = Journal(key_value, "main")
+        self._kept = kept
+        self._at = _NEVER
+
+    def after(self, upper: int) -> None:
+        """Trim, where enough was committed since the last time; all below `upper` is. What fails is tried again."""
+        if self._kept is None or (self._at != _NEVER and upper - self._at < JOURNAL_TRIM_EACH):
+            return
+        self._at = upper
+        with contextlib.suppress(StorageError, DamageError):  # `gc` and `verify` name what is damaged
+            old = upper - self._journal.floor() - self._kept
+            if old >= JOURNAL_TRIM_EACH or (old > 0 and self._kept < JOURNAL_TRIM_EACH):
+                trim(self._journal, upper, self._kept + max(0, old - JOURNAL_TRIM_MAX))
+
 
 _STAGES: Final[dict[Stage, int]] = {
     "reading": 0,
@@ -64,22 +128,22 @@ class InboxPipeline:
         replica: str | None = None,
         watch: Sequence[str] = (),
         first: IndexSettings = PLAIN,
-        mode: StepMode = EACH_STEP,
+        mode: CommitPolicy = EACH_STEP,
         journal_kept: int | None = None,
     ) -> None:
         """`journal_kept`: of so many transactions the journal keeps what they read; None: it is left to `gc`."""
         tally = BatchCounts()
         self._runner = runner
-        known = KnownInputs(key_value, "main")
-        self._looks = Looks(
+        known = IngestedFiles(key_value, "main")
+        self._looks = SourcePoller(
             own_watches(objects, known),
             watch,
             AddedSources(key_value),
             lambda address: watch_of(objects, known, address),
         )
-        self._fitting = Fitting(is_warm=lambda: is_warm(runner))
+        self._fitting = BatchSizer(is_warm=lambda: is_warm(runner))
         self._key_value = key_value
-        self._forgetting = Forgetting(key_value, journal_kept)
+        self._forgetting = JournalTrimmer(key_value, journal_kept)
         self._pipeline = Pipeline(
             "main",
             key_value,
@@ -93,7 +157,7 @@ class InboxPipeline:
             AddedOutputs(key_value, objects, buckets),
             mode,
         )
-        self._pauses_of_inputs = Pauses[tuple[str, str]]()
+        self._pauses_of_inputs = Backoff[tuple[str, str]]()
         self._came_bytes = 0
         self._account = ReplicaProgress(replica or default_name(), tally, len(BUILT_IN))
         self._heartbeat = Heartbeat(key_value, self._account)
@@ -161,8 +225,8 @@ class InboxPipeline:
                 return None
             self._account.begin("preparing")
             self._get_ready(inputs)
-            runs = into_transactions(inputs, TRANSACTION_INPUT_MAX_BYTES)
-            follow = with_receipts(self._key_value, self._account.name, self._follow(progress or silent))
+            runs = group_inputs(inputs, TRANSACTION_INPUT_MAX_BYTES)
+            follow = recording_receipts(self._key_value, self._account.name, self._follow(progress or silent))
             result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
             took: set[tuple[str, str]] = set()
             if not stopping():  # else some of them may have been left
@@ -199,7 +263,7 @@ class InboxPipeline:
 
     def _look(
         self, held: Collection[str], stopping: Callable[[], bool], *, goes_on: bool, ending: bool
-    ) -> Seen:
+    ) -> PollResult:
         """Return what waits, each source in its turn, and why some source saw nothing; note it."""
         self._account.begin("looking for input")
         seen = self._looks.look(held, goes_on=goes_on, ending=ending, stopping=stopping)
@@ -207,7 +271,7 @@ class InboxPipeline:
         self._account.look(self._pipeline.upper(), _by_age(item for _, item in seen.waiting))
         return seen
 
-    def _leave(self, seen: Seen, inputs: Sequence[Input]) -> None:
+    def _leave(self, seen: PollResult, inputs: Sequence[Input]) -> None:
         """Note what waits on for the next look."""
         taken = {(item.source, item.path) for item in inputs}
         left = (item for source, item in seen.waiting if (source, item.path) not in taken)
@@ -255,7 +319,7 @@ class InboxPipeline:
         return note
 
 
-def _by_age(waiting: Iterable[Waiting]) -> list[Waiting]:
+def _by_age(waiting: Iterable[BacklogEntry]) -> list[BacklogEntry]:
     """Return the oldest first."""
     return sorted(waiting, key=lambda item: item.since_s)
 
@@ -272,3 +336,103 @@ def _raise_failures(
         ]
     if unseen:
         raise UnreadInputsError(f"{'; '.join(unseen)}. All others are in.", report)
+
+
+logger = logging.getLogger("tracelake.pipeline")
+
+
+class PipelineLoop:
+    """Calls a function until it is stopped; a failure is logged, shown by `problem`, and tried again.
+
+    That goes for every failure. A store that was away comes back, a changed input is put back, and a lake
+    is restored while the pipeline waits: trying again does no harm, since nothing is published that does
+    not agree with the journal. So no supervisor needs to start it again.
+    """
+
+    def __init__(
+        self,
+        run_once: Callable[[], object | None],
+        interval_s: float,
+        on_failure: Callable[[Exception, float], None] | None = None,
+    ) -> None:
+        """Wait so long after a run that found nothing (None); after each failure twice as long.
+
+        Inputs that cannot be read slow no others down: they have pauses of their own, and are told of once.
+        `on_failure` is told of a failure, and the seconds until the next try, instead of the log.
+        """
+        self._run_once = run_once
+        self._interval_s = interval_s
+        self._on_failure = on_failure or _log
+        self._stopping = Event()
+        self._problem: str | None = None
+        self._rests = False
+        # A daemon: a process that is told twice to stop leaves a long transaction to the next one.
+        self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stopping(self) -> bool:
+        """Whether it was told to stop: the run that is under way then begins no other transaction."""
+        return self._stopping.is_set()
+
+    def stop(self) -> None:
+        """Let the transaction that is under way finish, and begin no other."""
+        self._stopping.set()
+        self._thread.join()
+
+    def problem(self) -> str | None:
+        """Say what failed in the last run, None where it went well."""
+        return self._problem
+
+    def rests(self) -> bool:
+        """Whether it waits for the next run, which may be far away."""
+        return self._rests
+
+    def has_died(self) -> bool:
+        """Return whether it ended though nobody stopped it."""
+        # In this order: one that is stopped now was told so before it ended.
+        return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
+
+    def _run(self) -> None:
+        failures, full_told_s = 0, float("-inf")
+        while not self._stopping.is_set():
+            try:
+                report = self._run_once()
+            except UnreadInputsError as error:
+                is_news = self._problem != str(error)
+                failures, self._problem, pause_s = 0, str(error), self._interval_s
+                if is_news:
+                    self._on_failure(error, pause_s)
+            except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
+                failures += 1
+                self._problem = f"the pipeline failed {failures} times, last: {error}; it will be tried again"
+                # 2 ** 10 intervals are far beyond the longest pause already.
+                pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
+                if not is_disk_full(error):
+                    self._on_failure(error, pause_s)
+                elif time.monotonic() >= full_told_s + limits.DISK_FULL_TOLD_EACH_S:
+                    full_told_s = time.monotonic()
+                    self._on_failure(error, pause_s)
+            else:
+                failures, self._problem, full_told_s = 0, None, float("-inf")
+                pause_s = self._interval_s if report is None else 0.0
+            self._rests = True
+            self._stopping.wait(pause_s)
+            self._rests = False
+
+
+def _log(error: Exception, _pause_s: float) -> None:
+    if isinstance(error, UnreadInputsError):
+        logger.error("%s", error)  # what it says is all there is to know
+    elif is_disk_full(error):
+        logger.error(
+            "the pipeline cannot go on, because a disk is full; the inbox keeps its input, and it goes on once "
+            "there is space: %s",
+            str(error)[: limits.PROBLEM_MAX_CHARS],
+        )
+    else:
+        logger.error(
+            "the pipeline failed; the inbox keeps its input, and it will be tried again", exc_info=error
+        )

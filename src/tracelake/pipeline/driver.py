@@ -1,70 +1,216 @@
-"""The driver loop: it carries out what `journal.protocol` decides, one action after the other."""
+"""The driver loop: it carries out what `journal.protocol` decides, one action after the other.
+
+Seals: from here on the input of a transaction is fixed.
+
+What the client of an explicit transaction wants, as one run has heard it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from tracelake._errors import SourceChangedError, TracelakeError, TrimmedError
-from tracelake.journal.actions import (
+from msgspec import structs
+
+from tracelake._errors import SourceChangedError, TracelakeError, TrimmedError, UsageError
+from tracelake.journal.explicit_transactions import (
+    ClientTransaction,
+    client_request,
+    on_bound,
+    on_over,
+    on_poll,
+    takes,
+)
+from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Seal, Step, inputs_of
+from tracelake.journal.protocol import (
+    EACH_STEP,
+    Abandon,
     Abort,
     Action,
     Append,
-    Feed,
-    GiveUp,
-    Look,
-    OpenInputs,
-    Publish,
-    PublishNothing,
-    Restage,
-    SealIt,
-    SetAside,
-    Stop,
-    Weigh,
-)
-from tracelake.journal.model import Seal, Step, Suspect
-from tracelake.journal.modes import EACH_STEP, OpenTransaction, StepMode, weigh
-from tracelake.journal.protocol import (
     Appended,
+    AttemptFailed,
+    ClientRequest,
+    CommitPolicy,
+    Decide,
     Decided,
     Event,
+    Feed,
+    LostRace,
     NoInput,
-    Overtaken,
+    OpenInputs,
+    OpenTransactionStats,
+    Publish,
     Published,
+    PublishEmpty,
+    QuarantineInputs,
     Read,
+    ReadState,
+    Restage,
     Sealed,
     State,
-    Undone,
+    Stop,
     Verdict,
+    WriteSeal,
     advance,
-    together,
+    decide,
+    merge_steps,
+    totals,
 )
-from tracelake.journal.runs import inputs_of
-from tracelake.pipeline.ahead import Beside, ReadAhead
-from tracelake.pipeline.attempts import Attempts
-from tracelake.pipeline.faults import Guarded, InputFaultError
-from tracelake.pipeline.feeding import Feeding, OpenSteps, lost_records
-from tracelake.pipeline.fitting import Fitting
-from tracelake.pipeline.hearing import Hearing
-from tracelake.pipeline.looking import Looking
-from tracelake.pipeline.maintaining import Maintaining
-from tracelake.pipeline.outcome import RunResult, now
+from tracelake.journal.store import Journal
+from tracelake.limits import TRANSACTION_STEPS_MAX
+from tracelake.pipeline.batch_sizing import BatchSizer
+from tracelake.pipeline.context import PipelineContext
+from tracelake.pipeline.input_failures import Guarded, InputFaultError
+from tracelake.pipeline.input_queue import InputQueue, Prefetcher, StartWork
+from tracelake.pipeline.maintenance import MaintenanceScheduler
 from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.outputs.port import OvertakenError
+from tracelake.pipeline.outputs.base import OvertakenError
+from tracelake.pipeline.poison_input import RetryPolicy
 from tracelake.pipeline.protocol import keeps
 from tracelake.pipeline.publish import TRANSFORM
-from tracelake.pipeline.rooms import Dependencies
-from tracelake.pipeline.sealing import seal, seal_whatever_stands
-from tracelake.pipeline.sources.port import Input
+from tracelake.pipeline.replay import OpenSteps, Replayer, StateReader, lost_records
+from tracelake.pipeline.run_result import RunResult, now
+from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.staging import InputReader, Leftovers, ReadInput
-from tracelake.pipeline.taking import Taking
-from tracelake.replicas.account import BatchCounts
+from tracelake.replicas.replica import BatchCounts
 from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore, delete_all
-from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tasks.runners import TaskRunner
+from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, silent
+
+
+def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
+    """Seal a transaction of these steps; Appended says that a peer has recorded one more before."""
+    records, checksum = totals(merge_steps(steps).sources)
+    ours = Seal(t, records, checksum, now().isoformat(timespec="microseconds"))
+    stands = journal.append_seal(ours, len(steps))
+    return Sealed() if isinstance(stands, Seal) else Appended(stands, ours=False, transform=TRANSFORM)
+
+
+def seal_whatever_stands(journal: Journal, t: int) -> None:
+    """Seal a transaction that is set aside, whatever steps it has: what has an output is sealed, so verify can ask."""
+    for _ in range(TRANSACTION_STEPS_MAX + 1):
+        recorded = journal.read(t)
+        if recorded.seal is not None or isinstance(seal(journal, t, recorded.steps), Sealed):
+            return
+    raise AssertionError(f"transaction {t} has more than {TRANSACTION_STEPS_MAX} steps")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTransactionView:
+    """What was heard before anybody looked for input."""
+
+    rooms: PipelineContext
+    heard: ClientTransaction | None
+    only_for: str | None = None
+    """The client whose transaction takes the new input; empty: only a transaction of no client takes it; None: any."""
+
+    @classmethod
+    def now(
+        cls, rooms: PipelineContext, only_for: str | None = None, *, put_off: bool = False
+    ) -> ClientTransactionView:
+        """Hear a client; one that is gone is spoken for, as it has said that it should be.
+
+        `put_off`: a commit is not heard yet, for not all was seen that was acknowledged before; a later run hears it.
+        """
+        heard = rooms.clients.change(partial(on_poll, now_s=now().timestamp()))
+        if heard is not None and cls(rooms, heard).is_ending and heard.transaction is not None:
+            heard = rooms.clients.change(partial(on_over, of=heard.id, upper=rooms.outputs.upper()))
+        if put_off and heard is not None and heard.wish == "commit":
+            heard = structs.replace(heard, wish="open")
+        return cls(rooms, heard, only_for)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether a client waits for the end of its transaction."""
+        return self.heard is not None and self.heard.wish != "open" and not self.heard.is_over
+
+    def takes(self, t: int) -> bool:
+        """Whether the next transaction is of a client, as far as was heard."""
+        return takes(self.heard, t) != ""
+
+    def client_of(self, t: int, begun: str | None) -> str:
+        """Return the client that the next step of T belongs to: it is recorded now. Empty for none.
+
+        `begun` is the client of its first step, None where it has none. Raises UsageError where it is not the one
+        that this run is for.
+        """
+        client = takes(self.rooms.clients.read(), t) if begun is None else begun
+        self.check_owner(client)
+        return client
+
+    def is_foreign(self, client: str) -> bool:
+        """Whether a transaction of this client, empty for none, must not take the input of this run."""
+        return self.only_for is not None and client != self.only_for
+
+    def check_owner(self, client: str) -> None:
+        """Raise UsageError if a transaction of this client must not take the input of this run."""
+        if not self.is_foreign(client):
+            return
+        if client:
+            raise foreign_transaction(client)
+        raise UsageError(
+            f"transaction {self.only_for} is over, or is being ended; nothing of this input was taken. See "
+            "`tracelake transaction list`."
+        )
+
+    def check_waiting(self, t: int, steps_of: str | None) -> None:
+        """Raise UsageError if T belongs to another client. The input of this run must wait until T is over.
+
+        `steps_of` is the client of the recorded steps of T, None without steps.
+        """
+        client = takes(self.rooms.clients.read(), t) if steps_of is None else steps_of
+        if client:
+            self.check_owner(client)
+
+    def begins_next(self, t: int, steps_of: str) -> bool:
+        """Whether a client has begun while T, which is nobody's, was open: T takes no more, and the next is its."""
+        return steps_of == "" and takes(self.rooms.clients.read(), t + 1) != ""
+
+    def wish(self, steps_of: str, t: int) -> ClientRequest | None:
+        """Return what the client of the recorded steps of T wants; None where they belong to none.
+
+        A run for its own input only has not looked for the rest, so it leaves a transaction of another client open.
+        """
+        if steps_of and self.is_foreign(steps_of):
+            return client_request(steps_of, None, self.rooms.clients.read(), t)
+        if not steps_of or (self.heard is not None and self.heard.id == steps_of):
+            return client_request(steps_of, self.heard, self.heard, t)
+        return client_request(steps_of, self.heard, self.rooms.clients.read(), t)
+
+    def bind(self, steps_of: str, t: int) -> None:
+        """Say which transaction the steps of a client are, before that is decided for ever."""
+        if steps_of:
+            self.rooms.clients.change(partial(on_bound, of=steps_of, t=t))
+
+    def aside(self, t: int) -> QuarantineRecord:
+        """Return the record that T is set aside since its client does not want it."""
+        stands = self.rooms.clients.read()
+        gone = "by its client"
+        if stands is not None and stands.is_gone:
+            gone = f"nothing was seen of its client for {stands.timeout_s:g} s"
+        at = now().isoformat(timespec="microseconds")
+        return QuarantineRecord(t, f"discarded: {gone}", tries=0, by="client", set_aside_at=at, together=0)
+
+    def over(self, waits: int | None, *, stopped: bool) -> None:
+        """Say that the transaction of a client is over, where a run has taken all that waited since it heard it end."""
+        if self.heard is None or self.is_foreign(self.heard.id):
+            return
+        if self.is_ending and waits is None and not stopped:
+            of, upper = self.heard.id, self.rooms.outputs.upper()
+            self.rooms.clients.change(partial(on_over, of=of, upper=upper))
+
+
+def foreign_transaction(client: str) -> UsageError:
+    """Return the error for input that a transaction of another client must not take."""
+    return UsageError(
+        f"another client's transaction {client} is open. Input that is not part of it must wait until it ends. "
+        f"Run this again after its commit or abort, or pass --transaction {client} (Python: transaction=) to make "
+        "the input part of it. See `tracelake transaction list`."
+    )
 
 
 class Pipeline:
@@ -78,11 +224,11 @@ class Pipeline:
         buckets: int,
         runner: TaskRunner,
         tally: BatchCounts | None = None,
-        fitting: Fitting | None = None,
-        beside: Beside | None = None,
+        fitting: BatchSizer | None = None,
+        beside: StartWork | None = None,
         first: IndexSettings = PLAIN,
         added: AddedOutputs | None = None,
-        mode: StepMode = EACH_STEP,
+        mode: CommitPolicy = EACH_STEP,
     ) -> None:
         """With `fitting`, runs are cut into steps of some seconds. `text` is the analyzer of a first index.
         `added` are outputs of users. `beside` reads the input of a transaction while the one before is published.
@@ -91,10 +237,12 @@ class Pipeline:
         self._beside = beside
         self._mode = mode
         self._opened: OpenSteps | None = None  # of a transaction that waits for more
-        self._heard: Hearing | None = None
+        self._heard: ClientTransactionView | None = None
         self._leftovers = Leftovers(objects)
-        self._rooms = Dependencies.of(name, key_value, objects, buckets, runner, tally, fitting, first, added)
-        self._maintaining = Maintaining(self._rooms, beside)
+        self._rooms = PipelineContext.of(
+            name, key_value, objects, buckets, runner, tally, fitting, first, added
+        )
+        self._maintaining = MaintenanceScheduler(self._rooms, beside)
         self.rest = self._maintaining.rest  # for who goes on, where nothing waits
 
     def run(
@@ -119,7 +267,7 @@ class Pipeline:
         heard, self._heard = self._heard or self.listen(), None
         self._leftovers.clean()
         opened, self._opened = self._opened, None
-        weighing = partial(weigh, self._mode, goes_on=goes_on)
+        weighing = partial(decide, self._mode, goes_on=goes_on)
         maintain = partial(self._maintaining.after_commit, progress, goes_on=goes_on)
         run = _DriverRun(self._rooms, progress, stopping, self._beside, weighing, opened, heard, maintain)
         result = run.go(runs)
@@ -138,12 +286,12 @@ class Pipeline:
         """Return the least transaction that has no commit."""
         return self._rooms.outputs.upper()
 
-    def listen(self, only_for: str | None = None, *, put_off: bool = False) -> Hearing:
+    def listen(self, only_for: str | None = None, *, put_off: bool = False) -> ClientTransactionView:
         """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
 
         So all is taken that waited then. `only_for`: the client of all new input; see `Hearing`, also for `put_off`.
         """
-        self._heard = Hearing.now(self._rooms, only_for, put_off=put_off)
+        self._heard = ClientTransactionView.now(self._rooms, only_for, put_off=put_off)
         return self._heard
 
     def waits(self) -> bool:
@@ -166,7 +314,7 @@ class Pipeline:
         except TrimmedError:
             return True  # peers have gone on, far: a run sees how far
 
-    def suspects(self) -> list[Suspect]:
+    def suspects(self) -> list[QuarantinedInput]:
         """Return the inputs of transactions that were set aside, and what is to become of them."""
         return self._rooms.suspects.all()
 
@@ -176,13 +324,13 @@ class _DriverRun:
 
     def __init__(
         self,
-        rooms: Dependencies,
+        rooms: PipelineContext,
         progress: OnProgress,
         stopping: Callable[[], bool],
-        beside: Beside | None,
+        beside: StartWork | None,
         weighing: Callable[..., Verdict],
         opened: OpenSteps | None,
-        heard: Hearing,
+        heard: ClientTransactionView,
         maintain: Callable[..., None],
     ) -> None:
         self._weighing, self._heard, self._maintain = weighing, heard, maintain
@@ -191,11 +339,13 @@ class _DriverRun:
         self._stopping = stopping
         self._result = RunResult()
         self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
-        self._ahead = ReadAhead(rooms, self._tell, beside)
-        self._attempts = Attempts(rooms, self._reader, stopping)
-        self._feeding = Feeding(rooms, self._reader, self._attempts, self._result, opened)
-        self._looking = Looking(rooms, self._feeding, self._result)
-        self._taking = Taking(self._reader, rooms, self._result, stopping, self._ahead, self._feeding.paths)
+        self._ahead = Prefetcher(rooms, self._tell, beside)
+        self._attempts = RetryPolicy(rooms, self._reader, stopping)
+        self._feeding = Replayer(rooms, self._reader, self._attempts, self._result, opened)
+        self._looking = StateReader(rooms, self._feeding, self._result)
+        self._taking = InputQueue(
+            self._reader, rooms, self._result, stopping, self._ahead, self._feeding.paths
+        )
         self._read: ReadInput | None = None  # new input that is not recorded yet
         self._opened_s = 0.0
 
@@ -244,7 +394,7 @@ class _DriverRun:
 
     def _carry_out(self, action: Action, event: Event) -> Event:
         match action:
-            case Look(t):
+            case ReadState(t):
                 event = self._looking.look(t)
             case OpenInputs(t):
                 event = self._open_inputs(t)
@@ -254,9 +404,9 @@ class _DriverRun:
                 event = self._feeding.restage(step)
             case Append(t, number):
                 event = self._append(t, number)
-            case Weigh(t, exhausted=exhausted):
+            case Decide(t, exhausted=exhausted):
                 event = self._weigh(t, exhausted=exhausted)
-            case SealIt(t):
+            case WriteSeal(t):
                 steps = self._feeding.steps()
                 self._heard.bind(steps[0].client, t)
                 event = seal(self._rooms.journal, t, steps)
@@ -266,12 +416,12 @@ class _DriverRun:
                 event = self._looking.look(t)
             case Publish(t):
                 event = self._publish(t)
-            case GiveUp(t):
+            case Abandon(t):
                 self._attempts.give_up(t)
-            case SetAside(t):
+            case QuarantineInputs(t):
                 self._attempts.set_aside(self._feeding.recorded(t))
                 event = self._looking.look(t)
-            case PublishNothing(t):
+            case PublishEmpty(t):
                 event = self._publish_nothing(t)
         return event
 
@@ -321,7 +471,7 @@ class _DriverRun:
         opened = self._feeding.opened
         assert opened is not None
         wish = self._heard.wish(opened.steps[0].client, t)
-        facts = OpenTransaction(len(opened.steps), opened.rows, opened.age_s(), wish)
+        facts = OpenTransactionStats(len(opened.steps), opened.rows, opened.age_s(), wish)
         is_foreign = self._heard.is_foreign(opened.steps[0].client)
         verdict = self._weighing(facts, exhausted=exhausted or self._stopping() or is_foreign)
         if verdict == "wait" and is_foreign and self._taking.waits():
@@ -334,11 +484,11 @@ class _DriverRun:
             self._result.waits = t
         return Decided(verdict)
 
-    def _publish(self, t: int) -> Published | Undone | Overtaken:
+    def _publish(self, t: int) -> Published | AttemptFailed | LostRace:
         if self._feeding.opened is None:  # only its commit is missing
             self._result.recovered.append(t)
         recorded, opened = self._rooms.journal.read(t), self._feeding.opened
-        step = recorded.step if opened is None else together(opened.steps)
+        step = recorded.step if opened is None else merge_steps(opened.steps)
         if step is None or recorded.seal is None or recorded.step != step:
             raise lost_records(t)
         if not self._rooms.outputs.has_rows(t):  # else done it must be, however often a run dies of it
@@ -377,13 +527,13 @@ class _DriverRun:
             seconds = time.monotonic() - self._opened_s
             fitting.took(opened.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
 
-    def _overtaken(self, t: int) -> Overtaken:
+    def _overtaken(self, t: int) -> LostRace:
         """Say that a peer appended first."""
         self._looking.require_aside(t)
         self._feeding.discard()
-        return Overtaken()
+        return LostRace()
 
-    def _publish_nothing(self, t: int) -> Published | Overtaken:
+    def _publish_nothing(self, t: int) -> Published | LostRace:
         aside = self._rooms.journal.aside(t)
         assert aside is not None
         self._feeding.discard()
@@ -391,7 +541,7 @@ class _DriverRun:
         try:
             self._result.commit = self._rooms.outputs.publish_nothing(aside)
         except OvertakenError:
-            return Overtaken()
+            return LostRace()
         self._result.note(self._rooms.settling.settle(t))
         return Published()
 

@@ -13,25 +13,28 @@ from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.journal.model import Aside, Seal, Step
-from tracelake.pipeline.merge import ShapeReceipt, ShapeTask, TableBefore, TableChange, run_shape_task
+from tracelake.journal.model import QuarantineRecord, Seal, Step
+from tracelake.pipeline.merge_task import (
+    ShapeReceipt,
+    TableBefore,
+    TableChange,
+    TransactionMergeTask,
+    run_shape_task,
+)
 from tracelake.pipeline.outputs.added import AddedOutputs
-from tracelake.pipeline.outputs.commit import CommitOutput
-from tracelake.pipeline.outputs.counts import Counts
-from tracelake.pipeline.outputs.index import IndexOutput
-from tracelake.pipeline.outputs.port import Output, Publication, SealedTransaction
-from tracelake.pipeline.outputs.tables import TableOutput
-from tracelake.pipeline.pieces import Piece
-from tracelake.replicas.account import BatchCounts
+from tracelake.pipeline.outputs.base import Output, Publication, SealedTransaction
+from tracelake.pipeline.outputs.builtin import CommitOutput, IndexOutput, TableOutput
+from tracelake.pipeline.run_result import Counts
+from tracelake.pipeline.staged_slices import StagedSlice
+from tracelake.replicas.replica import BatchCounts
 from tracelake.search.vectors import PLAIN, IndexSettings
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Part, ShardState
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.indexes import INDEX, build_name
-from tracelake.tasks.progress import OnProgress, Progress
-from tracelake.tasks.runners import TaskRunner
-from tracelake.versions.store import Repository
+from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, TABLE_TRACES
+from tracelake.tables.view import INDEX, build_name
+from tracelake.tasks.runners import OnProgress, Progress, TaskRunner
+from tracelake.versions.repository import Repository
 
 
 class Outputs:
@@ -98,7 +101,12 @@ class Outputs:
         return all(output.holds(transaction) for output in (*self._before_commit, *self._others()))
 
     def publish(
-        self, step: Step, seal: Seal, pieces: Sequence[Piece] | None, runner: TaskRunner, progress: OnProgress
+        self,
+        step: Step,
+        seal: Seal,
+        pieces: Sequence[StagedSlice] | None,
+        runner: TaskRunner,
+        progress: OnProgress,
     ) -> tuple[str, Counts]:
         """Publish what is missing of a sealed transaction; return its commit and counts.
 
@@ -117,7 +125,7 @@ class Outputs:
         progress(Progress("publishing", done, done, "steps", t, publication.commit))
         return publication.commit, publication.counts
 
-    def publish_nothing(self, aside: Aside) -> str:
+    def publish_nothing(self, aside: QuarantineRecord) -> str:
         """Let all outputs go past a transaction that is set aside; return its commit.
 
         Raises OvertakenError where a peer had appended rows of it before: then it is not set aside.
@@ -157,7 +165,7 @@ class Outputs:
                 table.begin(t)
 
     def _shape(
-        self, step: Step, seal: Seal, pieces: Sequence[Piece], runner: TaskRunner, progress: OnProgress
+        self, step: Step, seal: Seal, pieces: Sequence[StagedSlice], runner: TaskRunner, progress: OnProgress
     ) -> SealedTransaction:
         """Let tasks write what the outputs are to publish."""
         t = step.transaction
@@ -178,14 +186,16 @@ class Outputs:
         epochs = {name: state.epoch for name, state in states.items()}
         return SealedTransaction(step, seal, {name: _change_of(name, receipts) for name in states}, epochs)
 
-    def _tasks(self, t: int, pieces: Sequence[Piece], states: Mapping[str, ShardState]) -> list[ShapeTask]:
+    def _tasks(
+        self, t: int, pieces: Sequence[StagedSlice], states: Mapping[str, ShardState]
+    ) -> list[TransactionMergeTask]:
         live = {name: self.tables[name].shard.snapshot(t - 1, state) for name, state in states.items()}
         settings = self._index.settings()
         groups = shape_tasks(sum(piece.rows for piece in pieces), sum(piece.arrow_bytes for piece in pieces))
         bounds = [self._buckets * group // groups for group in range(groups + 1)]
         ranges = [(low, high) for low, high in pairwise(bounds) if low < high]
         return [
-            ShapeTask(
+            TransactionMergeTask(
                 objects_url=self._objects.url,
                 transaction=t,
                 index=INDEX,
@@ -205,10 +215,10 @@ class Outputs:
         ]
 
 
-def by_range(pieces: Iterable[Piece], ranges: Sequence[tuple[int, int]]) -> list[list[Piece]]:
+def by_range(pieces: Iterable[StagedSlice], ranges: Sequence[tuple[int, int]]) -> list[list[StagedSlice]]:
     """Return the pieces of each range of buckets: of as many as tasks times buckets, so each is looked at once."""
     range_of = {bucket: number for number, (low, high) in enumerate(ranges) for bucket in range(low, high)}
-    of_ranges: list[list[Piece]] = [[] for _ in ranges]
+    of_ranges: list[list[StagedSlice]] = [[] for _ in ranges]
     for piece in pieces:
         of_ranges[range_of[piece.bucket]].append(piece)
     return of_ranges

@@ -1,29 +1,72 @@
-"""Staging of rows: what tasks read of inputs, or of a table, until its transaction is committed."""
+"""Staging of rows: what tasks read of inputs, or of a table, until its transaction is committed.
+
+The rows of a transaction out of table `spans`, staged as if its input had been read again.
+
+Once `spans` has the rows of T, T can be finished without its input, which may have changed or gone: what was taken of
+it is these rows. Merged with the tables as of T-1 they give the trace rows, and the index part, that were missing.
+
+Reading the recorded input of a transaction again, to compare it: nothing is written, and nothing decided.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+import pyarrow.parquet as pq
+
 from tracelake import limits
 from tracelake._errors import TracelakeError
-from tracelake.journal.model import ReadRange, Recorded, Sources
-from tracelake.journal.runs import folded
-from tracelake.pipeline.decode import run_read_task
-from tracelake.pipeline.faults import Guarded, tasks_work
-from tracelake.pipeline.inputs import gather, read_tasks
-from tracelake.pipeline.pieces import Piece
-from tracelake.pipeline.restaging import RestageTask, run_restage_task
-from tracelake.pipeline.sources.port import Input
+from tracelake.journal.model import ReadRange, Recorded, RecordedRange, Sources, Step, compress, inputs_of
+from tracelake.journal.protocol import compare
+from tracelake.limits import STAGED_PIECE_MAX_BYTES
+from tracelake.otlp.schema import SPANS
+from tracelake.pipeline.decode_task import gather, read_tasks, run_read_task
+from tracelake.pipeline.input_failures import Guarded, tasks_work
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.staged_slices import StagedSlice, slice_of, stage, staged_bytes
+from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
-from tracelake.storage import ObjectStore, delete_all
-from tracelake.tasks.progress import OnProgress, Progress, Stage
-from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
+from tracelake.shards.partitioning import cut, is_all
+from tracelake.shards.parts import check_part
+from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
+from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT
+
+
+@dataclass(frozen=True, slots=True)
+class RestageTask:
+    """Stage the rows of one part of table `spans`."""
+
+    objects_url: str
+    part: Part
+    staging: str
+    """Prefix of the objects that the task writes."""
+
+
+def run_restage_task(task: RestageTask) -> list[StagedSlice]:
+    """Carry out one task, a row group at a time. Raises DamageError for a part that is not what was written."""
+    objects = open_objects(task.objects_url)
+    pieces: list[StagedSlice] = []
+    with scratch_directory("restage") as folder:
+        file = LocalFiles(objects, folder).file(task.part.path)
+        check_part(file, task.part)
+        with pq.ParquetFile(file) as part:
+            for group in range(part.num_row_groups):
+                rows = part.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
+                if is_all(task.part.bucket):
+                    pieces += stage(rows, objects, task.staging, -task.part.bucket)
+                    continue
+                for few in cut(rows, STAGED_PIECE_MAX_BYTES):
+                    path, data = f"{task.staging}{uuid.uuid4().hex}.arrow", staged_bytes(few)
+                    objects.put(path, data.to_pybytes())
+                    pieces.append(slice_of(path, 0, data, task.part.bucket, few))
+    return pieces
+
 
 STAGING: Final = "staging/pipeline/"
 
@@ -33,7 +76,7 @@ class ReadInput:
     """Input that was read: what the journal records of it, and its rows as staged."""
 
     sources: Sources
-    pieces: list[Piece]
+    pieces: list[StagedSlice]
     inputs: tuple[Input, ...]
     failed: dict[str, str] = field(default_factory=dict)
     """Inputs that could not be read this time, as path and reason."""
@@ -41,7 +84,7 @@ class ReadInput:
     @cached_property
     def recorded(self) -> Recorded:
         """What a step records of it."""
-        return folded(self.sources)
+        return compress(self.sources)
 
     def ranges(self) -> list[ReadRange]:
         """Return what was read of each input."""
@@ -71,7 +114,7 @@ class InputReader:
         self._delete(gathered.dropped)
         return ReadInput(gathered.sources, gathered.pieces, tuple(inputs), gathered.failed)
 
-    def restage(self, parts: Sequence[Part], transaction: int) -> list[Piece]:
+    def restage(self, parts: Sequence[Part], transaction: int) -> list[StagedSlice]:
         """Stage the rows of parts of table `spans`. Raises InputFaultError."""
         staging = f"{STAGING}{uuid.uuid4().hex}-"  # no directory: files would leave it
         tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
@@ -104,7 +147,7 @@ class InputReader:
         """Whether tasks can be done at all."""
         return tasks_work(self._runner, self._objects, self._buckets)
 
-    def _delete(self, pieces: Sequence[Piece]) -> None:
+    def _delete(self, pieces: Sequence[StagedSlice]) -> None:
         delete_all(self._objects, sorted({piece.path for piece in pieces}))
 
 
@@ -127,3 +170,50 @@ def _delete_below(objects: ObjectStore, prefix: str, oldest_s: float | None = No
     with contextlib.suppress(TracelakeError, OSError):
         old = (info.path for info in objects.list(prefix) if oldest_s is None or info.modified_s < oldest_s)
         delete_all(objects, list(old))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedSource:
+    """What one source gave when it was read again."""
+
+    source: str
+    inputs: int
+    records: int
+    """As it was recorded."""
+    spans: int
+    read_records: int
+    """As it was read now."""
+    read_spans: int
+    gone: int
+    """Inputs that are not there any more: a source lets go of what is committed."""
+    difference: str | None
+    """The first that differs, by name; None where all is as it was recorded."""
+
+
+def replay(step: Step, objects: ObjectStore, buckets: int, runner: TaskRunner) -> list[ReplayedSource]:
+    """Read what a step names again, and compare it: first the sources, then their values."""
+    inputs = [
+        Input(source, taken.path, taken.size_bytes)
+        for source, ranges in step.sources.items()
+        for taken in inputs_of(ranges)
+    ]
+    receipts = runner.run(run_read_task, read_tasks(inputs, objects.url, buckets, ""), lambda _: None)
+    read = gather(inputs, receipts).sources
+    return [_compared(source, ranges, read) for source, ranges in step.sources.items()]
+
+
+def _compared(
+    source: str, recorded: Sequence[RecordedRange], read: Mapping[str, Sequence[ReadRange]]
+) -> ReplayedSource:
+    again = read.get(source, ())
+    told = {source: again} if again else {}
+    return ReplayedSource(
+        source,
+        inputs=sum(taken.inputs for taken in recorded),
+        records=sum(taken.records for taken in recorded),
+        spans=sum(taken.spans for taken in recorded),
+        read_records=sum(taken.records for taken in again),
+        read_spans=sum(taken.spans for taken in again),
+        gone=sum(not taken.sha256 for taken in again),
+        difference=compare({source: recorded}, told),
+    )

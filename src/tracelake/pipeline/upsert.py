@@ -23,13 +23,12 @@ import pyarrow.compute as pc
 
 from tracelake import limits
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
-from tracelake.pipeline import claims
 from tracelake.results import is_server_side
-from tracelake.shards.buckets import Numbers
 from tracelake.shards.lookup import Lookup
+from tracelake.shards.partitioning import Numbers
 from tracelake.shards.rows import GIVEN_UP, RETRACTIONS, ROW_ID, literal
-from tracelake.tables.built_in import TABLE_SPANS
-from tracelake.tables.traces import SPAN_COLUMNS, TRACES, aggregate_sql, summed
+from tracelake.tables import upsert_rule
+from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_SPANS, TRACES, aggregate_sql, summed
 
 Incoming = Callable[[], Iterable[pa.Table]]
 """Gives the incoming spans (schema SPANS, in any order, with repeats) as tables, the same each time."""
@@ -163,22 +162,22 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
     db.execute("create temp table replaced (row_id bigint)")
     db.execute(f"""
         create temp table contested as
-        select {claims.IDS}
-        from (select {claims.ID_COLUMNS} from incoming union all select {claims.ID_COLUMNS} from stored)
-        group by {claims.IDS} having count(*) > 1
+        select {upsert_rule.IDS}
+        from (select {upsert_rule.ID_COLUMNS} from incoming union all select {upsert_rule.ID_COLUMNS} from stored)
+        group by {upsert_rule.IDS} having count(*) > 1
     """)
     if not db.execute("select 1 from contested limit 1").fetchall():
         return np.empty(0, np.int64), _NOTHING_GONE
     db.register("none", SPANS.empty_table())
     db.execute(f"""
         create temp table claims as
-        select {claims.KEY_COLUMNS}, 0::bigint as ord, 0::bigint as _row_id, {claims.COLUMNS} from none
+        select {upsert_rule.KEY_COLUMNS}, 0::bigint as ord, 0::bigint as _row_id, {upsert_rule.COLUMNS} from none
     """)
     _add_claims(db, incoming, spans)
     db.execute(f"""
         create temp table ranked as
         select ord, _row_id, row_number() over (
-            partition by {claims.KEY} order by {claims.ORDER}, ord is null desc, ord
+            partition by {upsert_rule.KEY} order by {upsert_rule.ORDER}, ord is null desc, ord
         ) as rank
         from claims
     """)
@@ -190,9 +189,11 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
 
 def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
     """Fill `claims` with what the claims about contested spans are compared by, from one table after the other."""
-    is_contested = f"semi join contested using ({claims.IDS})"
+    is_contested = f"semi join contested using ({upsert_rule.IDS})"
     ords: Numbers = (
-        db.sql(f"select ord from (select ord, {claims.ID_COLUMNS} from incoming) {is_contested} order by ord")
+        db.sql(
+            f"select ord from (select ord, {upsert_rule.ID_COLUMNS} from incoming) {is_contested} order by ord"
+        )
         .to_arrow_table()["ord"]
         .to_numpy()
     )
@@ -204,7 +205,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
         if len(mine := ords[np.isin(ords, numbers, assume_unique=True)])
     )
     places = db.sql(f"""
-        select trace_id, _row_id from (select _row_id, {claims.ID_COLUMNS} from stored) {is_contested}
+        select trace_id, _row_id from (select _row_id, {upsert_rule.ID_COLUMNS} from stored) {is_contested}
     """).to_arrow_table()
     ids = places[ROW_ID.name].combine_chunks()
     held = (
@@ -215,7 +216,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
         for rows in _together(tables, limits.ROW_GROUP_MAX_BYTES):
             db.register("claimed", rows)
             db.execute(
-                f"insert into claims select {claims.KEY_COLUMNS}, {identity}, {claims.COLUMNS} from claimed"
+                f"insert into claims select {upsert_rule.KEY_COLUMNS}, {identity}, {upsert_rule.COLUMNS} from claimed"
             )
             db.unregister("claimed")
 

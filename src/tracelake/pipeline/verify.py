@@ -1,20 +1,45 @@
-"""What a pipeline published, for `tracelake verify`: journal, tables, index and commits must tell of the same rows."""
+"""What a pipeline published, for `tracelake verify`: journal, tables, index and commits must tell of the same rows.
+
+Reading back what the lake knows of topics of Kafka, for `tracelake verify`; no broker is asked.
+
+Reading back the records of outputs, for `tracelake verify`; no other system is asked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import pairwise
+from typing import TypeVar
 
-from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import Step
-from tracelake.journal.suspects import Suspects
-from tracelake.pipeline.index_build import live_by_transaction
-from tracelake.pipeline.report import shown
+from tracelake._errors import DamageError, UsageError
+from tracelake.formats import decode
+from tracelake.indexing.build import live_rows_by_transaction
+from tracelake.journal.model import OffsetRange, Step, inputs_of
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.journal.store import IngestedFiles
+from tracelake.pipeline.kafka_client import (
+    FORMAT_VERSION,
+    SCHEME,
+    ClusterRecord,
+    PartitionName,
+    PartitionPosition,
+    address_of,
+    name_of,
+)
+from tracelake.pipeline.outputs import added, external
+from tracelake.pipeline.outputs.added import OutputRecord
+from tracelake.pipeline.outputs.external import OversizedRecord
+from tracelake.pipeline.protocol import begins_at, has_all, united
+from tracelake.pipeline.run_result import shown
+from tracelake.pipeline.sources.kafka import CLUSTERS, PARTITION
 from tracelake.pipeline.sources.registry import SourceRegistry
 from tracelake.results import Finding, SetAsideInput
-from tracelake.search.index_check import IndexCheck
+from tracelake.search.verify import IndexCheck
 from tracelake.shards.verify import ShardCheck
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.indexes import INDEX_ENTRY
+from tracelake.storage.object_records import whole_of
+from tracelake.tables.view import INDEX_ENTRY
 from tracelake.versions.model import IndexAt
 from tracelake.versions.verify import CheckedCommit
 
@@ -23,8 +48,8 @@ def check_quarantine(
     key_value: KeyValueStore, objects: ObjectStore
 ) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
     """Return the inputs that no task could do, and what is wrong: those that are the lake's own must be there."""
-    suspects = Suspects(key_value, "main").all()
-    sources = SourceRegistry(objects, KnownInputs(key_value, "main"))
+    suspects = QuarantineStore(key_value, "main").all()
+    sources = SourceRegistry(objects, IngestedFiles(key_value, "main"))
     gone = [
         Finding("missing", "file", suspect.path, "a segment of the inbox that is set aside is gone")
         for suspect in suspects
@@ -71,7 +96,7 @@ def check_index(
         if spans.unknown:
             return None  # some rows cannot be read
         snapshot = spans.shard.snapshot(t)
-        return live_by_transaction(objects, snapshot.for_buckets(set(some or range(buckets))))
+        return live_rows_by_transaction(objects, snapshot.for_buckets(set(some or range(buckets))))
 
     check = IndexCheck(objects, spans.inserted, live_at)
     findings: list[Finding] = []
@@ -84,3 +109,146 @@ def check_index(
             findings.append(Finding("mismatch", "commit", f"transaction {committed.transaction}", detail))
     findings += check.parts()
     return check, findings
+
+
+def check_topics(
+    key_value: KeyValueStore,
+    objects: ObjectStore,
+    steps: Mapping[int, Step],
+    settled: int,
+    kept: Collection[str] = (),
+    pipeline: str = "main",
+) -> Iterator[Finding]:
+    """Yield what is missing, damaged or contradictory of the records of partitions and clusters.
+
+    Of transactions below `settled`, with these steps, all that was read is noted as taken, but what is `kept` by name.
+    """
+    partition = f"{PARTITION}/{pipeline}"
+    damaged: dict[str, str] = {}
+    positions: dict[str, PartitionPosition] = {}
+    entries = whole_of(key_value.scan, partition, lambda key, error: damaged.update({key: str(error)}))
+    for entry in entries:
+        try:
+            positions[entry.key] = decode(
+                PartitionPosition, entry.value, f"record {partition}/{entry.key}", FORMAT_VERSION
+            )
+        except DamageError as error:
+            damaged[entry.key] = str(error)
+    for key, why in damaged.items():
+        yield Finding("damaged", "record", f"{partition}/{key}", why)
+    for key, position in positions.items():
+        if united(position.taken) != position.taken or any(start < 0 for start, _ in position.taken):
+            detail = f"its ranges are not in order, or touch: {position.taken[:5]}"
+            yield Finding("mismatch", "record", f"{partition}/{key}", detail)
+    yield from _check_taken(steps, settled, kept, positions, damaged, partition)
+    yield from _check_clusters(objects, {key.partition("/")[0] for key in (*positions, *damaged)})
+
+
+def _check_taken(
+    steps: Mapping[int, Step],
+    settled: int,
+    kept: Collection[str],
+    positions: Mapping[str, PartitionPosition],
+    damaged: Mapping[str, str],
+    partition: str,
+) -> Iterator[Finding]:
+    by_partition: dict[PartitionName, list[tuple[int, int, int]]] = defaultdict(list)
+    for t, step in steps.items():
+        for taken in (taken for ranges in step.sources.values() for taken in inputs_of(ranges)):
+            if isinstance(taken, OffsetRange):
+                name, start, stop = name_of(taken.path)
+                by_partition[name].append((start, stop, t))
+    for name, ranges in by_partition.items():
+        key = name.key()
+        position = positions.get(key)
+        for start, stop, t in ranges:
+            if t >= settled or key in damaged or name.path(start, stop) in kept:
+                continue
+            if position is None or not has_all(position.taken, start, stop):
+                detail = f"transaction {t} has offsets {start} to {stop - 1}, and they are not noted as taken"
+                kind = "missing" if position is None else "mismatch"
+                yield Finding(kind, "record", f"{partition}/{key}", detail)
+        for (_, stop, before), (start, _, after) in pairwise(sorted(ranges)):
+            if start < stop:
+                detail = f"transactions {before} and {after} both have offset {start} of {name}"
+                yield Finding("mismatch", "journal", f"transaction {after}", detail)
+
+
+def _check_clusters(objects: ObjectStore, watched: set[str]) -> Iterator[Finding]:
+    paths = {info.path for info in objects.list(CLUSTERS)}
+    for cluster in sorted(watched):
+        if (path := f"{CLUSTERS}{cluster}.json") not in paths:
+            detail = (
+                "where a cluster is stands nowhere, and topics of it were read: watch a topic of it again"
+            )
+            yield Finding("missing", "record", path, detail)
+    for path in sorted(paths):
+        try:
+            decode(ClusterRecord, objects.get(path), path, FORMAT_VERSION)
+        except DamageError as error:
+            yield Finding("damaged", "record", path, f"{error} Or watch a topic of that cluster again.")
+
+
+VersionedT = TypeVar("VersionedT", OutputRecord, OversizedRecord)
+
+
+def check_outputs(
+    key_value: KeyValueStore, upper: Callable[[], int], pipeline: str = "main"
+) -> tuple[list[str], list[Finding]]:
+    """Return what outputs have left out, in sentences, and what is damaged or contradictory of their records."""
+    findings: list[Finding] = []
+    records: dict[str, OutputRecord] = {}
+    for place, record in _read(
+        key_value, f"outputs/{pipeline}", OutputRecord, added.FORMAT_VERSION, findings
+    ):
+        key = place.removeprefix(f"outputs/{pipeline}/")
+        findings += (Finding("mismatch", "record", place, why) for why in _wrong(key, record, upper))
+        if record.id in records:
+            why = f"it has the id of output {records[record.id].name}: they would share one marker"
+            findings.append(Finding("mismatch", "record", place, why))
+        records[record.id] = record
+    sentences: list[str] = []
+    for place, left in _read(
+        key_value, f"left-out/{pipeline}", OversizedRecord, external.FORMAT_VERSION, findings
+    ):
+        of = [each.transaction for each in left.newest]
+        if any(after <= before for before, after in pairwise(of)) or left.total < sum(
+            each.total for each in left.newest
+        ):
+            findings.append(
+                Finding("mismatch", "record", place, "its transactions do not add up, or do not climb")
+            )
+        elif of and of[-1] > upper():
+            findings.append(
+                Finding("mismatch", "record", place, f"it names transaction {of[-1]}, which is to come")
+            )
+        sentences.append(
+            f"output {left.output} has left out {left.total} rows, too large for it: see `tracelake output list`"
+        )
+    return sentences, findings
+
+
+def _wrong(key: str, record: OutputRecord, upper: Callable[[], int]) -> Iterator[str]:
+    if f"{record.name}/" != key:
+        yield f"it says that it is output {record.name}"
+    if record.since is not None and not 0 < record.since <= begins_at(upper()):
+        yield f"it begins with transaction {record.since}, and the next one is {upper()}"
+    if record.to.startswith(f"{SCHEME}://"):
+        try:
+            address_of(record.to)
+        except UsageError as error:
+            yield str(error)
+
+
+def _read(
+    key_value: KeyValueStore, partition: str, kind: type[VersionedT], version: int, findings: list[Finding]
+) -> Iterator[tuple[str, VersionedT]]:
+    def damaged(key: str, error: DamageError) -> None:
+        findings.append(Finding("damaged", "record", f"{partition}/{key}", str(error)))
+
+    for entry in whole_of(key_value.scan, partition, damaged):
+        place = f"{partition}/{entry.key}"
+        try:
+            yield place, decode(kind, entry.value, f"record {place}", version)
+        except DamageError as error:
+            damaged(entry.key, error)

@@ -8,6 +8,23 @@
 
 All are in lower case. tantivy gets texts that are made words already (`wording.py`), of many rows at once; the words of
 queries and excerpts are made by the same code, one by one. Queries are analyzed as the manifest says that is read.
+
+The fields of the index, and how whole values become terms; how texts become words, `analyzers.py` says.
+
+| field | holds | how |
+|---|---|---|
+| `id` | trace id, span id, id of the row | stored, not searched |
+| `row` | id of the row | for `live.py` alone |
+| `service`, `kind`, `status`, `model`, `session`, `user`, `workspace` | the columns of those names | a whole value in lower case; as it is, for facets |
+| `trace` | the trace id | a whole value |
+| `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
+| `name` | the span's name | words with positions |
+| `text` | input, output, attribute values, status message, events | words with positions |
+| `attribute` | path and value of each attribute, also of events, resource and array elements; the span id | `query_values.py` |
+| `number` | path and value of each attribute or element that is a number | `values.py` |
+| `has` | the paths of all attributes, and of `PARTS` that are there | whole values |
+
+Nothing but `id` is stored: text for highlights is read back from the table.
 """
 
 from __future__ import annotations
@@ -18,15 +35,130 @@ import string
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from importlib.metadata import version
 from typing import Final
 
 import tantivy
 
 from tracelake._errors import UsageError
-from tracelake.limits import INDEX_IDENTIFIERS_KEPT, INDEX_WORD_MAX_BYTES
-from tracelake.search import cutting, fields
-from tracelake.search.parts import identifiers, parts_of_name
-from tracelake.search.wording import GAP, Wording
+from tracelake.limits import (
+    IDENTIFIER_MAX_BYTES,
+    INDEX_IDENTIFIERS_KEPT,
+    INDEX_VALUE_MAX_CHARS,
+    INDEX_WORD_MAX_BYTES,
+)
+from tracelake.search import tokenization
+from tracelake.search.query_parser import ORDERED
+from tracelake.search.tokenization import GAP, BatchTokenizer, identifiers, parts_of_name
+
+KEYWORD: Final = "tracelake_keyword"
+TERMS: Final = "tracelake_terms"
+WORDS: Final = "tracelake_words"
+
+FACETS: Final = {
+    "service": "service",
+    "kind": "kind",
+    "status": "status",
+    "model": "model",
+    "session": "session_id",
+    "user": "user_id",
+    "workspace": "workspace",
+}
+"""Fields that hold a whole value, which can be counted, by their columns of table `spans`."""
+KEYWORDS: Final = (*FACETS, "trace")
+LISTS: Final = ("attribute", "number", "has")
+"""Fields of many whole values, which tantivy gets as one text with `values.JOINT` between them: a value by itself
+costs as much as a field."""
+NUMBERS: Final = ORDERED
+"""Fast fields of integers: nanoseconds since 1970, nanoseconds, and three counts."""
+TEXTS: Final = ("name", "text")
+"""Where words without a prefix are looked for."""
+BOOSTS: Final = {"name": 1.5}
+PARTS: Final = ("parent", "input", "output", "events", "links")
+"""What a span may have that is no field of its own."""
+
+FORMAT_VERSION: Final = 3
+"""Version of the documents of a new index. Version 2 has no terms of events, elements of arrays and span ids, and keeps
+the Unicode form of each word."""
+EARLIER_FORMAT: Final = 2
+"""Version of the documents of an index that an earlier release built; new parts of such an index have it, too."""
+
+
+def settings(format_version: int) -> tuple[object, ...]:
+    """Return what all indexes of a format have in common; what texts become is the other half of a fingerprint."""
+    return (
+        format_version,
+        version("tantivy"),
+        [FACETS, KEYWORDS, LISTS, ("row", *NUMBERS), TEXTS, PARTS],
+        [INDEX_WORD_MAX_BYTES, INDEX_VALUE_MAX_CHARS, IDENTIFIER_MAX_BYTES],
+    )
+
+
+def schema() -> tantivy.Schema:
+    """Return the tantivy schema of every part."""
+    builder = tantivy.SchemaBuilder()
+    builder.add_bytes_field("id", stored=True, indexed=False)
+    builder.add_integer_field("row", fast=True, indexed=True)
+    for name in KEYWORDS:
+        builder.add_text_field(name, tokenizer_name=KEYWORD, index_option="basic", fast=name in FACETS)
+    for name in LISTS:
+        builder.add_text_field(name, tokenizer_name=TERMS, index_option="basic")
+    for name in NUMBERS:
+        builder.add_integer_field(name, fast=True, indexed=False)
+    for name in TEXTS:
+        builder.add_text_field(name, tokenizer_name=WORDS, index_option="position")
+    return builder.build()
+
+
+def keyword_analyzer() -> tantivy.TextAnalyzer:
+    """Return what makes one word of a whole value, and of queries on it."""
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
+
+
+def lowered(value: str) -> str:
+    """Return a whole value as its term has it."""
+    return "".join(_KEYWORD.analyze(value))
+
+
+def _terms_analyzer() -> tantivy.TextAnalyzer:
+    """Return what makes words of several whole values, the same as `keyword_analyzer` of each."""
+    # Not with an expression: tantivy compiles its automaton anew for each document.
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
+    return builder.filter(tantivy.Filter.lowercase()).build()
+
+
+_KEYWORD: Final = keyword_analyzer()
+
+
+def register_tokenizers(index: tantivy.Index, words: tantivy.TextAnalyzer) -> None:
+    """Tell an index its tokenizers, that of `TEXTS` too; tantivy forgets them whenever it opens one."""
+    index.register_tokenizer(KEYWORD, keyword_analyzer())
+    index.register_tokenizer(TERMS, _terms_analyzer())
+    index.register_tokenizer(WORDS, words)
+    # Facets show values as they are.
+    as_it_is = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).build()
+    index.register_fast_field_tokenizer(KEYWORD, as_it_is)
+
+
+def trace_of(stored: bytes) -> str:
+    """Return the trace id of a stored `id`; documents.py writes it in bulk."""
+    return stored[:16].hex()
+
+
+def span_of(stored: bytes) -> str:
+    """Return the span id of a stored `id`."""
+    return stored[16:24].hex()
+
+
+def row_of(stored: bytes) -> int:
+    """Return the id of the row of a stored `id`."""
+    return int.from_bytes(stored[24:])
+
+
+def transaction_of(stored: bytes) -> int:
+    """Return the transaction of the row of a stored `id`: the upper half of the row's id."""
+    return int.from_bytes(stored[24:28])
+
 
 Parts = Callable[[Sequence[str]], dict[int, tuple[str, ...]]]
 
@@ -57,21 +189,23 @@ class Analyzer:
     """Yields words; None where tantivy cuts by itself."""
     parts: Parts = field(default=identifiers, repr=False)
     """Returns the parts of the identifiers of texts, by their numbers."""
-    parts_of_long: Callable[[str], Iterator[Sequence[str]]] = field(default=cutting.parts_of_run, repr=False)
+    parts_of_long: Callable[[str], Iterator[Sequence[str]]] = field(
+        default=tokenization.parts_of_run, repr=False
+    )
     """Yields those of a long text without separators, some at a time."""
     parts_of_name: Callable[[str], tuple[str, ...]] = field(default=parts_of_name, repr=False)
     """Returns those of one, and remembers them: many spans have the same name."""
     letter: str = r"[^\W_]"
     """A letter of a word that has borders, as an expression."""
-    separators: str = field(default=cutting.BETWEEN_RUNS, repr=False)
+    separators: str = field(default=tokenization.BETWEEN_RUNS, repr=False)
     """ASCII characters that are in no word, as it is cut."""
-    format_version: int = fields.FORMAT_VERSION
+    format_version: int = FORMAT_VERSION
     """Version of the documents that it makes."""
 
     @property
     def is_current(self) -> bool:
         """Whether it makes documents of the current format; if not, the index is from an earlier release."""
-        return self.format_version == fields.FORMAT_VERSION
+        return self.format_version == FORMAT_VERSION
 
     @property
     def public_name(self) -> str:
@@ -81,9 +215,7 @@ class Analyzer:
     @cached_property
     def fingerprint(self) -> str:
         """Parts are put together in one index only if they agree on this."""
-        return hashlib.sha256(
-            json.dumps([*fields.settings(self.format_version), self.says]).encode()
-        ).hexdigest()
+        return hashlib.sha256(json.dumps([*settings(self.format_version), self.says]).encode()).hexdigest()
 
     @staticmethod
     def tokenizer() -> tantivy.TextAnalyzer:
@@ -92,10 +224,10 @@ class Analyzer:
         return plain.filter(tantivy.Filter.custom_stopword([GAP])).build()
 
     @cached_property
-    def wording(self) -> Wording:
+    def wording(self) -> BatchTokenizer:
         """Makes words of the texts of many rows."""
         stems_of = _STEMS.analyze if self.stemmed else str.split
-        return Wording(
+        return BatchTokenizer(
             self.separators,
             self._words_of_chunks,
             self._words_of_long,
@@ -106,7 +238,7 @@ class Analyzer:
 
     def _words_of_chunks(self, text: str) -> list[str]:
         """Return the words of a text in lower case, however long they are; it has no separators but spaces."""
-        if self.separators is cutting.BETWEEN_RUNS and text.isascii():
+        if self.separators is tokenization.BETWEEN_RUNS and text.isascii():
             return text.lower().split()
         return self._unbounded.analyze(self.prepared(text))
 
@@ -114,9 +246,9 @@ class Analyzer:
         """Yield the same of a long text, some words at a time."""
         text = self.normalized(text)
         if self.cut is None:
-            pieces = cutting.pieces(text, lru_cache(INDEX_IDENTIFIERS_KEPT)(self._unbounded.analyze))
+            pieces = tokenization.pieces(text, lru_cache(INDEX_IDENTIFIERS_KEPT)(self._unbounded.analyze))
         else:
-            pieces = cutting.together(self.cut(text))
+            pieces = tokenization.together(self.cut(text))
         return map(self._unbounded.analyze, pieces)
 
     @cached_property
@@ -125,7 +257,7 @@ class Analyzer:
 
     def normalized(self, text: str) -> str:
         """Return a text in one Unicode form, so that each spelling of a word is the same word."""
-        return cutting.normalized(text) if self.is_current else text
+        return tokenization.normalized(text) if self.is_current else text
 
     def prepared(self, text: str) -> str:
         """Return a text as it is cut into words."""
@@ -150,7 +282,7 @@ class Analyzer:
             return next(word for word in unbounded if len(word.encode()) >= INDEX_WORD_MAX_BYTES)
         if not written:
             return text
-        symbols = dict.fromkeys(symbol for symbol in self.normalized(text) if cutting.is_symbol(symbol))
+        symbols = dict.fromkeys(symbol for symbol in self.normalized(text) if tokenization.is_symbol(symbol))
         held = "".join(written) if symbols else ""
         return next((symbol for symbol in symbols if symbol.lower() not in held), None)
 
@@ -161,7 +293,7 @@ class Analyzer:
         """
         wanted: list[Word] = []
         for word in self.words_of(text):
-            if self.cut is not cutting.pairs or not cutting.is_letter(word.written):
+            if self.cut is not tokenization.pairs or not tokenization.is_letter(word.written):
                 wanted.append(word)
             elif not (wanted and _goes_on(wanted[-1], word)):
                 wanted.append(replace(word, begins=True))
@@ -185,7 +317,7 @@ class Analyzer:
 
 def _goes_on(before: Word, letter: Word) -> bool:
     """Whether a letter that is a word by itself ends the run of the word before it."""
-    return before.position + 1 == letter.position and cutting.is_pair(before.written)
+    return before.position + 1 == letter.position and tokenization.is_pair(before.written)
 
 
 ENGLISH: Final = Analyzer(
@@ -195,33 +327,31 @@ WHITESPACE: Final = Analyzer(
     "whitespace",
     "between spaces and brackets, lowercase, remove_long, parts of words",
     stemmed=False,
-    cut=cutting.between_spaces,
-    parts=cutting.parts_of_words,
-    parts_of_long=cutting.parts_of_long,
-    parts_of_name=cutting.parts_of_name,
+    cut=tokenization.between_spaces,
+    parts=tokenization.parts_of_words,
+    parts_of_long=tokenization.parts_of_long,
+    parts_of_name=tokenization.parts_of_identifier,
     separators=string.whitespace,
 )
 CJK: Final = Analyzer(
     "cjk",
     "pairs of letters without spaces, simple, lowercase, remove_long, stemmer english, parts of identifiers",
     stemmed=True,
-    cut=cutting.pairs,
-    letter=cutting.SPACED_LETTER,
+    cut=tokenization.pairs,
+    letter=tokenization.SPACED_LETTER,
 )
 ANALYZERS: Final = {each.name: each for each in (ENGLISH, WHITESPACE, CJK)}
 NAMES: Final = tuple(ANALYZERS)
 EARLIER: Final = {
     earlier.name: earlier
     for each in ANALYZERS.values()
-    for earlier in [
-        replace(each, name=f"{each.name}@{fields.EARLIER_FORMAT}", format_version=fields.EARLIER_FORMAT)
-    ]
+    for earlier in [replace(each, name=f"{each.name}@{EARLIER_FORMAT}", format_version=EARLIER_FORMAT)]
 }
 """Analyzers of indexes that an earlier release built. Such an index keeps its format until it is rebuilt."""
 _BY_FINGERPRINT: Final = {each.fingerprint: each for each in (*ANALYZERS.values(), *EARLIER.values())}
 
 
-def named(name: str) -> Analyzer:
+def analyzer_named(name: str) -> Analyzer:
     """Return the analyzer of this name. Raises UsageError where there is none."""
     try:
         return ANALYZERS.get(name) or EARLIER[name]
@@ -231,7 +361,7 @@ def named(name: str) -> Analyzer:
 
 def hint_of(analyzer: Analyzer, texts: Iterable[str]) -> str | None:
     """Return why an index of this analyzer may lack texts that a query looks for; None if there is no reason."""
-    if analyzer.cut is not cutting.pairs and any(map(cutting.has_unspaced, texts)):
+    if analyzer.cut is not tokenization.pairs and any(map(tokenization.has_unspaced, texts)):
         return (
             f"this index has the text setting {analyzer.public_name!r}, which finds Chinese, Japanese, Korean, Thai, "
             "Lao, Khmer and Burmese only by whole runs of letters; after `tracelake index rebuild --text "

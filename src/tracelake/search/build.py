@@ -1,32 +1,200 @@
-"""What a worker does: one part of the index out of rows of its buckets, or of other parts, staged with its receipt."""
+"""What a worker does: one part of the index out of rows of its buckets, or of other parts, staged with its receipt.
+
+Several parts become one without their text: tantivy joins the postings that it has written.
+
+That takes a tenth of what it takes to make them again of their rows. The binding has no call for it, but a writer that
+commits looks for segments to merge, and takes at once all that count as equally large, if there are enough of them.
+How large a segment counts is what `meta.json` says of its documents; which are left out is what a file of deletes says.
+So each segment gets a file of deletes that is true, and counts as one document; and where segments are too few, others
+of two documents, which are left out, make up the number. `test_merging.py` holds tantivy to this.
+
+The vectors of several parts become those of one, as they are: the function is not asked again.
+
+Parts that no manifest names: rows that no commit holds yet, indexed for one process, beside those of a manifest.
+
+They are parts as all others, so that queries, scores, facets and orders need not know of them. A row has an id that
+no row of a table has. Where a claim of a table and one of these rows are about the same span, `WithUnpublished` leaves
+the document of the weaker one out, as that of a row that was replaced.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import tempfile
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
 
+import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import tantivy
 
 from tracelake import limits
-from tracelake.scratch import scratch_directory
-from tracelake.search import fields
+from tracelake._errors import DamageError, StorageError
+from tracelake.scratch import delete_directory, scratch_directory
+from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH, Analyzer
-from tracelake.search.contents import ContentsOf, PartContents, together
 from tracelake.search.documents import COLUMNS, documents
-from tracelake.search.embedding import PartVectorWriter
-from tracelake.search.joining import write_joined
-from tracelake.search.live import RowIds
-from tracelake.search.merging import write_merged
-from tracelake.search.model import PartRef, Receipt, staged_path
-from tracelake.search.pack import pack
+from tracelake.search.live_docs import (
+    NOBODY,
+    Marked,
+    RowIds,
+    RowSelection,
+    is_as_written,
+    rows_of_documents,
+    write_marks,
+)
+from tracelake.search.model import ContentsOf, Manifest, PartContents, PartRef, Receipt, staged_path, together
+from tracelake.search.pack import Header, IndexSegment, pack, read_meta, write_meta
+from tracelake.search.part_cache import TEMPORARY, PartCache, link, stumbling
+from tracelake.search.vector_index import FILE, BlockWriter, PartVectorWriter, check_block, read_block
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
+
+_SEGMENTS_MERGED: Final = 8
+"""tantivy's `LogMergePolicy` merges no fewer, and counts all of up to 10,000 documents as equally large."""
+_HEAP_MIN: Final = 15_000_000
+"""The least that tantivy takes: a merge does not use it."""
+_PANIC: Final = "PanicException"
+_MARKS: Final = 1
+"""The number in the name of the files of deletes."""
+
+
+def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live: RowIds) -> int:
+    """Write an index of one segment with the documents of these rows, sorted, and return how many there are.
+
+    Raises:
+        DamageError: A part is missing or altered, or was before it was packed, tantivy does not merge them, or they
+            have not one document for each of the rows.
+    """
+    if not len(live):
+        return 0
+    try:
+        _write(directory, objects, parts, live)
+        merged = read_meta(directory).segments
+    except DamageError:
+        raise
+    except BaseException as error:
+        # tantivy panics where a part says of itself what is not so: no `Exception`, so that it would end the process.
+        if isinstance(error, ValueError | TypeError | OverflowError) or type(error).__name__ == _PANIC:
+            raise DamageError(f"parts of the index cannot be merged: {error}") from error
+        raise
+    if [segment.max_doc for segment in merged] != [len(live)]:
+        raise DamageError(f"{len(live)} documents became {merged}: tantivy has not merged parts of the index")
+    return len(live)
+
+
+def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live: RowIds) -> None:
+    with scratch_directory("merge") as scratch:
+        cache = PartCache(objects, scratch)
+        headers = cache.fetch(parts, {})
+        for part, header in zip(parts, headers, strict=True):
+            for file in header.segment_files:
+                link(scratch / part.sha256 / file.name, directory / file.name)
+                if not is_as_written(directory / file.name):
+                    raise DamageError(f"index part {part.path} was packed with a damaged file {file.name}")
+    first = headers[0]
+    if any(
+        (each.tantivy_schema, each.index_settings) != (first.tantivy_schema, first.index_settings)
+        for each in headers
+    ):
+        raise DamageError("parts of the index have different fields")
+    write_meta(directory, headers)
+    segments = [segment for header in headers for segment in header.segments]
+    marks = _marks(directory, segments, live)
+    marked = {segment: marks.get(at, []) for at, segment in enumerate(segments)}
+    # tantivy reads no deletes of a segment that counts as whole; one that has nothing left is not needed.
+    marked = {segment: numbers for segment, numbers in marked.items() if len(numbers) < segment.max_doc}
+    marked |= {filler: [0, 1] for filler in _fillers(directory, _SEGMENTS_MERGED - len(marked))}
+    for segment, numbers in marked.items():
+        _mark(directory, segment, numbers)
+    counted = {segment.segment_id: (segment.max_doc - 1, _MARKS) for segment in marked}
+    write_meta(directory, [msgspec.structs.replace(first, segments=list(marked))], counted)
+    _commit(directory)
+
+
+def _marks(directory: Path, segments: Sequence[IndexSegment], live: RowIds) -> Marked:
+    """Return the documents to leave out."""
+    searcher = tantivy.Index.open(str(directory)).searcher()
+    marks: Marked = {}
+    several = [live[:0]]
+    for at, segment in enumerate(segments):
+        ids = rows_of_documents(searcher, at, segment.max_doc)
+        is_live = np.isin(ids, live)
+        marks[at] = np.flatnonzero(~is_live).tolist()
+        several.append(ids[is_live])
+    left = np.sort(np.concatenate(several))
+    if not np.array_equal(left, live):
+        raise DamageError(
+            f"parts of the index have {len(left)} documents for {len(live)} rows, of {len(np.unique(left))} of them; "
+            "build it anew"
+        )
+    return marks
+
+
+def _mark(directory: Path, segment: IndexSegment, documents: Sequence[int]) -> None:
+    name = directory / segment.segment_id.replace("-", "")
+    write_marks(
+        name.with_suffix(f".{_MARKS}.del"), segment.max_doc, documents, like=name.with_suffix(".fieldnorm")
+    )
+
+
+def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
+    """Write segments of two empty documents each."""
+    for _ in range(count):
+        with scratch_directory("merge") as scratch:
+            index = tantivy.Index(analyzers.schema(), path=str(scratch))
+            analyzers.register_tokenizers(index, ENGLISH.tokenizer())  # there is no word in them
+            writer = index.writer(heap_size=_HEAP_MIN, num_threads=1)
+            writer.add_document(tantivy.Document())
+            writer.add_document(tantivy.Document())
+            writer.commit()
+            writer.wait_merging_threads()
+            header = read_meta(scratch)
+            for file in header.files:
+                link(scratch / file.name, directory / file.name)
+            yield from header.segments
+
+
+def _commit(directory: Path) -> None:
+    writer = tantivy.Index.open(str(directory)).writer(heap_size=_HEAP_MIN, num_threads=1)
+    writer.commit()
+    writer.wait_merging_threads()
+
+
+def write_joined(
+    directory: Path,
+    objects: ObjectStore,
+    parts: Sequence[PartRef],
+    live: RowIds,
+    settings: VectorSettings,
+) -> PartVectors:
+    """Write the vectors of these rows, sorted, out of parts that have them, and say what there is.
+
+    Raises DamageError where a part is missing or altered, or has not what its manifest says.
+    """
+    with scratch_directory("join") as scratch:
+        PartCache(objects, scratch).fetch(parts, {})
+        writer = BlockWriter(directory, settings)
+        try:
+            for part in parts:
+                block = read_block(scratch / part.sha256 / FILE, part.path)
+                check_block(block, part, settings)
+                writer.join(block, np.flatnonzero(np.isin(block.rows, live)))
+            vectors = writer.finish()
+        finally:
+            writer.close()
+    # Which rows failed nobody has written down: some of them may be those that are gone.
+    failed = sum(part.vectors.failed for part in parts if part.vectors is not None)
+    return PartVectors(
+        fingerprint=settings.fingerprint, vectors=vectors, failed=min(failed, len(live) - vectors)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +329,8 @@ def write_index(directory: Path, rows: pa.Table, analyzer: Analyzer) -> int:
 
 def _write_batches(directory: Path, batches: Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
     """Write a tantivy index of the rows, and return how many there are."""
-    index = tantivy.Index(fields.schema(), path=str(directory))
-    fields.register_tokenizers(index, analyzer.tokenizer())
+    index = tantivy.Index(analyzers.schema(), path=str(directory))
+    analyzers.register_tokenizers(index, analyzer.tokenizer())
     # One thread and ample heap make one segment; the pack takes several, should a part outgrow the heap.
     writer = index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
     count = 0
@@ -191,3 +359,99 @@ def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     half = batch.num_rows // 2
     yield from _bounded(batch.slice(0, half))
     yield from _bounded(batch.slice(half))
+
+
+FIRST_UNPUBLISHED: Final = 1 << 62
+"""The least id of such rows: that of a transaction that no lake will come to."""
+
+
+@dataclass(frozen=True, eq=False)
+class UnpublishedPart:
+    """An index of some rows, in a directory that goes when nobody has the part any more."""
+
+    directory: Path
+    header: Header
+    analyzer: Analyzer
+    rows: pa.Table
+    """Claims about spans with their `_row_id`; several may be about one span."""
+
+    @cached_property
+    def last_ns(self) -> int:
+        """The time at which its last span starts."""
+        return int(pc.max(self.rows["start_ns"]).as_py())
+
+    @property
+    def name(self) -> str:
+        """What tells it from other parts, in a place where those have their checksums."""
+        return self.directory.name
+
+
+def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
+    """Index rows that have `_row_id` beside the columns of documents, at least one, in a cache of parts.
+
+    Raises StorageError where that cannot be written to.
+    """
+    assert len(rows), "a part has documents"
+    try:
+        with stumbling():  # tantivy says by a ValueError that a disk is full, or panics
+            return _written(rows, analyzer, cache)
+    except (OSError, ValueError) as error:
+        raise StorageError(
+            f"nothing can be indexed in {cache}: {error}; mend it, or free space there"
+        ) from error
+
+
+def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
+    rows = rows.combine_chunks()  # of which some are taken again and again
+    cache.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
+    try:
+        write_index(directory, rows, analyzer)
+        part = UnpublishedPart(directory, read_meta(directory), analyzer, rows)
+    except BaseException:
+        delete_directory(directory)
+        raise
+    weakref.finalize(part, delete_directory, directory)
+    return part
+
+
+def no_index(fingerprint: str) -> Manifest:
+    """Return what stands for the manifest of a lake that has no index yet."""
+    return Manifest(
+        index="none", build="none", upper=0, fingerprint=fingerprint, parent=None, lists=(), newest=()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WithUnpublished:
+    """`live.Rows` of a table, or of none, and of unpublished parts beside it."""
+
+    table: RowSelection | None
+    parts: Sequence[UnpublishedPart]
+    hidden: RowIds
+    """Rows of either that another claim stands before."""
+
+    @property
+    def as_of(self) -> int:
+        """The transaction as of which the table is read."""
+        return -1 if self.table is None else self.table.as_of
+
+    @property
+    def count(self) -> int | None:
+        """How many there are, None where only reading tells."""
+        of_table = 0 if self.table is None else self.table.count
+        return (
+            None
+            if of_table is None
+            else of_table + sum(len(part.rows) for part in self.parts) - len(self.hidden)
+        )
+
+    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+        """Return ids of rows that are gone: what the table knows of these parts, and what is hidden."""
+        return np.concatenate([NOBODY if self.table is None else self.table.gone(parts), self.hidden])
+
+    def live(self) -> RowIds:
+        """Return the ids of all rows that are there, sorted."""
+        ours = [part.rows["_row_id"].to_numpy() for part in self.parts]
+        every = np.concatenate([NOBODY if self.table is None else self.table.live(), *ours])
+        return np.setdiff1d(every, self.hidden)

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 import tantivy
 
 from tracelake.limits import INDEX_ARRAY_MAX_BYTES, INDEX_VALUE_MAX_CHARS
-from tracelake.search import fields
+from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH, Analyzer
-from tracelake.search.values import (
+from tracelake.search.query_values import (
     BYTES_IN_TERMS,
     JOINT,
     NUMERIC,
@@ -36,7 +36,7 @@ from tracelake.search.values import (
     path_term,
     term_of,
 )
-from tracelake.search.wording import Numbers
+from tracelake.search.tokenization import Numbers
 
 COLUMNS: Final = (
     "trace_id",
@@ -132,7 +132,7 @@ def written(batch: pa.RecordBatch) -> Column:
         pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), each), "\n")
         for offsets, each in lists
     ]
-    names = ("name", "trace_id", "span_id", *fields.FACETS.values())
+    names = ("name", "trace_id", "span_id", *analyzers.FACETS.values())
     columns = [batch.column(name).cast(pa.string()) for name in names]
     every: Column = pc.binary_join_element_wise(*joined, *columns, "\n", null_handling="skip")
     return every
@@ -171,7 +171,7 @@ def _words(batch: pa.RecordBatch, analyzer: Analyzer) -> Iterator[tuple[str, Tex
 
 def _columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
     """Yield the fields that are columns, where any row has a value."""
-    for field, column in {"trace": "trace_id", **fields.FACETS}.items():
+    for field, column in {"trace": "trace_id", **analyzers.FACETS}.items():
         values = batch.column(column)
         if values.null_count < len(values):
             yield field, values.to_pylist()
@@ -298,7 +298,7 @@ def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, Element]
 
 def _parts(batch: pa.RecordBatch) -> Iterator[Column]:
     """Say which of `fields.PARTS` are there."""
-    for field in fields.PARTS:
+    for field in analyzers.PARTS:
         column: Column = batch.column(_PART_COLUMNS.get(field, field))
         measure = pc.list_value_length if pa.types.is_list(column.type) else pc.binary_length
         sizes: Column = measure(column)

@@ -1,21 +1,31 @@
-"""How many spans a query finds, and how they spread over services, models, days: of the whole result, in one pass."""
+"""How many spans a query finds, and how they spread over services, models, days: of the whole result, in one pass.
+
+What may follow in a query that is being typed: names of fields, paths of attributes, and values of both.
+"""
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final, TypeAlias
 
 import tantivy
 
+from tracelake import limits
 from tracelake._errors import LimitError, QueryError
 from tracelake.limits import FACET_VALUES_COUNTED_MAX, FACET_VALUES_MAX
-from tracelake.search import fields
+from tracelake.search import analyzers
+from tracelake.search.analyzers import lowered
+from tracelake.search.query_compiler import KEYWORDS, only_of
+from tracelake.search.query_parser import OWNERS, QUOTED_PATH, escaped, name_of, plain, written
+from tracelake.search.query_values import SEPARATOR, as_written, path_term, term_of
 
 DAY: Final = "day"
-NAMES: Final = (*fields.FACETS, DAY)
+NAMES: Final = (*analyzers.FACETS, DAY)
 """What can be counted: fields that hold a whole value, and the day, in UTC, on which spans start."""
 
 _DAY_NS: Final = timedelta(days=1) // timedelta(microseconds=1) * 1000
@@ -39,7 +49,7 @@ class RawFacet:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class FacetCounts:
     """How many spans there are in all, and facets by name."""
 
     total: int
@@ -61,7 +71,7 @@ def only(*, service: str | None, workspace: str | None) -> Only:
 
 def count(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only = NO_OTHERS
-) -> Counted:
+) -> FacetCounts:
     """Count what a query finds, of spans with exactly these values of fields. Raises LimitError."""
     try:
         return _counted(searcher, query, {name: _aggregation(name) for name in names}, only)
@@ -73,7 +83,7 @@ def count(
 
 def _counted(
     searcher: tantivy.Searcher, query: tantivy.Query, wanted: Mapping[str, Any], only: Only
-) -> Counted:
+) -> FacetCounts:
     if not only:
         whole = next((name for name in wanted if "terms" in wanted[name]), None)
         counts = searcher.aggregate(query, {**wanted, **_with_total(whole, wanted)})
@@ -87,10 +97,10 @@ def _counted(
         for _, value in only:
             of_value = [bucket for bucket in counts[_ONLY]["buckets"] if bucket["key"] == value]
             if not of_value:
-                return Counted(0, {name: RawFacet((), 0) for name in wanted})
+                return FacetCounts(0, {name: RawFacet((), 0) for name in wanted})
             counts = of_value[0]
         total = counts["doc_count"]
-    return Counted(int(total), {name: _facet(name, counts[name]) for name in wanted})
+    return FacetCounts(int(total), {name: _facet(name, counts[name]) for name in wanted})
 
 
 def _with_total(whole: str | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +116,7 @@ def _in_all(counts: dict[str, Any]) -> int:
 
 def _one_by_one(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only
-) -> Counted:
+) -> FacetCounts:
     """Count each facet in a pass of its own: tantivy bounds the values that one pass finds in all facets together."""
     whole = _counted(searcher, query, {}, only)
     for name in names:
@@ -168,3 +178,103 @@ def _value(name: str, key: str | float) -> str:
     if name != DAY:
         return str(key)
     return (_EPOCH + timedelta(days=int(key) // _DAY_NS)).date().isoformat()
+
+
+_TYPED: Final = re.compile(
+    rf"""(?:^|(?<=[\s(+-]))(?:({QUOTED_PATH}|[A-Za-z_][\w./-]*):)?(?:"((?:\\.|[^"\\])*)|([^\s"()]*))$""",
+    re.DOTALL,
+)
+_PLAIN_PATH: Final = re.compile(r"\w+\.[\w./-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class OneWorkspace:
+    """The workspace that what goes on must be of."""
+
+    grammar: tantivy.Index
+    name: str
+
+    def has(self, searcher: tantivy.Searcher, field: str, term: str) -> bool:
+        """Whether a span of this workspace has a term. The list of terms of an index says nothing of whose they are."""
+        schema = self.grammar.schema
+        having = tantivy.Query.term_query(schema, field, term, "basic")
+        # The index finds a workspace in any case, and counts it as it is.
+        asked = only_of(self.grammar, having, "workspace", self.name)
+        return count(searcher, asked, (), only(service=None, workspace=self.name)).total > 0
+
+
+def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace | None = None) -> list[str]:
+    """Return queries that begin like this one and go on with what is in the index, the most frequent values first.
+
+    With a workspace, with what its spans have, among the most frequent values of all.
+    """
+    typed = _TYPED.search(query)
+    if typed is None or len(query) > limits.QUERY_MAX_CHARS:
+        return []
+    field, quoted, word = typed.groups()
+    index = _Terms(searcher, workspace)
+    beginning = plain(word if quoted is None else quoted).encode(errors="replace").decode()
+    if field is not None:
+        path = name_of(field).encode(errors="replace").decode()
+        values: Iterator[str] = (f"{field}:{text}" for text in _values(index, path, lowered(beginning)))
+    elif quoted is None and beginning:
+        values = _names(index, lowered(beginning))
+    else:
+        return []
+    queries = (query[: typed.start()] + text for text in values)
+    return list(
+        islice((each for each in queries if len(each) <= limits.QUERY_MAX_CHARS), limits.COMPLETIONS_MAX)
+    )
+
+
+def _names(index: _Terms, beginning: str) -> Iterator[str]:
+    """Yield fields, and attributes of which the path or the key begins so."""
+    for name in (*analyzers.TEXTS, *KEYWORDS, "span", "has", "like"):
+        if name.startswith(beginning):
+            yield f"{name}:"
+    for name in analyzers.NUMBERS:
+        if name.startswith(beginning):
+            yield f"{name}>"
+    owned = () if beginning.startswith(OWNERS) else tuple(owner + beginning for owner in OWNERS)
+    for prefix in (beginning, *owned):
+        for path in index.beginning("has", path_term(prefix)):
+            if path not in analyzers.PARTS:
+                yield f"{_path(path)}:"
+
+
+def _values(index: _Terms, field: str, beginning: str) -> Iterator[str]:
+    if field == "has":
+        for name in (*analyzers.FACETS, *analyzers.NUMBERS):
+            if name.startswith(beginning):
+                yield name
+        for path in index.beginning("has", path_term(beginning)):
+            yield written(path)
+    elif field in analyzers.FACETS:
+        for value in index.beginning(field, beginning):
+            yield written(value)
+    elif field.startswith(OWNERS):
+        for term in index.beginning("attribute", lowered(term_of(path_term(field), beginning))):
+            yield written(term.partition(SEPARATOR)[2])
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The terms of an index, of one workspace or of all."""
+
+    searcher: tantivy.Searcher
+    workspace: OneWorkspace | None
+
+    def beginning(self, field: str, prefix: str) -> Iterator[str]:
+        """Yield those of a field that begin so, as they are written in queries."""
+        workspace = self.workspace
+        most = limits.COMPLETIONS_MAX if workspace is None else limits.COMPLETIONS_LOOKED_AT_MAX
+        for term, _ in self.searcher.terms_with_prefix(field, prefix, limit=most):
+            if field == "has" and len(term) > limits.INDEX_VALUE_MAX_CHARS:
+                continue  # a path that is cut, which no query has
+            if workspace is None or workspace.has(self.searcher, field, term):
+                yield as_written(term) if field in analyzers.LISTS else term
+
+
+def _path(path: str) -> str:
+    owner, _, key = path.partition(".")
+    return path if _PLAIN_PATH.fullmatch(path) else f'{owner}."{escaped(key)}"'

@@ -28,8 +28,8 @@ from tracelake.search.model import (
 )
 from tracelake.search.protocol import assemble, choose, first_missing, lists_to_join
 from tracelake.search.vectors import VectorSettings
-from tracelake.storage.many import delete_all, remove_folders
 from tracelake.storage.ports import ObjectStore
+from tracelake.storage.wrappers import delete_all, remove_folders
 
 
 def finalize(

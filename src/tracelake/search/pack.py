@@ -20,7 +20,7 @@ import msgspec
 from tracelake._errors import DamageError
 from tracelake.formats import decoder
 from tracelake.search.model import BUILD_ANEW
-from tracelake.search.vector_block import FILE as VECTORS_FILE
+from tracelake.search.vector_index import FILE as VECTORS_FILE
 
 MAGIC: Final = b"TLPACK01"
 SEGMENT_SUFFIXES: Final = ("fast", "fieldnorm", "idx", "pos", "store", "term")

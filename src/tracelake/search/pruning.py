@@ -8,12 +8,11 @@ from typing import Final, TypeAlias
 import tantivy
 
 from tracelake import limits
-from tracelake.search import fields
-from tracelake.search.contents import NAMED, PartContents
-from tracelake.search.grammar import AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
-from tracelake.search.model import PartRef
-from tracelake.search.starts import starts
-from tracelake.search.syntax import forms_of
+from tracelake.search import analyzers
+from tracelake.search.model import NAMED, PartContents, PartRef
+from tracelake.search.query_compiler import forms_of
+from tracelake.search.query_parser import AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
+from tracelake.search.query_values import starts
 
 _INT64_MAX: Final = (1 << 63) - 1
 MayMatch: TypeAlias = Callable[[PartContents], bool]
@@ -96,7 +95,7 @@ def _starting(within: tuple[int, int] | None) -> MayMatch:
 def _named(field: str, asked: Text) -> MayMatch | None:
     if asked.distance and not asked.quoted:
         return None
-    forms = tuple(map(fields.lowered, forms_of(asked.text)))
+    forms = tuple(map(analyzers.lowered, forms_of(asked.text)))
 
     def may(contents: PartContents) -> bool:
         values = contents.values(field)

@@ -1,19 +1,25 @@
-"""Reading back every part of a manifest, for `tracelake verify`."""
+"""Reading back every part of a manifest, for `tracelake verify`.
+
+Checks every manifest of the index that a commit names, the lists and parts they share, and what is in them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 
-from tracelake._errors import DamageError, NotFoundError
+from tracelake._errors import DamageError, ExpiredError, NotFoundError, TracelakeError
+from tracelake.results import Finding
 from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import ENGLISH
-from tracelake.search.contents import spans_outside
-from tracelake.search.finalize import read_list
-from tracelake.search.model import Manifest, PartProblem, PartRef
-from tracelake.search.opening import open_index
+from tracelake.search.finalize import read_list, read_manifest
+from tracelake.search.model import Manifest, PartProblem, PartRef, spans_outside
+from tracelake.search.open_index import open_index
 from tracelake.search.pack import unpack, write_meta
-from tracelake.search.vector_block import FILE as VECTORS_FILE
-from tracelake.search.vector_block import check_block, read_block
+from tracelake.search.protocol import Generation, generations
+from tracelake.search.vector_index import FILE as VECTORS_FILE
+from tracelake.search.vector_index import check_block, read_block
 from tracelake.storage.ports import ObjectStore
 
 
@@ -71,3 +77,94 @@ def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
         return f"it has {searcher.num_docs} documents, not {part.documents}"
     outside = 0 if part.contents is None else spans_outside(searcher, part.contents)
     return f"{outside} of its spans are outside of its contents" if outside else None
+
+
+RowsOf = Callable[[int, range | None], int | None]
+"""Returns how many rows a transaction inserted, in these buckets or in all; None where that is unknown."""
+LiveAt = Callable[[int, range | None], Mapping[int, int] | None]
+"""Returns how many rows of each transaction were live as of one, in these buckets or in all; None where that is
+unknown."""
+
+
+@dataclass
+class IndexCheck:
+    """All manifests of one lake, the newest commit's first."""
+
+    objects: ObjectStore
+    came: RowsOf
+    live: LiveAt
+    newest: Manifest | None = None
+    bytes_read: int = 0
+    _manifests: set[str] = field(default_factory=set)
+    _lists: dict[str, tuple[PartRef, ...]] = field(default_factory=dict)
+    _parts: dict[str, PartRef] = field(default_factory=dict)
+    _newest_path: str = ""
+
+    def manifest(self, path: str) -> Iterator[Finding]:
+        """Read the manifest that a commit names, and its lists, what was read before left out."""
+        if path in self._manifests:
+            return
+        self._manifests.add(path)
+        try:
+            manifest = read_manifest(self.objects, path)
+        except TracelakeError as error:
+            gone = self.objects.head(path) is None
+            yield Finding("missing" if gone else "damaged", "manifest", path, str(error))
+            return
+        for problem in verify_lists(self.objects, manifest, self._lists):
+            yield Finding(problem.kind, "index list", problem.path, problem.detail)
+        for part in self._named(manifest):
+            self._parts[part.path] = part
+        if self.newest is None:
+            self.newest, self._newest_path = manifest, path
+
+    def _named(self, manifest: Manifest) -> list[PartRef]:
+        older = [part for ref in manifest.lists for part in self._lists.get(ref.path, ())]
+        return [*older, *manifest.newest]
+
+    def parts(self) -> Iterator[Finding]:
+        """Read every part that a manifest names, and compare it with the rows that it is of."""
+        for problem in verify_parts(self.objects, self._parts.values()):
+            yield Finding(problem.kind, "index part", problem.path, problem.detail)
+        expected: Mapping[str, int | None] = {
+            path: self._rows(part, range(part.lo, part.hi)) for path, part in self._parts.items()
+        }
+        for path, part in self._parts.items():
+            self.bytes_read += part.size_bytes
+            rows = expected[path]
+            if rows not in (None, part.documents):
+                which = f"of transaction {part.lower}" if part.as_of == part.lower else "that were live"
+                yield Finding(
+                    "mismatch",
+                    "index part",
+                    path,
+                    f"it has {part.documents} documents for {rows} rows {which}",
+                )
+        if self.newest is not None:
+            yield from self._whole(self.newest)
+
+    def _rows(self, part: PartRef | Generation, buckets: range | None) -> int | None:
+        """Return how many documents a part or generation should have, None where that is unknown."""
+        if part.as_of == part.lower:
+            return self.came(part.lower, buckets)
+        live = self._live(part.as_of, buckets)
+        return None if live is None else sum(rows for t, rows in live.items() if part.lower <= t < part.upper)
+
+    def _live(self, as_of: int, buckets: range | None) -> Mapping[int, int] | None:
+        with suppress(ExpiredError):  # forgotten, as somebody wished
+            return self.live(as_of, buckets)
+        return None
+
+    def _whole(self, manifest: Manifest) -> Iterator[Finding]:
+        """Check that no rows are left out: those of every transaction and bucket are in some part."""
+        every = generations(self._named(manifest))
+        held = {t for each in every for t in range(each.lower, each.upper)}
+        rows = [self._rows(each, None) for each in every]
+        live = self._live(manifest.upper - 1, None) if len(held) < manifest.upper else {}
+        if live is None or None in rows:
+            return
+        expected = sum(count for count in rows if count is not None)
+        expected += sum(count for t, count in live.items() if t not in held and t < manifest.upper)
+        if manifest.documents != expected:
+            detail = f"{manifest.documents} documents for {expected} rows"
+            yield Finding("mismatch", "manifest", self._newest_path, detail)

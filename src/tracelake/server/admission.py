@@ -24,9 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, TracelakeError
-from tracelake.server.auditing import address_of
+from tracelake.server.audit import address_of
+from tracelake.server.http_policy import BY_PROVIDER, OTLP, SIGNED_IN, needed
 from tracelake.server.key_ring import ACTOR, KeyHolder
-from tracelake.server.routes import BY_PROVIDER, OTLP, SIGNED_IN, needed
 from tracelake.storage.descriptors import has_descriptors
 from tracelake.tables.cancellation import Cancellation, cancellable
 

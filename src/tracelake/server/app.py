@@ -20,45 +20,31 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tracelake import limits
 from tracelake._errors import QueryError, StorageError, TracelakeError
-from tracelake.access.openid import OpenId
+from tracelake.access.oidc import OpenId
 from tracelake.access.sessions import Sessions
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import cache_directory, in_memory
 from tracelake.limits import INGEST_RETRY_AFTER_S
+from tracelake.server.admin import audit_api, keys_api, sessions_api
 from tracelake.server.admission import AdmissionControl
-from tracelake.server.api import api_routes, json_response
-from tracelake.server.archive_api import archive_api
-from tracelake.server.archive_pages import archive_pages
-from tracelake.server.archiving import Archiving
-from tracelake.server.audit_api import audit_api
-from tracelake.server.auditing import Auditing
-from tracelake.server.beside import Beside, problem_of
-from tracelake.server.body import RequestBody
-from tracelake.server.errors import status_of
+from tracelake.server.archive import ArchiveService, archive_api, archive_pages
+from tracelake.server.audit import AuditWriter
 from tracelake.server.guard import Allowed, Guard, refusal_of
+from tracelake.server.http_policy import RequestLake, status_of
 from tracelake.server.key_ring import KeyRing
-from tracelake.server.keys_api import keys_api
 from tracelake.server.locations import HttpLocations
 from tracelake.server.metrics import Requests, add_metrics
-from tracelake.server.mlflow_api import mlflow_api
-from tracelake.server.mlflow_search import mlflow_search
-from tracelake.server.mlflow_traces import mlflow_traces
-from tracelake.server.not_kept import SIGNALS, NotKeptEndpoint
-from tracelake.server.otlp import TracesEndpoint
-from tracelake.server.pages import STATIC, page_routes, page_templates
-from tracelake.server.pipeline_api import pipeline_api
-from tracelake.server.pipeline_pages import pipeline_pages
-from tracelake.server.scope import LakeOfRequest
-from tracelake.server.search_pages import search_pages
-from tracelake.server.sessions_api import sessions_api
+from tracelake.server.mlflow import mlflow_api, mlflow_search, mlflow_traces
+from tracelake.server.otlp_http import SIGNALS, IgnoredSignalsEndpoint, RequestBody, TracesEndpoint
+from tracelake.server.pipeline import pipeline_api, pipeline_pages, sources_api, transactions_api
+from tracelake.server.pipeline_host import PipelineHost, host_error
+from tracelake.server.search import search_pages
 from tracelake.server.sign_in import sign_in_pages
-from tracelake.server.sources_api import sources_api
-from tracelake.server.transactions_api import transactions_api
-from tracelake.server.versions_api import versions_api
-from tracelake.server.versions_pages import versions_pages
+from tracelake.server.traces import STATIC, api_routes, json_response, page_routes, page_templates
+from tracelake.server.versions import versions_api, versions_pages
 from tracelake.storage.space import low_space
-from tracelake.tables.large_reads import large_reads
-from tracelake.tracking.groups import RequestGroups
+from tracelake.tables.table import large_reads
+from tracelake.tracking.ingest_queue import RequestGroups
 
 logger = logging.getLogger("tracelake.server")
 
@@ -81,9 +67,9 @@ HEADERS = (
 def create_app(
     lake: Lake,
     queue: RequestGroups,
-    beside: Beside | None = None,
+    beside: PipelineHost | None = None,
     segment_wait_s: float = limits.SEGMENT_WAIT_S,
-    archiving: Archiving | None = None,
+    archiving: ArchiveService | None = None,
     allowed: Allowed | None = None,
     keys_demanded: bool = False,
     openid: OpenId | None = None,
@@ -96,14 +82,14 @@ def create_app(
     With `keys_demanded`, or `openid` for sign-in by a provider, every request needs a key. Otherwise it needs one once
     the lake has any.
     """
-    archiving, allowed = archiving or Archiving(lake), allowed or Allowed()
+    archiving, allowed = archiving or ArchiveService(lake), allowed or Allowed()
     # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
     # itself never rests.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
     error_page = _error_page(templates)
-    auditing = app.state.auditing = Auditing(lake.audit)
+    auditing = app.state.auditing = AuditWriter(lake.audit)
     app.add_middleware(AdmissionControl, refusal=lambda scope, error: refusal_of(scope, error, error_page))
     app.add_middleware(
         Guard,
@@ -120,7 +106,7 @@ def create_app(
     app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
     # From here on no route has the lake but through its request.
     locations, disks = HttpLocations(lake.url, allowed.locations), disks_of(lake)
-    sessions, lake = lake.sessions, LakeOfRequest.of(lake)
+    sessions, lake = lake.sessions, RequestLake.of(lake)
     app.include_router(api_routes(lake))
     app.include_router(page_routes(lake, templates))
     app.include_router(search_pages(lake, templates))
@@ -144,18 +130,17 @@ def create_app(
     if openid is not None:
         app.include_router(_provider_pages(openid, ring, auditing, templates, sessions))
     app.mount("/static", StaticFiles(directory=STATIC))
-    _add_health(app, queue, (lambda: problem_of(beside), archiving.problem), disks)
+    _add_health(app, queue, (lambda: host_error(beside), archiving.problem), disks)
     _add_errors(app, error_page)
     app.add_middleware(_Answers, requests=requests)
     return app
 
 
 def _provider_pages(
-    openid: OpenId, ring: KeyRing, auditing: Auditing, templates: Jinja2Templates, sessions: Sessions
+    openid: OpenId, ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions
 ) -> APIRouter:
     # What checks signatures is imported where it is needed.
-    from tracelake.server.provider import Provider  # noqa: PLC0415
-    from tracelake.server.provider_pages import provider_pages  # noqa: PLC0415
+    from tracelake.server.sign_in import Provider, provider_pages  # noqa: PLC0415
 
     return provider_pages(openid, Provider(openid), ring, auditing, templates, sessions)
 
@@ -166,7 +151,7 @@ class OtlpDoor(NamedTuple):
     traces: TracesEndpoint
     requests: Requests
     ring: KeyRing
-    auditing: Auditing
+    auditing: AuditWriter
 
 
 class _Answers:
@@ -211,7 +196,7 @@ def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:
 
     add("traces", traces, "Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
     for signal in SIGNALS:
-        endpoint = NotKeptEndpoint(signal, requests.count_not_kept)
+        endpoint = IgnoredSignalsEndpoint(signal, requests.count_not_kept)
         add(signal, endpoint, f"Answer an OTLP export of {signal}, which are counted and not kept")
 
 

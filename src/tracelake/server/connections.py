@@ -7,23 +7,39 @@ that send a byte a second keep nobody out. uvicorn itself ends only connections 
 
 The parser, which is quick, has no bounds of its own: what it reads without giving it out, as the head of a request, and
 the requests that it reads behind the one that is being answered, are bounded here.
+
+TLS of HTTP connections, begun here: what has not come to the end of its handshake has a bound in time and number.
+
+An event loop that begins TLS by itself tells of a connection only when that is done. Who begins and does not go on
+would hold a file that nobody counts, until there are none left to accept others with.
+
+The certificate of a server, for both of its ports, also once it is renewed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import ssl
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tracelake import limits
+from tracelake._errors import UsageError
 from tracelake.storage.descriptors import descriptors_max
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle, Transport
 
+    import uvicorn
     from starlette.types import Scope
+    from uvicorn.server import ServerState
 
 logger = logging.getLogger("tracelake.server")
 
@@ -208,3 +224,159 @@ class Connection(HttpToolsProtocol):
     def _end(self) -> None:
         self.connections.discard(self)  # at once: of several new ones each ends another
         self.transport.abort()
+
+
+def handshakes_max() -> int:
+    """Return how many there may be at one time: a quarter of what there may be of connections, at most."""
+    return max(1, min(limits.HANDSHAKES_MAX, connections_max() // 4))
+
+
+class Handshakes:
+    """Those of one server that are under way. One event loop uses it."""
+
+    def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
+        """Begin TLS as `context` says when a connection comes."""
+        self._context = context
+        self._under_way: dict[asyncio.Transport, None] = {}
+        """The one that began first before the others."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def protocol(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Protocol:
+        """Return what takes a connection that was accepted; uvicorn asks for it."""
+        return _Handshake(self, Connection(config, server_state, app_state, _loop))
+
+    def begin(self, transport: asyncio.Transport, handshake: _Handshake) -> None:
+        """Begin one; where there are too many, the first makes room."""
+        self._under_way[transport] = None
+        if len(self._under_way) > handshakes_max():
+            first = next(iter(self._under_way))
+            del self._under_way[first]
+            logger.warning("too many TLS handshakes are under way: the slowest was ended for a new one")
+            first.abort()
+        task = asyncio.get_running_loop().create_task(self._secure(transport, handshake))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _secure(self, transport: asyncio.Transport, handshake: _Handshake) -> None:
+        try:
+            secured = await asyncio.get_running_loop().start_tls(
+                transport,
+                handshake,
+                self._context(),
+                server_side=True,
+                ssl_handshake_timeout=limits.HANDSHAKE_MAX_S,
+            )
+        except OSError:  # it did not go on, or speaks no TLS: nothing to tell
+            transport.abort()
+        else:
+            # One that was ended while it went on may look as if it had come to its end.
+            if secured is not None and not secured.is_closing():
+                handshake.hand_on(secured)
+        finally:
+            self._under_way.pop(transport, None)
+
+
+class _Handshake(asyncio.Protocol):
+    """A connection until its handshake is done."""
+
+    def __init__(self, handshakes: Handshakes, connection: Connection) -> None:
+        self._handshakes = handshakes
+        self._connection = connection
+        self._early: list[bytes] = []
+        """What a client sent along with the end of its handshake."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin TLS."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # until TLS reads
+        self._handshakes.begin(transport, self)
+
+    def data_received(self, data: bytes) -> None:
+        """Keep what comes before the connection is told of its transport, which is in the next turn of the loop."""
+        self._early.append(data)
+
+    def hand_on(self, transport: asyncio.Transport) -> None:
+        """Let the connection go on over a transport that is secured."""
+        transport.set_protocol(self._connection)
+        self._connection.connection_made(transport)
+        for data in self._early:
+            if not transport.is_closing():
+                self._connection.data_received(data)
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Paths of a certificate, with those that vouch for it, and of its key; PEM."""
+
+    cert: str
+    key: str
+
+    def check(self) -> None:
+        """Raises UsageError where they cannot be used."""
+        try:
+            self.context()
+        except OSError as error:
+            raise UsageError(
+                f"the certificate {self.cert} with the key {self.key} cannot be used: {error}; both are PEM files, and "
+                "the key has no password"
+            ) from None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what HTTP connections begin TLS with. Raises OSError, of which SSLError is one."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert, self.key, password="")
+        return context
+
+    def read(self) -> tuple[bytes, bytes]:
+        """Return the key and the certificate, as gRPC wants them. Raises OSError."""
+        return Path(self.key).read_bytes(), Path(self.cert).read_bytes()
+
+
+class Renewal:
+    """What connections begin TLS with, as the files have it when they come. One thread uses it.
+
+    While the files do not fit each other, as between the two that are replaced, what was there before goes on.
+    """
+
+    def __init__(self, tls: Tls, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the files. Raises OSError."""
+        self._tls = tls
+        self._clock = clock
+        self._looked_s = clock()
+        self._pair, self._context = tls.read(), tls.context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return it for HTTP."""
+        self._look()
+        return self._context
+
+    def pair(self) -> tuple[bytes, bytes]:
+        """Return the key and the certificate, for gRPC."""
+        self._look()
+        return self._pair
+
+    def _look(self) -> None:
+        now_s = self._clock()
+        if now_s - self._looked_s < limits.TLS_LOOK_S:
+            return
+        self._looked_s = now_s
+        try:
+            pair = self._tls.read()
+            if pair == self._pair:
+                return
+            context = self._tls.context()
+            if pair != self._tls.read():
+                return  # they are being replaced: the next look will do
+        except OSError as error:
+            logger.warning(
+                "the certificate %s cannot be used, so the one before is: %s", self._tls.cert, error
+            )
+            return
+        self._pair, self._context = pair, context
+        logger.info("the certificate %s was renewed", self._tls.cert)

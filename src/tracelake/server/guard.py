@@ -3,14 +3,21 @@
 Host: a page that rebinds its DNS name to this machine has another one. Origin: no page of another site may ask for
 anything here, except that those which are named may send traces. Key: from the header Authorization, or from the cookie
 of who signed in, which counts for what a page of this server asks for alone.
+
+What a browser keeps of ours: the key that it signed in with, and what it began at the provider.
+
+Over TLS, here or at a proxy on this machine, a name begins with `__Host-`, and that name alone is read: browsers let
+nobody set such a cookie but this host itself, over TLS. A page of a sibling domain, or who sits on the way and answers
+without TLS, can plant one of the bare name, which is none here.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,19 +28,96 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tracelake import limits
 from tracelake._errors import ForbiddenError, NoKeyError, TracelakeError, UsageError
 from tracelake.access.audit import shown
-from tracelake.access.model import AuditKind, AuditRecord
-from tracelake.access.protocol import Need, check_whole
-from tracelake.server.api import json_response
-from tracelake.server.auditing import Auditing, address_of, record_of
+from tracelake.access.keys import AuditKind, AuditRecord, Need, check_all_workspaces, parse_key_id
+from tracelake.access.oidc import BEGUN_PATTERN
+from tracelake.server.audit import AuditWriter, address_of, count_response, record_of, response_outcome
 from tracelake.server.connections import mark_admitted
-from tracelake.server.cookies import COOKIE, leave_out_cookies, our_cookies
-from tracelake.server.errors import retry_after_s, status_of
+from tracelake.server.http_policy import (
+    ANY,
+    OTLP,
+    SIGN_IN,
+    SIGNED_IN,
+    allowed_host,
+    allowed_origin,
+    is_divided,
+    name_of,
+    needed,
+    request_workspace,
+    retry_after_s,
+    status_of,
+)
 from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
-from tracelake.server.names import ANY, allowed_host, allowed_origin, name_of
-from tracelake.server.noting import counted, outcome_of
-from tracelake.server.otlp import METER, failure
-from tracelake.server.routes import OTLP, SIGN_IN, is_divided, needed
-from tracelake.server.scope import asked_within
+from tracelake.server.otlp_http import METER, failure
+from tracelake.server.traces import json_response
+
+COOKIE: Final = "tracelake_key"
+BEGUN_COOKIE: Final = "tracelake_sign_in"
+"""What a browser holds while it is at the provider."""
+_BEGUN: Final = re.compile(BEGUN_PATTERN, re.ASCII)
+
+
+def cookie_name(name: str, scheme: str) -> str:
+    """Return what a cookie is called where requests come so: with http or https."""
+    return f"__Host-{name}" if scheme == "https" else name
+
+
+def our_cookies(scope: Scope) -> dict[str, str]:
+    """Return what our cookies have, by their bare names, and not what cannot be ours, whatever is beside them."""
+    ours: dict[str, str] = {}
+    bare = {cookie_name(name, scope["scheme"]): name for name in (COOKIE, BEGUN_COOKIE)}
+    for cookie in Headers(scope=scope).get("cookie", "").split(";"):
+        called, _, value = cookie.strip().partition("=")
+        name = bare.get(called)
+        if (name == COOKIE and parse_key_id(value)) or (name == BEGUN_COOKIE and _BEGUN.fullmatch(value)):
+            ours.setdefault(name, value)
+    return ours
+
+
+def drop_cookies(scope: Scope) -> None:
+    """Let a request have our cookies alone: who reads all of them as Python does takes seconds for some."""
+    ours = "; ".join(
+        f"{cookie_name(name, scope['scheme'])}={value}" for name, value in our_cookies(scope).items()
+    )
+    others = [(name, value) for name, value in scope["headers"] if name != b"cookie"]
+    scope["headers"] = [*others, (b"cookie", ours.encode())] if ours else others
+
+
+def set_key_cookie(response: Response, request: Request, token: str) -> Response:
+    """Let a browser keep a key, or the key of a session."""
+    return _set(response, request, COOKIE, token, limits.SIGN_IN_MAX_S)
+
+
+def clear_key_cookie(response: Response, request: Request) -> Response:
+    """Let a browser forget it."""
+    return _set(response, request, COOKIE, "", 0)
+
+
+def set_state_cookie(response: Response, request: Request, held: str) -> Response:
+    """Let a browser hold what it began, while it is at the provider."""
+    return _set(response, request, BEGUN_COOKIE, held, limits.SIGN_IN_BEGUN_MAX_S)
+
+
+def clear_state_cookie(response: Response, request: Request) -> Response:
+    """Let a browser forget it."""
+    return _set(response, request, BEGUN_COOKIE, "", 0)
+
+
+def _set(response: Response, request: Request, name: str, value: str, max_age_s: int) -> Response:
+    is_begun, secure = name == BEGUN_COOKIE, request.url.scheme == "https"
+    # The provider's page leads back here with what was begun, so that cannot be strict.
+    same_site: Literal["lax", "strict"] = "lax" if is_begun else "strict"
+    response.set_cookie(
+        cookie_name(name, request.url.scheme),
+        value,
+        max_age=max_age_s,
+        # Browsers refuse `__Host-` with any other path, and without Secure, also where it is forgotten.
+        path=SIGNED_IN if is_begun and not secure else "/",
+        httponly=True,
+        samesite=same_site,
+        secure=secure,
+    )
+    return response
+
 
 logger = logging.getLogger("tracelake.server")
 
@@ -58,7 +142,7 @@ class Guard:
         self,
         app: ASGIApp,
         ring: KeyRing,
-        auditing: Auditing,
+        auditing: AuditWriter,
         allowed: Allowed,
         error_page: ErrorPage = lambda *_: None,
         is_taken: Callable[[Scope], bool] = lambda _: True,
@@ -77,7 +161,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        leave_out_cookies(scope)
+        drop_cookies(scope)
         headers = Headers(scope=scope)
         method, path = scope["method"], scope["path"]
         try:
@@ -94,14 +178,14 @@ class Guard:
                 scope[ACTOR] = actor = await self._ring.actor(_token(scope, headers, origin), need)
                 mark_admitted(scope)
                 if not is_divided(method, path):
-                    check_whole(actor.key_id, actor.workspace)
+                    check_all_workspaces(actor.key_id, actor.workspace)
                 if need == "ingest":
                     scope[METER] = self._ring.meter(actor)
                 elif method not in _SAFE and need != "read":
                     if self._is_taken(scope):
                         record = await self._auditing.begin(self._record(scope, actor, need))
                     else:
-                        send = counted(self._auditing, actor, scope, send)
+                        send = count_response(self._auditing, actor, scope, send)
         except TracelakeError as error:
             if isinstance(error, (NoKeyError, ForbiddenError)):
                 logger.warning("refused: %s %s: %s", method, shown(path), error)
@@ -111,7 +195,7 @@ class Guard:
         if actor is None:
             await self._app(scope, receive, send)
             return
-        with asked_within(actor.workspace), outcome_of(self._auditing, record, send) as told:
+        with request_workspace(actor.workspace), response_outcome(self._auditing, record, send) as told:
             await self._app(scope, receive, told)
 
     def _record(self, scope: Scope, actor: KeyHolder, need: Need) -> AuditRecord:

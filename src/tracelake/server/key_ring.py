@@ -19,20 +19,21 @@ from anyio.to_thread import run_sync
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, NoKeyError, QuotaError, StorageError
-from tracelake.access.keys import Keys
-from tracelake.access.model import KeyRecord, Role
-from tracelake.access.protocol import (
+from tracelake.access.keys import (
     Allowance,
+    KeyRecord,
+    Keys,
     Need,
+    Role,
     allowances,
     check_need,
     check_token,
-    id_of,
-    is_token_of,
-    workspace_of,
+    key_workspace,
+    matches_token,
+    parse_key_id,
 )
 from tracelake.access.sessions import Sessions
-from tracelake.server.otlp import Meter
+from tracelake.server.otlp_http import Meter
 
 logger = logging.getLogger("tracelake.server")
 
@@ -52,10 +53,10 @@ class KeyHolder:
     @property
     def workspace(self) -> str | None:
         """The workspace that it writes into and reads; None for all."""
-        return None if self.record is None else workspace_of(self.record)
+        return None if self.record is None else key_workspace(self.record)
 
 
-def holder_of(record: KeyRecord) -> KeyHolder:
+def key_holder(record: KeyRecord) -> KeyHolder:
     """Return who has a key."""
     return KeyHolder(record.id, record.name, record.role, record)
 
@@ -101,19 +102,19 @@ class KeyRing:
             raise NoKeyError(
                 "this server asks for a key; send Authorization: Bearer and the key, or sign in at /sign-in"
             )
-        key_id = id_of(token) or ""
+        key_id = parse_key_id(token) or ""
         if key_id and key_id not in self._known:
             await self._look(limits.KEYS_MISS_LOOK_S)
         record = check_token(self._known.get(key_id), token, time.time_ns())
         check_need(record.id, record.role, need)
-        return holder_of(record)
+        return key_holder(record)
 
     def holder(self, token: str | None) -> KeyHolder | None:
         """Return whose key a token is, whether or not it counts, as far as is known here; None for nobody's."""
-        record = self._known.get(id_of(token) or "") if token else None
-        if record is None or token is None or not is_token_of(record, token):
+        record = self._known.get(parse_key_id(token) or "") if token else None
+        if record is None or token is None or not matches_token(record, token):
             return None
-        return holder_of(record)
+        return key_holder(record)
 
     def forget(self, ended: str | None = None) -> None:
         """Read keys again before the next request: one was changed here. Also what is being read now is too old.

@@ -16,13 +16,13 @@ from typing import Final
 from urllib.parse import unquote
 
 from tracelake._errors import ForbiddenError, UsageError
-from tracelake.archive.archive import FOLDER
+from tracelake.archive.service import FOLDER
 from tracelake.limits import QUOTED_MAX_CHARS
-from tracelake.pipeline.kafka.client import SCHEME as KAFKA
-from tracelake.pipeline.kafka.client import address_of
-from tracelake.pipeline.sources.archives import ARCHIVED
+from tracelake.pipeline.kafka_client import SCHEME as KAFKA
+from tracelake.pipeline.kafka_client import address_of
+from tracelake.pipeline.sources.files import ARCHIVED
 from tracelake.pipeline.sources.registry import source_of
-from tracelake.storage.foreign import FOREIGN_SCHEMES
+from tracelake.storage.input_buckets import FOREIGN_SCHEMES
 
 ANY: Final = "*"
 """The setting that allows every location outside of the lake."""

@@ -1,8 +1,13 @@
-"""`GET /metrics`: tables, inbox, replicas and requests in the text format of Prometheus."""
+"""`GET /metrics`: tables, inbox, replicas and requests in the text format of Prometheus.
+
+The archive's part of `GET /metrics`: passes of this server since it started, and what is hot and archived now.
+
+Metrics of sources: state, lag, and what was taken of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -16,14 +21,123 @@ from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from tracelake._errors import TracelakeError
+from tracelake.archive.retention import ArchiveOutcome
 from tracelake.lake.lake import Lake
-from tracelake.lake.outputs import OutputInfo
+from tracelake.lake.sources import STATES, OutputInfo, SourceInfo
 from tracelake.replicas.protocol import ReplicaStatus
 from tracelake.results import InboxInfo, ReplicaInfo, SetAsideInput, TableInfo
-from tracelake.server.archive_metrics import ArchiveCollector
-from tracelake.server.archiving import Archiving
-from tracelake.server.beside import Beside
-from tracelake.server.source_metrics import source_metrics
+from tracelake.server.archive import ArchiveService
+from tracelake.server.pipeline_host import PipelineHost
+
+_SPACE: Final = {
+    "hot_traces": "Traces in the tracking store.",
+    "hot_bytes": "Their OTLP, uncompressed.",
+    "archived_traces": "Traces that are archived.",
+    "archived_bytes": "What the repository takes for them; 0 in layout lake, whose tables are the archive.",
+    "failed_traces": "Traces that are marked as malformed; passes skip them.",
+    "uploads": "Uploads that nobody has finished; a sweep takes those that nobody will.",
+    "database_bytes": "Files of the tracking store's database, of all lakes in it.",
+    "free_bytes": "Of them free for what comes next; 0 where the database does not tell.",
+}
+
+
+class ArchiveCollector(Collector):
+    """Reads the tracking store at each scrape; where it cannot be read, only the passes are told."""
+
+    def __init__(self, lake: Lake, archiving: ArchiveService) -> None:
+        self._lake = lake
+        self._archiving = archiving
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing is described ahead."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what stands now; nothing for a lake without a hot tier."""
+        space = None
+        try:
+            if not self._lake.hot.is_there:
+                return
+            space = self._lake.archive.space()
+        except (TracelakeError, OSError):
+            pass
+        if space is not None:
+            for name, text in _SPACE.items():
+                yield GaugeMetricFamily(f"tracelake_archive_{name}", text, value=getattr(space, name))
+        yield from self._of_passes()
+
+    def _of_passes(self) -> Iterator[Metric]:
+        totals = self._archiving.totals
+        yield _by("passes", "Archive passes of this server.", "outcome", ("done", "failed"), totals.passes)
+        fates = [fate.value for fate in ArchiveOutcome]
+        yield _by("traces", "What became of traces that were due.", "fate", fates, totals.traces)
+        for name, text, value in (
+            ("cleared_bytes", "OTLP that passes cleared from the tracking store.", totals.cleared_bytes),
+            ("stored_bytes", "Bytes that the repository took for it.", totals.stored_bytes),
+            ("pass_seconds", "What passes took.", totals.seconds),
+        ):
+            yield CounterMetricFamily(f"tracelake_archive_{name}", text, value=value)
+        for name, text, gauge in (
+            (
+                "interval_seconds",
+                "Between passes; 0 where the server makes none by itself.",
+                self._archiving.interval_s,
+            ),
+            (
+                "last_pass_timestamp_seconds",
+                "When the last one ended; 0 before.",
+                (totals.ended_ns or 0) / 1e9,
+            ),
+            (
+                "last_pass_failed",
+                "1 from a pass that failed until all that is due was taken.",
+                totals.problem is not None,
+            ),
+        ):
+            yield GaugeMetricFamily(f"tracelake_archive_{name}", text, value=float(gauge or 0))
+
+
+def _by(name: str, text: str, label: str, values: Iterable[str], counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(f"tracelake_archive_{name}", text, labels=[label])
+    for value in values:
+        family.add_metric([value], counts.get(value, 0))
+    return family
+
+
+_SOURCE_GAUGES: Final = {
+    "waiting": ("waiting", "What waits at a source: files, objects, segments, rows or messages; its lag."),
+    "waiting_bytes": ("waiting_bytes", "Bytes of what waits, where its source tells them."),
+    "oldest_waiting_seconds": ("oldest_waiting_s", "How long the oldest has been waiting, where any does."),
+    "bytes_per_second": ("bytes_per_s", "How fast a source is taken, over the last minute or so."),
+}
+_SOURCE_COUNTERS: Final = {
+    "taken_inputs": "Inputs of a source that the replicas that run have recorded.",
+    "taken_bytes": "Bytes of these inputs.",
+}
+
+
+def source_metrics(infos: Sequence[SourceInfo]) -> Iterator[Metric]:
+    """Yield what stands of each source. What nobody knows is left out."""
+    states = GaugeMetricFamily(
+        "tracelake_source_status", "1 for what a source is, else 0.", labels=["source", "status"]
+    )
+    for info in infos:
+        for state in STATES:
+            states.add_metric([info.name, state], int(info.state == state))
+    yield states
+    for name, (field, text) in _SOURCE_GAUGES.items():
+        gauge = GaugeMetricFamily(f"tracelake_source_{name}", text, labels=["source"])
+        for info in infos:
+            value = getattr(info, field)
+            if value is not None:
+                gauge.add_metric([info.name], value)
+        yield gauge
+    for name, text in _SOURCE_COUNTERS.items():
+        counter = CounterMetricFamily(f"tracelake_source_{name}", text, labels=["source"])
+        for info in infos:
+            counter.add_metric([info.name], getattr(info, name))
+        yield counter
+
 
 OTHER: Final = "other"
 """The endpoint of requests that no route takes; their paths would make a series each."""
@@ -94,7 +208,7 @@ class Requests:
         self._not_kept.labels(signal).inc()
 
 
-def add_metrics(app: FastAPI, lake: Lake, beside: Beside | None, archiving: Archiving) -> Requests:
+def add_metrics(app: FastAPI, lake: Lake, beside: PipelineHost | None, archiving: ArchiveService) -> Requests:
     """Add the route. `beside` tells of the replica of this server, even while its record cannot be written."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_LakeCollector(lake, beside))
@@ -110,7 +224,7 @@ def add_metrics(app: FastAPI, lake: Lake, beside: Beside | None, archiving: Arch
 class _LakeCollector(Collector):
     """Reads the lake at each scrape. A lake that cannot be reached leaves out what only it knows."""
 
-    def __init__(self, lake: Lake, beside: Beside | None) -> None:
+    def __init__(self, lake: Lake, beside: PipelineHost | None) -> None:
         self._lake = lake
         self._beside = beside
 
@@ -182,7 +296,7 @@ def _with_own(infos: list[ReplicaInfo], own: ReplicaInfo | None) -> list[Replica
     return [*(info for info in infos if info.name != own.name), own]
 
 
-def _of_beside(beside: Beside, own: ReplicaInfo | None) -> Iterator[Metric]:
+def _of_beside(beside: PipelineHost, own: ReplicaInfo | None) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "tracelake_pipeline_up",
         "Whether the pipeline of this server runs: 0 until it has begun, where its process ended, or is silent.",

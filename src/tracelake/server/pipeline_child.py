@@ -26,10 +26,10 @@ from typing import Any, Final, NoReturn
 from tracelake import limits
 from tracelake._errors import TracelakeError
 from tracelake.lake.lake import Lake
-from tracelake.lake.opening import open as open_lake
+from tracelake.lake.lake import open as open_lake
 from tracelake.results import ReplicaInfo
-from tracelake.server.beside import PipelineThread
-from tracelake.server.malloc import give_memory_back
+from tracelake.server.heap_trim import trim_heap
+from tracelake.server.pipeline_host import PipelineThread
 
 _LOGGER: Final = "tracelake"
 STOP: Final = signal.SIGUSR1
@@ -39,7 +39,7 @@ OF_THE_SERVER: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PipelineJob:
     """What the process is to do."""
 
     lake: str
@@ -55,7 +55,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PipelineStatus:
     """How the pipeline is."""
 
     problem: str | None
@@ -64,14 +64,14 @@ class Told:
     """How many it has made, or rested: of one that hangs it stays as it is."""
 
 
-def told_of(line: bytes) -> Told | logging.LogRecord | None:
+def status_of(line: bytes) -> PipelineStatus | logging.LogRecord | None:
     """Return what a line of the process says; None for half of one, as of a process that was killed."""
     try:
         document = json.loads(line)
         if "log" in document:
             return logging.makeLogRecord(document["log"])
         replica = document["replica"]
-        return Told(
+        return PipelineStatus(
             document["problem"], None if replica is None else ReplicaInfo(**replica), document["steps"]
         )
     except (ValueError, TypeError, KeyError):
@@ -116,13 +116,13 @@ def main() -> None:
     stopped: list[int] = []
     _hear(stopped)
     channel = _own_channel()
-    job = Job(**json.loads(sys.stdin.buffer.readline(limits.PIPELINE_LINE_MAX_BYTES)))
+    job = PipelineJob(**json.loads(sys.stdin.buffer.readline(limits.PIPELINE_LINE_MAX_BYTES)))
     Thread(target=_end_with_the_server, name="tracelake-server", daemon=True).start()
     logger = logging.getLogger(_LOGGER)
     logger.addHandler(channel)
     logger.setLevel(job.log_level)
     logger.propagate = False
-    give_memory_back()
+    trim_heap()
     _end(_work(job, channel, stopped))
 
 
@@ -135,7 +135,7 @@ def _hear(stopped: list[int]) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_SERVER)
 
 
-def _work(job: Job, channel: _Channel, stopped: Sequence[int]) -> int:
+def _work(job: PipelineJob, channel: _Channel, stopped: Sequence[int]) -> int:
     """Do it, and return the exit code."""
     try:
         with closing(open_lake(job.lake)) as lake:
@@ -149,7 +149,7 @@ def _work(job: Job, channel: _Channel, stopped: Sequence[int]) -> int:
     return 0
 
 
-def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> None:
+def _run(lake: Lake, job: PipelineJob, channel: _Channel, stopped: Sequence[int]) -> None:
     pipeline = PipelineThread(lake, job.watch, job.interval_s, job.replica)
     pipeline.start()
     told_s, rested = -limits.PIPELINE_TOLD_EACH_S, 0
@@ -159,7 +159,9 @@ def _run(lake: Lake, job: Job, channel: _Channel, stopped: Sequence[int]) -> Non
         if time.monotonic() - told_s >= limits.PIPELINE_TOLD_EACH_S:
             told_s = time.monotonic()
             rested += pipeline.rests()
-            channel.tell(asdict(Told(pipeline.problem(), pipeline.replica(), pipeline.steps() + rested)))
+            channel.tell(
+                asdict(PipelineStatus(pipeline.problem(), pipeline.replica(), pipeline.steps() + rested))
+            )
         time.sleep(limits.PROGRESS_POLL_S)
     pipeline.stop()
 

@@ -23,11 +23,11 @@ from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake.lake import Lake
 from tracelake.lake.location import in_memory
-from tracelake.replicas.account import default_name
+from tracelake.replicas.replica import default_name
 from tracelake.results import ReplicaInfo
 from tracelake.server import pipeline_child
-from tracelake.server.hanging import HangWatch
-from tracelake.server.pipeline_child import Job, Told, told_of
+from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
+from tracelake.server.watchdog import Watchdog
 
 _log: Final = logging.getLogger("tracelake.pipeline")
 _COMMAND: Final = (sys.executable, "-P", "-m", pipeline_child.__name__)
@@ -42,7 +42,7 @@ class _Heard:
     pid: int
     at_s: float
     """By this process's monotonic clock."""
-    told: Told | None = None
+    told: PipelineStatus | None = None
 
     def silence_s(self) -> float | None:
         """Return how long it has told nothing, where that is longer than one does that goes on."""
@@ -72,7 +72,7 @@ class PipelineProcess:
             )
         lake.pipeline(watch=watch).close()  # says now what the process would say too late
         level = logging.getLogger("tracelake").getEffectiveLevel()
-        self._job = Job(lake.url, default_name(), watch, interval_s, level)
+        self._job = PipelineJob(lake.url, default_name(), watch, interval_s, level)
         self._command = command
         self._hang_s = hang_s
         self._stopping = Event()
@@ -179,7 +179,7 @@ class PipelineProcess:
             )
         self._heard = _Heard(process.pid, time.monotonic())
         # The end of the block would wait for the process, who stops it as well: so it is ended where this fails.
-        watch = HangWatch(process, self._steps, self._stopping.is_set, self._hang_s)
+        watch = Watchdog(process, self._steps, self._stopping.is_set, self._hang_s)
         with process:
             try:
                 with watch:
@@ -206,8 +206,8 @@ class PipelineProcess:
         except BrokenPipeError:
             return  # it ended before it was told what to do
         while line := process.stdout.readline(limits.PIPELINE_LINE_MAX_BYTES):
-            told = told_of(line)
-            if isinstance(told, Told):
+            told = status_of(line)
+            if isinstance(told, PipelineStatus):
                 self._heard = _Heard(process.pid, time.monotonic(), told)
             elif told is not None and logging.getLogger(told.name).isEnabledFor(told.levelno):
                 with _whatever_handlers_raise():

@@ -1,38 +1,217 @@
-"""Serves a lake until the process is told to stop."""
+"""Serves a lake until the process is told to stop.
+
+What a server shows to others than this machine: its address, its names, and TLS.
+
+Says a thing that repeats once a second, and how often it was left out: a flood of requests is none of the log.
+
+Makes what a server took findable ahead of searches, while they come, in a thread of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 
 import uvicorn
 from fastapi import FastAPI
 
 from tracelake import limits
-from tracelake._errors import UsageError
+from tracelake._errors import TracelakeError, UsageError
+from tracelake.access.oidc import OpenId
 from tracelake.lake.lake import Lake
+from tracelake.limits import LOG_REPEAT_S, LOG_THING_CHARS, LOG_THINGS_MAX
 from tracelake.server.app import OtlpDoor, create_app
-from tracelake.server.archiving import Archiving
-from tracelake.server.beside import Beside, PipelineThread
-from tracelake.server.connections import Connection
-from tracelake.server.exposure import Exposure, allowed_of, authority_of, check_exposed, is_loopback, listen
-from tracelake.server.grpc_door import GrpcDoor
-from tracelake.server.handshakes import Handshakes
-from tracelake.server.indexing import IndexingAhead
-from tracelake.server.log_rate import once_per_second
-from tracelake.server.malloc import Trimming
+from tracelake.server.archive import ArchiveService
+from tracelake.server.connections import Connection, Handshakes, Renewal, Tls
+from tracelake.server.guard import LOCAL_HOSTS, Allowed
+from tracelake.server.heap_trim import HeapTrimmer
+from tracelake.server.http_policy import allowed_host, allowed_origin
+from tracelake.server.locations import HttpLocations
+from tracelake.server.otlp_grpc import OtlpGrpcServer
+from tracelake.server.pipeline_host import PipelineHost, PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess
-from tracelake.server.tls import Renewal, Tls
-from tracelake.tracking.door import TrackingDoor
-from tracelake.tracking.groups import RequestGroups
-from tracelake.tracking.inbox import Inbox
+from tracelake.storage.descriptors import raise_limit
+from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What a server shows to others than this machine."""
+
+    hosts: Sequence[str] = ()
+    """Names that it answers to, besides those of this machine; `*` for any."""
+    origins: Sequence[str] = ()
+    """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
+    locations: Sequence[str] = ()
+    """Directories, prefixes of buckets and brokers that requests may name; `*` for any. See `locations`."""
+    tls: Tls | None = None
+    openid: OpenId | None = None
+    """How people sign in, where that is by a provider too."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket, and raise the limit of open files for its connections. Raises UsageError."""
+    raise_limit()
+    address = "127.0.0.1" if host == "localhost" else host
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        raise UsageError(
+            f"{host!r} is no address of this machine; --host takes numbers, such as 127.0.0.1 or 0.0.0.0, and "
+            "--allowed-host the names that clients use"
+        ) from None
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen(limits.LISTEN_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another one with --port") from None
+    return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
+    """Raise UsageError if others reach it and there is no key, or a name, a location, TLS or sign-in cannot work."""
+    for name in exposure.hosts:
+        allowed_host(name)
+    for site in exposure.origins:
+        allowed_origin(site)
+    HttpLocations(lake.url, exposure.locations)
+    if exposure.tls is not None:
+        exposure.tls.check()
+    if exposure.openid is not None:
+        exposure.openid.check()
+        return
+    if not is_loopback(host) and not any(key.standing == "active" for key in lake.keys.all()):
+        raise UsageError(
+            f"{host} can be reached from other machines, and the lake has no key that counts: make one with `tracelake "
+            "key create NAME --role admin`, or use --host 127.0.0.1"
+        )
+
+
+def allowed_of(host: str, exposure: Exposure) -> Allowed:
+    """Return what requests may name; of names those of this machine, the address, and the configured ones."""
+    hosts = [*LOCAL_HOSTS, authority_of(host), *exposure.hosts]
+    return Allowed(hosts, exposure.origins, exposure.locations)
+
+
+def authority_of(host: str) -> str:
+    """Return an address as URLs have it."""
+    return f"[{host}]" if ":" in host else host
+
+
+LOGGERS = ("asyncio", "uvicorn.error", "tracelake.server", "tracelake.pipeline")
+"""Who speaks while a server runs."""
+
+
+class OncePerSecond(logging.Filter):
+    """Lets a record pass unless its like passed less than a second ago: same logger, level and text without values."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin without a memory."""
+        super().__init__()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._said: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to say it; who is let through tells how many were not."""
+        # Text that a caller has put values into already differs each time: its beginning tells what it is.
+        thing = (record.name, record.levelno, str(record.msg)[:LOG_THING_CHARS])
+        now = self._clock()
+        with self._lock:
+            said_s, left_out = self._said.get(thing, (float("-inf"), 0))
+            if now - said_s < LOG_REPEAT_S:
+                self._said[thing] = (said_s, left_out + 1)
+                return False
+            if len(self._said) >= LOG_THINGS_MAX:
+                self._said.clear()
+            self._said[thing] = (now, 0)
+        if left_out:
+            record.msg = f"{record.getMessage()} (and {left_out} more like it)"
+            record.args = ()
+        return True
+
+
+@contextmanager
+def once_per_second() -> Iterator[None]:
+    """Let the loggers of a server say a thing once a second, until the end of the block."""
+    rate = OncePerSecond()
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    for logger in loggers:
+        logger.addFilter(rate)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(rate)
+
 
 logger = logging.getLogger("tracelake.server")
+
+
+class HotIndexWarmer:
+    """Calls a function in a `with` block. A failure is logged, and tried again: searches do without, and say why."""
+
+    def __init__(self, index_ahead: Callable[[], bool]) -> None:
+        """`index_ahead` does a step, and returns whether there is more to do now."""
+        self._index_ahead = index_ahead
+        self._stopping = Event()
+        self._thread = Thread(target=self._run, name="tracelake-indexing", daemon=True)
+
+    def __enter__(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        """Let the step that is under way finish, for so long at most, and begin no other."""
+        self._stopping.set()
+        self._thread.join(limits.UNCOMMITTED_AHEAD_STOP_MAX_S)
+        if self._thread.is_alive():
+            logger.warning(
+                "what is made findable ahead of searches was not done in %.0f s and is left; nothing is lost by it",
+                limits.UNCOMMITTED_AHEAD_STOP_MAX_S,
+            )
+
+    def _run(self) -> None:
+        told = ""
+        while not self._stopping.is_set():
+            try:
+                is_more = self._index_ahead()
+            except Exception as error:  # whatever it is, the server goes on
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning(
+                        "nothing is made findable ahead of searches, which do so themselves: %s",
+                        error,
+                        exc_info=None if isinstance(error, TracelakeError | OSError) else error,
+                    )
+                pause_s = limits.UNCOMMITTED_AHEAD_FAILED_S
+            else:
+                told = ""
+                pause_s = limits.UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
+            self._stopping.wait(pause_s)
+
+
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -73,15 +252,15 @@ def serve(
     listener = listen(host, port)
     with ExitStack() as stack:
         stack.enter_context(once_per_second())
-        stack.enter_context(Trimming())
+        stack.enter_context(HeapTrimmer())
         stack.callback(listener.close)
         beside = _beside(lake, watch, interval_s, pipeline_hang_s if apart else None) if pipeline else None
         if beside is not None:
             beside.start()
             stack.callback(beside.stop)
-        archiving = Archiving(lake, archive_interval_s)
+        archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
-        stack.enter_context(IndexingAhead(lake.hot.index_ahead))
+        stack.enter_context(HotIndexWarmer(lake.hot.index_ahead))
         # Left once all that was taken is drained: a database that is locked does not hold that.
         after_drain = stack.enter_context(ExitStack())
         # Entered last, so drained first: a run of the pipeline may take its time to finish.
@@ -122,7 +301,10 @@ class _Server(uvicorn.Server):
     """uvicorn, with the gRPC door in the same event loop."""
 
     def __init__(
-        self, config: uvicorn.Config, grpc_door: GrpcDoor | None, on_listening: Callable[[int | None], None]
+        self,
+        config: uvicorn.Config,
+        grpc_door: OtlpGrpcServer | None,
+        on_listening: Callable[[int | None], None],
     ) -> None:
         super().__init__(config)
         self._grpc_door = grpc_door
@@ -147,7 +329,7 @@ class _Server(uvicorn.Server):
             await asyncio.gather(self._grpc_door.stop(), super().shutdown(sockets))
 
 
-def _beside(lake: Lake, watch: Sequence[str] | None, interval_s: float, hang_s: float | None) -> Beside:
+def _beside(lake: Lake, watch: Sequence[str] | None, interval_s: float, hang_s: float | None) -> PipelineHost:
     """Return what runs the pipeline: a process of its own, which may hang for so long, or, with None, a thread."""
     if hang_s is None:
         return PipelineThread(lake, watch, interval_s)
@@ -176,9 +358,11 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
     )
 
 
-def _grpc_door(door: OtlpDoor, host: str, port: int, tls: Tls | None) -> GrpcDoor:
+def _grpc_door(door: OtlpDoor, host: str, port: int, tls: Tls | None) -> OtlpGrpcServer:
     counted = (door.requests.count_call, door.requests.count_not_kept)
-    return GrpcDoor(door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls, door.auditing)
+    return OtlpGrpcServer(
+        door.traces, f"{authority_of(host)}:{port}", *counted, door.ring, tls, door.auditing
+    )
 
 
 def _stop(server: uvicorn.Server) -> None:

@@ -2,29 +2,71 @@
 
 The cookie is the key itself: so it ends when the key does, on every server of the lake. A session, which a sign-in by a
 provider makes, is a key too; signing out ends it.
+
+Asks an OpenID Connect provider: what it says of itself, its keys, what a code is worth. Each answer is bounded.
+
+`/sign-in/provider` and `/sign-in/callback`: a browser goes to the provider, and comes back with a code.
+
+What it holds meanwhile is a signed cookie of ten minutes, `SameSite=Lax`, since the provider's page leads back here.
+Who is let in gets a session: a key, in the cookie that keys have. That is `SameSite=Strict`, so the answer is a page
+that leads on by itself: a redirect would still be asked for by the provider's page, and come without the cookie. It
+waits until every server of the lake knows the session, or looks for it.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Final
-from urllib.parse import parse_qs, quote
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from ssl import SSLContext
+from typing import Any, Final, TypeVar, cast
+from urllib.parse import parse_qs, quote, quote_plus
 
+import anyio
+import httpx
+import msgspec
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.templating import Jinja2Templates
 
 from tracelake import limits
-from tracelake._errors import AccessError
-from tracelake.access.protocol import id_of
+from tracelake._errors import AccessError, BackPressureError, NoKeyError, ProviderError, TracelakeError
+from tracelake.access.audit import audit_record
+from tracelake.access.keys import SECRET_BYTES, parse_key_id
+from tracelake.access.oidc import (
+    Claims,
+    Endpoints,
+    OidcState,
+    OpenId,
+    SignInSecret,
+    authorization_url,
+    check_back,
+    decide_admission,
+    discover_endpoints,
+    joined,
+    lacks_claims,
+    name_of,
+    person_of,
+    sign_state,
+    verified_claims,
+    verify_state,
+)
 from tracelake.access.sessions import Sessions
-from tracelake.server.auditing import Auditing, address_of, record_of
-from tracelake.server.body import Budget, read_body
-from tracelake.server.cookies import COOKIE, our_cookies, with_key, without_key
-from tracelake.server.key_ring import KeyRing, holder_of
-from tracelake.server.noting import audit
-from tracelake.server.routes import BY_PROVIDER, SIGN_IN, SIGN_OUT
+from tracelake.server.audit import AuditWriter, address_of, audit, record_of
+from tracelake.server.guard import (
+    BEGUN_COOKIE,
+    COOKIE,
+    clear_key_cookie,
+    clear_state_cookie,
+    our_cookies,
+    set_key_cookie,
+    set_state_cookie,
+)
+from tracelake.server.http_policy import BY_PROVIDER, SIGN_IN, SIGN_OUT, SIGNED_IN, status_of
+from tracelake.server.key_ring import KeyRing, key_holder
+from tracelake.server.otlp_http import Budget, read_body
 
 logger = logging.getLogger("tracelake.server")
 
@@ -33,14 +75,14 @@ BY_KEY: Final = "sign in by a key"
 
 
 def sign_in_pages(
-    ring: KeyRing, auditing: Auditing, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
+    ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
 ) -> APIRouter:
     """Return the routes of signing in by a key, and of signing out."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(SIGN_IN)
     def ask(request: Request, next: str = "/") -> Response:
-        return sign_in_page(templates, request, here(next), None, 200, by_provider=by_provider)
+        return sign_in_page(templates, request, safe_redirect(next), None, 200, by_provider=by_provider)
 
     @router.post(SIGN_IN)
     async def sign_in(request: Request, next: str = "/") -> Response:
@@ -58,23 +100,25 @@ def sign_in_pages(
         except AccessError as error:
             count(401)
             logger.warning("refused: to sign in by a key: %s", error)
-            return sign_in_page(templates, request, here(next), str(error), 401, by_provider=by_provider)
+            return sign_in_page(
+                templates, request, safe_redirect(next), str(error), 401, by_provider=by_provider
+            )
         count(303)
-        response = RedirectResponse(here(next), status_code=303)
+        response = RedirectResponse(safe_redirect(next), status_code=303)
         # Else nobody needs a key here, and it is none.
-        return response if id_of(token) is None else with_key(response, request, token)
+        return response if parse_key_id(token) is None else set_key_cookie(response, request, token)
 
     @router.post(SIGN_OUT)
     async def sign_out(request: Request) -> Response:
         token = our_cookies(request.scope).get(COOKIE, "")
         if session := await run_sync(sessions.of, token):
             address = address_of(request.scope)
-            record = await auditing.begin(record_of("sign-in", holder_of(session), "sign out", address))
+            record = await auditing.begin(record_of("sign-in", key_holder(session), "sign out", address))
             if ended := await run_sync(sessions.end, token):
                 ring.forget(ended.id)
                 audit.info("session %s %r ended: signed out", ended.id, ended.name)
             auditing.end(record, "303")
-        return without_key(RedirectResponse(SIGN_IN, status_code=303), request)
+        return clear_key_cookie(RedirectResponse(SIGN_IN, status_code=303), request)
 
     return router
 
@@ -101,7 +145,266 @@ def sign_in_page(
     return templates.TemplateResponse(request, "sign_in.html", context, status_code=status)
 
 
-def here(path: str) -> str:
+def safe_redirect(path: str) -> str:
     """Return a path of this server: whatever could lead elsewhere becomes the first page."""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if is_ours and "\\" not in path else "/"
+
+
+T = TypeVar("T")
+_DISCOVERY: Final = "/.well-known/openid-configuration"
+
+
+class Provider:
+    """What a server knows of a provider. One event loop at a time uses it."""
+
+    def __init__(self, openid: OpenId, clock: Callable[[], float] = time.monotonic) -> None:
+        self._openid = openid
+        self._clock = clock
+        self._kept: dict[str, tuple[float, Any]] = {}
+        self._places = anyio.CapacityLimiter(limits.PROVIDER_REQUESTS_MAX)
+        self._tls = httpx.create_ssl_context()
+
+    async def endpoints(self) -> Endpoints:
+        """Return where it is asked. Raises ProviderError."""
+        issuer = self._openid.issuer
+        return await self._known(
+            issuer.rstrip("/") + _DISCOVERY,
+            lambda told: discover_endpoints(told, issuer),
+            limits.PROVIDER_KEPT_S,
+        )
+
+    async def claims(self, code: str, begun: SignInSecret, redirect_uri: str) -> Claims:
+        """Return what it says of who has this code. Raises NoKeyError, ProviderError."""
+        endpoints = await self.endpoints()
+        tokens = await self._redeemed(endpoints, code, begun, redirect_uri)
+        token = tokens.get("id_token")
+        if not isinstance(token, str):
+            raise ProviderError(
+                "the provider answers without an id token: does it know this client for OpenID Connect?"
+            )
+        claims = await self._checked(endpoints, token, begun, limits.PROVIDER_KEPT_S)
+        if claims is None:
+            claims = await self._checked(endpoints, token, begun, limits.PROVIDER_KEYS_AGAIN_S)
+        if claims is None:
+            raise NoKeyError("what the provider says of you is signed by none of its keys; sign in again")
+        if endpoints.userinfo is not None and lacks_claims(self._openid, claims):
+            told = await self._told(endpoints.userinfo, tokens.get("access_token"))
+            if told.get("sub") != claims["sub"]:
+                raise NoKeyError("the provider tells of somebody else than who signed in; sign in again")
+            claims = joined(claims, told)
+        return claims
+
+    async def _checked(
+        self, endpoints: Endpoints, token: str, begun: SignInSecret, max_age_s: float
+    ) -> Claims | None:
+        keys = await self._known(endpoints.keys, _keys_of, max_age_s)
+        openid = self._openid
+        return verified_claims(token, keys, openid.issuer, openid.client_id, begun.nonce, time.time())
+
+    async def _redeemed(
+        self, endpoints: Endpoints, code: str, begun: SignInSecret, redirect_uri: str
+    ) -> dict[str, Any]:
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": redirect_uri,
+            "code_verifier": begun.verifier,
+            "client_id": self._openid.client_id,
+        }
+        secret = self._openid.client_secret
+        auth = None
+        if secret is not None and endpoints.secret_in_body:
+            form["client_secret"] = secret
+        elif secret is not None:
+            auth = httpx.BasicAuth(quote_plus(self._openid.client_id), quote_plus(secret))  # RFC 6749, 2.3.1
+        return await self._answer("POST", endpoints.token, data=form, auth=auth)
+
+    async def _told(self, url: str, access_token: object) -> dict[str, Any]:
+        if not isinstance(access_token, str) or not (access_token.isascii() and access_token.isprintable()):
+            raise ProviderError("the provider answers without an access token that can be sent; " + _LATER)
+        return await self._answer("GET", url, headers={"Authorization": f"Bearer {access_token}"})
+
+    async def _known(self, url: str, checked: Callable[[dict[str, Any]], T], max_age_s: float) -> T:
+        """Return what is at an address, which is kept once it was checked."""
+        kept_s, known = self._kept.get(url, (float("-inf"), None))
+        if self._clock() - kept_s > max_age_s:
+            known = checked(await self._answer("GET", url))
+            self._kept[url] = (self._clock(), known)
+        return cast("T", known)
+
+    async def _answer(self, method: str, url: str, **options: Any) -> dict[str, Any]:
+        """Ask, and return the JSON object that is answered. Raises ProviderError; BackPressureError where many ask."""
+        place = object()
+        try:
+            self._places.acquire_on_behalf_of_nowait(place)
+        except anyio.WouldBlock:
+            with anyio.move_on_after(limits.PROVIDER_WAIT_S) as waiting:
+                await self._places.acquire_on_behalf_of(place)
+            if waiting.cancelled_caught:
+                raise BackPressureError("many sign in at once; try again in a moment") from None
+        try:
+            with anyio.fail_after(limits.PROVIDER_WAIT_S):
+                status, body = await _fetched(method, url, options, self._tls)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:  # TimeoutError is one
+            raise ProviderError(
+                f"{_place(url)} does not answer ({type(error).__name__}); {_LATER}"
+            ) from error
+        finally:
+            self._places.release_on_behalf_of(place)
+        try:
+            document = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            document = None
+        if status != 200 or not isinstance(document, dict):
+            told = document if isinstance(document, dict) else {}
+            _raise_refused(url, status, told)
+        return dict(document)
+
+
+_LATER: Final = "try again later, or sign in by a key"
+
+
+def _keys_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the keys of a provider, as it publishes them. Raises ProviderError."""
+    keys = document.get("keys")
+    if not isinstance(keys, list) or len(keys) > limits.PROVIDER_KEYS_MAX:
+        raise ProviderError(f"the provider has no list of keys, or more than {limits.PROVIDER_KEYS_MAX}")
+    return [key for key in keys if isinstance(key, dict)]
+
+
+async def _fetched(method: str, url: str, options: Mapping[str, Any], tls: SSLContext) -> tuple[int, bytes]:
+    body = bytearray()
+    asked = {"Accept": "application/json", "Accept-Encoding": "identity"} | dict(options.get("headers", {}))
+    async with (
+        # A provider on this machine is asked through no proxy: what goes there by http is read by nobody.
+        httpx.AsyncClient(
+            verify=tls, timeout=limits.PROVIDER_WAIT_S, trust_env=url.startswith("https:")
+        ) as client,
+        client.stream(method, url, **{**options, "headers": asked}) as answer,
+    ):
+        async for piece in answer.aiter_raw():
+            body += piece
+            if len(body) > limits.PROVIDER_ANSWER_MAX_BYTES:
+                raise ProviderError(
+                    f"{_place(url)} answers more than {limits.PROVIDER_ANSWER_MAX_BYTES} bytes; {_LATER}"
+                )
+        return answer.status_code, bytes(body)
+
+
+def _raise_refused(url: str, status: int, told: Mapping[str, Any]) -> None:
+    """Raise what a refusal of a provider means: it wants nothing of us, or nothing of this code."""
+    problem = str(told.get("error", ""))[: limits.NAME_QUOTED_MAX_CHARS]
+    if problem == "invalid_grant":
+        raise NoKeyError("the provider does not know this sign-in any more; sign in again")
+    if problem in {"invalid_client", "unauthorized_client"}:
+        raise ProviderError(
+            f"the provider does not know this server ({problem}): check oidc_client_id and the client secret"
+        )
+    raise ProviderError(f"{_place(url)} answers {status} {problem!r}; check oidc_issuer, or {_LATER}")
+
+
+def _place(url: str) -> str:
+    return f"the provider at {url[: limits.QUOTED_MAX_CHARS]}"
+
+
+BEGIN: Final = "sign in by the provider"
+"""What the audit calls it."""
+
+
+def provider_pages(
+    openid: OpenId,
+    provider: Provider,
+    ring: KeyRing,
+    auditing: AuditWriter,
+    templates: Jinja2Templates,
+    sessions: Sessions,
+) -> APIRouter:
+    """Return the routes of signing in by a provider."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(BY_PROVIDER)
+    async def begin(request: Request, next: str = "/") -> Response:
+        after = safe_redirect(next)
+        try:
+            endpoints = await provider.endpoints()
+            by = await run_sync(sessions.signing.secret)
+        except TracelakeError as error:
+            return _problem(request, after, error)
+        begun, back = SignInSecret(secrets.token_urlsafe(SECRET_BYTES)), _redirect_uri(request)
+        url = authorization_url(endpoints.authorization, openid, begun, back)
+        held = sign_state(OidcState(begun.secret, after), by, _place(back), time.time())
+        return _unkept(set_state_cookie(RedirectResponse(url, status_code=303), request, held))
+
+    @router.get(SIGNED_IN)
+    async def come_back(
+        request: Request, code: str = "", state: str = "", error: str = "", iss: str = openid.issuer
+    ) -> Response:
+        after, back = "/", _redirect_uri(request)
+        try:
+            held = our_cookies(request.scope).get(BEGUN_COOKIE, "")
+            by = await run_sync(sessions.signing.secret)
+            known = verify_state(held, by, _place(back), time.time()) or OidcState("", "/")
+            after, begun = safe_redirect(known.after), SignInSecret(known.secret)
+            check_back(openid, begun, code, state, error, iss)
+            claims = await provider.claims(code, begun, back)
+            admission = decide_admission(openid, claims)
+            person = person_of(openid.issuer, claims)
+            name = name_of(claims)
+            record = await auditing.begin(
+                audit_record(
+                    "sign-in",
+                    "",
+                    BEGIN,
+                    name=name,
+                    workspace=admission.workspace,
+                    person=person,
+                    address=address_of(request.scope),
+                    object=f"role {admission.role}",
+                )
+            )
+            session = await run_sync(sessions.begin, name, admission.role, admission.workspace, person)
+        except TracelakeError as problem:
+            auditing.count(
+                record_of(
+                    "counted", None, BEGIN, address_of(request.scope), outcome=str(status_of(type(problem)))
+                )
+            )
+            return _problem(request, after, problem)
+        auditing.end(record, "200", f"role {admission.role}, session {session.key.id}")
+        ring.forget()
+        key = session.key
+        audit.info(
+            "session %s %r began, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
+        )
+        context = {
+            "after": after,
+            "name": key.name,
+            "wait_s": int(limits.KEYS_MISS_LOOK_S),
+            "json_url": None,
+            "lake_url": "",
+        }
+        response = templates.TemplateResponse(request, "signed_in.html", context)
+        return _unkept(clear_state_cookie(set_key_cookie(response, request, session.token), request))
+
+    def _place(back: str) -> str:
+        """Return for what a browser begins: what it began elsewhere, or with another provider, is of no use here."""
+        return f"{openid.issuer}\0{openid.client_id}\0{back}"
+
+    def _problem(request: Request, after: str, error: TracelakeError) -> Response:
+        logger.warning("refused: to sign in by the provider: %s", error)
+        page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
+        # Where many sign in at once what was begun still counts, once the page is asked for again.
+        return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
+
+    return router
+
+
+def _redirect_uri(request: Request) -> str:
+    """Return where the provider leads back to: this server, by the name that the browser calls it."""
+    return f"{request.url.scheme}://{request.url.netloc}{SIGNED_IN}"
+
+
+def _unkept(response: Response) -> Response:
+    response.headers["Cache-Control"] = "no-store"
+    return response

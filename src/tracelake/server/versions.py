@@ -1,15 +1,29 @@
-"""What pages and API read of history and datasets: commits, differences, examples, a page of each."""
+"""What pages and API read of history and datasets: commits, differences, examples, a page of each.
+
+`/api/v1` for history and datasets: what the pages show, and what changes history, by POST and DELETE.
+
+The pages of history and datasets, each with its JSON twin.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
 from tracelake.results import BranchInfo, CommitInfo, EntryChange
+from tracelake.server.render import with_query
+from tracelake.server.request_body import json_body
+from tracelake.server.traces import Limit, Name, Text, json_response, page_maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +86,239 @@ def names_of(branches: Sequence[BranchInfo], tags: Mapping[str, str]) -> dict[st
     for tag, commit_id in tags.items():
         names[commit_id].append(tag)
     return dict(names)
+
+
+RequestId = Annotated[
+    str | None,
+    Header(alias="Idempotency-Key", description="Id of the request: sent again, it makes no second commit."),
+]
+
+
+class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that makes a branch."""
+
+    name: str
+    at: str = "main"
+
+
+class Protection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that protects a branch, or ends that."""
+
+    branch: str
+    on: bool = True
+
+
+class NewTag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that tags a commit."""
+
+    name: str
+    ref: str = "main"
+
+
+class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that commits what is staged."""
+
+    message: str
+    branch: str = "main"
+    committer: str | None = None
+    allow_empty: bool = False
+
+
+class NewMerge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that merges."""
+
+    source: str
+    into: str = "main"
+    message: str | None = None
+    prefer: str = ""
+    committer: str | None = None
+
+
+class NewRevert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that takes a commit back, or makes its change once more."""
+
+    ref: str
+    branch: str = "main"
+    message: str | None = None
+    committer: str | None = None
+
+
+def versions_api(lake: Lake) -> APIRouter:
+    """Return the routes of the JSON API for history and datasets."""
+    router = APIRouter(prefix="/api/v1")
+    _add_reads(router, lake)
+    _add_names(router, lake)
+    _add_commits(router, lake)
+    return router
+
+
+def _add_reads(router: APIRouter, lake: Lake) -> None:
+    @router.get("/branches", summary="List branches and tags")
+    def branches() -> Response:
+        return json_response({"branches": lake.branches(), "tags": lake.tags()})
+
+    @router.get("/commits", summary="List commits, newest first")
+    def commits(ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
+        return json_response(list_commits(lake, ref, limit))
+
+    @router.get(
+        "/diff", summary="The entries that differ between two commits; without `from`, from the first parent"
+    )
+    def diff(
+        before: Annotated[Text, Query(alias="from")] = None,
+        after: Annotated[Name, Query(alias="to")] = "main",
+        limit: Limit = limits.PAGE_ROWS_MAX,
+    ) -> Response:
+        page = list_changes(lake, before, after, limit)
+        changes = [change.to_dict() for change in page.changes]
+        return json_response({"from": before, "to": after, "changes": changes, "more": page.more})
+
+    @router.get("/datasets", summary="List datasets")
+    def datasets(ref: Name = "main") -> Response:
+        return json_response({"datasets": lake.datasets.all(ref)})
+
+    @router.get("/datasets/{name}", summary="Examples of a dataset")
+    def dataset(
+        name: str, ref: Name = "main", after: Text = None, limit: Limit = limits.PAGE_ROWS_DEFAULT
+    ) -> Response:
+        page = list_examples(lake, name, ref, after or "", limit)
+        return json_response({"name": name, "ref": ref, **asdict(page)})
+
+
+def _add_names(router: APIRouter, lake: Lake) -> None:
+    @router.post("/branches", summary="Make a branch")
+    def create_branch(
+        body: Annotated[NewBranch, Depends(json_body(NewBranch))], request_id: RequestId = None
+    ) -> Response:
+        branch = lake.create_branch(body.name, body.at, request_id=request_id)
+        return json_response({"branch": branch.name, "commit": branch.head}, 201)
+
+    @router.delete(
+        "/branches/{name:path}", summary="Delete a branch; with `force`, also what is staged on it"
+    )
+    def delete_branch(name: str, force: bool = False) -> Response:
+        lake.delete_branch(name, force=force)
+        return json_response({"branch": name})
+
+    @router.post("/protections", summary="Let a branch take merges and pipelines only, or end that")
+    def protect(body: Annotated[Protection, Depends(json_body(Protection))]) -> Response:
+        lake.branch(body.branch).protect(body.on)
+        return json_response({"branch": body.branch, "protected": body.on})
+
+    @router.post("/tags", summary="Give a commit a name that never moves")
+    def tag(body: Annotated[NewTag, Depends(json_body(NewTag))]) -> Response:
+        return json_response({"tag": body.name, "commit": lake.tag(body.name, body.ref)}, 201)
+
+    @router.delete("/tags/{name:path}", summary="Take a tag away; its commit stays")
+    def delete_tag(name: str) -> Response:
+        lake.delete_tag(name)
+        return json_response({"tag": name})
+
+
+def _add_commits(router: APIRouter, lake: Lake) -> None:
+    @router.post("/commits", summary="Commit what is staged on a branch")
+    def commit(
+        body: Annotated[NewCommit, Depends(json_body(NewCommit))], request_id: RequestId = None
+    ) -> Response:
+        branch = lake.branch(body.branch)
+        commit = branch.commit(
+            body.message, allow_empty=body.allow_empty, committer=body.committer, request_id=request_id
+        )
+        return json_response({"branch": body.branch, "commit": commit}, 201)
+
+    @router.post("/merges", summary="Merge a commit into a branch; 409 with the conflicts")
+    def merge(
+        body: Annotated[NewMerge, Depends(json_body(NewMerge))], request_id: RequestId = None
+    ) -> Response:
+        branch = lake.branch(body.into)
+        try:
+            commit = branch.merge(
+                body.source, body.message, prefer=body.prefer, committer=body.committer, request_id=request_id
+            )
+        except ConflictError as error:
+            conflicts = branch.conflicts(body.source)[: limits.PAGE_ROWS_MAX]
+            return json_response({"error": str(error), "conflicts": conflicts}, 409)
+        return json_response({"branch": body.into, "commit": commit}, 201)
+
+    @router.post("/reverts", summary="Take back what a commit changed")
+    def revert(
+        body: Annotated[NewRevert, Depends(json_body(NewRevert))], request_id: RequestId = None
+    ) -> Response:
+        commit = lake.branch(body.branch).revert(
+            body.ref, body.message, committer=body.committer, request_id=request_id
+        )
+        return json_response({"branch": body.branch, "commit": commit}, 201)
+
+    @router.post("/cherry-picks", summary="Make the change of a commit once more, on a branch")
+    def cherry_pick(
+        body: Annotated[NewRevert, Depends(json_body(NewRevert))], request_id: RequestId = None
+    ) -> Response:
+        commit = lake.branch(body.branch).cherry_pick(
+            body.ref, body.message, committer=body.committer, request_id=request_id
+        )
+        return json_response({"branch": body.branch, "commit": commit}, 201)
+
+
+def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
+    """Return the routes of these pages over `lake`."""
+    router = APIRouter(include_in_schema=False)
+    page = page_maker(lake, templates)
+
+    @router.get("/versions")
+    def versions(request: Request, ref: Name = "main", limit: Limit = limits.PAGE_ROWS_DEFAULT) -> Response:
+        branches, tags = lake.branches(), lake.tags()
+        listing = list_commits(lake, ref, limit)
+        return page(
+            request,
+            "versions.html",
+            "/api/v1/commits",
+            ref=ref,
+            branches=branches,
+            tags=tags,
+            names=names_of(branches, tags),
+            commits=listing.commits,
+            next_url=with_query(request, ref=listing.next) if listing.next else None,
+        )
+
+    @router.get("/diff")
+    def diff(
+        request: Request,
+        before: Annotated[Text, Query(alias="from")] = None,
+        after: Annotated[Name, Query(alias="to")] = "main",
+        limit: Limit = limits.PAGE_ROWS_MAX,
+    ) -> Response:
+        listing = list_changes(lake, before, after, limit)
+        commit = lake.log(after, 1)
+        return page(
+            request, "diff.html", "/api/v1/diff",
+            before=before, after=after, commit=commit[0] if commit else None,
+            changes=listing.changes, more=listing.more,
+        )  # fmt: skip
+
+    @router.get("/datasets")
+    def datasets(request: Request, ref: Name = "main") -> Response:
+        return page(
+            request, "datasets.html", "/api/v1/datasets",
+            ref=ref, datasets=lake.datasets.all(ref), branches=lake.branches(), tags=lake.tags(),
+        )  # fmt: skip
+
+    @router.get("/datasets/{name}")
+    def dataset(
+        request: Request,
+        name: str,
+        ref: Name = "main",
+        after: Text = None,
+        limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    ) -> Response:
+        listing = list_examples(lake, name, ref, after or "", limit)
+        return page(
+            request,
+            "dataset.html",
+            f"/api/v1/datasets/{name}",
+            dataset=name,
+            ref=ref,
+            listing=listing,
+            next_url=with_query(request, after=listing.next) if listing.next else None,
+        )
+
+    return router

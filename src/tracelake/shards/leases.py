@@ -7,6 +7,14 @@ sees this state or a later one, which names nothing that was retired before.
 
 A lease holds while its record is there, and no clock is asked for that: neither by the reader nor by a collector.
 What becomes of those that nobody gives back: see `shards.sightings`.
+
+How collectors tell the lease of a reader that was killed: nobody has renewed it while they looked on.
+
+A reader renews its lease, which gives the record another version. A collector notes which version it saw, and when
+*it* saw it; a collector that finds the same version once the lease's time has passed since forgets the lease, by a
+conditional delete, so that a reader who renews it in that moment keeps it. What has passed is told by the steady
+clock of one machine, or, where another machine looks now, by the clock by which the store dates objects. The time
+of day of no machine is asked, and no two clocks are compared: a clock that is hours ahead, or jumps, ends no lease.
 """
 
 from __future__ import annotations
@@ -15,17 +23,22 @@ import contextlib
 import time
 import uuid
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
 from tracelake._errors import DamageError, ExpiredError, NotFoundError, StorageError, TracelakeError
 from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, LEASE_S
-from tracelake.shards.model import LeaseRecord, ShardState, from_bytes, to_bytes
-from tracelake.shards.store import Shard
-from tracelake.storage import Done, Entry, KeyValueStore, settle
+from tracelake.shards.model import LeaseRecord, Moment, ShardState, Sighting, from_bytes, to_bytes
+from tracelake.shards.protocol import is_lease_expired
+from tracelake.shards.shard import Shard
+from tracelake.storage import Done, Entry, KeyValueStore, ObjectStore, settle
 
-PARTITION: Final = "leases"
+LEASES_PARTITION: Final = "leases"
 
 
 @dataclass
@@ -78,8 +91,8 @@ class Lease:
         if not self._is_written:
             return
         with contextlib.suppress(StorageError):  # it ends by itself
-            if (entry := self.key_value.get(PARTITION, self.key)) is not None:
-                self.key_value.delete_if(PARTITION, self.key, entry.version)
+            if (entry := self.key_value.get(LEASES_PARTITION, self.key)) is not None:
+                self.key_value.delete_if(LEASES_PARTITION, self.key, entry.version)
 
     def __enter__(self) -> Lease:
         """Return the lease."""
@@ -98,7 +111,7 @@ class Lease:
     def _write(self) -> bool:
         """Write the lease. False if the store is read-only or full: a reader goes on without a lease then."""
         try:
-            self.key_value.set(PARTITION, self.key, self._record)
+            self.key_value.set(LEASES_PARTITION, self.key, self._record)
         except StorageError as error:
             if not error.is_unwritable:
                 raise
@@ -108,11 +121,11 @@ class Lease:
     def _write_anew(self) -> bool:
         """Give the record another version; False where it was forgotten meanwhile, and must never come back."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it too
-            entry = self.key_value.get(PARTITION, self.key)
+            entry = self.key_value.get(LEASES_PARTITION, self.key)
             if entry is None:
                 return False
-            outcome = self.key_value.set_if(PARTITION, self.key, self._record, entry.version)
-            settled = settle(self.key_value, PARTITION, self.key, outcome, is_mine=lambda _: False)
+            outcome = self.key_value.set_if(LEASES_PARTITION, self.key, self._record, entry.version)
+            settled = settle(self.key_value, LEASES_PARTITION, self.key, outcome, is_mine=lambda _: False)
             if isinstance(settled, Done):
                 return True
         return False
@@ -120,7 +133,7 @@ class Lease:
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:
     """Return all leases on a shard, by their keys: each of them holds."""
-    return {entry.key: lease_of(entry) for entry in entries(PARTITION, shard, key_value)}
+    return {entry.key: lease_of(entry) for entry in entries(LEASES_PARTITION, shard, key_value)}
 
 
 def entries(partition: str, shard: str, key_value: KeyValueStore) -> list[Entry]:
@@ -164,3 +177,77 @@ def _close_all(leases: list[Lease]) -> None:
     for lease in leases:
         with contextlib.suppress(TracelakeError):
             lease.close()
+
+
+SIGHTINGS_PARTITION: Final = "sightings"
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+@cache
+def this_machine() -> str:
+    """Return what all processes share that have the same steady clock: Linux tells; elsewhere it is this process."""
+    try:
+        return _BOOT.read_text().strip()
+    except OSError:
+        return uuid.uuid4().hex
+
+
+def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
+    """Return now, by the steady clock of this machine and by the store's clock, which dates what is written now."""
+    path = f"shards/{shard}/clock"
+    objects.put(path, b"")
+    info = objects.head(path)
+    if info is None:
+        raise StorageError(f"{path} is not there after it was written: check the store, then collect again.")
+    return Moment(machine, time.monotonic(), info.modified_s)
+
+
+def expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> set[str]:
+    """Return the keys of leases that nobody has renewed for as long as they last; nothing is changed."""
+    leases = entries(LEASES_PARTITION, shard, key_value)
+    seen = _sightings(shard, key_value)
+    if not seen:
+        return set()
+    moment = now()
+    return {entry.key for entry in leases if _is_left_behind(entry, seen.get(entry.key), moment)}
+
+
+def drop_expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> int:
+    """Remove leases that nobody has renewed for as long as they last, and note which others are there.
+
+    Returns how many were removed.
+    """
+    leases = entries(LEASES_PARTITION, shard, key_value)
+    seen = _sightings(shard, key_value)
+    if not leases and not seen:
+        return 0
+    moment = now()  # after the look: what was seen was there by then
+    left = {entry.key for entry in leases}
+    for entry in leases:
+        sighting = seen.get(entry.key)
+        if _is_left_behind(entry, sighting, moment):
+            key_value.delete_if(
+                LEASES_PARTITION, entry.key, entry.version
+            )  # unless its reader has just renewed it
+            left.discard(entry.key)
+        elif sighting is None or sighting.lease != entry.version:
+            key_value.set(SIGHTINGS_PARTITION, entry.key, to_bytes(Sighting(entry.version, moment)))
+    for entry in entries(SIGHTINGS_PARTITION, shard, key_value):
+        if entry.key in seen and entry.key not in left:
+            key_value.delete_if(SIGHTINGS_PARTITION, entry.key, entry.version)
+    return len(leases) - len(left)
+
+
+def _is_left_behind(entry: Entry, sighting: Sighting | None, now: Moment) -> bool:
+    if sighting is None or sighting.lease != entry.version:
+        return False
+    return is_lease_expired(lease_of(entry), sighting.at, now)
+
+
+def _sightings(shard: str, key_value: KeyValueStore) -> dict[str, Sighting]:
+    """Return what was seen; a record that is damaged tells nothing, and is written anew."""
+    sightings = {}
+    for entry in entries(SIGHTINGS_PARTITION, shard, key_value):
+        with suppress(DamageError):
+            sightings[entry.key] = from_bytes(Sighting, entry.value, f"sighting {entry.key}")
+    return sightings

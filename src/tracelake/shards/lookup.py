@@ -22,18 +22,16 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.shards.buckets import Hashes, Numbers, hashes_of, is_all, may_share
-from tracelake.shards.footers import Footer, Summary, damage, footers, summaries
-from tracelake.shards.kept import Kept
-from tracelake.shards.key_filter import Bits, may_hold
+from tracelake.shards.lru import ByteLRU
 from tracelake.shards.model import Part
-from tracelake.shards.parts import chunk_bounds, chunk_hash
+from tracelake.shards.partitioning import Bits, Hashes, Numbers, hashes_of, is_all, may_hold, may_share
+from tracelake.shards.parts import Footer, Summary, chunk_bounds, chunk_hash, damage, footers, summaries
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
-from tracelake.shards.store import Snapshot
+from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore
 
 Keys: TypeAlias = list[str] | list[int]
-Columns: TypeAlias = Kept[tuple[str, str, int, str], pa.Table]
+Columns: TypeAlias = ByteLRU[tuple[str, str, int, str], pa.Table]
 """Columns of row groups by part, checksum of its footer (in which are those of the columns), group and name."""
 
 
@@ -43,7 +41,7 @@ _TABLE_BYTES: Final = 2_048
 
 def kept_columns() -> Columns:
     """Return what keeps columns that were read for who asks about the same row groups again and again."""
-    return Kept(_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
+    return ByteLRU(_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
 
 
 def _kept(column: pa.Table) -> pa.Table:

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from tracelake.formats import decode, encode
-from tracelake.shards.statistics import Ranges
+from tracelake.shards.partitioning import Ranges
 
 FORMAT_VERSION: Final = 1
 

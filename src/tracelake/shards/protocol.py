@@ -60,12 +60,12 @@ class TooLate:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostAppend:
     """Another compaction replaced one of the batches first."""
 
 
 AppendDecision: TypeAlias = Swap | AlreadyThere | UpperMismatch | TooLate
-ReplaceDecision: TypeAlias = Swap | AlreadyThere | Lost | TooLate
+ReplaceDecision: TypeAlias = Swap | AlreadyThere | LostAppend | TooLate
 
 
 def next_state(state: ShardState, **changes: object) -> Swap:
@@ -111,7 +111,7 @@ def is_written(there: Write, name: str, number: int) -> bool:
     return there.name == name and there.number >= number
 
 
-def to_put_away(written: Sequence[Write], most: int = WRITES_REMEMBERED) -> tuple[Write, ...]:
+def batches_to_roll(written: Sequence[Write], most: int = WRITES_REMEMBERED) -> tuple[Write, ...]:
     """Return the writes that need records of their own before another one is remembered: the older half, if many."""
     return tuple(written[: most // 2]) if len(written) >= most else ()
 
@@ -149,7 +149,7 @@ def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
     return tuple(batch for batch in state.batches if batch.lower <= as_of)
 
 
-def settled(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]:
+def settle_append(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]:
     """Return the batches that may be compacted: those of times before `committed`, which commits name.
 
     The record of any other is what its commit will be made of, so it stays as its writer made it.
@@ -162,7 +162,7 @@ def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_O
 
     Batches that reach beyond `until` are left alone.
     """
-    there = settled(batches, until)
+    there = settle_append(batches, until)
     run = tiers.due([batch.weight for batch in there], fan_out)
     return there[run.start : run.stop]
 
@@ -175,10 +175,10 @@ def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: 
     try:
         start = ids.index(run[0].id)
     except ValueError:
-        return Lost()
+        return LostAppend()
     stop = start + len(run)
     if ids[start:stop] != [known.id for known in run]:
-        return Lost()
+        return LostAppend()
     if not may_append(state, epoch):
         return TooLate()
     return next_state(
@@ -194,7 +194,7 @@ def forget(state: ShardState, since: int) -> Swap | None:
     return next_state(state, since=since) if since > state.since else None
 
 
-def is_left_behind(lease: LeaseRecord, seen: Moment, now: Moment) -> bool:
+def is_lease_expired(lease: LeaseRecord, seen: Moment, now: Moment) -> bool:
     """Whether nobody has renewed a lease for longer than it lasts: it was seen so then, and is just so now.
 
     Only clocks that are the same one are compared: the steady clock of a machine, or the store's.

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
-from tracelake.shards.buckets import Numbers, buckets_of, is_all, may_share
 from tracelake.shards.model import Part
-from tracelake.shards.store import Snapshot
+from tracelake.shards.partitioning import Numbers, buckets_of, is_all, may_share
+from tracelake.shards.shard import Snapshot
 
 ROW_ID: Final = pa.field("_row_id", pa.int64(), nullable=False)
 GONE: Final = pa.field("_gone", pa.int64(), nullable=False)

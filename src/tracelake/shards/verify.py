@@ -13,15 +13,22 @@ import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.results import Finding
-from tracelake.shards import leases, sightings, states, writes
+from tracelake.shards import leases
+from tracelake.shards import shard as states
+from tracelake.shards import shard as writes
 from tracelake.shards.leases import Leases
 from tracelake.shards.model import Batch, BatchRef, Part
 from tracelake.shards.rows import rows_by_time
-from tracelake.shards.store import Shard
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.verify import check_records, object_finding
 
-_PARTITIONS: Final = (states.PARTITION, writes.PARTITION, leases.PARTITION, sightings.PARTITION)
+_PARTITIONS: Final = (
+    states.SHARDS_PARTITION,
+    writes.WRITES_PARTITION,
+    leases.LEASES_PARTITION,
+    leases.SIGHTINGS_PARTITION,
+)
 
 
 class ShardCheck:
@@ -118,5 +125,5 @@ def _check_ref(ref: BatchRef, batch: Batch) -> Iterator[Finding]:
 
 def check_shards(key_value: KeyValueStore, checked: Collection[str]) -> Iterator[Finding]:
     """Yield the records that are not whole, without the states of tables that were checked."""
-    told = {f"{states.PARTITION}/{name}" for name in checked}
+    told = {f"{states.SHARDS_PARTITION}/{name}" for name in checked}
     return (finding for finding in check_records(key_value, _PARTITIONS) if finding.path not in told)

@@ -1,18 +1,38 @@
-"""The options of format `tracelake`, and the lake that they name."""
+"""The options of format `tracelake`, and the lake that they name.
+
+Arrow types as Spark has them: it knows no unsigned integers, so they become the next wider signed ones.
+
+Spark's filters as a DuckDB condition. A filter that is not understood is left to Spark alone.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    StringStartsWith,
+)
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from tracelake._errors import UsageError
-from tracelake.lake.opened import OpenLake
-from tracelake.lake.opening import find_location
+from tracelake.lake.context import LakeContext
+from tracelake.lake.lake import find_location
+from tracelake.shards.rows import literal, quoted
 from tracelake.tables.changes import Retractions
 from tracelake.tables.scan import CHANGE, CHANGED_AT
 
@@ -77,9 +97,9 @@ class Options:
         return pa.schema([by_name[name] for name in self.columns])
 
     @contextmanager
-    def opened(self) -> Iterator[OpenLake]:
+    def opened(self) -> Iterator[LakeContext]:
         """Open the lake, and close it again."""
-        with closing(OpenLake(find_location(self.lake, self.metadata))) as lake:
+        with closing(LakeContext(find_location(self.lake, self.metadata))) as lake:
             yield lake
 
 
@@ -100,3 +120,76 @@ def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
     if text.lstrip().startswith("["):
         return tuple(str(name) for name in json.loads(text))
     return tuple(name.strip() for name in text.split(","))
+
+
+_WIDER: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
+
+
+def to_spark_schema(schema: pa.Schema) -> StructType:
+    """Return the Spark columns of an Arrow schema; all of them may be null, as in any source of Spark."""
+    return from_arrow_schema(pa.schema([pa.field(field.name, _signed(field.type)) for field in schema]))
+
+
+def to_arrow(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of what a task has to yield for these Spark columns."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _signed(kind: pa.DataType) -> pa.DataType:
+    if kind in _WIDER:
+        return _WIDER[kind]
+    if isinstance(kind, pa.StructType):
+        return pa.struct([_signed_field(kind.field(number)) for number in range(kind.num_fields)])
+    if isinstance(kind, pa.MapType):
+        return pa.map_(_signed(kind.key_type), _signed(kind.item_type))
+    if isinstance(kind, pa.ListType | pa.LargeListType):
+        return pa.list_(_signed_field(kind.value_field))
+    return kind
+
+
+def _signed_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    return pa.field(field.name, _signed(field.type))
+
+
+_OPERATORS: Final[dict[type[Filter], str]] = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+
+
+def condition_of(filters: Iterable[Filter]) -> str | None:
+    """Return a condition that every row fulfils that fulfils all filters, None where nothing can be said."""
+    return " and ".join(filter(None, map(_sql, filters))) or None
+
+
+def _sql(given: Filter) -> str | None:
+    attribute: tuple[str, ...] = getattr(given, "attribute", ())
+    if len(attribute) != 1:
+        return None  # a field of a struct, or a negation
+    column = quoted(attribute[0])
+    if isinstance(given, IsNull | IsNotNull):
+        return f"{column} is {'null' if isinstance(given, IsNull) else 'not null'}"
+    if isinstance(given, StringStartsWith):
+        prefix = _constant(given.value)
+        return prefix and f"starts_with({column}, {prefix})"
+    if isinstance(given, In):
+        options = [_constant(value) for value in given.value]
+        return f"{column} in ({', '.join(map(str, options))})" if options and None not in options else None
+    operator, value = _OPERATORS.get(type(given)), _constant(getattr(given, "value", None))
+    return None if operator is None or value is None else f"{column} {operator} {value}"
+
+
+def _constant(value: object) -> str | None:
+    if isinstance(value, str) and "\0" not in value:
+        return literal(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return None

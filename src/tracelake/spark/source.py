@@ -14,11 +14,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tracelake.spark.options import Options
-from tracelake.spark.reading import FilteringReader, Reader
-from tracelake.spark.streaming import StreamReader
-from tracelake.spark.types import to_spark_schema
-from tracelake.spark.writing import make_stream_writer, make_writer
+from tracelake.spark.options import Options, to_spark_schema
+from tracelake.spark.reader import FilteringReader, Reader, StreamReader
+from tracelake.spark.writer import make_stream_writer, make_writer
 
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 

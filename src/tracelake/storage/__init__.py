@@ -1,13 +1,10 @@
 """The two storage primitives and their backends (PROTOCOLS §0)."""
 
-from tracelake.storage.bucket_records import BucketKeyValueStore
 from tracelake.storage.buckets import BucketObjectStore
-from tracelake.storage.files import FileObjectStore
-from tracelake.storage.local_copies import LocalFiles
-from tracelake.storage.many import copy_all, create_all, delete_all, for_each
+from tracelake.storage.file_cache import LocalFiles
+from tracelake.storage.local import FileObjectStore
 from tracelake.storage.memory import MemoryKeyValueStore, MemoryObjectStore
-from tracelake.storage.opening import open_key_value, open_objects
-from tracelake.storage.outcomes import settle
+from tracelake.storage.object_records import BucketKeyValueStore, VersionedKeyValueStore
 from tracelake.storage.ports import (
     ABSENT,
     Conflict,
@@ -19,13 +16,20 @@ from tracelake.storage.ports import (
     ObjectInfo,
     ObjectStore,
     Outcome,
+    Stores,
     Version,
+    settle,
 )
-from tracelake.storage.scoped import ScopedKeyValueStore
-from tracelake.storage.singly import SinglyReadObjects
 from tracelake.storage.sqlite import SqliteKeyValueStore
-from tracelake.storage.stores import Stores
-from tracelake.storage.versioned_records import VersionedKeyValueStore
+from tracelake.storage.urls import open_key_value, open_objects
+from tracelake.storage.wrappers import (
+    IsolatingObjectStore,
+    ScopedKeyValueStore,
+    copy_all,
+    create_all,
+    delete_all,
+    for_each,
+)
 
 __all__ = [
     "ABSENT",
@@ -37,6 +41,7 @@ __all__ = [
     "Expected",
     "FileObjectStore",
     "Indeterminate",
+    "IsolatingObjectStore",
     "KeyValueStore",
     "LocalFiles",
     "MemoryKeyValueStore",
@@ -45,7 +50,6 @@ __all__ = [
     "ObjectStore",
     "Outcome",
     "ScopedKeyValueStore",
-    "SinglyReadObjects",
     "SqliteKeyValueStore",
     "Stores",
     "Version",

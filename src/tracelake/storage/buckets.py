@@ -28,9 +28,7 @@ from tracelake.storage.failures import (
     obstore_text,
     of_obstore,
 )
-from tracelake.storage.names import check_path, check_prefix, check_range
-from tracelake.storage.ports import ObjectInfo
-from tracelake.storage.retries import tries
+from tracelake.storage.ports import ObjectInfo, check_path, check_prefix, check_range, tries
 
 if TYPE_CHECKING:
     from obstore import PutMode

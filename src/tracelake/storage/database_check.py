@@ -16,8 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 import xxhash
 
 from tracelake.limits import VERIFY_ALIKE_MAX
-from tracelake.storage.outcomes import new_version
-from tracelake.storage.ports import KeyValueStore, Version
+from tracelake.storage.ports import KeyValueStore, Version, new_version
 
 _WITHOUT_CHECKSUM: Final = re.compile("[0-9a-f]{32}")
 _WITH_CHECKSUM: Final = re.compile("([0-9a-f]{32})-([0-9a-f]{32})")

@@ -17,7 +17,6 @@ from obstore import exceptions as obstore
 from tracelake.limits import ERROR_MAX_CHARS
 
 if TYPE_CHECKING:
-    # A tenth of a second, which only those who use PostgreSQL should pay.
     import psycopg
 
 

@@ -7,8 +7,15 @@ import time
 from collections.abc import Collection, Iterator
 
 from tracelake._errors import NotFoundError
-from tracelake.storage.each_alone import EachAlone
-from tracelake.storage.names import (
+from tracelake.storage.ports import (
+    Conflict,
+    Done,
+    EachAlone,
+    Entry,
+    Expected,
+    ObjectInfo,
+    Outcome,
+    Version,
     check_path,
     check_prefix,
     check_range,
@@ -18,9 +25,9 @@ from tracelake.storage.names import (
     encode_key,
     encode_text,
     end_of,
+    is_at,
+    new_version,
 )
-from tracelake.storage.outcomes import is_at, new_version
-from tracelake.storage.ports import Conflict, Done, Entry, Expected, ObjectInfo, Outcome, Version
 
 
 class MemoryKeyValueStore(EachAlone):

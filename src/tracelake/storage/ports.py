@@ -1,14 +1,35 @@
 """The two storage primitives as ports (PROTOCOLS §0). Backends implement them; nothing else is assumed.
 
 A conditional write never raises for losing: it returns one of three outcomes, and the type says which.
+
+How a conditional write is decided, and how one whose reply was lost is settled (PROTOCOLS §0).
+
+What keys, values and object paths a store takes. Every backend asks here, so that all take the same.
+
+What a lake is kept in: records, objects, and copies of objects on this machine.
+
+Pauses between tries: growing, with jitter, and with an end.
+
+Records that a store writes one after the other, where it has no way to write many at once.
+
+The query of a range of records, as SQLite and PostgreSQL have it. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import random
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
+from pathlib import Path
 from typing import Final, Protocol, TypeAlias
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, LimitError, StorageError, UsageError
 
 Version: TypeAlias = str
 """The identity of one write of one record. Opaque, unique for each write, never reused."""
@@ -158,3 +179,249 @@ class ObjectStore(Protocol):
 
     def local_path(self, path: str) -> str | None:
         """Return a path in the file system that holds the object's bytes, or None for a remote store."""
+
+
+def new_version() -> Version:
+    """Return the identity of a new write: random, so that no two writes of any process share one."""
+    return uuid.uuid4().hex
+
+
+def is_at(current: Entry | None, expected: Expected) -> bool:
+    """Tell whether a record is as a conditional write expects it."""
+    if current is None:
+        return expected is ABSENT
+    return current.version == expected
+
+
+def settle(
+    store: KeyValueStore,
+    partition: str,
+    key: str,
+    outcome: Outcome,
+    is_mine: Callable[[Entry], bool],
+    *,
+    pause: Callable[[float], None] | None = None,
+) -> Done | Conflict:
+    """Turn the outcome of `set_if` or `delete_if` on (partition, key) into a decision; read back if needed.
+
+    `is_mine(entry)` tells whether the record as read shows that the write happened, by an identity in
+    its value; it matters where another writer may have built on ours before we read back. Return False
+    where the value holds none: the version alone then decides.
+
+    Done means that the write happened, and names *its* version, even if the record has moved on since:
+    a next write that expects it then loses, as it must. Conflict after a lost reply means that the record
+    does not show our write: it never happened, or it did and was replaced by one that does not carry our
+    identity. Either way the caller decides anew from `current`. After `delete_if`, Conflict(None) means
+    that the record is gone, whoever deleted it.
+
+    Assumption: a write whose reply was lost does not land after the read. SQLite's store holds to it
+    (see `sqlite.py`). On a store across a network a late write can still land while the record stays at
+    what it expected, so nothing may be destroyed on a Conflict that was read back before a later
+    conditional write on the same record has succeeded.
+
+    `pause` waits between reads that fail, in seconds; `time.sleep` where it is None. Raises
+    IndeterminateError where `SETTLE_READ_TRIES_MAX` reads fail.
+    """
+    if not isinstance(outcome, Indeterminate):
+        return outcome
+    failure: StorageError | None = None
+    for attempt in range(limits.SETTLE_READ_TRIES_MAX):
+        if attempt:
+            (pause or time.sleep)(limits.STORE_PAUSE_FIRST_S * 2**attempt)
+        try:
+            current = store.get(partition, key)
+        except StorageError as error:
+            failure = error
+            continue
+        if current is not None and (current.version == outcome.version or is_mine(current)):
+            return Done(outcome.version)
+        return Conflict(current)
+    raise IndeterminateError(
+        f"the write of {partition!r} / {key!r} may or may not have happened ({outcome.reason}), and "
+        f"reading it back failed {limits.SETTLE_READ_TRIES_MAX} times ({failure}); "
+        "repair the store, then try again"
+    ) from failure
+
+
+RESERVED_DIRECTORY = ".tmp"
+"""The first segment that no object path may have: file stores write unfinished objects there."""
+_NO_NAMES = frozenset({"", ".", ".."})
+
+
+def encode_text(what: str, text: str) -> bytes:
+    """Return `text` as UTF-8. Raises UsageError where it holds half of a surrogate pair."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{what} {text!r} is not Unicode text ({error.reason}); replace that character"
+        ) from error
+
+
+def encode_key(what: str, key: str) -> bytes:
+    """Return a partition or key as UTF-8. Raises UsageError, or LimitError where it is too long."""
+    encoded = encode_text(what, key)
+    if len(encoded) > limits.KEY_MAX_BYTES:
+        raise LimitError(
+            f"{what} {key[: limits.NAME_QUOTED_MAX_CHARS]!r}… has {len(encoded)} bytes, more than KEY_MAX_BYTES = "
+            f"{limits.KEY_MAX_BYTES}; shorten it"
+        )
+    return encoded
+
+
+def encode_beginning(beginning: str) -> tuple[bytes, bytes]:
+    """Return where the keys begin that begin so, and what comes behind the last of them, as UTF-8."""
+    encoded = encode_key("beginning", beginning)
+    assert 0 < len(encoded) <= limits.RECORD_NAME_KEY_BYTES, (
+        "longer ones are not spelled out in names of objects"
+    )
+    return encoded, encoded[:-1] + bytes([encoded[-1] + 1])
+
+
+def end_of(beginning: str) -> str | None:
+    """Return what comes behind the last of the keys of notes that begin so, None where that is all of them."""
+    assert beginning.isascii(), "any other has no next one that is as long"
+    assert len(beginning) <= limits.RECORD_NAME_KEY_BYTES, (
+        "longer ones are not spelled out in names of objects"
+    )
+    return beginning[:-1] + chr(ord(beginning[-1]) + 1) if beginning else None
+
+
+def beginning_of_both(first: bytes, second: bytes) -> bytes:
+    """Return what both begin with."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return first[: sum(1 for _ in same)]
+
+
+def check_value(key: str, value: bytes) -> None:
+    """Raise LimitError where the value of a record is too large."""
+    if len(value) > limits.VALUE_MAX_BYTES:
+        raise LimitError(
+            f"the value of {key!r} has {len(value)} bytes, more than VALUE_MAX_BYTES = "
+            f"{limits.VALUE_MAX_BYTES}; put it in the object store and keep its path in the record"
+        )
+
+
+def check_scan_limit(limit: int | None) -> None:
+    """Raise UsageError where the limit of a scan is negative."""
+    if limit is not None and limit < 0:
+        raise UsageError(f"a scan cannot return {limit} records; give a limit of at least 0, or None for all")
+
+
+def check_path(path: str) -> None:
+    """Raise UsageError where `path` is no path of an object, LimitError where it is too long."""
+    if not path:
+        raise UsageError("the path of an object is empty; name the object")
+    _check_segments(path, path.split("/"))
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise UsageError where no object can have a path that begins with `prefix`.
+
+    The text after the last slash is free: it is compared, and never opened.
+    """
+    directory, slash, last = prefix.rpartition("/")
+    if slash:
+        _check_segments(prefix, directory.split("/"))
+    if "\0" in last:
+        raise UsageError(f"prefix {prefix!r} holds a NUL character; remove it")
+
+
+def check_range(path: str, start: int, length: int) -> None:
+    """Raise UsageError where a range has a negative start or length."""
+    if start < 0 or length < 0:
+        raise UsageError(
+            f"cannot read {length} bytes from {start} of {path!r}; start and length count from 0"
+        )
+
+
+def _check_segments(path: str, segments: list[str]) -> None:
+    size_bytes = len(encode_text("path", path))
+    if size_bytes > limits.OBJECT_PATH_MAX_BYTES:
+        raise LimitError(
+            f"path {path[: limits.NAME_QUOTED_MAX_CHARS]!r}… is longer than OBJECT_PATH_MAX_BYTES = "
+            f"{limits.OBJECT_PATH_MAX_BYTES}; shorten it"
+        )
+    if "\0" in path or not _NO_NAMES.isdisjoint(segments):
+        raise UsageError(
+            f"{path!r} is no path of an object; write names between single slashes, without a leading slash, "
+            "'.', '..' or NUL"
+        )
+    if segments[0] == RESERVED_DIRECTORY:
+        raise UsageError(f"{path!r} lies in {RESERVED_DIRECTORY}/, which is reserved; use another first name")
+    if size_bytes <= limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
+        return
+    longest = max(segments, key=lambda segment: len(segment.encode()))
+    if len(longest.encode()) > limits.OBJECT_PATH_SEGMENT_MAX_BYTES:
+        raise LimitError(
+            f"name {longest[: limits.NAME_QUOTED_MAX_CHARS]!r}… in a path is longer than "
+            f"OBJECT_PATH_SEGMENT_MAX_BYTES = {limits.OBJECT_PATH_SEGMENT_MAX_BYTES}; shorten it"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The stores of one lake, as everybody who reads or writes it needs them."""
+
+    key_value: KeyValueStore
+    objects: ObjectStore
+    cache: Path
+    """A directory of this machine for copies of what is far away; whatever is in it may go."""
+
+    @property
+    def copies(self) -> str:
+        """The directory of copies of parts."""
+        return str(self.cache / "parts")
+
+
+def tries(
+    pause: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
+) -> Iterator[int]:
+    """Yield 0, 1, … up to STORE_TRIES_MAX tries, pausing before each but the first.
+
+    No try begins later than STORE_TRIES_TIMEOUT_S after the first: tries that each run into a time-out
+    would add up to many minutes. The jitter keeps clients that lost the same store at one moment from
+    coming back at one moment. `pause` takes seconds, `clock` tells them.
+    """
+    end = clock() + limits.STORE_TRIES_TIMEOUT_S
+    for attempt in range(limits.STORE_TRIES_MAX):
+        if attempt:
+            longest = min(limits.STORE_PAUSE_MAX_S, limits.STORE_PAUSE_FIRST_S * 2**attempt)
+            seconds = longest * random.uniform(0.5, 1.0)  # noqa: S311  no secret
+            if clock() + seconds > end:
+                return
+            pause(seconds)
+        yield attempt
+
+
+class EachAlone(ABC):
+    """The part of a `KeyValueStore` that writes many records."""
+
+    @abstractmethod
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """See KeyValueStore."""
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """See KeyValueStore."""
+        for key, value in records.items():
+            self.set(partition, key, value)
+
+
+def in_range(
+    selected: str, mark: str, partition: str, start: str, stop: str | None, limit: int | None
+) -> tuple[str, list[bytes | int]]:
+    """Return the query of what is selected of a partition, from start up to stop in key order, and its values.
+
+    `mark` stands for a value. Raises UsageError for a limit below 0, LimitError for a key that is too long.
+    """
+    check_scan_limit(limit)
+    query = f"{selected} AND key >= {mark}"
+    values: list[bytes | int] = [encode_key("partition", partition), encode_text("start", start)]
+    if stop is not None:
+        query += f" AND key < {mark}"
+        values.append(encode_text("stop", stop))
+    query += " ORDER BY key"
+    if limit is not None:
+        query += f" LIMIT {mark}"
+        values.append(limit)
+    return query, values

@@ -5,15 +5,18 @@ write is one statement that commits by itself, so that a lost connection leaves 
 that statement happen? The write id in the record answers it (`settle`).
 
 A write whose connection is lost can still land until the server's own time-out for statements is over.
+
+Connections to PostgreSQL that end where no reply comes: who asks a machine that vanished would wait for good.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -22,24 +25,70 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.batching import batches
-from tracelake.storage.answered import AnsweredConnection, Row
 from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_postgres
-from tracelake.storage.names import (
+from tracelake.storage.ports import (
+    ABSENT,
+    Conflict,
+    Done,
+    Entry,
+    Expected,
+    Indeterminate,
+    Outcome,
+    Version,
     check_value,
     encode_beginning,
     encode_key,
     end_of,
+    in_range,
+    new_version,
+    tries,
 )
-from tracelake.storage.outcomes import new_version
-from tracelake.storage.ports import ABSENT, Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
-from tracelake.storage.retries import tries
-from tracelake.storage.sql_ranges import in_range
+
+Row: TypeAlias = tuple[Any, ...]
+T = TypeVar("T")
+
+
+class AnsweredConnection(psycopg.Connection[Row]):
+    """A connection that gives up a reply of which nothing comes any more, as from a machine that vanished."""
+
+    answered_s: float = -math.inf
+    """When the server last replied, by the monotonic clock."""
+    is_patient: bool = False
+    """Whether a reply is waited for however long it takes."""
+
+    def wait(
+        self,
+        gen: Generator[Any, Any, T],
+        interval: float = limits.POSTGRES_POLL_S,
+        timeout: float | None = None,
+    ) -> T:
+        """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S of silence."""
+        reply = super().wait(gen if self.is_patient else self._in_time(gen), interval, timeout)
+        self.answered_s = time.monotonic()
+        return reply
+
+    def _in_time(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        heard_s = time.monotonic()
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if ready:  # a long reply over a slow line comes piece by piece
+                    heard_s = time.monotonic()
+                elif time.monotonic() > heard_s + limits.POSTGRES_REPLY_TIMEOUT_S:
+                    # The reply may still come: nothing else may be asked on this connection.
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no reply in {limits.POSTGRES_REPLY_TIMEOUT_S} s")
+                state = gen.send(ready)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+
 
 # What a pool says of tries that fail would reach standard error where nobody has set logging up.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
-T = TypeVar("T")
 
 # Two processes that create a table at once can collide in the catalogue; the lock keeps them apart.
 _SET_UP = (

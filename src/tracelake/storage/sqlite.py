@@ -9,6 +9,8 @@ for the frame that makes the log's transaction whole could not be written. In CO
 such as a failing fsync: unknown. SQLite then shows the old record, yet whole frames may stand in the log,
 and recovery after a crash would bring the write back. A later commit overwrites them; so this store makes
 one before it reads such a record again, and what it then reads stays true.
+
+Calls that are under way, for which waits who closes what they use.
 """
 
 from __future__ import annotations
@@ -22,20 +24,60 @@ from pathlib import Path
 
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
-from tracelake.storage.calls import Calls
 from tracelake.storage.database_check import DatabaseCheck, Row, check_rows, sealed_version
-from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
-from tracelake.storage.names import (
+from tracelake.storage.local import make_directory
+from tracelake.storage.ports import (
+    Conflict,
+    Done,
+    Entry,
+    Expected,
+    Indeterminate,
+    Outcome,
+    Version,
     check_value,
     encode_beginning,
     encode_key,
     end_of,
+    in_range,
+    is_at,
+    new_version,
 )
-from tracelake.storage.outcomes import is_at, new_version
-from tracelake.storage.ports import Conflict, Done, Entry, Expected, Indeterminate, Outcome, Version
-from tracelake.storage.sql_ranges import in_range
 from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
+
+
+class Calls:
+    """The calls of one store. A call within another of the same thread is a part of that."""
+
+    def __init__(self, what: str) -> None:
+        """Name the store, for errors."""
+        self._what = what
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._over = False
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Be under way. Raises UsageError where the store is closed."""
+        thread = threading.current_thread()
+        with self._changed:
+            if self._over and thread not in self._threads:
+                raise UsageError(f"the store {self._what} is closed; open it again")
+            self._threads.append(thread)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._threads.remove(thread)
+                self._changed.notify_all()
+
+    def end(self, timeout_s: float) -> set[threading.Thread]:
+        """Let no other begin, wait for those that have, and return the threads of those that did not end in time."""
+        with self._changed:
+            self._over = True
+            self._changed.wait_for(lambda: not self._threads, timeout_s)
+            return set(self._threads)
+
 
 _SCHEMA_VERSION = 1
 _APPLICATION = 0x544C4B56

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from tracelake._errors import TracelakeError
 from tracelake.formats import is_whole
 from tracelake.results import Finding
+from tracelake.storage.object_records import whole_of
 from tracelake.storage.ports import Entry, KeyValueStore, ObjectStore
-from tracelake.storage.record_objects import whole_of
 
 
 def object_finding(objects: ObjectStore, what: str, path: str, problem: TracelakeError | str) -> Finding:

@@ -14,10 +14,10 @@ from tracelake._errors import ExpiredError, UsageError
 from tracelake.limits import LISTEN_POLL_S
 from tracelake.shards.model import BatchRef
 from tracelake.shards.rows import first_row_id, lost_rows, retracted
-from tracelake.shards.store import Shard, Snapshot
-from tracelake.tables.commit_view import CommitView
+from tracelake.shards.shard import Shard, Snapshot
 from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, later_than, up_to
 from tracelake.tables.scan import Changed, Scan, check_parts
+from tracelake.tables.view import CommitView
 
 
 class Retractions(Enum):

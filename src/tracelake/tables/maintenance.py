@@ -17,19 +17,18 @@ from functools import partial
 from tracelake._errors import ContentionError, DamageError, TracelakeError
 from tracelake.limits import COMPACTION_FAN_OUT, COMPACTION_TRIES_MAX, MAINTENANCE_TRIES
 from tracelake.results import CompactReport, GcReport
-from tracelake.shards.collect import Collector
 from tracelake.shards.compaction import CompactReceipt, compact_tasks, run_compact_task
+from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef
-from tracelake.shards.protocol import due, forget, settled
-from tracelake.shards.store import Shard
+from tracelake.shards.protocol import due, forget, settle_append
+from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.built_in import entry_of
-from tracelake.tasks.progress import OnProgress, Progress, silent
-from tracelake.tasks.runners import TaskRunner, run_told
-from tracelake.tasks.trying_again import TryingAgain
+from tracelake.tables.builtin import entry_of
+from tracelake.tasks.backoff import RetrySchedule
+from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, run_reporting, silent
 from tracelake.versions.model import TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -53,8 +52,8 @@ class Maintainer:
         self._objects = objects
         self._runner = runner
         self._committed = committed or partial(committed_upper, Repository(key_value, objects))
-        self._again: defaultdict[str, TryingAgain] = defaultdict(
-            partial(TryingAgain, COMPACTION_FAN_OUT, tries)
+        self._again: defaultdict[str, RetrySchedule] = defaultdict(
+            partial(RetrySchedule, COMPACTION_FAN_OUT, tries)
         )
         """Of tables of which something was left since it failed, by their names."""
 
@@ -99,7 +98,7 @@ class Maintainer:
         self,
         shard: Shard,
         order: tuple[str, ...],
-        again: TryingAgain,
+        again: RetrySchedule,
         behind: _Behind,
         progress: OnProgress,
     ) -> CompactReport | None:
@@ -141,13 +140,13 @@ class Maintainer:
         progress: OnProgress = silent,
     ) -> CompactReport | None:
         with Lease(shard, self._key_value) as lease:
-            run = choose(settled(lease.state.batches, self._committed(shard.name)))
+            run = choose(settle_append(lease.state.batches, self._committed(shard.name)))
             if not run:
                 return None
             batches = [shard.batch(ref) for ref in run]
             epoch, since = lease.state.epoch, lease.state.since
             tasks = compact_tasks(self._objects.url, shard.name, epoch, since, order, batches)
-            receipts = run_told(
+            receipts = run_reporting(
                 self._runner,
                 run_compact_task,
                 tasks,

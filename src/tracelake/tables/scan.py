@@ -1,4 +1,7 @@
-"""What is read of a table: some parts of one snapshot, through DuckDB, here or in a task of another process."""
+"""What is read of a table: some parts of one snapshot, through DuckDB, here or in a task of another process.
+
+The rows of a table as of a commit by their ids: which are there, and which the table remembers to be gone.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, QueryError
 from tracelake.limits import (
@@ -24,9 +29,11 @@ from tracelake.limits import (
     SPLIT_BATCH_ROWS,
     SPLIT_MIN_BYTES,
 )
-from tracelake.shards.buckets import may_share
+from tracelake.search.live_docs import RowIds
+from tracelake.search.model import PartRef
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
 from tracelake.shards.model import Part
+from tracelake.shards.partitioning import may_share
 from tracelake.shards.parts import check_part, is_checked
 from tracelake.shards.rows import (
     GIVEN_UP,
@@ -37,17 +44,14 @@ from tracelake.shards.rows import (
     literal,
     parquet,
     quoted,
+    retracted,
     rows_sql,
     time_sql,
 )
-from tracelake.shards.store import EMPTY, Snapshot
+from tracelake.shards.shard import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 from tracelake.tables.cancellation import current_cancellation
-from tracelake.tables.conditions import condition, order
-from tracelake.tables.pruning import Layout
-
-if TYPE_CHECKING:
-    from tracelake.search.live import RowIds
+from tracelake.tables.predicates import Layout, condition, order
 
 _columns: Final[Columns] = kept_columns()
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
@@ -404,3 +408,64 @@ def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
         db.execute(f"set {setting} = false")
     db.execute("set lock_configuration = true")
     return db
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """`search.live.Rows` of a scan of a whole table."""
+
+    scan: Scan
+    files: LocalFiles
+
+    @property
+    def as_of(self) -> int:
+        """The last transaction of the commit."""
+        return self.scan.snapshot.as_of
+
+    @property
+    def count(self) -> int | None:
+        """How many there are, None where only reading tells."""
+        return self.scan.snapshot.rows
+
+    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+        """Return ids of rows that are gone: all that are in these parts, as far as the table remembers them.
+
+        Retractions tell of most. Of rows that were inserted and retracted within a compacted batch only its history
+        does, and that is read where a part was built before they were.
+        """
+        snapshot = self.scan.snapshot
+        if all(part.as_of >= snapshot.as_of for part in parts):
+            return np.array([], np.int64)
+        history = [*snapshot.history, *self._swallowed(parts)]
+        with self.files.in_use():
+            check_parts(self.files, (*snapshot.retractions, *history))
+            known = [*retracted(snapshot, self.files.file).values(), *map(self._gone_of, history)]
+        ids = np.concatenate(known) if known else np.array([], np.int64)
+        return np.unique(ids[ids < first_row_id(snapshot.as_of + 1)])
+
+    def live(self) -> RowIds:
+        """Return the ids of all rows that are there, sorted."""
+        scan = self.scan
+        with self.files.in_use(), connection() as db:
+            scan.check(self.files)
+            rows = rows_sql(scan.snapshot, self.files.file, [ROW_ID.name], scan.schema)
+            ids = db.sql(rows).to_arrow_table()[ROW_ID.name].to_numpy()
+        return np.sort(ids)
+
+    def _swallowed(self, parts: Sequence[PartRef]) -> Iterator[Part]:
+        """Yield the parts of history that may have rows of these parts of the index."""
+        for upper, part in self.scan.snapshot.swallowed:
+            for built in parts:
+                inserted = (
+                    part.first_row_id < first_row_id(built.upper)
+                    and first_row_id(built.lower) <= part.last_row_id
+                )
+                if inserted and built.as_of < upper - 1:
+                    yield part
+                    break
+
+    def _gone_of(self, part: Part) -> RowIds:
+        table = pq.read_table(self.files.file(part.path), columns=[ROW_ID.name, GONE.name])
+        ids, times = (table[field.name].to_numpy() for field in (ROW_ID, GONE))
+        gone: RowIds = ids[times <= self.scan.snapshot.as_of] + (part.first_row_id if part.relative else 0)
+        return gone

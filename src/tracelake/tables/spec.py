@@ -15,8 +15,8 @@ from tracelake._errors import NotFoundError, TableNotFoundError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.limits import BUCKETS_MAX
 from tracelake.storage import ObjectStore
-from tracelake.tables.built_in import BUILT_IN
-from tracelake.tables.pruning import Layout
+from tracelake.tables.builtin import BUILT_IN
+from tracelake.tables.predicates import Layout
 
 FORMAT_VERSION: Final = 1
 _TAKEN: Final = ("", "file_index", "file_row_number")

@@ -1,30 +1,42 @@
-"""A table as of one commit, for Arrow, Polars, DuckDB and Spark."""
+"""A table as of one commit, for Arrow, Polars, DuckDB and Spark.
+
+Turns of requests that read traces whose rows take much memory, which are few at a time in one process.
+
+Rows become objects of Python and a document: what a trace of 450 MB takes for its answer is eight times as much, and
+three of them at once took 8 GB. So one of them is made at a time, and few wait to be sent, however slow who reads them
+is. Who waits has a thread that others need, so few do.
+
+A trace that is read whole: all its rows, as far as they fit into memory, and the errors where it cannot be.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from threading import Lock, Semaphore
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 import duckdb
 import pyarrow as pa
 
-from tracelake._errors import DamageError, NotFoundError, UsageError
-from tracelake.limits import LOOKED_UP_TRACES_MAX
+from tracelake import limits
+from tracelake._errors import BackPressureError, DamageError, LimitError, NotFoundError, UsageError
+from tracelake.limits import LARGE_TRACE_ROWS_BYTES, LOOKED_UP_TRACES_MAX, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import Row, TableInfo
+from tracelake.search.live_docs import RowIds
 from tracelake.shards.leases import Leases
 from tracelake.shards.rows import ROW_ID, literal, quoted
+from tracelake.tables.builtin import within
 from tracelake.tables.scan import Scan, connection
 
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
-
-    from tracelake.search.live import RowIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,3 +297,136 @@ class Table:
 def to_rows(table: pa.Table) -> list[Row]:
     """Return rows with maps as dicts, at every level."""
     return table.to_pylist(maps_as_pydicts="strict")
+
+
+_TOO_MANY: Final = "other large traces take too long to be read; read this one again later"
+
+
+class ReadGate:
+    """So many at a time, and few who wait for them; others are told why. Threads may share it."""
+
+    def __init__(self, at_once: int, refusal: str = _TOO_MANY) -> None:
+        self._refusal = refusal
+        self._free = Semaphore(at_once)
+        self._lock = Lock()
+        self._waiting = 0
+
+    def begin(self) -> None:
+        """Wait for a turn, which `end` ends, in any thread. Raises BackPressureError."""
+        if self._free.acquire(blocking=False):
+            return
+        with self._lock:
+            if self._waiting >= limits.LARGE_TRACES_WAITING_MAX:
+                raise BackPressureError(self._refusal)
+            self._waiting += 1
+        try:
+            if not self._free.acquire(timeout=limits.HOT_TRACE_WAIT_S):
+                raise BackPressureError(self._refusal)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def end(self) -> None:
+        """End a turn."""
+        self._free.release()
+
+
+class LargeReads:
+    """What one request takes of the turns of its process."""
+
+    def __init__(self, answers: ReadGate, making: ReadGate) -> None:
+        self._answers, self._making = answers, making
+        self._is_answered = self._is_made = False
+
+    def begin(self) -> None:
+        """Wait until what is large may be made for this request, unless it may be by now. Raises BackPressureError."""
+        if not self._is_answered:
+            self._answers.begin()
+            self._is_answered = True
+        if not self._is_made:
+            self._making.begin()
+            self._is_made = True
+
+    def made(self) -> None:
+        """Say that the answer is made: what is left of it are its bytes."""
+        if self._is_made:
+            self._is_made = False
+            self._making.end()
+
+    def sent(self) -> None:
+        """Say that nothing is left of it."""
+        self.made()
+        if self._is_answered:
+            self._is_answered = False
+            self._answers.end()
+
+
+_ANSWERS: Final = ReadGate(limits.LARGE_TRACES_ANSWERED_MAX)
+_MAKING: Final = ReadGate(1)
+_OF_REQUEST: Final[ContextVar[LargeReads | None]] = ContextVar("tracelake_large_reads", default=None)
+
+
+@contextmanager
+def large_reads(answers: ReadGate = _ANSWERS, making: ReadGate = _MAKING) -> Iterator[LargeReads]:
+    """Bound what is read here, and in threads that are begun from here: it is one request until the end of this."""
+    reads = LargeReads(answers, making)
+    token = _OF_REQUEST.set(reads)
+    try:
+        yield reads
+    finally:
+        _OF_REQUEST.reset(token)
+        reads.sent()
+
+
+def acquire_read() -> None:
+    """Wait for a turn where a request is answered. Raises BackPressureError."""
+    if (reads := _OF_REQUEST.get()) is not None:
+        reads.begin()
+
+
+def read_trace(spans: Table, trace_id: str, workspace: str | None = None) -> pa.Table:
+    """Return the spans of a trace as they were sent, in one workspace or in all: those of others take no memory.
+
+    Raises LimitError where their rows take too much memory, BackPressureError where they take much, and others do.
+    """
+    few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
+    with suppress(LimitError):
+        return within(spans.lookup([trace_id], SPANS.names, few_bytes), workspace)
+    columns, own = SPANS.names, None
+    if workspace is not None:
+        columns = [*SPANS.names, ROW_ID.name]
+        own = within(spans.lookup([trace_id], ["workspace", ROW_ID.name]), workspace)[ROW_ID.name].to_numpy()
+        with suppress(LimitError):
+            return spans.lookup([trace_id], columns, few_bytes, own).select(SPANS.names)
+    acquire_read()
+    try:
+        return spans.lookup([trace_id], columns, TRACE_ROWS_MAX_BYTES, own).select(SPANS.names)
+    except LimitError as error:
+        raise too_large(trace_id) from error
+
+
+def read_rows(spans: Table, trace_id: str, row_ids: RowIds) -> pa.Table:
+    """Return some spans of a trace, by their row ids. Raises as `whole` does."""
+    columns = [*SPANS.names, ROW_ID.name]
+    few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
+    with suppress(LimitError):
+        return spans.lookup([trace_id], columns, few_bytes, row_ids).select(SPANS.names)
+    acquire_read()
+    try:
+        return spans.lookup([trace_id], columns, TRACE_ROWS_MAX_BYTES, row_ids).select(SPANS.names)
+    except LimitError as error:
+        raise too_large(trace_id) from error
+
+
+def too_large(trace_id: str) -> LimitError:
+    """Return the error for a trace that is not read whole."""
+    return LimitError(
+        f"the rows of trace {trace_id} take more than {TRACE_ROWS_MAX_BYTES:,} bytes, with resource and scope at each "
+        "of its spans; read columns of it by SQL, such as "
+        f"`select span_id, name, duration_ns from spans where trace_id = '{trace_id}'`"
+    )
+
+
+def no_trace(trace_id: str) -> NotFoundError:
+    """Return the error for a trace that is not there."""
+    return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")

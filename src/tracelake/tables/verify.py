@@ -9,13 +9,12 @@ from tracelake._errors import DamageError, TableNotFoundError, TracelakeError
 from tracelake.results import Finding
 from tracelake.shards.rows import quoted
 from tracelake.storage import ObjectStore
-from tracelake.tables.built_in import BUILT_IN, TABLE_SPANS, TABLE_TRACES
-from tracelake.tables.commit_view import CommitView, named_by
+from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, TABLE_TRACES, TRACES, aggregate_sql
 from tracelake.tables.scan import connection
 from tracelake.tables.spec import read_spec
-from tracelake.tables.traces import TRACES, aggregate_sql
+from tracelake.tables.view import CommitView, named_by
 from tracelake.versions.model import TableAt
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 
 def user_tables(repository: Repository, heads: Iterable[str]) -> dict[str, int]:

@@ -17,9 +17,8 @@ import pyarrow as pa
 
 from tracelake._errors import TaskError, UsageError
 from tracelake.limits import SPARK_CONNECT_RETRIES, SPARK_IDLE_TIMEOUT_S, SPARK_POLL_S
-from tracelake.tasks.failures import nobody_works, task_error
-from tracelake.tasks.on_worker import OnWorker, version_here
-from tracelake.tasks.runners import ReceiptT, TaskT
+from tracelake.tasks.runners import ReceiptT, TaskT, nobody_works, task_error
+from tracelake.tasks.spark import OnWorker, version_here
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -1,16 +1,32 @@
-"""Tasks on Spark, each as a task of one job: in a JVM of our own, on a cluster, or in the session of who calls us."""
+"""Tasks on Spark, each as a task of one job: in a JVM of our own, on a cluster, or in the session of who calls us.
+
+Which settings a Spark context of ours has; pure but for reading `spark-defaults.conf`.
+
+Unix domain sockets between a JVM of ours and its Python workers, in a folder that nobody else may enter.
+
+By TCP each short task waits 40 ms for an acknowledgement: docs/internals/performance/cluster.md.
+
+What a worker of Spark does with a task: run it, once it has the same Tracelake as the process that sent it.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import socket
+import stat
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic
 
 from tracelake._errors import TaskError
 from tracelake.limits import (
@@ -20,16 +36,191 @@ from tracelake.limits import (
     SPARK_IDLE_TIMEOUT_S,
     SPARK_POLL_S,
 )
-from tracelake.tasks.failures import JVM_ENDED, nobody_works, task_error
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
-from tracelake.tasks.on_worker import OnWorker, version_here
-from tracelake.tasks.runners import ReceiptT, TaskT
-from tracelake.tasks.sockets import SOCKETS_FOLDER, has_chosen, sockets_of
-from tracelake.tasks.spark_conf import LOCAL, is_local, named_master, python_of, settings_for
+from tracelake.tasks.runners import JVM_ENDED, ReceiptT, TaskT, nobody_works, task_error
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JVMView
     from pyspark import SparkConf, SparkContext
+
+LOCAL: Final = "local[*]"
+_CREDENTIALS: Final = ("AWS_", "AZURE_", "GOOGLE_")
+"""How the variables begin from which object stores take credentials, regions and endpoints."""
+_REDACTED: Final = (
+    "(?i)secret|password|passwd|token|access[._]?key|account[._]?key|credential|spark[.]executorEnv[.]"
+)
+_DEFAULTS: Final = {
+    "spark.app.name": "tracelake",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_PRIVATE: Final = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Settings of a local master. Without them, the ports of driver and block manager deserialize Java objects of any user.
+
+Spark generates the secret of a `local` master by itself, and keeps it in the JVM. All other masters, `local-cluster`
+too, need a secret that the user chooses and shares with the executors.
+"""
+
+
+def is_local(master: str | None) -> bool:
+    """Whether executors are threads of the driver's JVM."""
+    return master is None or master.startswith("local")
+
+
+def named_master() -> str | None:
+    """Return the master of `spark-defaults.conf`, None where there is no such file, or it names none."""
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if not folder and (home := os.environ.get("SPARK_HOME")):
+        folder = f"{home}/conf"
+    if not folder:
+        return None
+    try:
+        lines = (Path(folder) / "spark-defaults.conf").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.strip().replace("=", " ", 1).partition(" ")
+        if name == "spark.master":
+            return value.strip()
+    return None
+
+
+def settings_for(conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what is set unless the user has: quiet, and on a cluster credentials of object stores for its executors.
+
+    They go in the environment of the executors' processes, so they are on no command line, and what Spark shows or
+    logs of its settings leaves them out. With Kubernetes they would be in the pods' specification: there the user
+    names a Secret.
+    """
+    master = conf["spark.master"]
+    chosen = dict(_DEFAULTS)
+    if is_local(master):
+        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        user_decides = "spark.authenticate" in conf or master.startswith("local-cluster")
+        return chosen if user_decides else chosen | _PRIVATE
+    chosen["spark.redaction.regex"] = _REDACTED
+    if not master.startswith("k8s://"):
+        chosen |= {
+            f"spark.executorEnv.{name}": value
+            for name, value in environment.items()
+            if name.startswith(_CREDENTIALS)
+        }
+    return chosen
+
+
+def python_of(conf: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
+    """Return the Python that workers run, None for what PySpark runs by itself.
+
+    Named by the user, else that of an environment that is sent along as an archive, such as `env.tar.gz#environment`.
+    """
+    if python := conf.get("spark.pyspark.python") or environment.get("PYSPARK_PYTHON"):
+        return python
+    sent = (
+        archive.rpartition("#")[2] for archive in conf.get("spark.archives", "").split(",") if "#" in archive
+    )
+    return next((f"./{folder}/bin/python" for folder in sent), None)
+
+
+_SETTINGS: Final = "spark.python.unix.domain.socket."
+SOCKETS_FOLDER: Final = f"{_SETTINGS}dir"
+"""The setting that names the folder."""
+_NAME: Final = ".00000000-0000-0000-0000-000000000000.sock"
+"""A socket of Spark's."""
+_ROOT: Final = 0
+_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+def has_chosen(conf: Mapping[str, str], environment: Mapping[str, str]) -> bool:
+    """Whether the user has said how a JVM and its workers talk."""
+    return any(name.startswith(_SETTINGS) for name in conf) or "PYSPARK_UDS_MODE" in environment
+
+
+def sockets_of(jvm: JVMView) -> dict[str, str]:
+    """Return the settings by which a JVM and its workers talk by sockets; none where no folder will do."""
+    folder = _make_folder()
+    if folder is None:
+        return {}
+    # As Spark has it with temporary directories of its own: it goes when the JVM ends.
+    jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(str(folder)))
+    return {f"{_SETTINGS}enabled": "true", SOCKETS_FOLDER: str(folder)}
+
+
+def _make_folder() -> Path | None:
+    """Make a folder for sockets, None where that cannot be, as on some file systems.
+
+    Nobody else may enter it, for of who connects Spark asks no secret. Its name is ASCII, for without a locale Java
+    knows no other.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        return None
+    try:
+        above = Path(tempfile.gettempdir()).resolve()
+        if not str(above).isascii() or any(map(_is_open_to_others, (above, *above.parents))):
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="s", dir=above))
+    except OSError:
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(str(folder / _NAME))
+        (folder / _NAME).unlink()
+        if not folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return folder
+    except OSError:  # its name is too long, or there are no sockets
+        pass
+    with suppress(OSError):
+        folder.rmdir()
+    return None
+
+
+def _is_open_to_others(folder: Path) -> bool:
+    """Whether others, but for root, may give what is in a directory other names."""
+    status = folder.stat()
+    is_shared = bool(status.st_mode & _OTHERS) and not status.st_mode & stat.S_ISVTX
+    return is_shared or status.st_uid not in {_ROOT, os.geteuid()}
+
+
+@dataclass(frozen=True, slots=True)
+class OnWorker(Generic[TaskT, ReceiptT]):
+    """A task's function as it goes to the workers, with the version that sent it."""
+
+    function: Callable[[TaskT], ReceiptT]
+    version: str
+
+    def __call__(self, task: TaskT) -> ReceiptT:
+        """Run the task. Raises RuntimeError where this worker's version may write rows and parts of another shape."""
+        here = version_here()
+        if here != self.version:
+            raise RuntimeError(
+                f"a worker has tracelake {here}, and this process {self.version}: install the same version on both"
+            )
+        receipt = self.function(task)
+        _keep_imports(len(sys.modules))
+        return receipt
+
+
+@cache
+def _keep_imports(modules: int) -> None:
+    """Set aside what imports made, once for a number of modules: Spark's worker collects all garbage after each task.
+
+    To look through all that was imported takes longer than a small task. What is set aside is freed as ever once
+    nobody refers to it, but for circles.
+    """
+    del modules
+    gc.collect()
+    gc.freeze()
+
+
+@cache
+def version_here() -> str:
+    """Return the version of Tracelake that is installed here."""
+    return version("tracelake")
+
 
 _spark_lock = threading.Lock()
 _spark_users: set[int] = set()

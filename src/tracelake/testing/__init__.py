@@ -1,14 +1,10 @@
 """Storage that fails on purpose, and simulations of several actors over it: for our tests, and for yours."""
 
-from tracelake.testing.calls import Choice, Fate, Faults
 from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
-from tracelake.testing.exhaustive import explore
+from tracelake.testing.explore import FailedRun, Report, explore, run_once, search
 from tracelake.testing.linearizability import Operation, RecordingKeyValueStore, find_contradiction
-from tracelake.testing.process import Process
-from tracelake.testing.randomized import run_once, search
-from tracelake.testing.reports import FailedRun, Report
-from tracelake.testing.scenario import Actor, Scenario, Violation
-from tracelake.testing.simulation import Run, replay
+from tracelake.testing.simulation import Actor, Process, Run, Scenario, Violation, replay
+from tracelake.testing.stores import Choice, Fate, Faults
 
 __all__ = [
     "Actor",

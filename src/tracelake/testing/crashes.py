@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
 
 from tracelake.storage import Entry, Expected, KeyValueStore, ObjectInfo, ObjectStore, Outcome, Version
-from tracelake.storage.each_alone import EachAlone
+from tracelake.storage.ports import EachAlone
 
 ResultT = TypeVar("ResultT")
 

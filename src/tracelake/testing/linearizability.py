@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from tracelake.storage import Conflict, Done, Entry, Expected, Indeterminate, KeyValueStore, Outcome, Version
-from tracelake.storage.each_alone import EachAlone
-from tracelake.storage.outcomes import is_at
+from tracelake.storage.ports import EachAlone, is_at
 
 ResultT = TypeVar("ResultT")
 Kind = Literal["get", "set", "set_if", "delete_if"]

@@ -2,24 +2,271 @@
 
 A run is a function of its choices. The stores, the clock and all ids are its own, so the same choices give the
 same run, byte for byte, and `fingerprint` shows it.
+
+One actor as it runs: a greenlet that gives way at each call.
+
+What a simulation runs: actors, what stands before they begin, and what must hold during and after.
+
+Time and random ids inside a simulation: `time` and `uuid` answer actors from the run, all others as ever.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
+import threading
+import time
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
 
-from greenlet import getcurrent
+from greenlet import getcurrent, greenlet
 
-from tracelake._errors import StorageError
-from tracelake.testing.calls import BUDGET_OF, BUDGETS, MEANING, Call, Choice, Fate, Faults, Touch
-from tracelake.testing.clock import Simulated
-from tracelake.testing.models import KeyValueModel, ObjectModel
-from tracelake.testing.process import Process
-from tracelake.testing.scenario import Scenario, Violation
-from tracelake.testing.simulated import Observer, SimulatedKeyValueStore, SimulatedObjectStore
+from tracelake._errors import ContentionError, StorageError
+from tracelake.storage import Version
+from tracelake.testing.crashes import Crashed
+from tracelake.testing.stores import (
+    BUDGET_OF,
+    BUDGETS,
+    MEANING,
+    Call,
+    Choice,
+    Fate,
+    Faults,
+    KeyValueModel,
+    ObjectModel,
+    Observer,
+    SimulatedKeyValueStore,
+    SimulatedObjectStore,
+    Touch,
+)
+
+StandIn: TypeAlias = tuple[Any, str, Callable[..., Any]]
+"""(a module, the name of a function in it, what actors call in its place)."""
+Body: TypeAlias = "Callable[[Process], object]"
+"""What an actor does; called again, from the beginning, when it is restarted. Its return value is its result."""
+
+
+class Violation(AssertionError):  # noqa: N818  what the literature calls it
+    """A run broke a rule; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A process of the simulation."""
+
+    name: str
+    body: Body
+
+
+class Scenario:
+    """Actors over shared stores. It keeps nothing between runs; subclasses say the rest.
+
+    A StorageError that leaves an actor's body is no violation: the process failed, and is started again.
+    Any other exception is one.
+    """
+
+    name = "scenario"
+    steps_max = 1_000
+    """Calls after which a run counts as one that never ends."""
+
+    def actors(self) -> list[Actor]:
+        """Return the actors, the same at each call."""
+        raise NotImplementedError
+
+    def prepare(self, run: Run) -> None:
+        """Put into the stores of a run what stands there before it begins."""
+
+    def wall_s(self, who: str, now_s: float) -> float:
+        """Return the time of day by the clock of an actor's machine, which may be wrong; right by default."""
+        del who
+        return now_s
+
+    def steady_s(self, who: str, now_s: float) -> float:
+        """Return the same by its steady clock, which begins anywhere."""
+        del who
+        return now_s
+
+    def stand_ins(self, run: Run) -> Sequence[StandIn]:
+        """Return what stands for functions that ask other systems; all but actors call those as ever.
+
+        `run.current()` is the process of the actor that calls.
+        """
+        del run
+        return ()
+
+    def invariant(self, run: Run) -> None:
+        """Raise Violation where the stores are as they must never be; called after each write."""
+
+    def check(self, run: Run) -> None:
+        """Raise Violation where the end of a run, with all actors finished, is not as it must be."""
+
+
+class Process:
+    """One actor as it runs: its view of the stores, and what it has seen."""
+
+    def __init__(self, run: Run, index: int, actor: Actor) -> None:
+        self.name = actor.name
+        self.attempt = 0
+        """How often it has been started again."""
+        self.finished = False
+        self.dead = False
+        self.result: object = None
+        self.pending: Call | None = None
+        self.ready_ms = 0
+        self.cut_off_until_ms = 0
+        self.seen = 0
+        self.key_value = SimulatedKeyValueStore(run.key_value, self)
+        self.objects = SimulatedObjectStore(run.objects, self)
+        self.notes = run.notes
+        """What the scenario remembers of this run, shared by all its actors."""
+        self._run = run
+        self._index = index
+        self._actor = actor
+        self._writes = 0
+        self._random = random.Random(index)  # noqa: S311  repeatable ids, not secrets
+        self._greenlet: greenlet | None = None
+        self._thread = threading.get_ident()
+
+    def record(self, what: object) -> None:
+        """Add to the history of the run, in the order of things happening."""
+        self._run.history.append((self.name, what))
+
+    def sleep(self, seconds: float) -> None:
+        """Let simulated time pass; `time.sleep` does the same."""
+        wait_ms = round(seconds * 1000)
+        self.call(Call(f"sleep {wait_ms} ms", (), lambda: None, wait_ms=wait_ms))
+
+    def call(self, call: Call) -> Any:
+        """Wait until the scheduler carries the call out; return or raise what came of it."""
+        if threading.get_ident() != self._thread:
+            raise RuntimeError(
+                f"{self.name} called from another thread: stand in for what starts one (`Scenario.stand_ins`)"
+            )
+        if self.dead or not self.is_current():
+            raise Crashed(f"{self.name} is dead, and makes no calls")
+        self.pending = call
+        return self._run.hub.switch()
+
+    def new_version(self) -> Version:
+        """Return the identity of this actor's next write."""
+        self._writes += 1
+        return f"{self.name}-{self._writes}"
+
+    def new_uuid(self) -> uuid.UUID:
+        """Return this actor's next random id."""
+        return uuid.UUID(int=self._random.getrandbits(128), version=4)
+
+    def now_s(self) -> float:
+        """Return the simulated time in seconds."""
+        return self._run.now_ms / 1000
+
+    def is_current(self) -> bool:
+        """Whether this actor runs now."""
+        return self._greenlet is getcurrent()
+
+    def start(self) -> None:
+        """Begin the body, up to its first call."""
+        self.dead = False
+        self._greenlet = greenlet(self._live, self._run.hub)
+        self._greenlet.switch()
+
+    def resume(self, answer: object) -> None:
+        """Give the answer to the pending call, an exception to raise included; run up to the next call."""
+        assert self._greenlet is not None
+        self.pending = None
+        if isinstance(answer, BaseException):
+            self._greenlet.throw(answer)
+        else:
+            self._greenlet.switch(answer)
+
+    def kill(self) -> None:
+        """End the body where it stands."""
+        self.dead = True
+        self.pending = None
+        if self._greenlet is not None and not self._greenlet.dead:
+            self._greenlet.throw(Crashed(f"{self.name} was killed"))
+
+    def _live(self) -> None:
+        try:
+            self.result = self._actor.body(self)
+        except Crashed:
+            return
+        except Exception as error:  # noqa: BLE001  whatever it is, it is what the simulation looks for
+            # A few actors do not lose so many races: contention tells that one of them runs in circles.
+            if isinstance(error, StorageError) and not isinstance(error, ContentionError):
+                self._run.fail(self._index, error)
+                return
+            self._run.error = Violation(f"{self.name} stopped: {type(error).__name__}: {error}")
+            self._run.error.__cause__ = error
+        else:
+            self.finished = True
+
+
+class TimeSource(Protocol):
+    """Where actors get time and ids from."""
+
+    def sleep(self, seconds: float) -> None:
+        """Let simulated time pass."""
+
+    def now_s(self) -> float:
+        """Return the simulated time in seconds."""
+
+    def new_uuid(self) -> uuid.UUID:
+        """Return an id that is the same in every run of the same schedule."""
+
+    def is_inside(self) -> bool:
+        """Whether an actor asks."""
+
+
+class Simulated:
+    """While entered, `time.sleep`, `time.time`, `time.monotonic` and `uuid.uuid4` answer actors from a run.
+
+    Code must call them through their modules, as `time.sleep(1)`. Made once for a run, and entered for each step.
+    """
+
+    def __init__(
+        self,
+        source: TimeSource,
+        wall_s: Callable[[], float] | None = None,
+        steady_s: Callable[[], float] | None = None,
+        others: Sequence[tuple[Any, str, Callable[..., Any]]] = (),
+    ) -> None:
+        """Take what stands there now as the answer to all others.
+
+        `wall_s` and `steady_s` answer for `time.time` and `time.monotonic` where clocks differ from the run's.
+        `others` are functions of other modules, each with what answers actors in its place.
+        """
+        ours: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+            (time, "sleep", source.sleep),
+            (time, "time", wall_s or source.now_s),
+            (time, "monotonic", steady_s or source.now_s),
+            (uuid, "uuid4", source.new_uuid),
+            *others,
+        )
+        self._before = [(module, name, getattr(module, name)) for module, name, _ in ours]
+        self._either = [
+            (module, name, _either(source, inside, getattr(module, name))) for module, name, inside in ours
+        ]
+
+    def __enter__(self) -> None:
+        for module, name, function in self._either:
+            setattr(module, name, function)
+
+    def __exit__(self, *_: object) -> None:
+        for module, name, function in self._before:
+            setattr(module, name, function)
+
+
+def _either(
+    source: TimeSource, inside: Callable[..., Any], outside: Callable[..., Any]
+) -> Callable[..., Any]:
+    def answer(*given: Any, **others: Any) -> Any:
+        return inside(*given, **others) if source.is_inside() else outside(*given, **others)
+
+    return answer
+
 
 TIMEOUT_MS = 1_000
 """How long an actor that is cut off waits before its call is given up."""

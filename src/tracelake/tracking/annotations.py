@@ -2,6 +2,20 @@
 
 They are rows by the id of the trace, and not of its payload: whether that is hot, archived or in the tables alone, they
 stay. Three tags of MLflow's names stand for columns of `trace_info`, and only the archive sets them.
+
+What a row of an assessment has: the assessment in MLflow's words, and columns that searches read.
+
+Which texts can be a tag, and how a text is quoted in an error.
+
+What is told to a workspace of what is said of traces: tags, metadata, assessments.
+
+What a key of one workspace says is of that workspace. MLflow's client says with a key of all workspaces what it knows
+of a trace, and not for which of those that share the trace: that is told to a workspace while all spans are of it.
+
+What MLflow's client says of a trace by a request of its own, before its spans come or after them.
+
+It is kept by the id of the trace, as tags are, and not in its row: a trace without spans is none, and whether it is hot
+or archived makes no difference to what is said here.
 """
 
 from __future__ import annotations
@@ -10,27 +24,123 @@ import json
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 
-from sqlalchemy import Connection, Table, and_, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, and_, delete, exists, func, insert, or_, select, update
+from sqlalchemy.sql.elements import ColumnElement
 
 from tracelake import limits
 from tracelake._errors import LimitError, NotFoundError, UsageError
-from tracelake.tracking.assessment_rows import OF_SERVER, columns, new_row, now_text
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
+    DELETED_KEY,
+    TRACKING_STORE,
     assessments,
     experiment_tags,
     experiments,
+    spans,
     trace_info,
+    trace_metadata,
     trace_tags,
 )
 from tracelake.tracking.store import TrackingStore
-from tracelake.tracking.tag_texts import check_tag, quoted
-from tracelake.tracking.told import FOR_ALL, told_to
+
+
+def check_tag(key: str, value: str, value_max_chars: int) -> None:
+    """Raise UsageError for a tag that is none, or too long."""
+    if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
+        raise UsageError(
+            f"the key of a tag has 1 to {limits.TRACKING_KEY_MAX_CHARS} characters, and {quoted(key)} has {len(key)}."
+        )
+    if len(value) > value_max_chars:
+        raise UsageError(
+            f"tag {quoted(key)} has {len(value)} characters, and the limit is {value_max_chars}."
+        )
+    if "\0" in key + value:
+        raise UsageError(f"tag {quoted(key)} holds a NUL character; remove it.")
+
+
+def quoted(text: str) -> str:
+    """Return a text as an error shows it."""
+    shown = text if len(text) <= limits.NAME_QUOTED_MAX_CHARS else text[: limits.NAME_QUOTED_MAX_CHARS] + "…"
+    return repr(shown)
+
+
+_KINDS: Final = ("feedback", "expectation")
+OF_SERVER: Final = ("assessment_id", "trace_id", "create_time", "last_update_time")
+"""What an assessment says that nobody else may say."""
+
+
+def new_row(
+    trace_id: str, assessment_id: str, assessment: Mapping[str, Any], workspace: str
+) -> dict[str, Any]:
+    """Return the row of a new assessment, without its lake. Raises UsageError, LimitError."""
+    now = now_text()
+    body = {key: value for key, value in assessment.items() if key not in OF_SERVER and value is not None}
+    body = {
+        "assessment_id": assessment_id,
+        "trace_id": trace_id,
+        **body,
+        "create_time": now,
+        "last_update_time": now,
+    }
+    key = {"trace_id": trace_id, "assessment_id": assessment_id}
+    return {**key, "workspace": workspace, **columns(body)}
+
+
+def now_text() -> str:
+    """Return the time now as MLflow writes it in assessments."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def columns(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of an assessment. Raises UsageError, LimitError."""
+    name, span_id = body.get("assessment_name"), body.get("span_id")
+    if not isinstance(name, str) or not 0 < len(name) <= limits.TRACKING_NAME_MAX_CHARS:
+        raise UsageError(
+            f"an assessment has an assessment_name of 1 to {limits.TRACKING_NAME_MAX_CHARS} characters."
+        )
+    kinds = [kind for kind in _KINDS if isinstance(body.get(kind), Mapping)]
+    if len(kinds) != 1 or any(kind in body and kind not in kinds for kind in _KINDS):
+        raise UsageError(
+            f"assessment {quoted(name)} must have either feedback or expectation, an object with a value."
+        )
+    if span_id is not None and not (isinstance(span_id, str) and 0 < len(span_id) <= 16):
+        raise UsageError(f"assessment {quoted(name)} is of a span by its id, up to 16 hex digits.")
+    try:
+        text = json.dumps(body, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"assessment {quoted(name)} cannot be kept as JSON: {error}.") from error
+    if len(text) > limits.ASSESSMENT_MAX_BYTES or "\\u0000" in text:
+        raise LimitError(
+            f"assessment {quoted(name)} takes {len(text):,} bytes as JSON, and the limit is "
+            f"{limits.ASSESSMENT_MAX_BYTES:,}, without NUL characters."
+        )
+    return {"name": name, "span_id": span_id, "body": text, "updated_ns": time.time_ns()}
+
+
+FOR_ALL: Final = "*"
+"""The workspace of what nobody has said for one."""
+
+
+def visible_to(table: Table, workspace: str | ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return the condition that what is said of a trace is told to a workspace."""
+    said_for = table.c.workspace
+    return or_(said_for == workspace, and_(said_for == FOR_ALL, is_exclusive_to(table, workspace)))
+
+
+def is_exclusive_to(table: Table, workspace: str | ColumnElement[Any]) -> ColumnElement[bool]:
+    """Return the condition that a trace has spans, and all of them are of a workspace."""
+    of = (spans.c.lake == table.c.lake, spans.c.trace_id == table.c.trace_id)
+    here = exists().where(*of, spans.c.workspace == workspace).correlate_except(spans)
+    others = exists().where(*of, spans.c.workspace != workspace).correlate_except(spans)
+    return and_(here, ~others)
+
 
 LOCATION_TAG: Final = "mlflow.trace.spansLocation"
 FAILURE_TAG: Final = "mlflow.trace.archivalFailure"
@@ -342,7 +452,7 @@ class Annotations:
         if self._workspace is None:
             return of_lake
         is_row = table is trace_info
-        is_its = table.c.workspace == self._workspace if is_row else told_to(table, self._workspace)
+        is_its = table.c.workspace == self._workspace if is_row else visible_to(table, self._workspace)
         return [*of_lake, is_its]
 
     def _of(self, table: Table, trace_ids: Collection[str]) -> list[Any]:
@@ -354,3 +464,123 @@ class Annotations:
 
 def _no_assessment(trace_id: str, assessment_id: str) -> NotFoundError:
     return NotFoundError(f"trace {trace_id} has no assessment {quoted(assessment_id)}.")
+
+
+CLIENT_REQUEST_ID: Final = "tracelake.info.client_request_id"
+"""The key under which metadata has the id that a client gave a trace."""
+_OF_INFO: Final = {
+    CLIENT_REQUEST_ID: "client_request_id",
+    "tracelake.info.request_preview": "request_preview",
+    "tracelake.info.response_preview": "response_preview",
+}
+"""Keys of metadata that are fields of a trace's info."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTrace:
+    """What is said of a trace: `fields` are those of its info that spans do not tell, or tell otherwise."""
+
+    tags: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    assessments: Sequence[Mapping[str, Any]] = ()
+    """Kept all or none, and where the trace has none yet: a request may be repeated."""
+
+
+class ClientTraceInfo:
+    """What is said of the traces of one lake. Threads may share it; each call is one transaction."""
+
+    def __init__(self, store: TrackingStore) -> None:
+        self._database, self._lake = store.database, store.lake
+        self._insert = store.database.insert
+
+    def start(self, trace_id: str, told: StartedTrace) -> None:
+        """Keep what is said of a trace, which may be here or come later.
+
+        Where this is silent, what was said before stands. Tags that say where a trace is are left out: only the
+        archive sets them. Raises UsageError, LimitError.
+        """
+        tags = {key: value for key, value in told.tags.items() if key not in OF_COLUMNS}
+        metadata = {key: value for key, value in told.metadata.items() if key != DELETED_KEY}
+        metadata |= {key: told.fields[name] for key, name in _OF_INFO.items() if name in told.fields}
+        for key, value in (*tags.items(), *metadata.items()):
+            check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
+        rows = self._rows(trace_id, told.assessments)
+        here = (trace_info.c.lake == self._lake, trace_info.c.trace_id == trace_id)
+        advanced = (
+            update(trace_info)
+            .where(*here, trace_info.c.spans_location == TRACKING_STORE)
+            .values(db_payload_generation=trace_info.c.db_payload_generation + 1, updated_ns=time.time_ns())
+        )
+        with self._database.writing() as connection:
+            connection.execute(advanced)  # A3: who archives it now looks again
+            self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": FOR_ALL}, tags)
+            self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)
+            self._keep(connection, trace_id, rows)
+
+    def of_traces(
+        self, trace_ids: Collection[str], workspace: str | None = None
+    ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
+        """Return metadata and fields of traces, by id; of those of which a workspace is told nothing, none."""
+        told = () if workspace is None else (is_exclusive_to(trace_metadata, workspace),)
+        several: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+        with self._database.reading() as connection:
+            for ids in at_once(trace_ids):
+                of = trace_metadata.c
+                query = select(of.trace_id, of.key, of.value).where(
+                    of.lake == self._lake, of.trace_id.in_(ids), of.key != DELETED_KEY, *told
+                )
+                for trace_id, key, value in connection.execute(query.order_by(of.key)):
+                    metadata, fields = several.setdefault(trace_id, ({}, {}))
+                    (fields if key in _OF_INFO else metadata)[_OF_INFO.get(key, key)] = value
+        return several
+
+    def deleted(self, trace_ids: Collection[str]) -> set[str]:
+        """Return those of some traces that were deleted, and have received no spans since."""
+        gone: set[str] = set()
+        of, info = trace_metadata.c, trace_info.c
+        exists_now = exists().where(info.lake == of.lake, info.trace_id == of.trace_id)
+        with self._database.reading() as connection:
+            for ids in at_once(trace_ids):
+                query = select(of.trace_id).where(
+                    of.lake == self._lake, of.trace_id.in_(ids), of.key == DELETED_KEY, ~exists_now
+                )
+                gone.update(connection.execute(query).scalars())
+        return gone
+
+    def _rows(self, trace_id: str, several: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return rows of assessments; their ids are the same whenever they are told again."""
+        if len(several) > limits.ANNOTATIONS_MAX:
+            raise LimitError(
+                f"{len(several):,} assessments of trace {trace_id}, and the limit is {limits.ANNOTATIONS_MAX:,}."
+            )
+        ids = [sha256(f"{trace_id} {number}".encode()).hexdigest()[:32] for number in range(len(several))]
+        rows = [new_row(trace_id, f"a-{id}", each, FOR_ALL) for id, each in zip(ids, several, strict=True)]
+        return [{"lake": self._lake, **row} for row in rows]
+
+    def _keep(self, connection: Connection, trace_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep assessments of a trace that has none yet."""
+        here = (assessments.c.lake == self._lake, assessments.c.trace_id == trace_id)
+        if rows and not connection.execute(select(exists().where(*here))).scalar_one():
+            # Who is told the same at once, on PostgreSQL, has seen none either: that waits here, and adds none.
+            connection.execute(self._insert(assessments).on_conflict_do_nothing(), list(rows))
+
+    def _set(
+        self, connection: Connection, table: Table, of: Mapping[str, str], values: Mapping[str, str]
+    ) -> None:
+        if not values:
+            return
+        statement = self._insert(table)
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["lake", *of, "key"], set_={"value": statement.excluded.value}
+            ),
+            [{"lake": self._lake, **of, "key": key, "value": value} for key, value in sorted(values.items())],
+        )
+        here = (table.c.lake == self._lake, table.c.trace_id == of["trace_id"])
+        count = connection.execute(select(func.count()).select_from(table).where(*here)).scalar_one()
+        if count > limits.ANNOTATIONS_MAX:
+            raise LimitError(
+                f"trace {of['trace_id']} would have {count:,} tags or metadata, and the limit is "
+                f"{limits.ANNOTATIONS_MAX:,}."
+            )

@@ -3,6 +3,8 @@
 On SQLite a transaction that writes takes the write lock first (BEGIN IMMEDIATE): what it reads is what stands when it
 commits. Writers queue in the process before that, for SQLite's own waiting is unfair. On PostgreSQL rows are locked by
 the statements that change them.
+
+Searches that end: SQLite is interrupted, and PostgreSQL gives up by its `statement_timeout`.
 """
 
 from __future__ import annotations
@@ -26,14 +28,44 @@ from tracelake._errors import (
     BackPressureError,
     ContentionError,
     IndeterminateError,
+    QueryError,
     StorageError,
     TracelakeError,
     UsageError,
 )
-from tracelake.storage.directories import make_directory
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
+from tracelake.storage.local import make_directory
 from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
-from tracelake.tracking.deadline import in_time
+
+_CANCELED: Final = "57014"
+"""What PostgreSQL calls a statement that took too long."""
+
+
+@contextmanager
+def in_time(connection: Connection) -> Iterator[None]:
+    """Let statements run as long as a search may take. Raises QueryError."""
+    driver: Any = connection.connection.driver_connection
+    is_sqlite = isinstance(driver, sqlite3.Connection)
+    if is_sqlite:
+        deadline = time.monotonic() + limits.TRACKING_SEARCH_TIMEOUT_S
+        driver.set_progress_handler(lambda: time.monotonic() > deadline, limits.TRACKING_SEARCH_POLL_STEPS)
+    try:
+        yield
+    except exc.OperationalError as error:
+        if not _is_too_late(error.orig):
+            raise
+        raise QueryError(
+            "the search took too long; name fewer experiments, or times (timestamp_ms > …), and fewer patterns."
+        ) from error
+    finally:
+        if is_sqlite:
+            driver.set_progress_handler(None, 0)  # the connection is used again
+
+
+def _is_too_late(error: BaseException | None) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_INTERRUPT or getattr(error, "sqlstate", None) == _CANCELED
+
 
 _WRITES: Final = "tracelake_writes"
 _SQLITE_PASSING: Final = frozenset(
@@ -300,7 +332,7 @@ class TrackingDatabase:
 
     def _connect_postgres(self) -> Any:
         # A tenth of a second, which only those who use it should pay.
-        from tracelake.storage.answered import AnsweredConnection  # noqa: PLC0415
+        from tracelake.storage.postgres import AnsweredConnection  # noqa: PLC0415
 
         timeout_ms = int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)
         connection = AnsweredConnection.connect(

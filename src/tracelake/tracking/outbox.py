@@ -20,8 +20,8 @@ from typing import Any
 from sqlalchemy import Connection, Insert, Table, delete, func, insert, literal, select, update
 
 from tracelake._errors import DamageError, InputError
-from tracelake.otlp.by_trace import take_apart
 from tracelake.otlp.framing import segment_of_frames, segment_of_frames_bytes, segment_payloads
+from tracelake.otlp.partition import take_apart
 from tracelake.tracking.database import at_once
 from tracelake.tracking.schema import ARCHIVE_REPO, INCOMPLETE, outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore, unpacked

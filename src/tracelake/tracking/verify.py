@@ -12,15 +12,14 @@ from sqlalchemy import Column, Connection, Select, exists, func, or_, select
 
 from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
 from tracelake.limits import VERIFY_ALIKE_MAX
-from tracelake.otlp.by_trace import COLUMNS, take_apart
 from tracelake.otlp.framing import segment_problem
+from tracelake.otlp.partition import COLUMNS, take_apart
 from tracelake.results import SERVER_KINDS, Finding, Problem
 from tracelake.storage import ObjectStore
 from tracelake.tracking.database import at_once, is_damage
-from tracelake.tracking.inbox import PREFIX
-from tracelake.tracking.migrating import has_mirrors
+from tracelake.tracking.ingest_queue import PREFIX
+from tracelake.tracking.migrate import has_mirrors
 from tracelake.tracking.outbox import segments
-from tracelake.tracking.requests import stored_name
 from tracelake.tracking.schema import (
     ARCHIVE_REPO,
     LAKE_LOCATION,
@@ -32,7 +31,7 @@ from tracelake.tracking.schema import (
     trace_info,
     trace_parts,
 )
-from tracelake.tracking.store import TrackingStore, unpacked
+from tracelake.tracking.store import TrackingStore, stored_name, unpacked
 
 ROW: Final = "outbox row"
 TRACE: Final = "trace"

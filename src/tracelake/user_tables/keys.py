@@ -18,15 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracelake.limits import COMPARED_KEYS_MAX
-from tracelake.shards.buckets import Numbers
 from tracelake.shards.model import Part
+from tracelake.shards.partitioning import Numbers
 from tracelake.shards.rows import ROW_ID, literal, lost_rows, quoted
 from tracelake.storage import LocalFiles
-from tracelake.tables.pruning import overlap
+from tracelake.tables.predicates import overlap
 from tracelake.tables.scan import Scan, check_parts, connection
 from tracelake.tables.spec import TableSpec
-from tracelake.user_tables.staging import Block
-from tracelake.user_tables.ties import RowOrder, untold, untold_sql
+from tracelake.user_tables.staging import Block, RowOrder, untold, untold_sql
 
 
 @dataclass(frozen=True, slots=True)

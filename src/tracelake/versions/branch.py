@@ -13,11 +13,10 @@ import msgspec
 from tracelake._errors import StorageError, UsageError
 from tracelake._settings import find_committer
 from tracelake.results import BranchInfo, CommitInfo, EntryChange, MergeConflict, RequestInfo, Row
-from tracelake.versions.branches import MAIN
-from tracelake.versions.model import Commit, Reference
+from tracelake.versions.branch_store import MAIN
+from tracelake.versions.model import Commit, Reference, shown
 from tracelake.versions.protocol import merged
-from tracelake.versions.refs import shown
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
 
 _SHOWN = 12
 """Digits of a commit's id in a message."""

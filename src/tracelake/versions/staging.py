@@ -26,14 +26,20 @@ from tracelake.limits import (
     STAGED_PATH_MAX_BYTES,
     STAGING_READ_TRIES_MAX,
 )
-from tracelake.storage.names import check_path
-from tracelake.versions.branches import MAIN, BranchAt, BranchRecords, new_token
+from tracelake.storage.ports import check_path
+from tracelake.versions.branch_store import (
+    MAIN,
+    BranchRecords,
+    BranchSnapshot,
+    Layers,
+    Under,
+    new_token,
+    stacked,
+)
 from tracelake.versions.commits import Commits
-from tracelake.versions.entries import Layers, Under, stacked
-from tracelake.versions.model import EPOCH_UNSET, BranchRecord, Change, FileAt, Reference
-from tracelake.versions.objects import Contents, file_path
+from tracelake.versions.model import EPOCH_UNSET, BranchRecord, Change, FileAt, Reference, is_name, shown
 from tracelake.versions.protocol import is_fresh, known_tokens, pending_tokens
-from tracelake.versions.refs import is_name, shown
+from tracelake.versions.tree import ContentStore, file_path
 
 FoundT = TypeVar("FoundT")
 
@@ -41,7 +47,7 @@ FoundT = TypeVar("FoundT")
 class Staging:
     """Writes and reads what is not committed yet."""
 
-    def __init__(self, records: BranchRecords, commits: Commits, contents: Contents) -> None:
+    def __init__(self, records: BranchRecords, commits: Commits, contents: ContentStore) -> None:
         self._records = records
         self._contents = contents
         self._commits = commits
@@ -253,7 +259,7 @@ class Staging:
                 )
         return {**entries, **{path: renewed[file_path(file)] for path, file in old.items()}}
 
-    def _with_token(self, branch: str) -> BranchAt:
+    def _with_token(self, branch: str) -> BranchSnapshot:
         """Return a branch that has a token to stage under, and an epoch."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, branch)
@@ -284,7 +290,7 @@ def _check(under: Under, paths: Collection[str]) -> None:
     Under(damaged={path: error for path, error in under.damaged.items() if path in paths}).check()
 
 
-def read_branch(records: BranchRecords, branch: str) -> BranchAt:
+def read_branch(records: BranchRecords, branch: str) -> BranchSnapshot:
     """Return a branch. Raises RefNotFoundError where there is none; `main` is there from the beginning."""
     at = records.read(branch) if is_name(branch) else None
     if at is None or (at.is_absent and branch != MAIN):

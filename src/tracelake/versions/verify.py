@@ -15,8 +15,18 @@ from tracelake._errors import DamageError
 from tracelake.results import Finding
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.verify import check_records, object_finding, whole_records
-from tracelake.versions.branches import ANSWERS, BRANCHES, COLLECTOR, MAIN, REQUESTS, TAGS
-from tracelake.versions.entries import STAGED, path_in, staged_layers, token_of
+from tracelake.versions.branch_store import (
+    ANSWERS,
+    BRANCHES,
+    COLLECTOR,
+    MAIN,
+    REQUESTS,
+    STAGED,
+    TAGS,
+    path_in,
+    staged_layers,
+    token_of,
+)
 from tracelake.versions.model import (
     EPOCH_UNSET,
     TRANSACTION,
@@ -27,9 +37,9 @@ from tracelake.versions.model import (
     Tag,
     from_bytes,
 )
-from tracelake.versions.objects import COMMITS, path_of
 from tracelake.versions.protocol import pending_tokens
-from tracelake.versions.store import Repository
+from tracelake.versions.repository import Repository
+from tracelake.versions.tree import COMMITS, path_of
 
 EntriesOf = Callable[[Repository, str], dict[str, Reference]]
 """Returns what a commit names, as far as it matters."""

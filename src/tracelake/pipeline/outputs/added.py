@@ -10,15 +10,20 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tracelake._errors import DamageError, TracelakeError, UsageError
-from tracelake.pipeline.kafka.client import SCHEME
-from tracelake.pipeline.named import NamedAll, NamedRecords
-from tracelake.pipeline.outputs.contents import Content, NewSpans, TableChanges
+from tracelake.pipeline.kafka_client import SCHEME
+from tracelake.pipeline.outputs.external import (
+    Content,
+    KeyedOutput,
+    NewSpans,
+    OversizedRowStore,
+    Sink,
+    TableChanges,
+)
 from tracelake.pipeline.outputs.kafka import KafkaSink
-from tracelake.pipeline.outputs.keyed import KeyedOutput, Sink
-from tracelake.pipeline.outputs.keyed_protocol import begins_at
-from tracelake.pipeline.outputs.left_out import LeftOuts
+from tracelake.pipeline.protocol import begins_at
+from tracelake.pipeline.registrations import Registrations, RegistrationStore
 from tracelake.storage import KeyValueStore, ObjectStore
-from tracelake.tables.built_in import BUILT_IN
+from tracelake.tables.builtin import BUILT_IN
 
 FORMAT_VERSION: Final = 1
 
@@ -38,7 +43,7 @@ class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
 
-OutputRecords: TypeAlias = NamedAll[OutputRecord]
+OutputRecords: TypeAlias = Registrations[OutputRecord]
 
 
 class AddedOutputs:
@@ -51,7 +56,9 @@ class AddedOutputs:
         self._key_value = key_value
         self._objects = objects
         self._pipeline = pipeline
-        self._records = NamedRecords(key_value, f"outputs/{pipeline}", OutputRecord, "output", FORMAT_VERSION)
+        self._records = RegistrationStore(
+            key_value, f"outputs/{pipeline}", OutputRecord, "output", FORMAT_VERSION
+        )
         self._open: dict[str, KeyedOutput] = {}
 
     def records(self) -> OutputRecords:
@@ -74,7 +81,7 @@ class AddedOutputs:
         """Write no more to an output. Raises UsageError where there is none of this name."""
         removed = self._records.remove(name)
         if removed is not None:
-            LeftOuts(self._key_value, self._pipeline).forget(removed.id)
+            OversizedRowStore(self._key_value, self._pipeline).forget(removed.id)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
         """Return the outputs as they are now; each transaction is published to these. Raises UsageError.

@@ -1,19 +1,31 @@
 """A topic of Kafka as an output: rows and the marker of a transaction in one transaction of Kafka.
 
 The marker is a record of a topic of the output's own, which nobody else writes to: `tracelake-<id of the output>`.
+
+The markers of an output in Kafka: which transaction it has last, and what was left out of that. Pure.
+
+| a record of the topic of markers | then |
+|---|---|
+| with another key than the output's id | it is nobody's business: passed over |
+| with its key, and a marker of it, above those before | the output has this transaction |
+| with its key, and anything else | compaction may have removed a marker for it: nobody knows what was written |
+
+Which offsets a log gave to the messages of a transaction, as it says so one by one. Pure.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 
-from tracelake.formats import encode
-from tracelake.journal.receipts import OutputReceipt
+from tracelake._errors import DamageError
+from tracelake.formats import decode, encode
+from tracelake.journal.store import OutputReceipt, PartitionOffsets
 from tracelake.limits import (
     KAFKA_BATCH_MAX_BYTES,
     KAFKA_MARKERS_READ,
@@ -22,8 +34,10 @@ from tracelake.limits import (
     KAFKA_QUEUE_BYTES,
     KAFKA_TRANSACTION_MAX_S,
     KAFKA_WAIT_S,
+    OUTPUT_PARTITIONS_TOLD_MAX,
 )
-from tracelake.pipeline.kafka.client import (
+from tracelake.pipeline.kafka_client import (
+    PartitionName,
     address_of,
     admin_of,
     as_storage_error,
@@ -32,13 +46,90 @@ from tracelake.pipeline.kafka.client import (
     library,
     new_client,
 )
-from tracelake.pipeline.kafka.cluster import Cluster
-from tracelake.pipeline.kafka.model import PartitionName
-from tracelake.pipeline.outputs.keyed_protocol import NO_MARKER
-from tracelake.pipeline.outputs.left_out import LeftOutOf
-from tracelake.pipeline.outputs.markers import Marker, last_marker
-from tracelake.pipeline.outputs.messages import Messages
-from tracelake.pipeline.outputs.offsets import Offsets
+from tracelake.pipeline.outputs.external import Messages, OversizedInTransaction, OversizedRow
+from tracelake.pipeline.protocol import NO_MARKER
+from tracelake.pipeline.sources.kafka import Cluster
+
+FORMAT_VERSION: Final = 1
+
+
+class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands beside the messages of a transaction."""
+
+    output: str
+    transaction: int
+    messages: int
+    max_bytes: int = 0
+    """What the topic took, where something was left out."""
+    left_out_total: int = 0
+    left_out: tuple[OversizedRow, ...] = ()
+    partitions: tuple[PartitionOffsets, ...] = ()
+    """Where its messages stand: the first partitions; none where the broker did not say which offsets it gave."""
+    format_version: int = FORMAT_VERSION
+
+    def of_left_out(self) -> OversizedInTransaction | None:
+        """Return what was left out of the transaction."""
+        if not self.left_out_total:
+            return None
+        return OversizedInTransaction(self.transaction, self.left_out_total, self.max_bytes, self.left_out)
+
+    def receipt(self) -> OutputReceipt:
+        """Return what the lake keeps of the transaction, for people."""
+        return OutputReceipt(self.transaction, self.messages, self.partitions)
+
+
+def last_marker(
+    output_id: str, topic: str, records: Iterable[tuple[int, bytes | None, bytes | None]]
+) -> Marker | None:
+    """Return the last marker among records (offset, key, value). Raises DamageError for what contradicts the others."""
+    last: Marker | None = None
+    for offset, key, value in records:
+        if key != output_id.encode():
+            continue
+        try:
+            marker = decode(Marker, value or b"", "it", FORMAT_VERSION)
+        except DamageError as error:
+            raise _foreign(topic, offset, f"it is no marker ({error})") from error
+        if marker.output != output_id or (last is not None and marker.transaction <= last.transaction):
+            raise _foreign(
+                topic, offset, f"it says transaction {marker.transaction} of output {marker.output}"
+            )
+        last = marker
+    return last
+
+
+def _foreign(topic: str, offset: int, what: str) -> DamageError:
+    return DamageError(
+        f"topic {topic} of Kafka belongs to an output of this lake alone, and somebody else has written offset "
+        f"{offset}: {what}. So nobody can tell what the output has. Let nobody else write there; remove the output "
+        "(`tracelake output remove`) and add it again: it goes on with the next transaction."
+    )
+
+
+class OutputOffsets:
+    """The offsets of one transaction."""
+
+    def __init__(self) -> None:
+        self._by_partition: dict[int, tuple[int, int, int]] = {}
+        self._is_known = True
+
+    def add(self, partition: int, offset: int | None) -> None:
+        """Note the offset of a message; one that the log did not tell makes the others worth nothing."""
+        if offset is None or offset < 0:
+            self._is_known = False
+            return
+        first, last, messages = self._by_partition.get(partition, (offset, offset, 0))
+        self._by_partition[partition] = min(first, offset), max(last, offset), messages + 1
+
+    def known(self) -> tuple[PartitionOffsets, ...]:
+        """Return those of the first partitions, none where some are not known."""
+        if not self._is_known:
+            return ()
+        return tuple(
+            PartitionOffsets(partition, first, last + 1, messages)
+            for partition, (first, last, messages) in sorted(self._by_partition.items())
+        )[:OUTPUT_PARTITIONS_TOLD_MAX]
+
 
 TRANSACTION_HEADER: Final = "tracelake-transaction"
 
@@ -56,7 +147,7 @@ class KafkaSink:
         self._last: Marker | None = None
         self._max_bytes = KAFKA_BATCH_MAX_BYTES
         self._was_refused = False
-        self._offsets = Offsets()
+        self._offsets = OutputOffsets()
 
     def fence(self) -> int:
         """See `Sink`: to begin with the same transactional id ends what writers before us have begun."""
@@ -80,7 +171,7 @@ class KafkaSink:
         try:
             with self._failing(f"transaction {transaction} cannot be written"):
                 self._producer.begin_transaction()
-                self._offsets = Offsets()
+                self._offsets = OutputOffsets()
                 headers = [(TRANSACTION_HEADER, str(transaction).encode())]
                 written = 0
                 for message in chain([] if first is None else [first], messages):
@@ -107,7 +198,7 @@ class KafkaSink:
             return False
         return len(pa.compress(message, codec="zstd", asbytes=True)) <= most
 
-    def left_out(self) -> LeftOutOf | None:
+    def left_out(self) -> OversizedInTransaction | None:
         """See `BoundedSink`."""
         return None if self._last is None else self._last.of_left_out()
 

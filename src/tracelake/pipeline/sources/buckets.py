@@ -20,27 +20,21 @@ from urllib.parse import unquote
 import xxhash
 
 from tracelake._errors import LimitError, NotFoundError, StorageError, TracelakeError, UsageError
-from tracelake.journal.known import KnownInputs
-from tracelake.limits import (
-    OBJECTS_FOUND_MAX,
-    WATCHED_BUCKET_PAUSE_S,
-    WATCHED_OBJECTS_AT_ONCE,
-)
-from tracelake.pipeline.sources.archives import ARCHIVED
-from tracelake.pipeline.sources.by_content import ByContent
-from tracelake.pipeline.sources.patterns import KeyPattern, is_pattern
-from tracelake.pipeline.sources.port import UNKNOWN_SIZE, Input, Lag, may_pass
-from tracelake.replicas.account import Waiting
+from tracelake.journal.store import IngestedFiles
+from tracelake.limits import OBJECTS_FOUND_MAX, WATCHED_BUCKET_PAUSE_S, WATCHED_OBJECTS_AT_ONCE
+from tracelake.pipeline.sources.base import UNKNOWN_SIZE, ContentDedup, Input, Lag, may_pass
+from tracelake.pipeline.sources.files import ARCHIVED, KeyPattern, is_pattern
+from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore
-from tracelake.storage.foreign import ForeignObject, ForeignObjects, check_key, open_foreign
+from tracelake.storage.input_buckets import ForeignObject, ForeignObjects, check_key, open_foreign
 
 BUCKETS: Final = "buckets"
 
 
-class BucketSource(ByContent):
+class BucketSource(ContentDedup):
     """Objects by their URLs; see `Source`."""
 
-    def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
+    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         del objects
         super().__init__(known, _sha256)
 
@@ -199,7 +193,7 @@ class BucketWatch:
         self._next_s = 0.0
         self._lag: Lag | None = None
 
-    def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[Waiting]:
+    def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[BacklogEntry]:
         """See `Watch`: objects that are new or were replaced, oldest first; all, for who does not go on."""
         del suspects  # they are known by content, which another object under the name need not have
         self._shown = {}
@@ -229,7 +223,7 @@ class BucketWatch:
         return self._lag
 
 
-_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, Waiting]], Lag]
+_Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, BacklogEntry]], Lag]
 """What was taken and is still there, what is new, and how much that is in all."""
 
 
@@ -237,7 +231,7 @@ def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_o
     still: set[_Mark] = set()
     count, size_bytes = 0, 0
 
-    def new() -> Iterator[tuple[_Mark, Waiting]]:
+    def new() -> Iterator[tuple[_Mark, BacklogEntry]]:
         nonlocal count, size_bytes
         for item in _listed(address, own):
             path = f"{address.bucket}/{item.key}"
@@ -246,7 +240,7 @@ def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_o
                 still.add(mark)
             else:
                 count, size_bytes = count + 1, size_bytes + item.size_bytes
-                yield mark, Waiting(path, item.size_bytes, item.modified_s)
+                yield mark, BacklogEntry(path, item.size_bytes, item.modified_s)
 
     oldest = heapq.nsmallest(at_once, new(), key=lambda entry: entry[1].since_s)
     since_s = oldest[0][1].since_s if oldest else None

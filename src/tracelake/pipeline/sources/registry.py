@@ -12,34 +12,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelake._errors import DamageError, NotFoundError, UsageError
-from tracelake.journal.known import KnownInputs
-from tracelake.journal.model import SEGMENT_SHA256_CHARS, ReadRange, Segment, Suspect, WholeFile
+from tracelake.journal.model import SEGMENT_SHA256_CHARS, QuarantinedInput, ReadRange, Segment, WholeFile
+from tracelake.journal.store import IngestedFiles
 from tracelake.limits import INPUTS_FETCHED_AT_ONCE
-from tracelake.otlp.whole import fingerprint
-from tracelake.pipeline.kafka.client import SCHEME
-from tracelake.pipeline.kafka.model import to_offset_range
-from tracelake.pipeline.sources.buckets import (
-    BUCKETS,
-    BucketSource,
-    BucketWatch,
-    fetch_object,
-    find_objects,
+from tracelake.otlp.input_file import fingerprint
+from tracelake.pipeline.kafka_client import SCHEME, to_offset_range
+from tracelake.pipeline.sources.base import Held, Input, Kind, Source, Watch
+from tracelake.pipeline.sources.buckets import BUCKETS, BucketSource, BucketWatch, fetch_object, find_objects
+from tracelake.pipeline.sources.files import FILES, FileSource, FileWatch, fetch_file, find_files
+from tracelake.pipeline.sources.kafka import KAFKA, KafkaSource, KafkaWatch, fetch_range, find_topics
+from tracelake.pipeline.sources.server_inputs import (
+    INBOX,
+    OUTBOX,
+    InboxSource,
+    InboxWatch,
+    OutboxSource,
+    OutboxWatch,
+    fetch_row,
+    fetch_rows,
+    fetch_segment,
 )
-from tracelake.pipeline.sources.files import FILES, FileSource, fetch_file, find_files
-from tracelake.pipeline.sources.inbox import INBOX, InboxSource, InboxWatch, fetch_segment
-from tracelake.pipeline.sources.kafka import (
-    KAFKA,
-    KafkaSource,
-    KafkaWatch,
-    fetch_range,
-    find_topics,
-)
-from tracelake.pipeline.sources.outbox import OUTBOX, OutboxSource, OutboxWatch, fetch_row, fetch_rows
-from tracelake.pipeline.sources.port import Held, Input, Kind, Source, Watch
-from tracelake.pipeline.sources.watching import FileWatch
 from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore
-from tracelake.storage.foreign import FOREIGN_SCHEMES
+from tracelake.storage.input_buckets import FOREIGN_SCHEMES
 
 KINDS: Final = {
     INBOX: Kind(
@@ -98,7 +93,7 @@ OBJECTS_OF_THE_LAKE: Final = INBOX
 class SourceRegistry:
     """The sources of one pipeline."""
 
-    def __init__(self, objects: ObjectStore, known: KnownInputs) -> None:
+    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         self._sources = {name: kind.open(objects, known) for name, kind in KINDS.items()}
 
     def __getitem__(self, name: str) -> Source:
@@ -106,7 +101,7 @@ class SourceRegistry:
         _kind(name)
         return self._sources[name]
 
-    def held(self, suspects: Iterable[Suspect], in_open: Set[tuple[str, str]] = frozenset()) -> Held:
+    def held(self, suspects: Iterable[QuarantinedInput], in_open: Set[tuple[str, str]] = frozenset()) -> Held:
         """Return inputs that were set aside, as sources ask for them."""
         by_path, by_content = {}, {}
         for suspect in suspects:
@@ -203,12 +198,12 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     return list(inputs.values())
 
 
-def own_watches(objects: ObjectStore, known: KnownInputs) -> list[Watch]:
+def own_watches(objects: ObjectStore, known: IngestedFiles) -> list[Watch]:
     """Return what looks at what servers of the lake have acknowledged."""
     return [KINDS[source].watch(objects, known, "") for source in OWN]
 
 
-def watch_of(objects: ObjectStore, known: KnownInputs, pattern: str) -> Watch:
+def watch_of(objects: ObjectStore, known: IngestedFiles, pattern: str) -> Watch:
     """Return what looks at what a user names. Raises UsageError."""
     return KINDS[source_of(pattern)].watch(objects, known, pattern)
 

@@ -1,0 +1,422 @@
+"""One pass over what is due: experiment by experiment, batch by batch, as many traces as it may take.
+
+One batch of a pass: snapshot, encode, upload, read back, finalize, and what is left of those that lost.
+
+An error of the repository or the database leaves traces hot, and the upload to the next sweep: nothing is ever deleted
+on an outcome that is not known.
+
+Batches of a large pass as tasks, on Spark or elsewhere: each opens the stores itself, and is one more archiver.
+
+So a task that is killed, run twice, or goes on though nobody waits for it any more does what a pass beside this one
+would: each trace is archived once, and what was uploaded for nothing is a sweep's. No task holds a credential: those of
+databases and buckets are in the environment of the process that runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import Protocol
+
+from tracelake._errors import DamageError, StorageError
+from tracelake.archive.candidates import BEGINNING, Candidates, Place, TraceBatch
+from tracelake.archive.model import (
+    ArchiveDue,
+    ArchiveReport,
+    ArchiveSettings,
+    HotSnapshot,
+    LayoutName,
+    StoredUpload,
+)
+from tracelake.archive.repositories import Tables, TablesRepository, encode, new_attempt, read_back
+from tracelake.archive.retention import ArchiveOutcome, is_archive_now_done
+from tracelake.archive.scheduler import Marks
+from tracelake.archive.store import ArchiveStore
+from tracelake.batching import batches
+from tracelake.limits import (
+    ARCHIVE_DELETES_FAILED_S,
+    ARCHIVE_FAILURES_TOLD_MAX,
+    ARCHIVE_FINALIZE_BYTES,
+    ARCHIVE_FINALIZE_TRACES,
+    ARCHIVE_GIVEN_UP_MAX,
+    ARCHIVE_UPLOADS_AT_ONCE,
+    OBJECTS_LISTED_AT_ONCE,
+)
+from tracelake.storage import ObjectStore, open_objects
+from tracelake.tracking.location import find_tracking
+
+
+class TraceRepository(Protocol):
+    """Where a layout keeps traces: what makes a snapshot durable there before its payload is cleared."""
+
+    def store(
+        self, snapshots: Sequence[HotSnapshot]
+    ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
+        """Return the traces that are there whole, and what became of the others, with reasons."""
+
+    def holds(self) -> bool:
+        """Whether what was stored last is there still; asked right before payloads are cleared."""
+
+
+class ObjectRepository:
+    """Layouts `trace` and `pack`: objects, each read back before it counts."""
+
+    def __init__(self, objects: ObjectStore, uploads_at_once: int = ARCHIVE_UPLOADS_AT_ONCE) -> None:
+        self.objects = objects
+        self._at_once = uploads_at_once
+
+    def store(
+        self, snapshots: Sequence[HotSnapshot]
+    ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
+        """See `TraceRepository`. Uploads are under way several at a time."""
+        groups = [list(group) for _, group in groupby(snapshots, lambda snapshot: snapshot.path)]
+        if self._at_once == 1 or len(groups) == 1:
+            results = [self._upload(group) for group in groups]
+        else:
+            with ThreadPoolExecutor(self._at_once, thread_name_prefix="tracelake-archive") as pool:
+                results = list(pool.map(self._upload, groups))
+        stored = [each for result in results if isinstance(result, list) for each in result]
+        failed = {
+            snapshot.trace_id: (ArchiveOutcome.FAILED, result)
+            for group, result in zip(groups, results, strict=True)
+            if isinstance(result, str)
+            for snapshot in group
+        }
+        return stored, failed
+
+    def holds(self) -> bool:
+        """See `TraceRepository`: nobody takes an object away whose row stands."""
+        return True
+
+    def _upload(self, snapshots: list[HotSnapshot]) -> list[StoredUpload] | str:
+        """Return what is stored, or why nothing is."""
+        path = snapshots[0].path
+        try:
+            data, stored = encode(self.objects.url, path, snapshots)
+            self.objects.put(path, data)
+            read_back(self.objects, path, data)
+        except (StorageError, DamageError, OSError) as error:
+            return str(error)
+        return stored
+
+
+def archive_batch(
+    store: ArchiveStore,
+    layout: LayoutName,
+    repository: TraceRepository,
+    objects: ObjectStore | None,
+    trace_ids: Sequence[str],
+    on_stored: Callable[[HotSnapshot, StoredUpload], None] = lambda _snapshot, _stored: None,
+    finalize_traces: int = ARCHIVE_FINALIZE_TRACES,
+    location: str | None = None,
+) -> dict[str, tuple[ArchiveOutcome, str]]:
+    """Archive some hot traces; return what became of each, with a reason where it stays hot.
+
+    `objects` is the repository of uploads that lost, None where nothing is uploaded, and `location` where the settings
+    had it as the pass began. Traces are finalized so many at a
+    time. Raises StorageError where the tracking store fails: then nobody knows of the rest of this batch, and the next
+    pass looks again.
+    """
+    hindrance = None if objects is None else _hindrance(store, objects)
+    if hindrance is not None:
+        return dict.fromkeys(trace_ids, (ArchiveOutcome.FAILED, hindrance))
+    snapshots, fates = store.begin(layout, trace_ids, new_attempt(store.tracking.lake_id), location)
+    stored, failed = repository.store(snapshots)
+    fates.update(failed)
+    of = {snapshot.trace_id: snapshot for snapshot in snapshots}
+    malformed = [trace_id for trace_id, (fate, _) in failed.items() if fate is ArchiveOutcome.MALFORMED]
+    store.mark_malformed({each: (of[each].generation, of[each].life) for each in malformed})
+    won = set()
+    for some in _pieces(stored, of, finalize_traces):
+        decided = store.finalize(some, repository.holds)
+        for each in some:
+            fate = decided[each.trace_id]
+            fates[each.trace_id] = (fate, _REASONS.get(fate, ""))
+            if fate is ArchiveOutcome.ARCHIVED:
+                won.add(each.path)
+                on_stored(of[each.trace_id], each)
+    if objects is not None:
+        with contextlib.suppress(StorageError, OSError):  # the next sweep does it
+            delete_condemned(store, objects, sorted({snapshot.path for snapshot in snapshots} - won))
+    return fates
+
+
+def _pieces(
+    stored: Sequence[StoredUpload], of: Mapping[str, HotSnapshot], traces_max: int
+) -> Iterator[list[StoredUpload]]:
+    """Yield what one transaction finalizes: writers wait as long as it clears payloads."""
+    return batches(stored, lambda each: len(of[each.trace_id].data), ARCHIVE_FINALIZE_BYTES, traces_max)
+
+
+_REASONS = {
+    ArchiveOutcome.WAITING: "the tables of main do not hold it any more; the next pass looks again",
+    ArchiveOutcome.CHANGED: "spans came while it was archived; the next pass takes it",
+    ArchiveOutcome.FAILED: "a sweep, or who moved the repository, gave its upload up; the next pass takes it",
+}
+
+
+def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
+    """Take away what was given up, where that is much; return why nothing is to be uploaded, where that fails.
+
+    Else each pass leaves as many rows, and perhaps objects, as it uploads, for as long as the repository is away.
+    """
+    left = store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)
+    if len(left) <= ARCHIVE_GIVEN_UP_MAX:
+        return None
+    try:
+        delete_condemned(store, objects, [each.path for each in left])
+    except (StorageError, OSError) as error:
+        if len(store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)) > ARCHIVE_GIVEN_UP_MAX:
+            return (
+                f"more than {ARCHIVE_GIVEN_UP_MAX:,} objects that were given up cannot be deleted from {objects.url}, "
+                f"and nothing is uploaded until they can: {error}"
+            )
+    return None
+
+
+def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> int:
+    """Give up objects that nobody names, delete them, and forget those that are; return how many.
+
+    Raises StorageError, OSError where some are not: one that cannot be deleted stops no others, and a store that is
+    away is not asked for all of them.
+    """
+    failures: list[Exception] = []
+    deleted = _delete_condemned(store, objects, paths, failures)
+    if failures:
+        raise failures[0]
+    return deleted
+
+
+def _delete_condemned(
+    store: ArchiveStore, objects: ObjectStore, paths: Sequence[str], failures: list[Exception]
+) -> int:
+    """Do as `delete_condemned`, and note what fails."""
+    condemned = [path for path in paths if store.condemn(path)]
+    deleted = _delete(objects, condemned, failures)
+    if deleted:
+        store.forget(deleted)
+    return len(deleted)
+
+
+def _delete(objects: ObjectStore, paths: Sequence[str], failures: list[Exception]) -> list[str]:
+    """Delete objects, and return those that are gone; note what fails first, and end where all do for long.
+
+    A store that is away takes its time to say so; objects that may not be deleted are told at once, and keep no others.
+    """
+    deleted: list[str] = []
+    failing_s: float | None = None
+    for path in paths:
+        try:
+            objects.delete(path)
+        except (StorageError, OSError) as error:
+            if not failures:
+                failures.append(error)
+            failing_s = time.monotonic() if failing_s is None else failing_s
+            if time.monotonic() - failing_s >= ARCHIVE_DELETES_FAILED_S:
+                break
+        else:
+            deleted.append(path)
+            failing_s = None
+    return deleted
+
+
+def sweep(
+    store: ArchiveStore,
+    objects: ObjectStore,
+    began_before_ns: int,
+    is_ours: Callable[[str], bool],
+    stopping: Callable[[], bool] = lambda: False,
+) -> int:
+    """Delete uploads that came to nothing, and objects that no row knows; return how many.
+
+    Objects are listed first and rows are read then: an upload has its row before its first byte, and keeps it until it
+    can never be named, so what has none is nobody's. `stopping` is asked between some of them. What cannot be deleted
+    keeps no other; it is raised at the end.
+    """
+    failures: list[Exception] = []
+    leftovers = [left.path for left in store.leftovers(began_before_ns)]
+    deleted = _delete_condemned(store, objects, leftovers, failures)
+    ours = (info.path for info in objects.list("") if is_ours(info.path))
+    for listed in batches(ours, lambda _path: 1, OBJECTS_LISTED_AT_ONCE):
+        if stopping():
+            break
+        deleted += len(_delete(objects, store.unknown(listed), failures))
+    if failures:
+        raise failures[0]
+    return deleted
+
+
+OpenTables = Callable[[str], Tables]
+"""(URL of a lake) → its tables, in whatever process a task runs: a function of a module."""
+
+
+@dataclass(slots=True)
+class Archived:
+    """What became of a batch: of each trace, with a reason where it stays hot, and the bytes of those that went."""
+
+    fates: dict[str, tuple[ArchiveOutcome, str]] = field(default_factory=dict)
+    cleared_bytes: int = 0
+    stored_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTarget:
+    """Where a pass puts traces."""
+
+    settings: ArchiveSettings
+    """Of the lake, as the pass began."""
+    repository: TraceRepository
+    objects: ObjectStore | None
+    """None where nothing is uploaded."""
+
+    def archive(self, store: ArchiveStore, trace_ids: Sequence[str]) -> Archived:
+        """Archive a batch; see `archive_batch`."""
+        archived = Archived()
+
+        def on_stored(snapshot: HotSnapshot, stored: StoredUpload) -> None:
+            archived.cleared_bytes += len(snapshot.data)
+            archived.stored_bytes += stored.size_bytes
+
+        archived.fates = archive_batch(
+            store,
+            self.settings.layout,
+            self.repository,
+            self.objects,
+            trace_ids,
+            on_stored,
+            location=self.settings.location,
+        )
+        return archived
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveTask:
+    """A batch of a pass, and where all that it needs is."""
+
+    lake_url: str
+    settings: ArchiveSettings
+    repository_url: str
+    open_tables: OpenTables
+    trace_ids: tuple[str, ...]
+    size_bytes: int
+
+    @property
+    def work_bytes(self) -> int:
+        """See `Weighed`."""
+        return self.size_bytes
+
+
+def run_archive_task(task: ArchiveTask) -> Archived:
+    """Archive a batch. Raises StorageError where the tracking store cannot be reached from here."""
+    tracking = find_tracking(open_objects(task.lake_url))
+    if tracking is None:
+        raise StorageError(
+            f"{task.lake_url} has no tracking store that can be reached from where a task of the pass runs; keep the "
+            "lake in a bucket and the store in PostgreSQL, or let the pass run without Spark"
+        )
+    return into(
+        task.settings, task.repository_url, lambda: task.open_tables(task.lake_url), tracking.lake_id
+    ).archive(ArchiveStore(tracking), task.trace_ids)
+
+
+def into(
+    settings: ArchiveSettings, repository_url: str, tables: Callable[[], Tables], lake_id: str
+) -> ArchiveTarget:
+    """Return where a pass puts traces."""
+    if settings.layout == "lake":
+        return ArchiveTarget(settings, TablesRepository(tables(), lake_id), None)
+    objects = open_objects(repository_url)
+    return ArchiveTarget(settings, ObjectRepository(objects), objects)
+
+
+Archive = Callable[[Sequence[TraceBatch]], Sequence[Archived]]
+"""(batches) → what became of each."""
+
+
+@dataclass(slots=True)
+class ArchivePass:
+    """A pass that is under way; `places` is where it begins in each experiment, and where the next one goes on."""
+
+    candidates: Candidates
+    archive: Archive
+    at_once: int
+    """How many batches it is given."""
+    places: dict[tuple[str, str], Place]
+    report: ArchiveReport
+    stopping: Callable[[], bool]
+    marks: Marks
+    """Those of archiveNow as they were before the pass looked what is due: what was set since is for the next one."""
+
+    def take(
+        self,
+        due: Sequence[ArchiveDue],
+        traces_max: int | None,
+        on_progress: Callable[[ArchiveReport], None],
+    ) -> None:
+        """Archive what is due. Each experiment has its share of a bound, and what those before it have left.
+
+        One that workspaces share is here once for each of them, and its mark is done where all of these are.
+        """
+        left = traces_max
+        undone = Counter(each.experiment_id for each in due if each.is_now)
+        marks = dict(self.marks)
+        for place, each in enumerate(due):
+            if self.stopping():
+                return
+            share = None if left is None else share_of(left, len(due) - place)
+            taken, is_done = self._experiment(each, share, on_progress)
+            left = None if left is None else left - taken
+            undone[each.experiment_id] -= each.is_now and is_done
+            if each.is_now and not undone[each.experiment_id] and each.experiment_id in marks:
+                self.candidates.done_at_once(each.experiment_id, marks[each.experiment_id])
+
+    def _experiment(
+        self, due: ArchiveDue, share: int | None, on_progress: Callable[[ArchiveReport], None]
+    ) -> tuple[int, bool]:
+        """Take so many traces of an experiment at most; return how many those were, and whether that is all."""
+        key = (due.experiment_id, due.workspace)
+        began = behind = self.places.pop(key, BEGINNING)
+        fates: list[ArchiveOutcome] = []
+        for each_round in _rounds(self.candidates.batches(due, share, began), self.at_once):
+            if self.stopping():
+                return len(fates), False
+            for archived in self.archive(each_round):
+                fates += [fate for fate, _ in archived.fates.values()]
+                self._tell(archived)
+            behind = each_round[-1].end
+            on_progress(self.report)
+        if len(fates) == share:
+            self.places[key] = behind
+        if len(fates) == share or began != BEGINNING:  # there may be more, behind it or before
+            self.report.goes_on = True
+            return len(fates), False
+        return len(fates), is_archive_now_done(fates)
+
+    def _tell(self, archived: Archived) -> None:
+        """Note what became of a batch."""
+        report = self.report
+        report.archived_bytes += archived.cleared_bytes
+        report.stored_bytes += archived.stored_bytes
+        for trace_id, (fate, reason) in archived.fates.items():
+            report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
+            if fate is ArchiveOutcome.FAILED and report.failed_first is None:
+                report.failed_first = f"trace {trace_id}: {reason}"
+            if reason and len(report.failures) < ARCHIVE_FAILURES_TOLD_MAX:
+                report.failures[trace_id] = reason
+
+
+def _rounds(batches: Iterable[TraceBatch], at_once: int) -> Iterator[list[TraceBatch]]:
+    """Yield batches so many at a time. Those of one round are looked for before any of them is archived."""
+    rest = iter(batches)
+    while some := list(islice(rest, at_once)):
+        yield some
+
+
+def share_of(left: int, experiments: int) -> int:
+    """Return how many traces the next of some experiments may take: none waits until another is through."""
+    return -(-left // experiments)

@@ -1,0 +1,383 @@
+"""Where traces are in a repository, and how they come back: whole, or an error that names the object (A14).
+
+| layout | object | location of a trace |
+|---|---|---|
+| `trace` | `<experiment>/traces/tr-<trace>/artifacts/<generation>-<attempt>/traces.pb` | its directory |
+| `pack` | `packs/<attempt>.pack` | `…pack#<offset>+<length>` |
+
+Every upload has a name of its own, so who loses never touches what another one made. An attempt begins with what tells
+its lake, so that lakes may share a repository.
+
+Packs: many traces in one object. A frame of zstd for each trace, and an index behind them.
+
+The index is a skippable frame of zstd, so a pack is also one zstd file, and what it unpacks to is one `TracesData`:
+messages of protobuf that stand one behind the other are one. `zstd -dc` and `tracelake ingest` read it as it is.
+
+    frame of a trace | frame of a trace | … | 0x184D2A50 | length of the rest | index | its SHA-256 | its length | TLPK
+
+Numbers have four bytes, the least first. The index is JSON: for each trace id offset, length and SHA-256 of its frame.
+
+Layout `lake`: the tables on `main` are the archive, and nothing is uploaded twice (A17, A18).
+
+A trace may go where each of its spans stands in table `spans` by the greatest claim that the tracking store has of it,
+or by a greater one: both are compared by what the upsert rule compares, a checksum of all columns last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+from urllib.parse import quote
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
+
+from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
+from tracelake.archive.model import HotSnapshot, LayoutName, StoredUpload
+from tracelake.archive.retention import ArchiveOutcome
+from tracelake.batching import batches
+from tracelake.limits import (
+    ARCHIVE_FOLDER_MAX_CHARS,
+    ARCHIVE_ROWS_MAX_BYTES,
+    TRACE_ARCHIVED_MAX_BYTES,
+    TRACE_ROWS_MAX_BYTES,
+)
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.encode import encode as encode_traces
+from tracelake.otlp.parse import rows_bytes
+from tracelake.otlp.partition import add_rows
+from tracelake.otlp.schema import SPANS
+from tracelake.storage import ObjectStore
+from tracelake.tables.upsert_rule import COLUMNS, KEY, KEY_COLUMNS, ORDER, drop_duplicates
+from tracelake.tracking.schema import LAKE_LOCATION
+
+_SKIPPABLE: Final = (0x184D2A50).to_bytes(4, "little")
+_END: Final = b"TLPK"
+_HASH_BYTES: Final = hashlib.sha256().digest_size
+_TAIL_BYTES: Final = _HASH_BYTES + 4 + len(_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a trace is in a pack."""
+
+    offset: int
+    length: int
+    sha256: str
+
+
+def write_pack(traces: Iterable[tuple[str, bytes]]) -> tuple[bytes, dict[str, Frame]]:
+    """Return a pack of these traces, each a frame of zstd with its checksum, and where each is in it."""
+    parts: list[bytes] = []
+    frames: dict[str, Frame] = {}
+    offset = 0
+    for trace_id, frame in traces:
+        frames[trace_id] = Frame(offset, len(frame), hashlib.sha256(frame).hexdigest())
+        parts.append(frame)
+        offset += len(frame)
+    index = json.dumps({id: [at.offset, at.length, at.sha256] for id, at in frames.items()}).encode()
+    tail = index + hashlib.sha256(index).digest() + len(index).to_bytes(4, "little") + _END
+    return b"".join([*parts, _SKIPPABLE, len(tail).to_bytes(4, "little"), tail]), frames
+
+
+def read_index(pack: bytes, name: str) -> dict[str, Frame]:
+    """Return where each trace is. Raises DamageError, with the name of the pack."""
+    index = b""
+    if pack.endswith(_END) and len(pack) > _TAIL_BYTES:
+        tail = pack[-_TAIL_BYTES:]
+        start = len(pack) - _TAIL_BYTES - int.from_bytes(tail[_HASH_BYTES : -len(_END)], "little")
+        index = pack[max(0, start) : len(pack) - _TAIL_BYTES]
+        if start < 0 or hashlib.sha256(index).digest() != tail[:_HASH_BYTES]:
+            index = b""
+    if not index:
+        raise DamageError(
+            f"{name} is no whole pack: its index is cut or altered; restore the object from a copy"
+        )
+    return {id: Frame(*at) for id, at in json.loads(index).items()}
+
+
+def check_pack(pack: bytes, name: str) -> None:
+    """Compare each byte of a pack with its index. Raises DamageError, with the name of the pack."""
+    end = 0
+    for trace_id, at in read_index(pack, name).items():
+        if hashlib.sha256(pack[at.offset : at.offset + at.length]).hexdigest() != at.sha256:
+            raise DamageError(f"{name} is altered where trace {trace_id} is; restore the object from a copy")
+        end = at.offset + at.length
+    if pack[end : end + 8] != _SKIPPABLE + (len(pack) - end - 8).to_bytes(4, "little"):
+        raise DamageError(f"{name} is altered before its index; restore the object from a copy")
+
+
+def unpack(frame: bytes, name: str, max_bytes: int) -> bytes:
+    """Return the trace in a frame. Raises DamageError, with the name of what it is in."""
+    try:
+        size_bytes = zstandard.frame_content_size(frame)
+        if not 0 <= size_bytes <= max_bytes:
+            raise DamageError(
+                f"{name} says that it has {size_bytes} bytes, more than any trace; restore it from a copy"
+            )
+        return zstandard.ZstdDecompressor().decompress(frame)
+    except zstandard.ZstdError as error:
+        raise DamageError(f"{name} cannot be unpacked: {error}; restore it from a copy") from error
+
+
+FILE: Final = "traces.pb"
+_PACKS: Final = "packs/"
+_OURS: Final = re.compile(
+    r"packs/([0-9a-f]{32})\.pack|[^/]+/traces/tr-[^/]+/artifacts/[0-9]+-([0-9a-f]{32})/traces\.pb"
+)
+_MARK_CHARS: Final = 12
+"""Of an attempt: what tells its lake; the rest is of chance."""
+_OURS_SOMEWHERE: Final = re.compile(rf"(?<=/)(?:{_OURS.pattern})\Z")
+_IN_PACK: Final = re.compile(r"(.+\.pack)#([0-9]{1,15})\+([0-9]{1,15})", re.DOTALL)
+
+
+def new_attempt(lake_id: str) -> str:
+    """Return a new id for uploads of a lake, in hex."""
+    return _mark_of(lake_id) + uuid.uuid4().hex[_MARK_CHARS:]
+
+
+def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: int, attempt: str) -> str:
+    """Return the object that a trace goes to; `attempt` is a new id in hex. None in layout `lake`: ""."""
+    if layout == "lake":
+        return ""
+    if layout == "pack":
+        return f"{_PACKS}{attempt}.pack"
+    return f"{_folder_of(experiment_id)}/traces/tr-{trace_id}/artifacts/{generation}-{attempt}/{FILE}"
+
+
+def _folder_of(experiment_id: str) -> str:
+    """Return the directory of an experiment: its id, or the beginning of one that no disk has room for, and a hash."""
+    name = quote(experiment_id, safe="").replace(".", "%2E") or "_"
+    if len(name) <= ARCHIVE_FOLDER_MAX_CHARS:
+        return name
+    digest = hashlib.sha256(experiment_id.encode()).hexdigest()[:32]
+    beginning = re.sub("%.?$", "", name[: ARCHIVE_FOLDER_MAX_CHARS - len(digest) - 1])
+    return f"{beginning}~{digest}"
+
+
+def is_ours(path: str) -> bool:
+    """Whether an object of a repository has a name that an upload of ours gives. Attachments have none (A11)."""
+    return _OURS.fullmatch(path) is not None
+
+
+def is_of(path: str, lake_id: str) -> bool:
+    """Whether an object has a name that an upload of this lake gives, and of no other that shares its repository."""
+    match = _OURS.fullmatch(path)
+    return match is not None and (match[1] or match[2]).startswith(_mark_of(lake_id))
+
+
+def _mark_of(lake_id: str) -> str:
+    return hashlib.sha256(lake_id.encode()).hexdigest()[:_MARK_CHARS]
+
+
+def is_pack(path: str) -> bool:
+    """Whether an object of ours has many traces."""
+    return path.startswith(_PACKS)
+
+
+def encode(root: str, path: str, snapshots: list[HotSnapshot]) -> tuple[bytes, list[StoredUpload]]:
+    """Return the object at a path that holds these traces, and where each is in it."""
+    if not is_pack(path):
+        (snapshot,) = snapshots
+        at = Frame(0, len(snapshot.data), hashlib.sha256(snapshot.data).hexdigest())
+        return snapshot.data, [_stored(snapshot, f"{root}/{path.removesuffix('/' + FILE)}", at)]
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    pack, frames = write_pack((each.trace_id, each.frame or compress(each.data)) for each in snapshots)
+    stored = []
+    for snapshot in snapshots:
+        frame = frames[snapshot.trace_id]
+        stored.append(_stored(snapshot, f"{root}/{path}#{frame.offset}+{frame.length}", frame))
+    return pack, stored
+
+
+def _stored(snapshot: HotSnapshot, location: str, at: Frame) -> StoredUpload:
+    return StoredUpload(
+        snapshot.trace_id, snapshot.generation, snapshot.life, snapshot.path, location, at.length, at.sha256
+    )
+
+
+def path_in(objects: ObjectStore, location: str) -> str:
+    """Return the object of this repository that a location names.
+
+    A lake may have been moved, with its repository in it, since it was archived there: its object has the name that it
+    had, and no other has. Raises NotFoundError for one of another repository, whose object this one does not have.
+    """
+    match = _IN_PACK.fullmatch(location)
+    path = match[1] if match else f"{location}/{FILE}"
+    if path.startswith(f"{objects.url}/"):
+        return path.removeprefix(f"{objects.url}/")
+    moved = _OURS_SOMEWHERE.search(path)
+    if moved is None or objects.head(moved[0]) is None:
+        raise NotFoundError(
+            f"the archive at {location} is not in the repository {objects.url}; "
+            "`tracelake archive retention --location` says where it is"
+        )
+    return moved[0]
+
+
+def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
+    """Read what was just uploaded. Raises DamageError where the repository holds anything else, StorageError."""
+    try:
+        is_there = objects.get(path) == data
+    except NotFoundError:
+        is_there = False
+    if not is_there:
+        raise DamageError(
+            f"{objects.url}/{path} is not what was uploaded there, so nothing was cleared; check the repository"
+        )
+
+
+def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
+    """Return an archived trace, a `TracesData`. Raises DamageError that names the object, StorageError (A9, A14)."""
+    path = path_in(objects, location)
+    match = _IN_PACK.fullmatch(location)
+    try:
+        data = objects.get_range(path, int(match[2]), int(match[3])) if match else objects.get(path)
+    except NotFoundError:
+        raise DamageError(
+            f"the archive of this trace, {objects.url}/{path}, is gone; restore the object from a copy"
+        ) from None
+    if len(data) != size_bytes or hashlib.sha256(data).hexdigest() != sha256:
+        what = "cut" if len(data) < size_bytes else "altered"
+        raise DamageError(
+            f"the archive of this trace at {location}, object {path}, is {what}: {len(data)} bytes where {size_bytes} "
+            "with another checksum were stored; restore the object from a copy"
+        )
+    return unpack(data, location, TRACE_ARCHIVED_MAX_BYTES) if match else data
+
+
+def count_spans(data: bytes, name: str) -> int:
+    """Return how many spans a `TracesData` has. Raises DamageError, with the name of what it is, for what is none."""
+    try:
+        groups = TracesData.FromString(data).resource_spans
+    except DecodeError as error:
+        raise DamageError(f"{name} cannot be decoded: {error}; restore it from a copy") from error
+    return sum(len(scope.spans) for group in groups for scope in group.scope_spans)
+
+
+_BY_IDS: Final[Sequence[tuple[str, Literal["ascending"]]]] = (
+    ("trace_id", "ascending"),
+    ("span_id", "ascending"),
+    ("workspace", "ascending"),
+    ("kind", "ascending"),
+)
+_TOO_LARGE: Final = (
+    f"its rows take more than {TRACE_ROWS_MAX_BYTES:,} bytes, with resource and scope at each of its spans; layouts "
+    "trace and pack archive it"
+)
+_MEASURES = ", ".join(part.split()[0] for part in ORDER.split(", "))
+_MISSING = f"""
+with wanted as (select {KEY_COLUMNS}, {COLUMNS} from snapshot),
+     greatest as (
+         select * from wanted
+         qualify row_number() over (partition by {KEY} order by {ORDER}) = 1),
+     measured as (select {KEY_COLUMNS}, {COLUMNS} from stored),
+     held as (select {KEY}, row({_MEASURES}) as claim from measured)
+select g.trace_id, count(*) filter (where h.claim is null), count(*) filter (where h.claim < row({_MEASURES}))
+from greatest g left join held h using ({KEY})
+group by g.trace_id having count(*) filter (where h.claim is null or h.claim < row({_MEASURES})) > 0
+"""
+
+
+class Tables(Protocol):
+    """The tables of the lake on `main`."""
+
+    def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
+        """Return the rows of these traces, and the transaction as of which they are; -1 where there is none.
+
+        Where there are `claims`, others may be left out than those of spans that these are about. Else raises
+        LimitError where they take more memory than a trace that is read whole.
+        """
+
+    def transaction(self) -> int:
+        """Return the last transaction that is on `main` now; -1 where there is none."""
+
+
+class TablesRepository:
+    """See `TraceRepository`: the tables hold what they hold; nothing is written."""
+
+    def __init__(self, tables: Tables, lake_id: str) -> None:
+        self._tables = tables
+        self._lake_id = lake_id
+        self._as_of = -1
+
+    def store(
+        self, snapshots: Sequence[HotSnapshot]
+    ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
+        """See `TraceRepository`. What cannot be read of the tables keeps these traces hot, and no others."""
+        stored: list[StoredUpload] = []
+        fates: dict[str, tuple[ArchiveOutcome, str]] = {}
+        for some in batches(snapshots, lambda each: rows_bytes(each.data), ARCHIVE_ROWS_MAX_BYTES):
+            fates |= (fates_of_some := self._fates(some))
+            location = f"{LAKE_LOCATION}{self._lake_id}#{self._as_of}"
+            stored += [
+                StoredUpload(each.trace_id, each.generation, each.life, "", location, 0, "")
+                for each in some
+                if each.trace_id not in fates_of_some
+            ]
+        return stored, fates
+
+    def _fates(self, snapshots: Sequence[HotSnapshot]) -> dict[str, tuple[ArchiveOutcome, str]]:
+        """Return what keeps traces hot that the tables do not hold, or of which that cannot be told."""
+        columns = SpanColumns()
+        fates: dict[str, tuple[ArchiveOutcome, str]] = {}
+        for snapshot in snapshots:
+            try:
+                if rows_bytes(snapshot.data) > TRACE_ROWS_MAX_BYTES:
+                    raise InputError(_TOO_LARGE)
+                add_rows(snapshot.data, columns)
+            except InputError as error:
+                fates[snapshot.trace_id] = (ArchiveOutcome.MALFORMED, str(error))
+        claims = pa.Table.from_batches([columns.take()])
+        try:
+            held, self._as_of = self._tables.spans([each.trace_id for each in snapshots], claims)
+        except (StorageError, DamageError, OSError) as error:
+            failed = (ArchiveOutcome.FAILED, str(error))
+            return {snapshot.trace_id: fates.get(snapshot.trace_id, failed) for snapshot in snapshots}
+        for trace_id, missing, older in self._differences(claims, held):
+            fates.setdefault(
+                trace_id,
+                (ArchiveOutcome.WAITING, f"{missing} of its spans are not in the tables, {older} are older"),
+            )
+        return fates
+
+    def holds(self) -> bool:
+        """See `TraceRepository`: `main` has not been taken back behind what was looked at."""
+        return self._tables.transaction() >= self._as_of >= 0
+
+    def _differences(self, snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
+        """Return the traces that tables do not hold, with how many spans are missing, or stand by a lesser claim."""
+        held = held.select(SPANS.names).cast(SPANS)
+        if _are_same(snapshot, held):  # as a rule
+            return []
+        both = drop_duplicates(pa.concat_tables([held, snapshot]))
+        if both is not None and not (both >= len(held)).any():
+            return []  # each span that the snapshot has stands there in the same words
+        with duckdb.connect() as db:
+            db.register("snapshot", snapshot)
+            db.register("stored", held)
+            return db.execute(_MISSING).fetchall()
+
+
+def _are_same(one: pa.Table, other: pa.Table) -> bool:
+    """Whether two tables have the same rows, in whatever order."""
+    if len(one) != len(other):
+        return False
+    places = np.empty(len(one), np.int64)
+    places[pc.sort_indices(other, _BY_IDS)] = pc.sort_indices(one, _BY_IDS)
+    return bool(one.take(places).equals(other))
+
+
+def traces_data(rows: pa.Table) -> bytes:
+    """Return rows of table `spans` as one `TracesData`."""
+    return encode_traces(rows).SerializeToString()

@@ -1,0 +1,379 @@
+"""Commands about the pipeline: run it as one of several replicas, and see how they are.
+
+The command that brings files in: ingest.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tracelake._errors import UnreadInputsError
+from tracelake.cli import render
+from tracelake.cli.options import (
+    ConfOption,
+    JsonOption,
+    LakeOption,
+    MasterOption,
+    WatchOption,
+    examples,
+    opened,
+    spark_conf,
+)
+from tracelake.cli.output import FAILED, console, plain, print_json, progress_bar
+from tracelake.cli.sources import print_sources
+from tracelake.limits import PIPELINE_POLL_MIN_S, PIPELINE_POLL_S, PROGRESS_POLL_S, TRANSACTION_LEAST_MB
+from tracelake.results import IngestReport
+
+if TYPE_CHECKING:
+    from tracelake.lake.sources import OutputInfo
+    from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
+    from tracelake.results import ReplicaInfo, SetAsideInput
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog=examples(
+        "tracelake ingest traces.otlp.jsonl.gz",
+        "tracelake ingest 'traces/**/*.jsonl' 'archive/*.pb' --lake ./lake",
+        "tracelake ingest big.jsonl.gz --transaction-mb 256 --json",
+        "tracelake ingest monday.pb --transaction nightly",
+        "tracelake ingest 's3://bucket/otlp/2026-11-*/**/*.gz' gs://bucket/one.pb",
+        "tracelake ingest traces.pb --lake s3://bucket/traces",
+        "tracelake ingest /data/mlflow-archive s3://bucket/mlflow-archive",
+    )
+)
+def ingest(
+    files: Annotated[list[str], typer.Argument(help="OTLP files, objects of buckets, archive repositories.")],
+    lake: LakeOption = None,
+    transaction_mb: Annotated[
+        float | None,
+        typer.Option(
+            min=TRANSACTION_LEAST_MB, help="Input, as stored, for one transaction.", show_default=False
+        ),
+    ] = None,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Put them into this explicit transaction, or nowhere.", show_default=False
+        ),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ingest files of OTLP traces.
+
+    Each name, or pattern in quotes, is a file of OTLP JSON lines or protobuf, compressed or not, here or in a bucket:
+    s3://, gs:// or az://, with credentials from the environment. A directory, or prefix in a bucket, stands for the
+    traces that MLflow archived below it. Files that were taken before add nothing.
+    While another client's transaction is open, nothing is taken unless --transaction names it.
+    Exits with 1 if some of the input could not be taken."""
+    with opened(lake) as open_lake, progress_bar() as show:
+        report = open_lake.ingest(
+            *files,
+            transaction_bytes=None if transaction_mb is None else int(transaction_mb * 1e6),
+            transaction=transaction,
+            master=master,
+            conf=spark_conf(conf),
+            progress=show,
+        )
+    print_report(report, as_json=as_json)
+    if report.bad:
+        raise typer.Exit(FAILED)
+
+
+def print_report(report: IngestReport | None, *, as_json: bool) -> None:
+    """Print what an ingest, or one run of the pipeline, did; None: there was nothing to do."""
+    if as_json:
+        print_json(None if report is None else report.to_dict())
+        return
+    if report is None:
+        console().print("The inbox is empty.")
+        return
+    console().print(render.ingest_report(report))
+    if report.bad:
+        console().print(render.bad_inputs(report))
+    for item in report.set_aside:
+        console().print(plain(item.explain()), soft_wrap=True)
+
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+
+TransactionArgument = Annotated[int, typer.Argument(help="Its number.", show_default=False)]
+pipeline_app = typer.Typer(help="Run the pipeline.")
+app.add_typer(pipeline_app, name="pipeline")
+_COUNTED: Final = ("spans_read", "spans_new", "spans_replaced", "spans_repeated", "input_bytes")
+
+
+@pipeline_app.command(
+    "run",
+    epilog=examples(
+        "tracelake pipeline run --replica a",
+        "tracelake pipeline run --replica b --watch '/data/otlp/*.jsonl.gz'",
+        "tracelake pipeline run --watch 's3://bucket/otlp/**/*.gz' --watch 'gs://other/otlp/*'",
+        "tracelake pipeline run --watch kafka://broker:9092/otlp_spans",
+        "tracelake pipeline run --once --json",
+    ),
+)
+def pipeline_run(
+    lake: LakeOption = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Name of this replica; else host and process id.", show_default=False
+        ),
+    ] = None,
+    watch: WatchOption = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what waits, then end.")] = False,
+    interval: Annotated[
+        float, typer.Option(min=PIPELINE_POLL_MIN_S, help="Seconds between looks for input.")
+    ] = PIPELINE_POLL_S,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Turn what servers received, and files that appear, into tables.
+
+    Goes on until Ctrl-C or SIGTERM, which let the transaction under way finish, or with --once one time.
+    Any number of replicas may run on one lake: give each a name, and see `tracelake pipeline status`.
+    Progress is written to standard error. A failure is tried again until it is mended."""
+    with opened(lake) as open_lake:
+        pipeline = open_lake.pipeline(replica=replica, watch=watch, master=master, conf=spark_conf(conf))
+        with closing(pipeline):
+            if once:
+                pipeline.start()
+                try:
+                    report = pipeline.run_once()
+                except UnreadInputsError as error:
+                    if error.report is not None:
+                        print_report(error.report, as_json=as_json)
+                    raise
+                print_report(report, as_json=as_json)
+                if report is not None and report.bad:
+                    raise typer.Exit(FAILED)
+                return
+            pipeline.start(warm=master is not None, on_namesake=_say_namesake)
+            totals = _run_on(pipeline, interval)
+            info = pipeline.replica()
+    if as_json:
+        print_json({"replica": asdict(info), **totals})
+    else:
+        console().print(render.replica_run(info, totals))
+
+
+@pipeline_app.command(
+    "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
+)
+def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Show the replicas, the sources with what waits there, what is set aside, and the newest transactions.
+
+    Of these, what is open, when it was sealed and committed, and how long each stage took.
+
+    Exits with 1 if a replica waits for a source, is stuck or gone."""
+    with opened(lake) as open_lake:
+        infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
+        sources, outputs = open_lake.sources.all(), open_lake.outputs.all()
+        newest = open_lake.journal.transactions(2)
+    if as_json:
+        shown = {
+            "replicas": [asdict(info) for info in infos],
+            "sources": [asdict(source) for source in sources],
+            "inbox": asdict(inbox),
+            "quarantine": [asdict(item) for item in inputs],
+            "outputs": [asdict(output) for output in outputs],
+            "transactions": [asdict(info) for info in newest],
+        }
+        print_json(shown)
+    else:
+        out = console()
+        out.print(render.inbox(inbox))
+        print_replicas(infos)
+        if sources:
+            print_sources(sources)
+        print_quarantine([item for item in inputs if item.state != "discarded"])
+        print_left_out(outputs)
+        if newest:
+            out.print(render.transactions(newest))
+        if not infos:
+            out.print("No replica runs. Start one with `tracelake pipeline run` or `tracelake serve`.")
+    if any(info.status in {"waiting", "stuck", "gone"} for info in infos):
+        raise typer.Exit(FAILED)
+
+
+@pipeline_app.command(
+    "quarantine", epilog=examples("tracelake pipeline quarantine", "tracelake pipeline quarantine --json")
+)
+def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List inputs that no task could do: what each is, why, and what to do.
+
+    Exits with 1 if any waits for a decision."""
+    with opened(lake) as open_lake:
+        inputs = open_lake.quarantine.all()
+    if as_json:
+        print_json([asdict(item) for item in inputs])
+    elif inputs:
+        print_quarantine(inputs)
+    else:
+        console().print("Nothing is set aside.")
+    if any(item.state == "set aside" for item in inputs):
+        raise typer.Exit(FAILED)
+
+
+@pipeline_app.command("retry", epilog=examples("tracelake pipeline retry 17"))
+def pipeline_retry(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Let the next run take the inputs of a transaction again that were set aside.
+
+    So it can be done with a transaction at which the pipeline is stuck, as where a file has changed since it was
+    recorded: its files are then taken as they are now."""
+    with opened(lake) as open_lake:
+        _print_decided(open_lake.quarantine.retry(transaction), as_json=as_json)
+
+
+@pipeline_app.command("discard", epilog=examples("tracelake pipeline discard 17"))
+def pipeline_discard(
+    transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Give up the inputs of a transaction that were set aside. Segments of the inbox are deleted.
+
+    Of a transaction at which the pipeline is stuck, inputs that have changed since they were recorded are given up,
+    or the only one it has; all others are taken again. What was given up is named for ever, and never taken."""
+    with opened(lake) as open_lake:
+        _print_decided(open_lake.quarantine.discard(transaction), as_json=as_json)
+
+
+def _print_decided(inputs: list[SetAsideInput], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(item) for item in inputs])
+    else:
+        print_quarantine(inputs)
+
+
+def print_quarantine(inputs: Sequence[SetAsideInput]) -> None:
+    """Say of each input that is not taken what is the matter, why, and what to do."""
+    for item in inputs:
+        console().print(plain(item.explain()), soft_wrap=True)
+
+
+def print_left_out(outputs: Sequence[OutputInfo]) -> None:
+    """Say of each output what it left out last."""
+    for output in outputs:
+        for line in output.explain():
+            console().print(plain(line), soft_wrap=True)
+
+
+def print_replicas(infos: list[ReplicaInfo]) -> None:
+    """Print replicas, one a row, and below what is wrong with any; nothing where there is none."""
+    if not infos:
+        return
+    out = console()
+    out.print(render.replicas(infos))
+    for line in render.replica_notes(infos):
+        out.print(line, soft_wrap=True)
+
+
+def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
+    """Run the pipeline until a signal, and return what it did in all."""
+    from tracelake.pipeline.continuous import PipelineLoop
+
+    totals: Counter[str] = Counter(dict.fromkeys(("transactions", "recovered", "bad_inputs", *_COUNTED), 0))
+    failing: list[str] = []
+
+    def take() -> IngestReport | None:
+        try:
+            report = pipeline.run_once(stopping=loop.stopping, goes_on=True)
+        except UnreadInputsError as error:
+            if error.report is not None and error.report.transactions:
+                _count(totals, error.report)
+                _say(_line(error.report))
+            raise
+        if failing:
+            failing.clear()
+            _say("goes on: the last run went well")
+        if report is not None:
+            _count(totals, report)
+            _say(_line(report))
+        return report
+
+    def failed(error: Exception, pause_s: float) -> None:
+        text = f"{type(error).__name__}: {error}"
+        if failing != [text]:
+            failing[:] = [text]
+            if isinstance(error, UnreadInputsError):
+                _say(f"waiting for {error} It is asked for again after a pause of its own.")
+            else:
+                _say(f"stuck: {text} It will be tried again, now in {pause_s:g} s.")
+
+    loop = PipelineLoop(take, interval_s, failed)
+    _say(f"replica {pipeline.replica().name} looks for input every {interval_s:g} s; Ctrl-C ends it")
+    with _until_signal(loop):
+        loop.start()
+    return dict(totals)
+
+
+@contextmanager
+def _until_signal(loop: PipelineLoop) -> Iterator[None]:
+    """Wait for SIGINT or SIGTERM after the block, then stop the loop; a second signal ends the process at once."""
+    told: list[int] = []
+    before = {
+        number: signal.signal(number, lambda signum, _frame: told.append(signum))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+        while not told:
+            time.sleep(PROGRESS_POLL_S)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    _say("ends after the transaction under way; a second signal ends it now")
+    loop.stop()
+
+
+def _count(totals: Counter[str], report: IngestReport) -> None:
+    totals["transactions"] += len(report.transactions)
+    totals["recovered"] += len(report.recovered)
+    totals["bad_inputs"] += len(report.bad)
+    for name in _COUNTED:
+        totals[name] += getattr(report, name)
+
+
+def _line(report: IngestReport) -> str:
+    """Say what one run did."""
+    if not report.transactions and report.set_aside:
+        return report.set_aside[0].explain()
+    if not report.transactions and report.open_transaction is not None:
+        return f"transaction {report.open_transaction} is open and takes more"
+    if not report.transactions:
+        return "nothing left to do: a peer took what waited"
+    first, last = report.transactions[0], report.transactions[-1]
+    which = f"transaction {first}" if first == last else f"transactions {first}..{last}"
+    spans = f"{report.spans_read:,} spans read, {report.spans_new:,} new"
+    bad = f", {len(report.bad)} inputs with problems" if report.bad else ""
+    aside = f", {len(report.set_aside)} inputs set aside" if report.set_aside else ""
+    return f"{which}: {spans}{bad}{aside}, in {report.seconds:.1f} s"
+
+
+def _say_namesake(namesake: str) -> None:
+    _say(
+        f"warning: {namesake} runs under the same name; both work, and their records overwrite each other. "
+        "Give each a name of its own with --replica."
+    )
+
+
+def _say(text: str) -> None:
+    """Write a line with the time to standard error."""
+    now = datetime.now(UTC).strftime("%H:%M:%S")
+    console(stderr=True).print(f"{now} {plain(text)}", soft_wrap=True)

@@ -1,0 +1,212 @@
+"""Commands that keep running: serve, demo.
+
+The command that Spark starts in the pods of executors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tracelake.cli.options import (
+    AllowedHostOption,
+    AllowedOriginOption,
+    ArchiveIntervalOption,
+    ArchiveOption,
+    GrpcOption,
+    GrpcPortOption,
+    HostOption,
+    HotTierOption,
+    IntervalOption,
+    JsonOption,
+    LakeOption,
+    OidcClientOption,
+    OidcIssuerOption,
+    PipelineHangOption,
+    PipelineOption,
+    PortOption,
+    SegmentBytesOption,
+    SegmentWaitOption,
+    TlsCertOption,
+    TlsKeyOption,
+    WatchOption,
+    examples,
+    opened,
+)
+from tracelake.cli.output import ignore_closed_stream, log_lines, print_json
+from tracelake.limits import PIPELINE_POLL_S
+
+if TYPE_CHECKING:
+    from tracelake._settings import Settings
+    from tracelake.lake.lake import Lake
+    from tracelake.server.run import Exposure, Served
+
+# ruff: noqa: PLC0415  heavy packages are imported by the commands that need them
+
+
+app = typer.Typer()
+logger = logging.getLogger("tracelake.server")
+
+PROGRAM: Final = (sys.executable, "-m", str(__package__))
+"""What starts the command line in a process of its own, where the script is not on the path either."""
+
+
+@app.command(
+    epilog=examples(
+        "tracelake serve",
+        "tracelake serve --lake ./lake --port 8080 --no-pipeline",
+        "tracelake serve --watch '/data/otlp/*.gz' --watch 's3://bucket/otlp/**'",
+        "tracelake serve --host 0.0.0.0 --allowed-host traces.example --tls-cert cert.pem --tls-key key.pem",
+    )
+)
+def serve(
+    *,
+    lake: LakeOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 4318,
+    grpc: GrpcOption = None,
+    grpc_port: GrpcPortOption = None,
+    allowed_host: AllowedHostOption = None,
+    allowed_origin: AllowedOriginOption = None,
+    tls_cert: TlsCertOption = None,
+    tls_key: TlsKeyOption = None,
+    oidc_issuer: OidcIssuerOption = None,
+    oidc_client_id: OidcClientOption = None,
+    pipeline: PipelineOption = True,
+    pipeline_hang: PipelineHangOption = None,
+    hot_tier: HotTierOption = None,
+    watch: WatchOption = None,
+    interval: IntervalOption = PIPELINE_POLL_S,
+    segment_wait: SegmentWaitOption = None,
+    segment_bytes: SegmentBytesOption = None,
+    archive: ArchiveOption = None,
+    archive_interval: ArchiveIntervalOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve OTLP, API and web pages.
+
+    Takes traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline beside it in a process of its own, until Ctrl-C."""
+    from tracelake._settings import load_settings
+    from tracelake.cli.options import openid_of
+    from tracelake.server.run import serve as serve_lake
+
+    settings = load_settings()
+    grpc = settings.grpc if grpc is None else grpc
+    if grpc_port is None:
+        grpc_port = settings.grpc_port if port else 0
+    with opened(lake) as open_lake, log_lines():
+
+        def say(served: Served) -> None:
+            try:
+                _say(served, open_lake, as_json=as_json)
+            except OSError as error:  # whoever sends traces is served all the same
+                ignore_closed_stream(sys.stdout)
+                logger.warning("where it serves, %s, reaches nobody: %s", served.url, error)
+
+        serve_lake(
+            open_lake,
+            host=host,
+            port=port,
+            pipeline=pipeline,
+            apart=True,
+            pipeline_hang_s=settings.pipeline_hang_s if pipeline_hang is None else pipeline_hang,
+            watch=watch,
+            interval_s=interval,
+            on_listening=say,
+            segment_wait_s=settings.segment_wait_s if segment_wait is None else segment_wait,
+            segment_max_bytes=segment_bytes or settings.segment_max_bytes,
+            hot_tier=hot_tier,
+            archive_interval_s=(
+                archive_interval or settings.archive_interval_s
+                if (settings.archive if archive is None else archive)
+                else None
+            ),
+            grpc_port=grpc_port if grpc else None,
+            exposure=replace(
+                _exposure(settings, allowed_host, allowed_origin, tls_cert, tls_key),
+                openid=openid_of(settings, oidc_issuer, oidc_client_id),
+            ),
+        )
+
+
+def _say(served: Served, lake: Lake, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"url": served.url, "grpc_url": served.grpc_url, "lake": lake.url})
+    else:
+        ways = f"{served.url}/v1/traces" + (f", or by gRPC to {served.grpc_url}" if served.grpc_url else "")
+        print(f"Serving {lake.place} at {served.url}; send traces to {ways}. Ctrl-C ends it.")
+    sys.stdout.flush()
+
+
+def _exposure(
+    settings: Settings,
+    allowed_host: list[str] | None,
+    allowed_origin: list[str] | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> Exposure:
+    from tracelake.server.connections import Tls
+    from tracelake.server.run import Exposure
+
+    cert, key = tls_cert or settings.tls_cert, tls_key or settings.tls_key
+    if (cert is None) != (key is None):
+        raise typer.BadParameter("TLS needs both, --tls-cert and --tls-key")
+    return Exposure(
+        settings.allowed_hosts if allowed_host is None else allowed_host,
+        settings.allowed_origins if allowed_origin is None else allowed_origin,
+        settings.http_locations,
+        None if cert is None or key is None else Tls(cert, key),
+    )
+
+
+@app.command(epilog=examples("tracelake demo", "tracelake demo --no-stay", "tracelake demo --lake /tmp/lake"))
+def demo(
+    context: typer.Context,
+    lake: Annotated[
+        str, typer.Option("--lake", metavar="DIR", help="The demo's lake; made if it is not there.")
+    ] = "./demo-lake",
+    fresh: Annotated[
+        bool | None,
+        typer.Option(
+            "--fresh/--no-fresh",
+            help="Start empty; by default if the demo made the lake.",
+            show_default=False,
+        ),
+    ] = None,
+    stay: Annotated[
+        bool | None,
+        typer.Option(
+            "--stay/--no-stay", help="Serve until Ctrl-C; by default in a terminal.", show_default=False
+        ),
+    ] = None,
+    spans: Annotated[int, typer.Option(min=1, help="Spans of the generated batch.")] = 20_000,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a small workload, and look at it.
+
+    An agent answers questions from Python's own documentation by retrieval, traced with OpenTelemetry;
+    its traces go to a server, and a generated batch is ingested beside them."""
+    from tracelake.demo.run import CommandLine, run_demo
+
+    commands = CommandLine(context.obj, PROGRAM)
+    stay = sys.stdout.isatty() and not as_json if stay is None else stay
+    # Under --json the story goes to standard error and the facts to standard output.
+    with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
+        facts = run_demo(commands, lake, fresh=fresh, stay=stay, spans=spans)
+    if as_json:
+        print_json(facts)
+
+
+@app.command()
+def executor() -> None:
+    """Be an executor of Spark in a pod of Kubernetes, as Spark's environment describes it.
+
+    Spark starts it by itself in the pods of executors, whose image `spark.kubernetes.container.image` names."""
+    from tracelake.tasks.java import be_executor
+
+    be_executor()

@@ -1,0 +1,270 @@
+"""Takes a request apart by trace: of each what filters ask for, and its spans as OTLP `TracesData`, without loss.
+
+Messages of protobuf that are put one behind the other are one message with the fields of both. So the bytes of a trace
+are put together from those of resources, scopes and spans, and the parts of several requests are one message again.
+Resource and scope come once a trace, never once a span; whoever bounds what that takes is told before it is made.
+
+Puts the spans of a request into one workspace: resources that name none get it, others are left out.
+
+It goes from message to message, and never through rows, which repeat a resource for each span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Final, TypeAlias
+
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.trace.v1 import trace_pb2 as pb
+from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
+
+from tracelake._errors import InputError
+from tracelake.otlp import conventions, encode
+from tracelake.otlp.columns import SpanChecks, SpanColumns
+from tracelake.otlp.conventions import WORKSPACE
+from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
+from tracelake.otlp.framing import Format
+from tracelake.otlp.json_messages import Message
+from tracelake.otlp.parse import Dialect
+from tracelake.otlp.wire import has_old_names, take_old_names
+
+_PLAIN: Final = ("span_id", "parent_span_id", "name", "kind", "status", "start_ns", "end_ns")
+_DERIVED: Final = ("session_id", "user_id", "model", "input_tokens", "output_tokens", "input", "output")
+COLUMNS: Final = (*_PLAIN, *_DERIVED, "service", "workspace")
+"""What is known of each span, in this order."""
+
+_SPANS_OF_SCOPE: Final = b"\x12"
+_SCOPES_OF_RESOURCE: Final = b"\x12"
+_RESOURCES: Final = b"\x0a"
+"""Tags of ScopeSpans.spans, ResourceSpans.scope_spans and TracesData.resource_spans."""
+
+
+@dataclass(slots=True)
+class TraceSpans:
+    """The spans of one trace: rows of COLUMNS, and a serialized `TracesData`."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    data: bytes = b""
+
+
+class TracePartitioner(SpanChecks):
+    """Takes spans as `SpanChecks` does, and keeps their rows and bytes by trace."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.traces: dict[str, TraceSpans] = {}
+        self._resource_messages: list[Message] = []
+        self._scope_messages: list[Message] = []
+        self._spans: dict[str, dict[int, list[Message]]] = {}
+
+    def add_resource(self, resource_spans: Message) -> int:
+        """See `SpanChecks`."""
+        number = super().add_resource(resource_spans)
+        self._resource_messages.append(resource_spans)
+        return number
+
+    def add_scope(self, resource: int, scope_spans: Message) -> int:
+        """See `SpanChecks`."""
+        number = super().add_scope(resource, scope_spans)
+        self._scope_messages.append(scope_spans)
+        return number
+
+    def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
+        """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        read = self._read(scope, spans, dialect)
+        attributes = read.attributes
+        derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
+        nothing: list[Any] = [None] * len(spans)
+        service, workspace = self._resources.names(self._scopes.resources[scope])
+        columns = [read.plain[name] for name in _PLAIN] + [derived.get(name) or nothing for name in _DERIVED]
+        rows = zip(*columns, [service] * len(spans), [workspace] * len(spans), strict=True)
+        trace_ids = read.plain["trace_id"]
+        if len(set(trace_ids)) == 1:
+            self._add(trace_ids[0], scope, rows, spans)
+        else:
+            for trace_id, row, span in zip(trace_ids, rows, spans, strict=True):
+                self._add(trace_id, scope, (row,), (span,))
+
+    def _add(
+        self, trace_id: str, scope: int, rows: Iterable[tuple[Any, ...]], spans: Sequence[Message]
+    ) -> None:
+        trace = self.traces.get(trace_id)
+        if trace is None:
+            trace = self.traces[trace_id] = TraceSpans()
+            self._spans[trace_id] = {}
+        trace.rows += rows
+        self._spans[trace_id].setdefault(scope, []).extend(spans)
+
+    def serialize(self) -> None:
+        """Make the pieces of which `finish` puts traces together: each span once, however many traces there are."""
+        self._heads = [encode.resource_head(each).SerializeToString() for each in self._resource_messages]
+        self._scope_heads = [encode.scope_head(each).SerializeToString() for each in self._scope_messages]
+        self._pieces = {
+            trace_id: {scope: self._pieces_of(scope, spans) for scope, spans in by_scope.items()}
+            for trace_id, by_scope in self._spans.items()
+        }
+
+    def _pieces_of(self, scope: int, spans: Sequence[Message]) -> list[bytes]:
+        """Return the pieces of a ScopeSpans with these spans of it."""
+        message = self._scope_messages[scope]
+        if isinstance(message, ScopeSpans) and len(spans) == len(message.spans):
+            return [message.SerializeToString()]  # all of it, which is quicker at once
+        of_spans = [_framed(_SPANS_OF_SCOPE, [encode.span(span).SerializeToString()]) for span in spans]
+        return [self._scope_heads[scope], *chain.from_iterable(of_spans)]
+
+    def apart_bytes(self) -> int:
+        """Return what `finish` will make, about: spans, and for each trace the resources and scopes that it is of."""
+        size_bytes = 0
+        for by_scope in self._pieces.values():
+            resources = {self._scopes.resources[scope] for scope in by_scope}
+            size_bytes += sum(len(self._heads[resource]) for resource in resources)
+            size_bytes += sum(len(piece) for pieces in by_scope.values() for piece in pieces)
+        return size_bytes
+
+    def finish(self) -> None:
+        """Put the bytes of each trace together."""
+        for trace_id, by_scope in self._pieces.items():
+            by_resource: dict[int, list[bytes]] = {}
+            for scope, pieces in by_scope.items():
+                resource = self._scopes.resources[scope]
+                of_resource = by_resource.setdefault(resource, [self._heads[resource]])
+                of_resource += _framed(_SCOPES_OF_RESOURCE, pieces)
+            self.traces[trace_id].data = b"".join(
+                piece for pieces in by_resource.values() for piece in _framed(_RESOURCES, pieces)
+            )
+
+
+OnApart: TypeAlias = Callable[[int], None]
+"""Told how many bytes the traces will take, before they are made; what it raises ends that."""
+
+
+def _refuse_none(_size_bytes: int) -> None: ...
+
+
+def complete(
+    format: Format,
+    payload: bytes,
+    taken: TracePartitioner,
+    decoded: Decoded,
+    on_apart: OnApart = _refuse_none,
+) -> dict[str, TraceSpans]:
+    """Return the traces of a request that was decoded into `taken`, each with its bytes."""
+    is_whole = len(taken.traces) == 1 and not decoded.rejected and not decoded.notes
+    if is_whole and format == "protobuf" and not has_old_names(payload):
+        next(iter(taken.traces.values())).data = payload  # which is just that
+    else:
+        taken.serialize()
+        on_apart(taken.apart_bytes())
+        taken.finish()
+    return taken.traces
+
+
+def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
+    """Return the traces of a request. Raises DecodeError."""
+    taken = TracePartitioner()
+    decoded = (decode_json if format == "json" else decode_protobuf)(payload, taken)
+    return complete(format, payload, taken, decoded)
+
+
+def rows_of(data: bytes) -> SpanColumns:
+    """Return the spans of a `TracesData` as columns. Raises InputError where it is none."""
+    columns = SpanColumns()
+    add_rows(data, columns)
+    return columns
+
+
+def add_rows(data: bytes, columns: SpanColumns) -> None:
+    """Add the spans of a `TracesData` to columns. Raises InputError where it is none; some may have been added then.
+
+    What it costs to take a batch from columns is for a trace several times that of adding to them.
+    """
+    decoded = decode_protobuf(data, columns)
+    if decoded.rejected:
+        raise InputError(f"spans that were taken once are refused: {'; '.join(decoded.reasons)}")
+
+
+def _framed(tag: bytes, pieces: Sequence[bytes]) -> list[bytes]:
+    """Return a field of protobuf in pieces: tag and length, and those of what it has."""
+    length, digits = sum(map(len, pieces)), bytearray(tag)
+    while length > 0x7F:
+        digits.append(length & 0x7F | 0x80)
+        length >>= 7
+    digits.append(length)
+    return [bytes(digits), *pieces]
+
+
+_LEFT_OUT: Final = "{} spans name another workspace than {!r}, into which this key writes"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceAssignment:
+    """A request as protobuf, of one workspace, and why spans were left out of it; None where none were."""
+
+    payload: bytes
+    left_out: str | None
+
+
+def placed(format: Format, payload: bytes, workspace: str) -> WorkspaceAssignment:
+    """Return a request, which was decoded once, in one workspace."""
+    data = _message(format, payload)
+    stay, others = [], 0
+    for resource_spans in data.resource_spans:
+        attributes = resource_spans.resource.attributes
+        names = [each.value for each in attributes if each.key == WORKSPACE]
+        if not names:
+            attributes.add(key=WORKSPACE).value.string_value = workspace
+        if all(name.HasField("string_value") and name.string_value == workspace for name in names):
+            stay.append(resource_spans)
+        else:
+            others += sum(len(scope.spans) for scope in resource_spans.scope_spans)
+    if others:
+        data = pb.TracesData(resource_spans=stay)
+    return WorkspaceAssignment(
+        data.SerializeToString(),
+        _LEFT_OUT.format(others, workspace) if others else None,
+    )
+
+
+class _Groups(SpanChecks):
+    """Takes spans as `SpanChecks` does, and puts them into one message, by resource and scope as they came."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.data = pb.TracesData()
+        self._of_resource: list[pb.ResourceSpans] = []
+        self._of_scope: list[pb.ScopeSpans] = []
+
+    def add_resource(self, resource_spans: Message) -> int:
+        """See `SpanChecks`."""
+        number = super().add_resource(resource_spans)
+        self.data.resource_spans.append(encode.resource_head(resource_spans))
+        self._of_resource.append(self.data.resource_spans[-1])
+        return number
+
+    def add_scope(self, resource: int, scope_spans: Message) -> int:
+        """See `SpanChecks`."""
+        number = super().add_scope(resource, scope_spans)
+        scopes = self._of_resource[resource].scope_spans
+        scopes.append(encode.scope_head(scope_spans))
+        self._of_scope.append(scopes[-1])
+        return number
+
+    def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
+        """See `SpanChecks`."""
+        super().add_spans(scope, spans, dialect)
+        self._of_scope[scope].spans.extend(map(encode.span, spans))
+
+
+def _message(format: Format, payload: bytes) -> pb.TracesData:
+    if format == "protobuf":
+        try:
+            data = pb.TracesData.FromString(payload)
+            take_old_names(data)
+            return data
+        except DecodeError:
+            pass  # what can be taken of it is
+    groups = _Groups()
+    (decode_json if format == "json" else decode_protobuf)(payload, groups)
+    return groups.data

@@ -1,0 +1,147 @@
+"""What a pipeline works with.
+
+Where the tasks of a pipeline run: the small ones in its own process, unless it may have died of them before.
+
+A task that kills its process takes the pipeline with it, and a server that it is a part of. So there it is tried once:
+whoever starts again finds the note of who died (`tries.py`), and lets Spark do it, whose workers may die; the same goes
+for input of a transaction that was set aside, and for maintenance.
+
+Maintenance on workers gives way to transactions. Here it does not: a thread that does not get the processor keeps the
+interpreter's lock from those that would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+from tracelake.indexing.build import IndexBuilder
+from tracelake.indexing.merge import IndexMerger
+from tracelake.journal.explicit_transactions import ExplicitTransactions
+from tracelake.journal.quarantine import QuarantineStore
+from tracelake.journal.store import IngestedFiles, Journal
+from tracelake.pipeline.batch_sizing import BatchSizer
+from tracelake.pipeline.input_ack import InputAcker
+from tracelake.pipeline.input_failures import CrashMarkers, UnreadableInputs
+from tracelake.pipeline.outputs.added import AddedOutputs
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.sources.registry import SourceRegistry
+from tracelake.replicas.replica import BatchCounts
+from tracelake.search.vectors import IndexSettings
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tables.maintenance import Maintainer
+from tracelake.tasks.low_priority import LowPriorityRunner
+from tracelake.tasks.runners import ReceiptT, SizedRunner, TaskRunner, TaskT
+
+
+class CrashAwareRunner:
+    """Runs tasks in a try, which says whether they may run in this process."""
+
+    def __init__(
+        self,
+        by_work: SizedRunner,
+        new_try: Callable[[], AbstractContextManager[bool]],
+        *,
+        gives_way: bool = False,
+    ) -> None:
+        """`gives_way`: all that runs elsewhere gives way."""
+        self._by_work = by_work
+        self._new_try = new_try
+        self._gives_way = gives_way
+
+    def start(self) -> None:
+        """See TaskRunner."""
+        self._by_work.start()
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks where they do no harm."""
+        with self._new_try() as is_harmless:
+            runner = self._by_work.of(tasks, may_be_near=is_harmless)
+            return (low_priority(runner) if self._gives_way else runner).run(function, tasks, on_done)
+
+    def stop(self) -> None:
+        """See TaskRunner."""
+        self._by_work.stop()
+
+
+def low_priority(runner: TaskRunner) -> TaskRunner:
+    """Return who runs tasks that give way, where that is known to be other processes."""
+    return LowPriorityRunner(runner) if getattr(runner, "has_workers", False) else runner
+
+
+def runners(
+    runner: TaskRunner, tries: CrashMarkers, of_maintenance: CrashMarkers
+) -> tuple[TaskRunner, TaskRunner]:
+    """Return who runs the tasks of transactions, of which their driver notes that it does them, and of maintenance."""
+    if isinstance(runner, SizedRunner):
+        tried = CrashAwareRunner(runner, lambda: nullcontext(tries.is_harmless()))
+        return tried, CrashAwareRunner(runner, of_maintenance.maintaining, gives_way=True)
+    return runner, low_priority(runner)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineContext:
+    """What a pipeline works with."""
+
+    journal: Journal
+    clients: ExplicitTransactions
+    sources: SourceRegistry
+    suspects: QuarantineStore
+    outputs: Outputs
+    settling: InputAcker
+    objects: ObjectStore
+    buckets: int
+    runner: TaskRunner
+    maintainer: Maintainer
+    merger: IndexMerger
+    tries: CrashMarkers
+    maintenance_tries: CrashMarkers
+    """Notes of their own: maintenance may be done beside transactions."""
+    unread: UnreadableInputs
+    fitting: BatchSizer | None
+    """None: transactions take runs of inputs as they were given."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        key_value: KeyValueStore,
+        objects: ObjectStore,
+        buckets: int,
+        runner: TaskRunner,
+        tally: BatchCounts | None,
+        fitting: BatchSizer | None,
+        first: IndexSettings,
+        added: AddedOutputs | None,
+    ) -> PipelineContext:
+        """Open those of a pipeline."""
+        journal = Journal(key_value, name)
+        sources = SourceRegistry(objects, IngestedFiles(key_value, name))
+        suspects = QuarantineStore(key_value, name)
+        outputs = Outputs(key_value, objects, buckets, tally, first, added)
+        settling = InputAcker(journal, sources, suspects, outputs)
+        tries = CrashMarkers(key_value, name)
+        maintenance_tries = tries.another()
+        runner, maintaining = runners(runner, tries, maintenance_tries)
+        maintainer = Maintainer(key_value, objects, maintaining)
+        merger = IndexMerger(IndexBuilder(key_value, objects, buckets, maintaining))
+        return cls(
+            journal,
+            ExplicitTransactions(key_value, name),
+            sources,
+            suspects,
+            outputs,
+            settling,
+            objects,
+            buckets,
+            runner,
+            maintainer,
+            merger,
+            tries,
+            maintenance_tries,
+            UnreadableInputs(key_value, name),
+            fitting,
+        )

@@ -1,0 +1,367 @@
+"""The first task of a transaction, on executors: from inputs to Arrow pieces by bucket.
+
+A task takes paths and answers with numbers; text goes from the input to the object store and never through
+the driver or the JVM. A large file has several tasks, each decoding its stripe of the records; of small inputs one
+task reads many, whose rows it stages together.
+
+Inputs of any source, cut into transactions and tasks, and what tasks say of them put together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+import xxhash
+
+from tracelake._errors import DecodeError, NotFoundError
+from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
+from tracelake.limits import (
+    PROBLEM_MAX_CHARS,
+    PROBLEMS_MAX,
+    READ_TASK_INPUT_BYTES,
+    SHARED_INPUT_MAX_BYTES,
+    STAGED_PIECE_MAX_BYTES,
+    STORED_EXPANDS,
+    STRIPE_INPUT_BYTES,
+    STRIPES_MAX,
+    TRANSACTION_INPUTS_MAX,
+)
+from tracelake.otlp.columns import SpanColumns
+from tracelake.otlp.conventions import with_experiment
+from tracelake.otlp.decode import decode_json, decode_protobuf
+from tracelake.otlp.framing import Payload, Reading
+from tracelake.otlp.input_file import InputDigest, incomplete_reason
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.files import experiment_of
+from tracelake.pipeline.sources.registry import fetch_all, known_bytes, to_range
+from tracelake.pipeline.staged_slices import StagedSlice, stage
+from tracelake.results import Problem
+from tracelake.scratch import scratch_directory
+from tracelake.storage import ObjectStore, open_objects
+
+_NOTHING: Final = InputDigest(0, "")
+_ITEM_BYTES: Final = 200
+"""About what a payload takes beside its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputShare:
+    """The records of one input whose number modulo `stripes` is `stripe`."""
+
+    source: str
+    path: str
+    size_bytes: int
+    """How many bytes of it are the input: what is appended later is not."""
+    stripe: int = 0
+    stripes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Decode some inputs, or one stripe of a large one."""
+
+    objects_url: str
+    shares: tuple[InputShare, ...]
+    buckets: int
+    staging: str
+    """Prefix of the objects that the task writes; empty: it writes none, as where what it reads is compared alone."""
+
+    @property
+    def work_bytes(self) -> int:
+        """About what its inputs take in memory."""
+        return sum(share.size_bytes for share in self.shares) * STORED_EXPANDS
+
+
+@dataclass(slots=True)
+class ShareReceipt:
+    """What a read task did with one input: all numbers, small problems in words."""
+
+    share: InputShare
+    whole: InputDigest = _NOTHING
+    """What it saw of the whole input: all stripes read all of it."""
+    failure: str | None = None
+    """Why it could not be read this time, as when no more files can be opened; then nothing of it counts."""
+    records: int = 0
+    checksum: int = 0
+    spans: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    problems_total: int = 0
+    damaged: bool = False
+    """Whether a record could not be read at all."""
+    pieces: list[StagedSlice] = field(default_factory=list)
+    """Rows of this input alone, staged before it was known whether it is whole."""
+
+    def note(self, problem: Problem, count: int = 1) -> None:
+        """Count problems, and keep the first few."""
+        self.problems_total += count
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(problem)
+
+    def note_damage(self, problem: Problem) -> None:
+        """Note a record that could not be read at all."""
+        self.note(problem)
+        self.damaged = True
+
+
+@dataclass(slots=True)
+class ReadReceipt:
+    """What a read task did."""
+
+    shares: list[ShareReceipt] = field(default_factory=list)
+    pieces: list[StagedSlice] = field(default_factory=list)
+    """Rows of several inputs together, all of which were read whole."""
+
+
+def run_read_task(task: ReadTask) -> ReadReceipt:
+    """Carry out one task. An input that is not OTLP, or cannot be read, ends up in the receipt, not in an exception."""
+    with scratch_directory("read") as folder:
+        objects = open_objects(task.objects_url)
+        reader = _Reader(task, objects)
+        inputs = [Input(share.source, share.path, share.size_bytes) for share in task.shares]
+        with closing(fetch_all(objects, inputs, folder)) as fetched:
+            for share, bring in zip(task.shares, fetched, strict=True):
+                reader.read(share, bring)
+        return reader.end()
+
+
+class _Reader:
+    """One task, input by input."""
+
+    def __init__(self, task: ReadTask, objects: ObjectStore) -> None:
+        self._task = task
+        self._objects = objects
+        self._together = SpanColumns()  # of inputs that were read whole
+        self._receipt = ReadReceipt()
+
+    def read(self, share: InputShare, bring: Callable[[], str]) -> None:
+        """Read one input: a small one to its end before a row of it is made, so that only rows of whole ones mix."""
+        receipt = ShareReceipt(share)
+        self._receipt.shares.append(receipt)
+        try:
+            path = bring()
+        except NotFoundError:
+            return  # a peer has committed the segment and deleted it
+        except OSError as error:
+            receipt.failure = _failure(error)
+            return
+        size_bytes = known_bytes(share.source, share.size_bytes)
+        reading = Reading(path, share.stripe, share.stripes, size_bytes)
+        items = _items(reading, receipt)
+        few, is_all = _first_few(items)
+        if is_all and share.stripes == 1:
+            _note_end(reading, receipt)
+            if incomplete_reason(size_bytes, [receipt.whole]) is None:
+                self._receipt.pieces += self._take(few, self._together, receipt)
+        else:
+            alone = SpanColumns()
+            receipt.pieces += self._take(chain(few, items), alone, receipt)
+            receipt.pieces += self._stage(alone)
+            _note_end(reading, receipt)
+
+    def end(self) -> ReadReceipt:
+        """Stage what is left, and say what was done."""
+        self._receipt.pieces += self._stage(self._together)
+        return self._receipt
+
+    def _take(
+        self, items: Iterable[Payload | Problem], columns: SpanColumns, receipt: ShareReceipt
+    ) -> list[StagedSlice]:
+        """Decode into columns; return what of them had to be staged by now."""
+        pieces: list[StagedSlice] = []
+        for item in items:
+            if isinstance(item, Problem):
+                receipt.note_damage(item)
+                continue
+            _decode(item, columns, receipt)
+            if columns.approx_bytes >= STAGED_PIECE_MAX_BYTES:
+                pieces += self._stage(columns)
+        return pieces
+
+    def _stage(self, columns: SpanColumns) -> list[StagedSlice]:
+        """Stage what columns hold."""
+        pieces: list[StagedSlice] = []
+        if not columns.rows:
+            return pieces
+        # A payload of a megabyte with a large resource may be a gigabyte of rows.
+        for batch in columns.take_in_batches(STAGED_PIECE_MAX_BYTES):
+            if self._task.staging:
+                rows = pa.Table.from_batches([batch])
+                pieces += stage(rows, self._objects, self._task.staging, self._task.buckets)
+        return pieces
+
+
+def _items(reading: Reading, receipt: ShareReceipt) -> Iterator[Payload | Problem]:
+    """Yield what an input has; the end is where the disk fails, and the receipt then says so."""
+    try:
+        yield from reading
+    except OSError as error:
+        receipt.failure = _failure(error)
+
+
+def _first_few(items: Iterator[Payload | Problem]) -> tuple[list[Payload | Problem], bool]:
+    """Return as much of an input as is read before any of it is decoded, and whether that is all."""
+    few: list[Payload | Problem] = []
+    size_bytes = 0
+    for item in items:
+        few.append(item)
+        size_bytes += _ITEM_BYTES + (len(item.data) if isinstance(item, Payload) else 0)
+        if size_bytes > SHARED_INPUT_MAX_BYTES:
+            return few, False
+    return few, True
+
+
+def _note_end(reading: Reading, receipt: ShareReceipt) -> None:
+    """Note what was seen of the whole input: nothing, where a part of it could not be read."""
+    if reading.whole is not None and receipt.failure is None:
+        receipt.whole = reading.whole
+        if receipt.share.stripe == 0 and reading.whole.problem is not None:  # once for all stripes
+            receipt.note_damage(reading.whole.problem)
+
+
+def _failure(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _decode(payload: Payload, columns: SpanColumns, receipt: ShareReceipt) -> None:
+    receipt.records += 1
+    receipt.checksum += xxhash.xxh3_64_intdigest(payload.data)
+    experiment = experiment_of(receipt.share.path)
+    decode = decode_json if payload.format == "json" else decode_protobuf
+    data = payload.data
+    if experiment is not None and payload.format == "protobuf":
+        data = with_experiment(data, experiment)
+    try:
+        decoded = decode(data, columns)
+    except DecodeError as error:
+        receipt.note_damage(Problem(str(error), payload.line, payload.offset))
+        return
+    receipt.spans += decoded.accepted
+    for note in decoded.notes:
+        receipt.note(Problem(note, payload.line, payload.offset))
+    for number, reason in enumerate(decoded.reasons):
+        # The first few rejected spans have a reason each; the last of them stands for the rest.
+        rest = decoded.rejected - len(decoded.reasons) if number == len(decoded.reasons) - 1 else 0
+        receipt.note(Problem(reason, payload.line, payload.offset), 1 + rest)
+
+
+INPUT_COST_BYTES: Final = 2 * 1024
+"""What each input counts for beside its bytes: about what can be decoded while one is opened."""
+
+
+def group_inputs(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
+    """Cut inputs into runs of at most `max_bytes` stored bytes; a larger input is a run of its own.
+
+    No run has more than TRANSACTION_INPUTS_MAX of them.
+    """
+    runs: list[list[Input]] = []
+    room = 0
+    for item in inputs:
+        if not runs or item.size_bytes > room or len(runs[-1]) >= TRANSACTION_INPUTS_MAX:
+            runs.append([])
+            room = max_bytes
+        runs[-1].append(item)
+        room -= item.size_bytes
+    return runs
+
+
+def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging: str) -> list[ReadTask]:
+    """Return the tasks that read these inputs, the longest first: several for a large one, one for many small ones."""
+    groups: list[tuple[InputShare, ...]] = []
+    together: list[InputShare] = []
+    room = 0
+    for item in sorted(inputs, key=lambda item: (-item.size_bytes, item.source, item.path)):
+        stripes = min(STRIPES_MAX, 1 + item.size_bytes // STRIPE_INPUT_BYTES)
+        shares = [
+            InputShare(item.source, item.path, item.size_bytes, stripe, stripes) for stripe in range(stripes)
+        ]
+        cost = item.size_bytes + INPUT_COST_BYTES
+        if stripes > 1:
+            groups += [(share,) for share in shares]
+        elif cost <= room:
+            together += shares
+            room -= cost
+        else:
+            groups.append(tuple(together))
+            together, room = shares, READ_TASK_INPUT_BYTES - cost
+    groups.append(tuple(together))
+    return [ReadTask(objects_url, group, buckets, staging) for group in groups if group]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What the tasks found out about inputs. Only of whole inputs anything is taken."""
+
+    sources: Sources
+    """One range for each input, in their order; without a SHA-256 where it was not read whole."""
+    pieces: list[StagedSlice]
+    """Rows of inputs that were read whole."""
+    dropped: list[StagedSlice]
+    """Rows of the others."""
+    failed: dict[str, str]
+    """Inputs that could not be read this time, as path and reason: they are to be tried again."""
+
+
+def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered:
+    """Put the receipts of all stripes together."""
+    by_input: dict[tuple[str, str], list[ShareReceipt]] = {}
+    for receipt in receipts:
+        for of_share in receipt.shares:
+            by_input.setdefault((of_share.share.source, of_share.share.path), []).append(of_share)
+    sources: dict[str, list[ReadRange]] = {}
+    gathered = Gathered({}, [piece for receipt in receipts for piece in receipt.pieces], [], {})
+    for item in inputs:
+        stripes = sorted(by_input[item.source, item.path], key=lambda receipt: receipt.share.stripe)
+        pieces = [piece for stripe in stripes for piece in stripe.pieces]
+        failure = next((stripe.failure for stripe in stripes if stripe.failure), None)
+        reason = failure or incomplete_reason(
+            known_bytes(item.source, item.size_bytes), [stripe.whole for stripe in stripes]
+        )
+        if failure is not None:
+            gathered.failed[item.path] = failure
+        (gathered.pieces if reason is None else gathered.dropped).extend(pieces)
+        taken = _to_range(stripes) if reason is None else _to_nothing(item, reason)
+        sources.setdefault(item.source, []).append(taken)
+    gathered.sources.update((source, tuple(ranges)) for source, ranges in sources.items())
+    return gathered
+
+
+def _to_nothing(item: Input, reason: str) -> ReadRange:
+    """Return the range of an input of which nothing is taken; `sha256` is that of no file."""
+    return to_range(
+        item.source,
+        item.path,
+        size_bytes=0,
+        sha256="",
+        records=0,
+        checksum=f"{0:032x}",
+        spans=0,
+        problems=((None, None, reason),),
+        problems_total=1,
+    )
+
+
+def _to_range(stripes: Sequence[ShareReceipt]) -> ReadRange:
+    problems = [
+        (item.line, item.offset, item.reason[:PROBLEM_MAX_CHARS])
+        for stripe in stripes
+        for item in stripe.problems
+    ]
+    problems.sort(key=lambda item: (item[0] or 0, item[1] or 0, item[2]))
+    whole = stripes[0].whole
+    return to_range(
+        stripes[0].share.source,
+        stripes[0].share.path,
+        size_bytes=whole.size_bytes,
+        sha256=whole.sha256,
+        records=sum(stripe.records for stripe in stripes),
+        checksum=f"{sum(stripe.checksum for stripe in stripes) % CHECKSUM_MODULUS:032x}",
+        spans=sum(stripe.spans for stripe in stripes),
+        problems=tuple(problems[:PROBLEMS_MAX]),
+        problems_total=sum(stripe.problems_total for stripe in stripes),
+        damaged=any(stripe.damaged for stripe in stripes),
+    )

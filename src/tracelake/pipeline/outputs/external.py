@@ -1,0 +1,443 @@
+"""An output to another system, keyed by transaction: what is new in a table, exactly once.
+
+The system is a `Sink`: it says up to which transaction it has rows, and takes rows and marker in one step. Everything
+else is here.
+
+What an output gets of a transaction: the new spans as OTLP, or the changes of a table, each row with its sign.
+
+Messages of an output: rows, cut until the system takes each message; what alone is too large is named.
+
+What an output left out, since its system takes no message so large: named there, and in a record of the lake.
+
+The system has the names with the marker, in one step with the rows: so they are right whoever wrote. They are copied
+to the record before the transaction is committed, once for each, whoever does it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
+from typing import Any, Final, Protocol, runtime_checkable
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tracelake._errors import ContentionError, DamageError, StorageError
+from tracelake.formats import decode
+from tracelake.formats import encode as encode_record
+from tracelake.journal.model import QuarantineRecord
+from tracelake.journal.store import OutputReceipt, OutputReceipts
+from tracelake.limits import (
+    CONDITIONAL_WRITE_TRIES_MAX,
+    OUTPUT_LEFT_OUT_NAMED_MAX,
+    OUTPUT_MESSAGE_BYTES,
+    OUTPUT_WRITE_TRIES_MAX,
+)
+from tracelake.otlp.encode import encode
+from tracelake.otlp.schema import SPANS
+from tracelake.pipeline.outputs.base import Publication, SealedTransaction
+from tracelake.pipeline.protocol import NO_MARKER, is_to_be_written
+from tracelake.scratch import scratch_directory
+from tracelake.shards.leases import Lease
+from tracelake.shards.model import Batch
+from tracelake.shards.partitioning import cut
+from tracelake.shards.parts import check_part
+from tracelake.shards.shard import EMPTY, Shard
+from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, LocalFiles, ObjectStore
+from tracelake.storage.object_records import whole_of
+from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable
+from tracelake.tables.changes import ChangeLog, Retractions
+from tracelake.tables.scan import CHANGE, Scan
+
+
+class Content(Protocol):
+    """The rows of a transaction, as messages have them."""
+
+    shard: Shard
+    """The table that they are read from."""
+
+    def rows(self, batch: Batch) -> int:
+        """Return how many rows a transaction has."""
+        ...
+
+    def tables(self, batch: Batch) -> Iterator[pa.Table]:
+        """Yield them."""
+        ...
+
+    def encode(self, rows: pa.Table) -> bytes:
+        """Return the message of some."""
+        ...
+
+    def name(self, row: pa.Table) -> str:
+        """Say which row it is, in a table of one."""
+        ...
+
+
+class NewSpans:
+    """The spans that are new, as OTLP `TracesData` in protobuf."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        self.shard = Shard(TABLE_SPANS.name, key_value, objects)
+        self._objects = objects
+
+    def rows(self, batch: Batch) -> int:
+        """See `Content`."""
+        return sum(part.rows for part in batch.parts)
+
+    def tables(self, batch: Batch) -> Iterator[pa.Table]:
+        """See `Content`."""
+        with scratch_directory("output") as folder:
+            files = LocalFiles(self._objects, folder)
+            for part in batch.parts:
+                file = files.file(part.path)
+                check_part(file, part)
+                with pq.ParquetFile(file) as opened:
+                    for group in range(opened.num_row_groups):
+                        yield (
+                            opened.read_row_group(group, columns=SPANS.names).select(SPANS.names).cast(SPANS)
+                        )
+
+    def encode(self, rows: pa.Table) -> bytes:
+        """See `Content`."""
+        return encode(rows).SerializeToString(deterministic=True)
+
+    def name(self, row: pa.Table) -> str:
+        """See `Content`."""
+        return f"span {row['span_id'][0]} of trace {row['trace_id'][0]}"
+
+
+class TableChanges:
+    """The rows of a built-in table that were inserted or retracted, as lines of JSON."""
+
+    def __init__(self, table: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
+        self._table: BuiltInTable = BUILT_IN[table]
+        self.shard = Shard(table, key_value, objects)
+        self._url = objects.url
+        self._buckets = buckets
+
+    def rows(self, batch: Batch) -> int:
+        """See `Content`."""
+        return sum(part.rows for part in (*batch.parts, *batch.retractions))
+
+    def tables(self, batch: Batch) -> Iterator[pa.Table]:
+        """See `Content`: what was retracted first, so that who follows never has two rows of one key."""
+        with scratch_directory("output") as folder:
+            log = ChangeLog(self._table.name, _no_view, self.shard)
+            like = Scan(self._url, str(folder), self._table.layout(self._buckets), EMPTY)
+            scans = log.scans_like(like, batch.lower - 1, batch.upper - 1, Retractions.TELL)
+            for scan in reversed(scans):
+                for rows in scan.batches():
+                    yield pa.Table.from_batches([rows])
+
+    def encode(self, rows: pa.Table) -> bytes:
+        """See `Content`."""
+        lines = (json.dumps(row, ensure_ascii=False, default=_as_text) for row in _plain(rows))
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogatepass")
+
+    def name(self, row: pa.Table) -> str:
+        """See `Content`."""
+        key = ", ".join(f"{column} {row[column][0]}" for column in self._table.key)
+        return f"{'new' if row[CHANGE.name][0].as_py() > 0 else 'old'} row {key} of table {self._table.name}"
+
+
+def _plain(rows: pa.Table) -> list[dict[str, Any]]:
+    try:
+        return rows.to_pylist(maps_as_pydicts="strict")
+    except (KeyError, ValueError, pa.ArrowException):
+        return rows.to_pylist()  # keys of a map that no object can hold: as a list of pairs
+
+
+def _as_text(value: object) -> str:
+    assert isinstance(value, bytes), f"a column of {type(value).__name__}"
+    return base64.b64encode(value).decode()
+
+
+def _no_view() -> Any:
+    raise AssertionError("what is published now is in no commit")
+
+
+logger = logging.getLogger("tracelake.pipeline")
+
+FORMAT_VERSION: Final = 1
+
+
+class OversizedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One row that was left out."""
+
+    row: str
+    """What it is, by its key."""
+    size_bytes: int
+    """Of its message."""
+
+
+class OversizedInTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What was left out of one transaction."""
+
+    transaction: int
+    total: int
+    max_bytes: int
+    """What the system took then."""
+    first: tuple[OversizedRow, ...]
+
+
+class OversizedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an output has left out so far."""
+
+    output: str
+    total: int
+    newest: tuple[OversizedInTransaction, ...]
+    """The last transactions of which something was left out, in order; the names of all are bounded."""
+    format_version: int = FORMAT_VERSION
+
+
+def merge_oversized(standing: OversizedRecord, more: OversizedInTransaction) -> OversizedRecord:
+    """Return what stands once a transaction is counted; a second time it changes nothing. Pure."""
+    if standing.newest and more.transaction <= standing.newest[-1].transaction:
+        return standing
+    newest = [*standing.newest, more]
+    while len(newest) > 1 and sum(max(1, len(of.first)) for of in newest) > OUTPUT_LEFT_OUT_NAMED_MAX:
+        del newest[0]
+    return OversizedRecord(standing.output, standing.total + more.total, tuple(newest))
+
+
+class OversizedRowStore:
+    """The records of the outputs of one pipeline."""
+
+    def __init__(self, store: KeyValueStore, pipeline: str = "main") -> None:
+        self._store = store
+        self._partition = f"left-out/{pipeline}"
+
+    def all(self) -> dict[str, OversizedRecord]:
+        """Return them by the ids of the outputs; `verify` names those that are damaged."""
+        records = {}
+        for entry in whole_of(self._store.scan, self._partition):
+            with contextlib.suppress(DamageError):
+                records[entry.key] = self._decode(entry)
+        return records
+
+    def entries(self) -> list[Entry]:
+        """Return them as they are stored."""
+        return self._store.scan(self._partition)
+
+    def note(self, output_id: str, name: str, more: OversizedInTransaction) -> None:
+        """Note what was left out of a transaction; again is fine. A record that is damaged holds up no transaction."""
+        try:
+            self._note(output_id, name, more)
+        except DamageError as error:
+            logger.error("%s What output %s left out is in its markers alone.", error, name)
+
+    def _note(self, output_id: str, name: str, more: OversizedInTransaction) -> None:
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._store.get(self._partition, output_id)
+            standing = OversizedRecord(name, 0, ()) if entry is None else self._decode(entry)
+            wanted = merge_oversized(standing, more)
+            expected = ABSENT if entry is None else entry.version
+            if wanted == standing or isinstance(
+                self._store.set_if(self._partition, output_id, encode_record(wanted), expected), Done
+            ):
+                return
+        raise ContentionError(
+            f"{self._partition}/{output_id}: conditional writes were lost, too many in a row."
+        )
+
+    def forget(self, output_id: str) -> None:
+        """Forget an output that is removed."""
+        with contextlib.suppress(DamageError):  # nobody asks for it again
+            entry = self._store.get(self._partition, output_id)
+            if entry is not None:
+                self._store.delete_if(self._partition, output_id, entry.version)
+
+    def _decode(self, entry: Entry) -> OversizedRecord:
+        return decode(OversizedRecord, entry.value, f"record {self._partition}/{entry.key}", FORMAT_VERSION)
+
+
+class Messages:
+    """The messages of one transaction, as an iterator; who has read all of it knows what was left out."""
+
+    def __init__(
+        self,
+        tables: Iterable[pa.Table],
+        encode: Callable[[pa.Table], bytes],
+        name: Callable[[pa.Table], str],
+        fits: Callable[[bytes], bool],
+    ) -> None:
+        """`name` says what a row is, in a table of one."""
+        self._encode = encode
+        self._name = name
+        self._fits = fits
+        self._messages = self._made(tables)
+        self.left_out: list[OversizedRow] = []
+        self.left_out_total = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return itself."""
+        return self
+
+    def close(self) -> None:
+        """Let go of what it reads from, also where a sink has failed on the way."""
+        self._messages.close()
+
+    def __next__(self) -> bytes:
+        """Return the next one."""
+        return next(self._messages)
+
+    def _made(self, tables: Iterable[pa.Table]) -> Generator[bytes, None, None]:
+        for table in tables:
+            for few in cut(table, OUTPUT_MESSAGE_BYTES):
+                yield from self._fitting(few)
+
+    def _fitting(self, rows: pa.Table) -> Iterator[bytes]:
+        message = self._encode(rows)
+        if self._fits(message):
+            yield message
+        elif len(rows) > 1:
+            half = len(rows) // 2
+            yield from self._fitting(rows.slice(0, half))
+            yield from self._fitting(rows.slice(half))
+        else:
+            self.left_out_total += 1
+            if len(self.left_out) < OUTPUT_LEFT_OUT_NAMED_MAX:
+                self.left_out.append(OversizedRow(self._name(rows), len(message)))
+
+
+class Sink(Protocol):
+    """Another system that takes rows. What it raises as StorageError is tried again; anything else ends the run."""
+
+    def fence(self) -> int:
+        """Return the last transaction of which it has rows, -1 where it has none.
+
+        From now on no writer that came before us can write: else the answer would be worth nothing.
+        """
+        ...
+
+    def write(self, transaction: int, messages: Messages) -> None:
+        """Write messages, at least one, and the marker of the transaction: both or neither, whatever happens."""
+        ...
+
+
+@runtime_checkable
+class BoundedSink(Sink, Protocol):
+    """A system that takes no message above some size: what alone is larger is left out, and its marker has the names.
+
+    Then a transaction may have no message at all.
+    """
+
+    def fits(self, message: bytes) -> bool:
+        """Whether it takes a message; asked after `fence`."""
+        ...
+
+    def left_out(self) -> OversizedInTransaction | None:
+        """Return what was left out of the last transaction that it has; asked after `fence` or `write`."""
+        ...
+
+
+@runtime_checkable
+class TellingSink(Sink, Protocol):
+    """A system that says where it has what was written, as a log does by offsets."""
+
+    def receipt(self) -> OutputReceipt | None:
+        """Return where the messages of the last transaction are that it has; asked after `fence` or `write`."""
+        ...
+
+
+class KeyedOutput:
+    """One output; see `Output`. One thread uses it."""
+
+    def __init__(
+        self,
+        name: str,
+        output_id: str,
+        since: int,
+        sink: Sink,
+        content: Content,
+        key_value: KeyValueStore,
+    ) -> None:
+        """`since`: its first transaction."""
+        self._name = name
+        self._id = output_id
+        self._since = since
+        self._sink = sink
+        self._key_value = key_value
+        self._content = content
+        self._left_outs = OversizedRowStore(key_value)
+        self._receipts = OutputReceipts(key_value)
+        self._marker: int | None = None  # what the sink has, as long as nobody else can write
+
+    def holds(self, transaction: int) -> bool:
+        """Whether nothing is left to write of a transaction whose rows the table has."""
+        if transaction < self._since:
+            return True
+        if self._content.shard.state().upper <= transaction:
+            return False
+        # Nobody is asked here, for to ask is to end what a peer is writing; who does not know publishes, and finds out.
+        marker = NO_MARKER if self._marker is None else self._marker
+        return not is_to_be_written(transaction, self._since, self._rows(transaction), marker)
+
+    def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
+        """Write what the table has got by the transaction, unless it is there."""
+        del publication
+        t = sealed.transaction
+        if t < self._since:
+            return
+        for tries_left in reversed(range(OUTPUT_WRITE_TRIES_MAX)):
+            try:
+                self._write(t)
+            except StorageError as error:
+                if not tries_left:
+                    raise StorageError(f"output {self._name}, transaction {t}: {error}") from error
+            else:
+                return
+
+    def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
+        """Write nothing."""
+
+    def _write(self, t: int) -> None:
+        with Lease(self._content.shard, self._key_value):  # the parts stay until they are read
+            batch, rows = self._batch(t), self._rows(t)
+            if batch is None or not rows:
+                return
+            marker = self._fenced()
+            if not is_to_be_written(t, self._since, rows, marker):
+                self._note(t)  # who wrote it may have died before
+                return
+            assert marker < t, "transactions strictly increase"
+            self._marker = None  # until it is written nobody knows: a try may fail, or be carried out unheard
+            fits = self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits
+            with closing(
+                Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
+            ) as messages:
+                self._sink.write(t, messages)
+            self._note(t)
+            self._marker = t
+
+    def _note(self, t: int) -> None:
+        """Copy what a marker says, before its transaction is committed: what was left out, and where the rest is."""
+        left_out = self._sink.left_out() if isinstance(self._sink, BoundedSink) else None
+        if left_out is not None and left_out.transaction == t:
+            self._left_outs.note(self._id, self._name, left_out)
+        receipt = self._sink.receipt() if isinstance(self._sink, TellingSink) else None
+        if receipt is not None and receipt.transaction == t:
+            self._receipts.note(self._id, receipt)
+
+    def _fenced(self) -> int:
+        if self._marker is None:
+            self._marker = self._sink.fence()
+        return self._marker
+
+    def _rows(self, t: int) -> int:
+        batch = self._batch(t)
+        return 0 if batch is None else self._content.rows(batch)
+
+    def _batch(self, t: int) -> Batch | None:
+        batch = self._content.shard.batch_at(t)
+        # What is committed may be compacted with others: then a peer has gone on, and every output has it.
+        return batch if batch is not None and (batch.lower, batch.upper) == (t, t + 1) else None
+
+
+def _any_fits(_message: bytes) -> bool:
+    return True

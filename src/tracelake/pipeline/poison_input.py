@@ -1,0 +1,194 @@
+"""Tries of recorded transactions: how often a task failed on one, or a run died of it, and what follows.
+
+New input on which a task fails, or runs died as they read it: narrowed down to the one, which is set aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace as replace_fields
+from functools import partial
+from typing import NoReturn
+
+from tracelake._errors import DeathsError, StorageError, TaskError
+from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Step, inputs_of
+from tracelake.journal.protocol import AttemptFailed, tries_max
+from tracelake.journal.quarantine import narrowed, on_commit, on_failure
+from tracelake.limits import ASIDE_REASON_MAX_CHARS, UNREAD_INPUT_MAX_S
+from tracelake.pipeline.context import PipelineContext
+from tracelake.pipeline.input_failures import InputFaultError, quarantine_unreadable
+from tracelake.pipeline.run_result import RunResult, now
+from tracelake.pipeline.sources.base import Input
+from tracelake.pipeline.sources.registry import content_of, to_range
+from tracelake.pipeline.staging import InputReader
+
+
+class RetryPolicy:
+    """The tries of one run."""
+
+    def __init__(self, rooms: PipelineContext, reader: InputReader, stopping: Callable[[], bool]) -> None:
+        self._rooms = rooms
+        self._reader = reader
+        self._stopping = stopping
+        self._tries: Counter[int] = Counter()
+        self._fault: InputFaultError | None = None  # of the last try that failed
+        self._unread: dict[str, str] = {}  # inputs that could not be read for too long, with the reason
+
+    def is_first(self, t: int) -> bool:
+        """Whether no try of a transaction has failed yet in this run."""
+        return not self._tries[t]
+
+    def died(self, step: Step) -> AttemptFailed | None:
+        """Say that runs died at a transaction again and again, so that it is not begun once more."""
+        t = step.transaction
+        enough = tries_max(self._undone_of(step))
+        deaths = self._rooms.tries.deaths(t, enough, self._stopping)
+        if not deaths:
+            self._rooms.tries.begin(t)
+            return None
+        return self.undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
+
+    def undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> AttemptFailed:
+        """Say how often the input of a transaction was too much. Raises what failed once we are to stop."""
+        if self._stopping():
+            raise fault.error from fault
+        t, self._fault = step.transaction, fault
+        self._tries[t] += tries
+        undone = self._undone_of(step)
+        if undone.tries >= tries_max(undone) and not undone.held and not self._reader.tasks_work():
+            self._rooms.tries.over(t)
+            raise fault.error from fault  # no input is at fault
+        return undone
+
+    def unread(self, step: Step, failed: Mapping[str, str]) -> AttemptFailed:
+        """Say that inputs could not be read for too long. Raises StorageError as long as they may be waited for."""
+        t = step.transaction
+        path, reason = next(iter(failed.items()))
+        waited_s = self._rooms.unread.again(t, str(step.number))
+        if waited_s < UNREAD_INPUT_MAX_S or self._stopping():
+            left_min = max(0.0, UNREAD_INPUT_MAX_S - waited_s) / 60
+            raise StorageError(
+                f"transaction {t}: {path} {reason}. Nothing was published; the next run reads it again. Where it "
+                f"cannot be read for {left_min:.0f} minutes more, it is set aside, and "
+                f"all others go on; `tracelake pipeline retry {t}`, or `discard {t}`, does so now"
+            )
+        self._unread = dict(failed)
+        return replace_fields(self._undone_of(step), tries=1, unread=True)
+
+    def is_suspected(self, inputs: Set[tuple[str, str]]) -> bool:
+        """Whether some of these inputs, by source and path, are suspected."""
+        return any((suspect.source, suspect.path) in inputs for suspect in self._rooms.suspects.all())
+
+    def _undone_of(self, step: Step) -> AttemptFailed:
+        suspects = {suspect.path for suspect in self._rooms.suspects.all()}
+        paths = [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]
+        return AttemptFailed(
+            self._tries[step.transaction],
+            len(paths),
+            suspected=not suspects.isdisjoint(paths),
+            held=self._rooms.outputs.has_rows(step.transaction),
+        )
+
+    def give_up(self, t: int) -> NoReturn:
+        """Raise that a transaction can only be finished, and fails here."""
+        assert self._fault is not None
+        raise TaskError(
+            f"transaction {t} has its spans in table spans and can only be finished, and a task fails on it here: "
+            f"{self._fault}. Run again where there is more memory, or with the release that began it."
+        ) from self._fault
+
+    def set_aside(self, step: Step) -> None:
+        """Record that a transaction is set aside."""
+        if self._unread:
+            self._rooms.journal.set_aside(quarantine_unreadable(step, self._unread))
+            self._rooms.unread.over(step.transaction)
+            return
+        assert self._fault is not None
+        t, undone = step.transaction, self._undone_of(step)
+        died = isinstance(self._fault.error, DeathsError)
+        self._rooms.journal.set_aside(
+            QuarantineRecord(
+                transaction=t,
+                reason=str(self._fault.error)[:ASIDE_REASON_MAX_CHARS],
+                tries=undone.tries,
+                by="pipeline",
+                set_aside_at=now().isoformat(timespec="microseconds"),
+                together=narrowed(undone.inputs, died=died, suspected=undone.suspected),
+            )
+        )
+        self._rooms.tries.over(t)
+
+
+class PoisonInputFinder:
+    """Keeps apart what cannot be read, and names it."""
+
+    def __init__(
+        self,
+        reader: InputReader,
+        rooms: PipelineContext,
+        result: RunResult,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._reader = reader
+        self._rooms = rooms
+        self._result = result
+        self._stopping = stopping
+
+    def without_deadly(self, t: int, inputs: list[Input], *, suspected: bool) -> list[Input]:
+        """Leave out what runs died of while they read it: it is offered in halves; the one alone is set aside."""
+        enough = tries_max(AttemptFailed(0, len(inputs), suspected))
+        is_alone = suspected and len(inputs) == 1
+        deadly = self._rooms.tries.deaths_of_reading(t, inputs, enough, self._stopping, alone=is_alone)
+        if not deadly:
+            return inputs
+        error = DeathsError(
+            max(deadly.values()), f"read {', '.join(sorted(item.path for item in deadly)[:3])}"
+        )
+        if not self._reader.tasks_work():
+            self._rooms.tries.forgive()
+            raise error  # no input is at fault
+        together = narrowed(len(deadly), died=True, suspected=is_alone)
+        for item, deaths in deadly.items():
+            self._narrow(t, item, deaths, error, together)
+        self._rooms.tries.forgive()
+        return [item for item in inputs if item not in deadly]
+
+    def set_aside(self, t: int, item: Input, tries: int, error: Exception) -> None:
+        """Set an input aside that failed alone."""
+        if not self._reader.tasks_work():
+            raise error
+        self._narrow(t, item, tries, error, together=0)
+
+    def _narrow(self, t: int, item: Input, tries: int, error: Exception, together: int) -> None:
+        try:
+            size_bytes, sha256 = content_of(self._rooms.objects, item.source, item.path, item.size_bytes)
+        except OSError as failure:
+            self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
+            return
+        if not sha256:  # gone meanwhile: where it was offered, nobody could ever take it
+            self._rooms.suspects.forget({item.path: None})
+            return
+        suspect = QuarantinedInput(
+            source=item.source,
+            path=item.path,
+            size_bytes=size_bytes,
+            sha256=sha256,
+            transaction=t,
+            reason=str(error)[:ASIDE_REASON_MAX_CHARS],
+            tries=tries,
+            at=now().isoformat(timespec="microseconds"),
+            state="offered" if together else "set aside",
+            together=together,
+        )
+        stands = self._rooms.suspects.change(suspect, partial(on_failure, suspect=suspect)) or suspect
+        self._rooms.suspects.forget_others(
+            suspect
+        )  # a file that has changed since it was offered has another record
+        if self._rooms.settling.is_taken(suspect):  # a peer could do it, and may not have seen our record
+            taken = to_range(
+                item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0
+            )
+            self._rooms.suspects.change(suspect, partial(on_commit, taken=taken))
+            return
+        self._result.note_aside(stands)

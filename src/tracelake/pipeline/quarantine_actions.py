@@ -1,0 +1,139 @@
+"""What the user decides of a transaction that cannot be done, and of inputs that were set aside."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal, TypeAlias
+
+from tracelake._errors import SourceChangedError, StorageError, TrimmedError, UsageError
+from tracelake.journal.model import QuarantinedInput, QuarantineRecord, RecordedInput, Step, inputs_of
+from tracelake.journal.quarantine import QuarantineStore, narrowed, on_discard, on_retry
+from tracelake.journal.store import IngestedFiles, Journal
+from tracelake.limits import ASIDE_REASON_MAX_CHARS, INPUTS_FETCHED_AT_ONCE
+from tracelake.pipeline.driver import Pipeline
+from tracelake.pipeline.input_ack import InputAcker
+from tracelake.pipeline.input_failures import UnreadableInputs
+from tracelake.pipeline.outputs.added import AddedOutputs
+from tracelake.pipeline.publish import Outputs
+from tracelake.pipeline.run_result import now
+from tracelake.pipeline.sources.registry import SourceRegistry, content_of
+from tracelake.search.vectors import IndexSettings
+from tracelake.storage import KeyValueStore, ObjectStore
+from tracelake.tasks.runners import InProcess
+
+Fate: TypeAlias = Literal["retry", "discard"]
+
+
+class QuarantineActions:
+    """Decides the fate of transactions and inputs of one pipeline; safe beside its replicas."""
+
+    def __init__(
+        self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, first: IndexSettings
+    ) -> None:
+        self._objects = objects
+        self._journal = Journal(key_value, name)
+        self._suspects = QuarantineStore(key_value, name)
+        self._unread = UnreadableInputs(key_value, name)
+        self._outputs = Outputs(key_value, objects, buckets, first=first)
+        sources = SourceRegistry(objects, IngestedFiles(key_value, name))
+        self._settling = InputAcker(self._journal, sources, self._suspects, self._outputs)
+        added = AddedOutputs(key_value, objects, buckets)
+        self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), first=first, added=added)
+
+    def decide(self, t: int, fate: Fate) -> list[QuarantinedInput]:
+        """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.
+
+        A transaction that is stuck is set aside first. Of its inputs those at fault are the ones that changed since
+        the journal recorded them, or else those that cannot be read, or the only one it has; others are taken again.
+
+        Raises UsageError where there is nothing to decide, StorageError where an input cannot be read this time.
+        """
+        if not any(suspect.state == "set aside" for suspect in self._of(t)):
+            with contextlib.suppress(TrimmedError):  # then it is stuck no more
+                step = self._journal.read(t).step if t == self._outputs.upper() else None
+                if step is not None:
+                    self._set_aside(step, fate)
+        suspects = self._of(t)
+        if not suspects:
+            raise UsageError(
+                f"no input of transaction {t} is set aside, and the pipeline is not stuck at it. "
+                "See `tracelake pipeline quarantine`."
+            )
+        return [self._decide(suspect, fate) for suspect in suspects]
+
+    def _of(self, t: int) -> list[QuarantinedInput]:
+        return [suspect for suspect in self._suspects.all() if suspect.transaction == t]
+
+    def _set_aside(self, step: Step, fate: Fate) -> None:
+        """Set a transaction aside that is not committed, and let tables and index pass it."""
+        t = step.transaction
+        if self._outputs.has_rows(t):
+            raise UsageError(
+                f"table spans has the rows of transaction {t} already: it can only be finished, and its inputs are "
+                "not needed for it. Run `tracelake pipeline run --once`."
+            )
+        changed, unread = self._changed(step)
+        inputs = len(_paths(step))
+        at_fault = changed or list(unread) or (_paths(step) if inputs == 1 else [])
+        reason = "set aside by the user"
+        if changed:
+            reason = f"{', '.join(changed[:3])} changed since the journal recorded it"
+        elif unread:
+            path, why = next(iter(unread.items()))
+            reason = f"{path} cannot be read: {why}"
+        self._journal.set_aside(
+            QuarantineRecord(
+                transaction=t,
+                reason=reason[:ASIDE_REASON_MAX_CHARS],
+                tries=0,
+                by="user",
+                set_aside_at=now().isoformat(timespec="microseconds"),
+                together=max(1, narrowed(inputs, died=False, suspected=True)),
+                given_up=tuple(at_fault) if fate == "discard" else (),
+                # Beside one that changed, nobody has given up what cannot be read: it is offered again.
+                unread=() if fate == "discard" and changed else tuple(unread),
+            )
+        )
+        self._unread.over(t)
+        try:
+            # No other transaction is begun here, so that no task is run.
+            self._pipeline.run([], stopping=lambda: True)
+        except SourceChangedError:
+            if self._outputs.upper() <= t:
+                raise  # else of a later one, which a replica has begun since
+
+    def _changed(self, step: Step) -> tuple[list[str], dict[str, str]]:
+        """Return the inputs that are not any more what the journal recorded, and with the reason those unreadable.
+
+        Raises StorageError for one that cannot be read, where no run has said the same: it may be so for a moment.
+        """
+        inputs = [(source, taken) for source, ranges in step.sources.items() for taken in inputs_of(ranges)]
+        with ThreadPoolExecutor(
+            INPUTS_FETCHED_AT_ONCE
+        ) as pool:  # one whose store is gone takes its time to fail
+            contents = list(pool.map(lambda each: self._content(*each), inputs))
+        changed, unread = [], {}
+        for (_, taken), content in zip(inputs, contents, strict=True):
+            if isinstance(content, OSError):
+                unread[taken.path] = content.strerror or str(content)
+            elif content != (taken.size_bytes, taken.sha256):
+                changed.append(taken.path)
+        for path, reason in () if self._unread.stands(step.transaction) else unread.items():
+            raise StorageError(f"{path} cannot be read: {reason}. Nothing was decided; try again.")
+        return changed, unread
+
+    def _content(self, source: str, taken: RecordedInput) -> tuple[int, str] | OSError:
+        try:
+            return content_of(self._objects, source, taken.path, taken.size_bytes)
+        except OSError as error:  # which is not to say that it has changed
+            return error
+
+    def _decide(self, suspect: QuarantinedInput, fate: Fate) -> QuarantinedInput:
+        stands = self._suspects.change(suspect, on_retry if fate == "retry" else on_discard) or suspect
+        self._settling.give_up(stands)
+        return stands
+
+
+def _paths(step: Step) -> list[str]:
+    return [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]

@@ -1,0 +1,138 @@
+"""What one run of a pipeline did.
+
+What a transaction did, in numbers: its commit carries them.
+
+What a run of the loop did, as the public API says it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from tracelake.journal.model import QuarantinedInput, ReadRange, RecordedRange, SegmentRange
+from tracelake.pipeline.sources.base import Input
+from tracelake.results import BadInput, IngestReport, Problem, SetAsideInput
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a transaction did to the tables."""
+
+    new: int
+    replaced: int
+    repeated: int
+    traces: int
+
+    def to_metadata(self) -> dict[str, str]:
+        """Return the counts as a commit carries them."""
+        return {
+            "spans_new": str(self.new),
+            "spans_replaced": str(self.replaced),
+            "spans_repeated": str(self.repeated),
+            "traces": str(self.traces),
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str]) -> Counts:
+        """Return the counts that a commit carries."""
+        names = ("spans_new", "spans_replaced", "spans_repeated", "traces")
+        return cls(*(int(metadata[name]) for name in names))
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What one run did."""
+
+    transactions: list[int] = field(default_factory=list)
+    recovered: list[int] = field(default_factory=list)
+    ranges: list[RecordedRange] = field(default_factory=list)
+    """Every input that was read, of recovered transactions and of new ones, in order."""
+    known: list[ReadRange] = field(default_factory=list)
+    """Inputs whose bytes an earlier transaction holds, as they were read then: they are not read again."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Inputs that could not be read this time, as path and reason: nothing was taken, and the next run tries again."""
+    set_aside: list[QuarantinedInput] = field(default_factory=list)
+    """Inputs that are not taken: set aside in this run, or before and named again."""
+    counts: list[Counts] = field(default_factory=list)
+    commit: str | None = None
+    steps: int = 0
+    """How many steps it recorded."""
+    recorded: set[tuple[str, str]] = field(default_factory=set)
+    """Sources and paths of what they have."""
+    waits: int | None = None
+    """The transaction that is open at the end, and waits for more: its input is recorded, and not committed."""
+
+    def note_step(self, inputs: Iterable[Input]) -> None:
+        """Note what a step has that this run has recorded."""
+        self.steps += 1
+        self.recorded.update((item.source, item.path) for item in inputs)
+
+    def note(self, kept: Iterable[QuarantinedInput]) -> None:
+        """Note inputs that are not taken."""
+        for suspect in kept:
+            self.note_aside(suspect)
+
+    def note_aside(self, suspect: QuarantinedInput) -> None:
+        """Note an input that is not taken, once."""
+        if suspect.state != "offered" and suspect not in self.set_aside:
+            self.set_aside.append(suspect)
+
+
+def now() -> datetime:
+    """Return the time in UTC."""
+    return datetime.fromtimestamp(time.time(), UTC)  # by `time`, so that a simulation can answer
+
+
+def report_of(result: RunResult, seconds: float) -> IngestReport:
+    """Return what a run did that took so long."""
+    ranges = [*result.ranges, *result.known]
+    inputs = [taken for taken in ranges if not isinstance(taken, SegmentRange)]  # all that have problems
+    bad = tuple(
+        BadInput(
+            taken.path,
+            tuple(Problem(reason, line, offset) for line, offset, reason in taken.problems),
+            taken.problems_total,
+        )
+        for taken in inputs
+        if taken.problems_total
+    )
+    paths = {taken.path for taken in inputs}
+    bad += tuple(
+        BadInput(path, (Problem(reason),), 1) for path, reason in result.failed.items() if path not in paths
+    )
+    return IngestReport(
+        files=sum(taken.inputs for taken in ranges),
+        files_known=len(result.known),
+        spans_read=sum(taken.spans for taken in ranges),
+        spans_new=sum(counts.new for counts in result.counts),
+        spans_replaced=sum(counts.replaced for counts in result.counts),
+        spans_repeated=sum(counts.repeated for counts in result.counts)
+        + sum(taken.spans for taken in result.known),
+        traces_touched=sum(counts.traces for counts in result.counts),
+        input_bytes=sum(taken.size_bytes for taken in ranges),
+        transactions=tuple(result.transactions),
+        recovered=tuple(result.recovered),
+        commit=result.commit,
+        bad=bad,
+        seconds=seconds,
+        set_aside=tuple(map(shown, result.set_aside)),
+        open_transaction=result.waits,
+    )
+
+
+def shown(suspect: QuarantinedInput) -> SetAsideInput:
+    """Return an input that is not taken as the public API shows it."""
+    return SetAsideInput(
+        path=suspect.path,
+        source=suspect.source,
+        size_bytes=suspect.size_bytes,
+        sha256=suspect.sha256,
+        transaction=suspect.transaction,
+        state=suspect.state,
+        tries=suspect.tries,
+        reason=suspect.reason,
+        at=suspect.at,
+    )

@@ -1,0 +1,332 @@
+"""Looks at all sources of a pipeline that goes on: what every lake has, what a replica watches, and what was added.
+
+Work beside what else is done, each in a thread of its own, which nobody has to wait for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Literal, TypeAlias, TypeVar
+
+from tracelake.limits import (
+    ERROR_MAX_CHARS,
+    LOOK_LATE_S,
+    LOOK_ONCE_MAX_S,
+    LOOK_STOP_S,
+    LOOK_WAIT_S,
+    LOOKS_LEFT_MAX,
+    SOURCE_RATE_S,
+    SOURCES_TOLD_MAX,
+)
+from tracelake.pipeline.decode_task import INPUT_COST_BYTES
+from tracelake.pipeline.protocol import counts, in_turn
+from tracelake.pipeline.registrations import AddedSources, SourceRecord
+from tracelake.pipeline.sources.base import Lag, Watch
+from tracelake.replicas.protocol import SourceAccount
+from tracelake.replicas.replica import BacklogEntry
+from tracelake.tasks.backoff import Backoff
+
+ResultT = TypeVar("ResultT")
+Spawn: TypeAlias = Callable[[Callable[[], None]], object]
+"""Begins some work, which raises nothing."""
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Work in a thread; see `Begin`."""
+    # A daemon: a process that is told to stop waits for no source.
+    Thread(target=work, name="tracelake-look", daemon=True).start()
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Work before anything else is done, as in a simulation; see `Begin`."""
+    work()
+
+
+def call_async(question: Callable[[], ResultT], begin: Spawn) -> Future[ResultT]:
+    """Ask something beside; whoever asks for the result gets what it raised."""
+    answer: Future[ResultT] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except BaseException as error:  # noqa: BLE001
+            answer.set_exception(error)
+
+    begin(ask)
+    return answer
+
+
+OpenWatch: TypeAlias = Callable[[str], Watch]
+"""What opens a source by its address. Raises UsageError."""
+_State: TypeAlias = Literal["active", "paused", "failing"]
+
+
+@dataclass(slots=True)
+class _Rate:
+    """How much a second, the last SOURCE_RATE_S counting most."""
+
+    per_s: float = 0.0
+    at_s: float = 0.0
+
+    def now(self) -> float:
+        return self.per_s * math.exp((self.at_s - time.monotonic()) / SOURCE_RATE_S)
+
+    def add(self, amount: float) -> None:
+        self.per_s, self.at_s = self.now() + amount / SOURCE_RATE_S, time.monotonic()
+
+
+@dataclass(slots=True)
+class _PolledSource:
+    """One source, and what came of looking at it."""
+
+    name: str
+    address: str
+    """Empty for one that every lake has."""
+    id: str = ""
+    """Of the record, for one that was added."""
+    watch: Watch | None = None
+    """None where it is not opened yet."""
+    state: _State = "active"
+    reason: str | None = None
+    lag: Lag | None = None
+    looked_s: float | None = None
+    waiting: list[BacklogEntry] = field(default_factory=list)
+    """What the last look gave."""
+    look: Future[list[BacklogEntry]] | None = None
+    """One that is under way, and nobody else uses the watch meanwhile."""
+    began_s: float = 0.0
+    """When it was begun."""
+    ended_s: float | None = None
+    """When it was answered."""
+    is_late: bool = False
+    """Whether the last one was not answered in time: nobody waits for the next."""
+    taken_inputs: int = 0
+    taken_bytes: int = 0
+    rate: _Rate = field(default_factory=_Rate)
+
+    @property
+    def kind(self) -> str:
+        return "" if self.watch is None else self.watch.source
+
+    @property
+    def key(self) -> str:
+        return self.id or self.name
+
+
+@dataclass(frozen=True, slots=True)
+class PollResult:
+    """What waits, in the order in which it is taken, by source and path, and why some source saw nothing."""
+
+    waiting: list[tuple[str, BacklogEntry]]
+    unseen: list[str]
+    is_own_unseen: bool = False
+    """Whether something of it is what every lake has: more may be acknowledged than what waits here."""
+
+
+class SourcePoller:
+    """The sources of one replica. One thread uses it."""
+
+    def __init__(
+        self,
+        own: Sequence[Watch],
+        addresses: Iterable[str],
+        added: AddedSources,
+        open_watch: OpenWatch,
+        begin: Spawn = in_thread,
+    ) -> None:
+        """`own` are what every lake has, `addresses` what this replica watches besides. Raises UsageError.
+
+        `begin` begins a look, beside others.
+        """
+        self._fixed = [_PolledSource(watch.source, "", watch=watch) for watch in own]
+        self._fixed += [_PolledSource(address, address, watch=open_watch(address)) for address in addresses]
+        self._added = added
+        self._of_records: dict[str, _PolledSource] = {}
+        self._damaged: dict[str, str] = {}
+        self._open_watch = open_watch
+        self._begin = begin
+        self._left: list[Future[list[BacklogEntry]]] = []  # looks at what is removed by now
+        self.pauses = Backoff[str]()
+
+    def look(
+        self,
+        held: Collection[str],
+        *,
+        goes_on: bool,
+        ending: bool = False,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> PollResult:
+        """Look at all that is not paused. What is added, paused or removed meanwhile counts at once.
+
+        Args:
+            held: paths of what was set aside, or is in a transaction that waits for more.
+            goes_on: others follow, so that some of it will do; and who failed is asked again after a pause of its own.
+            ending: a client waits for the end of its transaction, which has all that servers acknowledged before.
+            stopping: once it answers True, nobody is waited for: what has not answered is unseen.
+        """
+        self._follow_records()
+        looked = [*self._fixed, *self._of_records.values()]
+        some = [
+            (each, goes_on and not (ending and not each.address)) for each in looked if each.state != "paused"
+        ]
+        for each in looked:
+            each.waiting = []
+        round_s = time.monotonic()
+        for each, some_will_do in some:
+            self._ask(each, held, goes_on=some_will_do)
+        for each, some_will_do in some:  # in their order, whoever was first to answer
+            if not some_will_do and each.look is not None and each.began_s < round_s:
+                # It was asked for some, and before what must be seen now.
+                _wait(each.look, round_s + LOOK_ONCE_MAX_S, stopping)
+                each.look = None if each.look.done() else each.look
+                self._ask(each, held, goes_on=False)
+            self._hear(each, stopping, goes_on=some_will_do)
+        if any(each.waiting for each in self._of_records.values()):
+            self._leave_out()
+        unseen = [_named(each) for each in looked if each.state == "failing"]
+        unseen += self._damaged.values()
+        is_own_unseen = any(not each.address and each.state == "failing" for each in self._fixed)
+        return PollResult(_in_order([each for each in looked if each.waiting]), unseen, is_own_unseen)
+
+    def _follow_records(self) -> None:
+        """Take up what was added, paused, resumed and removed since the last look."""
+        records = self._added.records()
+        self._damaged = records.damaged
+        before, self._of_records = self._of_records, {}
+        for record in records.whole:
+            looked = before.get(record.id) or _PolledSource(record.name, record.address, record.id)
+            looked.state = "paused" if record.is_paused else "active"
+            if record.is_paused:
+                looked.lag, looked.reason = None, None
+            self._of_records[record.id] = looked
+        for id_ in before.keys() - self._of_records.keys():
+            self._left += [look] if (look := before[id_].look) is not None else []
+
+    def _leave_out(self) -> None:
+        """Leave out what was seen of a source that is paused, or removed, by now."""
+        now = {record.name: record for record in self._added.records().whole}
+        for each in self._of_records.values():
+            record: SourceRecord | None = now.get(each.name)
+            is_paused = record is not None and record.is_paused
+            if not counts(each.id, None if record is None else record.id, is_paused=is_paused):
+                each.waiting = []
+
+    def _ask(self, looked: _PolledSource, held: Collection[str], *, goes_on: bool) -> None:
+        """Begin a look, unless one is under way, or it is too early after one that failed."""
+        if looked.look is not None or (goes_on and self.pauses.failing(looked.key) is not None):
+            return
+        self._left = [look for look in self._left if not look.done()]
+        if looked.watch is None and len(self._left) >= LOOKS_LEFT_MAX:
+            looked.reason = (
+                f"LOOKS_LEFT_MAX = {LOOKS_LEFT_MAX} looks at sources that are removed by now have no end; it is looked "
+                "at once one of them has. Start the pipeline anew if none ever will"
+            )
+            return
+
+        def question() -> list[BacklogEntry]:
+            try:
+                looked.watch = looked.watch or self._open_watch(looked.address)
+                return sorted(looked.watch.look(held, goes_on=goes_on), key=lambda item: item.since_s)
+            finally:
+                looked.ended_s = time.monotonic()
+
+        looked.began_s, looked.ended_s = time.monotonic(), None
+        looked.look = call_async(question, self._begin)
+
+    def _hear(self, looked: _PolledSource, stopping: Callable[[], bool], *, goes_on: bool) -> None:
+        """Take what a look has given, once it is there; who is late is not waited for."""
+        if looked.look is not None:
+            wait_s = 0.0 if looked.is_late and goes_on else LOOK_WAIT_S if goes_on else LOOK_ONCE_MAX_S
+            _wait(looked.look, looked.began_s + wait_s, stopping)
+            took_s = (looked.ended_s or time.monotonic()) - looked.began_s
+            if looked.look.done():
+                look, looked.look = looked.look, None
+                self._answered(looked, look)
+            elif not goes_on or took_s > LOOK_LATE_S:
+                looked.reason = (
+                    f"a look at {looked.name} has had no answer for {took_s:.0f} s; it is waited for"
+                )
+            looked.is_late = looked.look is not None or took_s >= LOOK_WAIT_S
+        looked.state = "active" if looked.reason is None else "failing"
+
+    def _answered(self, looked: _PolledSource, look: Future[list[BacklogEntry]]) -> None:
+        try:
+            looked.waiting = look.result()
+            assert looked.watch is not None
+            looked.lag = looked.watch.lag()
+        except Exception as error:  # noqa: BLE001  whatever it is, it is of this source alone
+            looked.reason = str(error) or type(error).__name__
+            self.pauses.failed(looked.key, looked.reason)
+        else:
+            looked.looked_s = time.time()
+            looked.reason = (looked.lag.left_out or None) if looked.lag is not None else None
+            self.pauses.went_well(looked.key)
+
+    def took(self, paths: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]) -> None:
+        """Note which inputs of the last look are taken by now, and which of them this replica has recorded."""
+        counted: set[tuple[str, str]] = set()
+        for each in (*self._fixed, *self._of_records.values()):
+            if each.watch is None or each.look is not None:
+                continue
+            each.watch.took(path for source, path in paths if source == each.kind)
+            ours = {
+                (each.kind, item.path): item.size_bytes
+                for item in each.waiting
+                if (each.kind, item.path) in recorded
+            }
+            new = ours.keys() - counted
+            counted |= new
+            size_bytes = sum(ours[item] for item in new)
+            each.taken_inputs += len(new)
+            each.taken_bytes += size_bytes
+            each.rate.add(size_bytes)
+
+    def accounts(self) -> tuple[SourceAccount, ...]:
+        """Return what others may know of each source."""
+        looked = (*self._fixed, *self._of_records.values())
+        return tuple(_account(each) for each in looked[:SOURCES_TOLD_MAX])
+
+
+def _wait(look: Future[list[BacklogEntry]], until_s: float, stopping: Callable[[], bool]) -> None:
+    """Wait for the answer of a look, no longer than until then, nor once somebody is to stop."""
+    while not look.done() and not stopping() and (left_s := until_s - time.monotonic()) > 0:
+        wait([look], min(left_s, LOOK_STOP_S))
+
+
+def _in_order(looked: Sequence[_PolledSource]) -> list[tuple[str, BacklogEntry]]:
+    """Return what waits, each input once, each source in its turn and what waited longest there first."""
+    costs = [[item.size_bytes + INPUT_COST_BYTES for item in each.waiting] for each in looked]
+    waiting: dict[tuple[str, str], BacklogEntry] = {}
+    for source, number in in_turn(costs):
+        item = looked[source].waiting[number]
+        waiting.setdefault((looked[source].kind, item.path), item)
+    return [(source, item) for (source, _), item in waiting.items()]
+
+
+def _named(looked: _PolledSource) -> str:
+    return f"source {looked.name}: {looked.reason}" if looked.id else str(looked.reason)
+
+
+def _account(looked: _PolledSource) -> SourceAccount:
+    lag = looked.lag
+    return SourceAccount(
+        name=looked.name,
+        address=looked.address,
+        id=looked.id,
+        kind=looked.kind,
+        state=looked.state,
+        reason=None if looked.reason is None else looked.reason[:ERROR_MAX_CHARS],
+        waiting=None if lag is None else lag.waiting,
+        unit="" if lag is None else lag.unit,
+        waiting_bytes=None if lag is None else lag.size_bytes,
+        oldest_waiting_s=None if lag is None else lag.oldest_s,
+        looked_s=looked.looked_s,
+        taken_inputs=looked.taken_inputs,
+        taken_bytes=looked.taken_bytes,
+        bytes_per_s=looked.rate.now(),
+    )

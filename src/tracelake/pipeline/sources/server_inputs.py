@@ -1,0 +1,224 @@
+"""The inbox as a source: segments that a server acknowledged. The lake has the only copy, until a commit holds it.
+
+The outbox of the tracking store as a source: rows that a server acknowledged, each known by its number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Iterable, Sequence, Set
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from tracelake._errors import NotFoundError, StorageError, TracelakeError
+from tracelake.journal.model import RecordedInput
+from tracelake.journal.store import IngestedFiles
+from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
+from tracelake.pipeline.sources.base import QUARANTINE, AcknowledgedSource, Lag, lag_of, may_pass
+from tracelake.replicas.replica import BacklogEntry
+from tracelake.storage import ObjectStore, copy_all, delete_all
+from tracelake.storage.wrappers import for_each
+from tracelake.tracking.ingest_queue import PREFIX
+from tracelake.tracking.location import find_tracking
+from tracelake.tracking.outbox import Outbox
+
+INBOX: Final = "inbox"
+
+
+class InboxSource(AcknowledgedSource):
+    """Segments by their paths in the lake; see `Source`."""
+
+    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
+        del known
+        self._objects = objects
+
+    def _size_bytes(self, path: str) -> int | None:
+        info = self._objects.head(path)
+        return None if info is None else info.size_bytes
+
+    def _there(self, paths: Collection[str]) -> Set[str]:
+        heads = for_each(self._objects, self._objects.head, paths)
+        return {path for path, info in zip(paths, heads, strict=True) if info is not None}
+
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+        """Delete segments that were taken; what could not be read whole is kept in quarantine."""
+        # A copy that is there already was made before, or by a peer: then the segment is gone.
+        copy_all(self._objects, {each.path: QUARANTINE + each.path for each in taken if each.damaged})
+        delete_all(self._objects, [each.path for each in taken])
+
+    def give_up(self, path: str, *, unread: bool) -> None:
+        """Delete it: its record, which stays, says so first."""
+        del unread
+        self._objects.delete(path)
+
+
+def fetch_segment(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
+    """See `Fetch`: any object of the lake."""
+    del size_bytes
+    if (local := objects.local_path(path)) is not None:
+        return local
+    copy = folder / path.rpartition("/")[2]  # others share the folder; no segment has the name of another
+    with may_pass():
+        data = objects.get(path)
+    copy.write_bytes(data)
+    return str(copy)
+
+
+class InboxWatch:
+    """What waits in the inbox; see `Watch`."""
+
+    source = INBOX
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._lag: Lag | None = None
+
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
+        """See `Watch`."""
+        del goes_on  # each look is quick, and gives all
+        waiting = [
+            BacklogEntry(info.path, info.size_bytes, info.modified_s)
+            for info in self._objects.list(PREFIX)
+            if info.path not in suspects
+        ]
+        self._lag = lag_of(waiting, "segments")
+        return waiting
+
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
+
+    def took(self, paths: Iterable[str]) -> None:
+        """Note nothing: what was taken is gone."""
+
+
+OUTBOX: Final = "outbox"
+
+
+class OutboxSource(AcknowledgedSource):
+    """Rows of the outbox by their paths, `outbox/<number>`; see `Source`."""
+
+    def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
+        del known
+        self._objects = objects
+
+    @cached_property
+    def _rows(self) -> Outbox:
+        return _outbox(self._objects)
+
+    def _size_bytes(self, path: str) -> int | None:
+        return self._rows.size_bytes(_sequence(path))
+
+    def _there(self, paths: Collection[str]) -> Set[str]:
+        there = self._rows.there(list(map(_sequence, paths)))
+        return {path for path in paths if _sequence(path) in there}
+
+    def let_go(self, taken: Sequence[RecordedInput]) -> None:
+        """Delete rows that were taken.
+
+        What could not be read whole is kept in quarantine, and the traces say so of which it lacked spans.
+        """
+        for each in taken:
+            if each.damaged and (row := self._rows.looked_through(_sequence(each.path))) is not None:
+                self._objects.create(QUARANTINE + each.path, row.segment)
+                sha256 = hashlib.sha256(row.segment).hexdigest()
+                is_same = bool(each.sha256) and sha256.startswith(each.sha256)
+                # If it is not what was read, nobody knows what was.
+                traces = row.traces if is_same else dict.fromkeys(row.traces, False)
+                self._rows.let_go(_sequence(each.path), traces)
+        self._rows.trim([_sequence(each.path) for each in taken])
+
+    def give_up(self, path: str, *, unread: bool) -> None:
+        """Delete it: its record, which stays, says so first, and its traces do."""
+        del unread
+        self._rows.give_up([_sequence(path)])
+
+
+def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
+    """See `Fetch`."""
+    del size_bytes
+    copy = folder / path.replace("/", "-")
+    with may_pass():
+        payload = _outbox(objects).read(_sequence(path))
+    if payload is None:
+        raise NotFoundError(f"{path} is not in the outbox any more")
+    copy.write_bytes(payload)
+    return str(copy)
+
+
+def fetch_rows(objects: ObjectStore, paths: Collection[str], folder: Path) -> dict[str, str]:
+    """See `FetchMany`."""
+    try:
+        payloads = _outbox(objects).read_all(list(map(_sequence, paths)))
+    except TracelakeError:
+        return {}  # who fetches them one by one says why
+    copies: dict[str, str] = {}
+    for path in paths:
+        if (payload := payloads.get(_sequence(path))) is not None:
+            copy = folder / path.replace("/", "-")
+            with suppress(OSError):  # as above: it fails again there, or not
+                copy.write_bytes(payload)
+                copies[path] = str(copy)
+    return copies
+
+
+class OutboxWatch:
+    """What waits in the outbox; see `Watch`."""
+
+    source = OUTBOX
+
+    def __init__(self, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._outbox: Outbox | None = None
+        self._next_s = 0.0
+        self._lag: Lag | None = None
+
+    def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
+        """See `Watch`. Where it goes on, a later look gives what is more than some."""
+        rows = self._opened(goes_on=goes_on)
+        if rows is None:
+            return []
+        at_once = OUTBOX_LOOK_MAX + len(suspects)
+        there = rows.waiting(at_once if goes_on else None)
+        waiting = [
+            BacklogEntry(path, row.size_bytes, row.received_ns / 1e9)
+            for row in there
+            if (path := f"{OUTBOX}/{row.sequence}") not in suspects
+        ]
+        self._lag = lag_of(waiting, "rows")
+        if goes_on and len(there) == at_once:
+            count, size_bytes, oldest_ns = rows.totals()
+            self._lag = Lag(count, "rows", size_bytes, None if oldest_ns is None else oldest_ns / 1e9)
+        return waiting
+
+    def lag(self) -> Lag | None:
+        """See `Watch`."""
+        return self._lag
+
+    def took(self, paths: Iterable[str]) -> None:
+        """Note nothing: what was taken is gone."""
+
+    def _opened(self, *, goes_on: bool) -> Outbox | None:
+        """Return the outbox, None while the lake has none: a server may make it at any time."""
+        if self._outbox is None and (not goes_on or time.monotonic() >= self._next_s):
+            self._next_s = time.monotonic() + TRACKING_LOOK_S
+            store = find_tracking(self._objects)
+            self._outbox = None if store is None else Outbox(store)
+        return self._outbox
+
+
+def _outbox(objects: ObjectStore) -> Outbox:
+    """Return the outbox of a lake. Raises StorageError where there is none: what the journal names is not here now."""
+    store = find_tracking(objects)
+    if store is None:
+        raise StorageError(
+            f"{objects.url} has no tracking.json, and its journal names rows of a tracking store; restore it"
+        )
+    return Outbox(store)
+
+
+def _sequence(path: str) -> int:
+    return int(path.rpartition("/")[2])

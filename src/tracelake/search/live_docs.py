@@ -1,0 +1,116 @@
+"""Which documents are of rows that are there. Others are left out of all that is found, counted and sorted.
+
+No part is written again when rows are replaced. Each document knows the id of its row, and the table which ids are
+gone: at a commit these documents are marked as deleted, in the form in which tantivy itself does so, beside the links
+to the parts. So totals and facets are exact, at every commit. Scores go on counting the words of marked documents until
+their part is merged.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import tantivy
+
+from tracelake.search.model import PartRef
+
+RowIds: TypeAlias = npt.NDArray[np.int64]
+Marked: TypeAlias = dict[int, list[int]]
+"""Documents to leave out: their numbers, by the number of their segment."""
+
+NOBODY: Final[RowIds] = np.array([], np.int64)
+_FOOTER_END: Final = struct.Struct("<II")
+"""Its length, and a magic number; the same in every file of tantivy."""
+
+
+class RowSelection(Protocol):
+    """The rows of table `spans` as of a commit, by their ids."""
+
+    @property
+    def as_of(self) -> int:
+        """The last transaction of the commit."""
+
+    @property
+    def count(self) -> int | None:
+        """How many there are, None where only reading tells."""
+
+    def gone(self, parts: Sequence[PartRef]) -> RowIds:
+        """Return ids of rows that are gone: all that are in these parts, as far as the table remembers them."""
+
+    def live(self) -> RowIds:
+        """Return the ids of all rows that are there, sorted."""
+
+
+def marked(
+    index: tantivy.Index,
+    searcher: tantivy.Searcher,
+    sizes: Sequence[int],
+    parts: Sequence[PartRef],
+    rows: RowSelection,
+) -> Marked:
+    """Return the documents whose rows are not there.
+
+    The table says which are gone, which takes time in proportion to these. It may have forgotten some, or the index may
+    be of another transaction than the table: then the numbers do not agree, and each document is looked at. `sizes` are
+    the numbers of documents of the segments.
+    """
+    gone = rows.gone(parts)
+    marks: Marked = defaultdict(list)
+    if len(gone):
+        query = tantivy.Query.term_set_query(index.schema, "row", gone.tolist())
+        for _, address in searcher.search(query, len(gone), count=False).hits:
+            marks[address.segment_ord].append(address.doc)
+    if searcher.num_docs - sum(map(len, marks.values())) == rows.count:
+        return marks
+    return not_live(searcher, sizes, rows.live())
+
+
+def not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> Marked:
+    """Return the documents whose rows are not among these, by looking at each; `sizes` as in `marked`."""
+    marks: Marked = {}
+    for segment, documents in enumerate(sizes):
+        ids = rows_of_documents(searcher, segment, documents)
+        marks[segment] = np.flatnonzero(~np.isin(ids, live)).tolist()
+    return {segment: numbers for segment, numbers in marks.items() if numbers}
+
+
+def rows_of_documents(searcher: tantivy.Searcher, segment: int, documents: int) -> RowIds:
+    """Return the ids of the rows of all documents of a segment, given how many there are, in their order."""
+    addresses = [tantivy.DocAddress(segment, document) for document in range(documents)]
+    return np.array(searcher.fast_field_values("row", addresses), np.int64)
+
+
+def write_marks(path: Path, documents: int, marked_ones: Sequence[int], like: Path) -> None:
+    """Write which documents of a segment are left out, as a file of tantivy, with the footer of another one."""
+    alive = np.ones(-(-documents // 64) * 64, bool)
+    alive[documents:] = False
+    alive[list(marked_ones)] = False
+    body = struct.pack("<I", documents) + np.packbits(alive, bitorder="little").tobytes()
+    _, footer, magic = _split(like.read_bytes())
+    footer["crc"] = zlib.crc32(body)
+    encoded = json.dumps(footer).encode()
+    path.write_bytes(body + encoded + _FOOTER_END.pack(len(encoded), magic))
+
+
+def is_as_written(path: Path) -> bool:
+    """Whether a file is what tantivy wrote, by the checksum in its footer, which tantivy itself does not ask."""
+    try:
+        body, footer, _ = _split(path.read_bytes())
+        return bool(footer["crc"] == zlib.crc32(body))
+    except (ValueError, KeyError, TypeError, struct.error):
+        return False
+
+
+def _split(data: bytes) -> tuple[memoryview, dict[str, Any], int]:
+    """Return what is in a file of tantivy, its footer, and the number at its end."""
+    size, magic = _FOOTER_END.unpack_from(data, len(data) - _FOOTER_END.size)
+    end = len(data) - _FOOTER_END.size
+    return memoryview(data)[: end - size], json.loads(data[end - size : end]), magic

@@ -1,0 +1,604 @@
+"""The query language: queries for tantivy, with errors that help, and the words to highlight.
+
+What grammar.py reads becomes terms, ranges and phrases of the index, all of them: no row is looked at for a filter.
+Filters count nothing in the score, so hits are ranked by their words. docs/reference/search.md is the page for people.
+
+Queries that are ready to be asked: read and compiled once, however often they are, for they depend on no index.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, NoReturn
+
+import tantivy
+
+from tracelake import limits
+from tracelake._errors import QueryError
+from tracelake.limits import QUERIES_KEPT
+from tracelake.search import analyzers, query_parser, query_values
+from tracelake.search.analyzers import ANALYZERS, EARLIER, ENGLISH, Analyzer, Word, analyzer_named, hint_of
+from tracelake.search.query_parser import (
+    OWNERS,
+    AllOf,
+    AnyOf,
+    Boost,
+    Everything,
+    Last,
+    Node,
+    Not,
+    QuerySyntaxError,
+    Text,
+    ValueRange,
+    escaped,
+)
+from tracelake.search.query_values import number_terms, path_term, starts, term_of
+from tracelake.search.similar import SPAN, Alike
+from tracelake.search.tokenization import has_unspaced
+
+EXAMPLE: Final = '"refund policy" AND service:airline-agent'
+KEYWORDS: Final = (*analyzers.FACETS, "trace")
+FIELDS: Final = (*KEYWORDS, *analyzers.NUMBERS, *analyzers.TEXTS, "span", "has", "like")
+"""All fields but attributes, for which see `OWNERS`."""
+
+_REBUILT: Final = "an index of this version; run `tracelake index rebuild`"
+_IDS: Final = (
+    re.compile("(?:tr-)?(?P<trace>[0-9a-f]{32})", re.ASCII),
+    re.compile("(?P<span>[0-9a-f]{16})", re.ASCII),
+    re.compile("(?:[0-9a-f]{2}-)?(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})(?:-[0-9a-f]{2})?", re.ASCII),
+)
+"""Ids as tools show them; MLflow puts `tr-` in front of the id of a trace."""
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
+"""What means something in an expression; tantivy refuses a backslash before much else."""
+
+
+def parse(
+    index: tantivy.Index,
+    query: str,
+    now_ns: int,
+    alike: Alike | None = None,
+    analyzer: Analyzer = ENGLISH,
+) -> tantivy.Query | None:
+    """Return the query for an index, None for one without words. Raises QueryError where it does not parse.
+
+    `now_ns` is when `last 2h` ends; `alike` makes the queries of spans that others are to be like; the analyzer is
+    that of the index.
+    """
+    try:
+        return compiled(index, tree(query), now_ns, alike, analyzer)
+    except ValueError as error:
+        raise refusal(query, error) from error
+
+
+def compiled(
+    index: tantivy.Index,
+    node: Node,
+    now_ns: int,
+    alike: Alike | None = None,
+    analyzer: Analyzer = ENGLISH,
+) -> tantivy.Query | None:
+    """Return the query of a tree, None for one without words. Raises Refused."""
+    return _Compiler(index, now_ns, alike, analyzer).compiled(node)
+
+
+def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) -> tantivy.Query:
+    """Return the query among spans of one service, or workspace, its name in any case; scores stay as they are."""
+    text = value.encode(errors="replace").decode()  # a lone surrogate is in no name
+    by_value = tantivy.Query.term_query(index.schema, field, analyzers.lowered(text), "basic")
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(by_value))])
+
+
+def tree(query: str) -> Node:
+    """Return the tree of a query. Raises Refused, QueryError."""
+    if not query.strip():
+        raise QueryError(
+            f"the search is empty; give words to look for, or * for all spans. Example: {EXAMPLE}"
+        )
+    if len(query) > limits.QUERY_MAX_CHARS:
+        raise QueryError(
+            f"the search has {len(query)} characters, and the limit is {limits.QUERY_MAX_CHARS}; "
+            f"look for its rarest words. Example: {EXAMPLE}"
+        )
+    parsed = query_parser.parse(_SURROGATE.sub("\N{REPLACEMENT CHARACTER}", query))
+    open_ended = [
+        node for node in _leaves(parsed) if isinstance(node, Text) and (node.prefix or node.distance)
+    ]
+    if len(open_ended) > limits.QUERY_OPEN_WORDS_MAX:
+        raise QuerySyntaxError(
+            open_ended[limits.QUERY_OPEN_WORDS_MAX].place,
+            f"more than {limits.QUERY_OPEN_WORDS_MAX} words of it have * or ~; write some of them out",
+        )
+    cost = 0
+    for node in open_ended:
+        cost += _cost(node)
+        if cost > limits.QUERY_OPEN_COST_MAX:
+            raise QuerySyntaxError(
+                node.place,
+                "its words with ~ stand for too many words of the index; write ~1 in place of ~2, name a field, or "
+                "write some of them out",
+            )
+    return parsed
+
+
+def _cost(node: Text) -> int:
+    """Return how much of the index a word with * or ~ reads: the fields, times the terms that it may stand for."""
+    terms = limits.QUERY_FUZZY_COST if node.distance > 1 and not node.quoted else 1
+    return terms * (len(analyzers.TEXTS) if node.field is None else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiler:
+    """Makes a tree a query for one index at one time."""
+
+    index: tantivy.Index
+    now_ns: int
+    alike: Alike | None
+    analyzer: Analyzer
+
+    def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
+        """Return what finds the documents of a node, None where no word is in it, such as in `!!!`."""
+        match node:
+            case Boost(inner, factor):
+                query = self.compiled(inner)
+                return None if query is None else tantivy.Query.boost_query(query, factor)
+            case Not(_):
+                return self._conjunction([node])
+            case AllOf(nodes):
+                # Spans of services have a few words and agents' have hundreds: with OR by default, the short
+                # ones with one word of the query would come first.
+                return self._conjunction(nodes)
+            case AnyOf(nodes):
+                queries = [query for inner in nodes if (query := self.compiled(inner)) is not None]
+                return _boolean([(tantivy.Occur.Should, query) for query in queries])
+            case Text(field):
+                return self._words(node, analyzers.TEXTS) if field is None else self._text(node, field)
+            case ValueRange():
+                return self._range(node)
+            case Last():
+                return self._integers("start", starts(node, self.now_ns))
+            case Everything():
+                return _filter(tantivy.Query.all_query())
+
+    def _conjunction(self, nodes: Sequence[Node]) -> tantivy.Query | None:
+        clauses: list[tuple[tantivy.Occur, tantivy.Query]] = []
+        for node in nodes:
+            query = self.compiled(node.node if isinstance(node, Not) else node)
+            if query is not None:
+                occur = tantivy.Occur.MustNot if isinstance(node, Not) else tantivy.Occur.Must
+                clauses.append((occur, query))
+        if clauses and all(occur == tantivy.Occur.MustNot for occur, _ in clauses):
+            # tantivy finds nothing where it is only told what to leave out.
+            clauses.append((tantivy.Occur.Must, _filter(tantivy.Query.all_query())))
+        return _boolean(clauses)
+
+    def _text(self, node: Text, field: str) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of field
+        """Return what finds a value of one field."""
+        if field in analyzers.TEXTS and (node.text or not node.prefix):
+            return self._words(node, (field,))
+        if node.prefix and not node.text:
+            return self._exists(field, node.place)
+        if field == "has":
+            return self._exists(node.text, node.place, prefix=node.prefix)
+        if field.startswith(OWNERS):
+            return self._attribute(node, field)
+        if not node.text:
+            raise QuerySyntaxError(node.place, f"the value is empty; spans without it are NOT has:{field}")
+        if field == "status" and node.text.lower() == "unset" and not node.prefix and not node.distance:
+            return _filter(self._unset(node))
+        if field in KEYWORDS:
+            return _filter(self._whole(node, field, node.text))
+        if field == "span":
+            return _filter(self._span(node))
+        if field in analyzers.NUMBERS:
+            return self._range(ValueRange(field, node.text, node.text, node.place))
+        return self._like(node) if field == "like" else _no_field(node, field)
+
+    def _like(self, node: Text) -> tantivy.Query:
+        ids = SPAN.fullmatch(node.text.lower())
+        if ids is None or node.prefix or node.distance:
+            raise QuerySyntaxError(
+                node.place, "like: takes a span, as its trace id and its span id with - between"
+            )
+        query = self.alike(ids[1], ids[2]) if self.alike is not None else None
+        if query is None:
+            raise QuerySyntaxError(node.place, f"there is no span {node.text} here; take both ids of a hit")
+        return query
+
+    def _unset(self, node: Text) -> tantivy.Query:
+        """Return what finds spans whose status is unset: it is so written, or OTLP had none."""
+        without = [
+            (tantivy.Occur.Must, tantivy.Query.all_query()),
+            (tantivy.Occur.MustNot, tantivy.Query.exists_query("status")),
+        ]
+        return _either([self._whole(node, "status", node.text), tantivy.Query.boolean_query(without)])
+
+    def _span(self, node: Text) -> tantivy.Query:
+        """Return what finds a span by its id."""
+        if not self.analyzer.is_current:
+            raise QuerySyntaxError(node.place, f"span: needs {_REBUILT}")
+        return self._whole(node, "attribute", term_of(path_term("span"), node.text))
+
+    def _of_ids(self, node: Text) -> tantivy.Query | None:
+        """Return what finds the trace or span whose id a word is; None for any other word."""
+        ids = ids_in(node)
+        if ids is None:
+            return None
+        clauses = [] if ids.trace_id is None else [self._whole(node, "trace", ids.trace_id)]
+        if ids.span_id is not None:
+            if not self.analyzer.is_current:
+                return None
+            clauses.append(self._span(replace(node, text=ids.span_id)))
+        return _filter(_every(clauses))
+
+    def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
+        """Return what finds a whole value, in each Unicode form that it may have."""
+        return _either([self._in_form(node, field, form) for form in forms_of(value)])
+
+    def _in_form(self, node: Text, field: str, value: str) -> tantivy.Query:
+        schema, value = self.index.schema, analyzers.lowered(value)
+        if node.prefix or node.distance:
+            distance = 0 if node.quoted else min(node.distance, 2)
+            return tantivy.Query.fuzzy_term_query(schema, field, value, distance, prefix=node.prefix)
+        return tantivy.Query.term_query(schema, field, value, "basic")
+
+    def _attribute(self, node: Text, path: str) -> tantivy.Query:
+        if len(node.text) > limits.INDEX_VALUE_MAX_CHARS:
+            raise QuerySyntaxError(
+                node.place,
+                f"values of attributes are found whole up to {limits.INDEX_VALUE_MAX_CHARS} characters; "
+                f"look for words of it, AND has:{path}",
+            )
+        if node.distance:
+            raise QuerySyntaxError(
+                node.place, f"~ is for words and names, not for attributes; write {path}:ab* instead"
+            )
+        paths = self._paths(path, node.place)
+        written = [self._whole(node, "attribute", term_of(each, node.text)) for each in paths]
+        number = None if node.quoted or node.prefix else query_values.double(node.text)
+        equal = [] if number is None else number_terms(paths, [number] * len(paths))
+        schema = self.index.schema
+        numbers = [tantivy.Query.term_query(schema, "number", term, "basic") for term in equal]
+        return _filter(_either([*written, *numbers]))
+
+    def _paths(self, path: str, place: int) -> list[str]:
+        """Return the paths in terms of an attribute: one of a span may be of its events, too."""
+        if path.startswith("events.") and not self.analyzer.is_current:
+            raise QuerySyntaxError(place, f"attributes of events need {_REBUILT}")
+        if path.startswith("attributes.") and self.analyzer.is_current:
+            return [path_term(path), path_term(f"events.{path.removeprefix('attributes.')}")]
+        return [path_term(path)]
+
+    def _range(self, node: ValueRange) -> tantivy.Query | None:
+        field = node.field
+        if field.startswith(OWNERS):
+            return self._doubles(node)
+        if field not in analyzers.NUMBERS:
+            _no_order(node)
+        if field == "start":
+            return self._integers("start", starts(node, self.now_ns))
+        if field == "duration":
+            read, wanted = query_values.nanoseconds, "a duration, such as 2s, 1.5h or 300ms"
+        else:
+            read, wanted = query_values.number, "a number, such as 1000"
+        low, high = (None if text is None else read(text) for text in (node.low, node.high))
+        for text, value in ((node.low, low), (node.high, high)):
+            if text is not None and value is None:
+                raise QuerySyntaxError(node.place, f"{text!r} is not {wanted}")
+        return self._integers(field, query_values.integers(low, high, node.with_low, node.with_high))
+
+    def _integers(self, field: str, bounds: tuple[int, int] | None) -> tantivy.Query:
+        if bounds is None:
+            return tantivy.Query.empty_query()
+        schema, kind = self.index.schema, tantivy.FieldType.Integer
+        return _filter(tantivy.Query.range_query(schema, field, kind, *bounds))
+
+    def _doubles(self, node: ValueRange) -> tantivy.Query:
+        low, high = (None if text is None else query_values.double(text) for text in (node.low, node.high))
+        for text, value in ((node.low, low), (node.high, high)):
+            if text is not None and value is None:
+                if node.written:  # a text with two dots in it
+                    return self._attribute(query_parser.text_of(node), node.field)
+                raise QuerySyntaxError(
+                    node.place, f"{text!r} is no number, and only numbers have an order; quote it behind :"
+                )
+        bounds = [float("-inf") if low is None else low, float("inf") if high is None else high]
+        opened, closed = "[" if node.with_low else "{", "]" if node.with_high else "}"
+        ranges = [
+            self.index.parse_query(f"number:{opened}{first} TO {last}{closed}", ["number"])
+            for path in self._paths(node.field, node.place)
+            for first, last in [number_terms([path] * 2, bounds)]
+        ]
+        return _filter(_either(ranges))
+
+    def _exists(self, path: str, place: int, prefix: bool = False) -> tantivy.Query:
+        if path in analyzers.PARTS:
+            return _filter(self._whole(Text("has", path, place, prefix=prefix), "has", path_term(path)))
+        if path.startswith(OWNERS):
+            asked = Text("has", path, place, prefix=prefix)
+            return _filter(_either([self._whole(asked, "has", each) for each in self._paths(path, place)]))
+        if path in (*analyzers.TEXTS, "trace", "span"):
+            return _filter(tantivy.Query.all_query())
+        if path in FIELDS and path not in ("has", "like"):
+            return _filter(tantivy.Query.exists_query(path))
+        known = ", ".join([*analyzers.FACETS, *analyzers.NUMBERS, *analyzers.PARTS])
+        raise QuerySyntaxError(
+            place, f"has: takes {known}, or an attribute such as attributes.http.status_code, not {path!r}"
+        )
+
+    def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
+        """Return what finds a word or phrase in fields of text."""
+        of_words, of_ids = self._in_texts(node, names), self._of_ids(node)
+        return of_words if of_ids is None else _either([of_words, of_ids])
+
+    def _in_texts(self, node: Text, names: Sequence[str]) -> tantivy.Query:
+        if (dropped := self.analyzer.dropped_from(node.text)) is not None:
+            raise QuerySyntaxError(node.place, _not_held(dropped, self.analyzer))
+        words = self.analyzer.words_wanted(node.text)
+        if node.distance and not node.quoted and len(words) > 1:
+            raise QuerySyntaxError(node.place, f"{node.text!r} is {len(words)} words, and ~ is for one")
+        queries = [
+            tantivy.Query.boost_query(query, analyzers.BOOSTS[name]) if name in analyzers.BOOSTS else query
+            for name in names
+            for query in [self._match(name, node, words)]
+        ]
+        return _either(queries)
+
+    def _match(self, name: str, node: Text, words: Sequence[Word]) -> tantivy.Query:
+        schema, first, last = self.index.schema, words[0], words[-1]
+        if len(words) == 1 and (node.prefix or (last.begins and not node.distance)):
+            beginning = tantivy.Query.fuzzy_term_query(schema, name, last.written, 0, prefix=True)
+            whole = tantivy.Query.fuzzy_term_query(schema, name, last.stem, 0)
+            return beginning if last.stem.startswith(last.written) else _either([beginning, whole])
+        if len(words) == 1 and node.distance and not node.quoted:
+            return tantivy.Query.fuzzy_term_query(schema, name, last.stem, node.distance)
+        if len(words) == 1:
+            return tantivy.Query.term_query(schema, name, last.stem, "freq")
+        terms: list[str | tuple[int, str]] = [(word.position - first.position, word.stem) for word in words]
+        if not node.prefix and not any(word.begins for word in words):
+            return tantivy.Query.phrase_query(schema, name, terms, node.distance)
+        patterns: list[str | tuple[int, str]] = [
+            (word.position - first.position, _pattern(word, begins=node.prefix and word is last))
+            for word in words
+        ]
+        return tantivy.Query.regex_phrase_query(schema, name, patterns, node.distance)
+
+
+def _not_held(dropped: str, analyzer: Analyzer) -> str:
+    """Say why a search cannot look for a part of a text: the index does not hold it."""
+    shown = dropped if len(dropped) <= limits.QUOTED_MAX_CHARS else dropped[: limits.QUOTED_MAX_CHARS] + "…"
+    size = len(dropped.encode())
+    if size >= limits.INDEX_WORD_MAX_BYTES and any(letter.isalnum() for letter in dropped):
+        return (
+            f"the word {shown!r} has {size} bytes, and words of {limits.INDEX_WORD_MAX_BYTES} bytes or more are not "
+            f"indexed; leave it out{_advice(dropped, analyzer)}"
+        )
+    return f"the index holds letters and digits, and no word for {shown!r}; leave it out"
+
+
+@dataclass(frozen=True, slots=True)
+class PastedIds:
+    """The ids of a trace and a span, as a person pastes them; one of them may be missing."""
+
+    trace_id: str | None
+    span_id: str | None
+
+
+def ids_in(node: Text) -> PastedIds | None:
+    """Return the ids that a word or phrase without a field is: of a trace, a span, or both as W3C's traceparent."""
+    if node.field is not None or node.prefix or node.distance:
+        return None
+    text = node.text.lower()
+    for pattern in _IDS:
+        if (match := pattern.fullmatch(text)) is not None:
+            return PastedIds(match.groupdict().get("trace"), match.groupdict().get("span"))
+    return None
+
+
+def forms_of(value: str) -> list[str]:
+    """Return a whole value in each Unicode form that it may have in the index."""
+    if value.isascii():
+        return [value]
+    return list(dict.fromkeys([value, *(unicodedata.normalize(form, value) for form in ("NFC", "NFD"))]))
+
+
+def _every(queries: Sequence[tantivy.Query]) -> tantivy.Query:
+    if len(queries) == 1:
+        return queries[0]
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, query) for query in queries])
+
+
+def _advice(dropped: str, analyzer: Analyzer) -> str:
+    hint = hint_of(analyzer, [dropped]) if has_unspaced(dropped) else None
+    return "" if hint is None else f". Hint: {hint}"
+
+
+def _boolean(clauses: Sequence[tuple[tantivy.Occur, tantivy.Query]]) -> tantivy.Query | None:
+    return tantivy.Query.boolean_query(clauses) if clauses else None
+
+
+def _either(queries: Sequence[tantivy.Query]) -> tantivy.Query:
+    if len(queries) == 1:
+        return queries[0]
+    return tantivy.Query.boolean_query([(tantivy.Occur.Should, query) for query in queries])
+
+
+def _filter(query: tantivy.Query) -> tantivy.Query:
+    """Return the query as one that counts nothing in the score."""
+    return tantivy.Query.const_score_query(query, 0.0)
+
+
+def _pattern(word: Word, *, begins: bool) -> str:
+    """Return the expression of a word of a phrase, for tantivy."""
+    stem, written = (_SPECIAL.sub(r"\\\g<0>", text) for text in (word.stem, word.written))
+    return f"(?:{written}.*|{stem})" if begins or word.begins else stem
+
+
+def _no_field(node: Text | ValueRange, name: str) -> NoReturn:
+    near = difflib.get_close_matches(name.lower(), FIELDS, 1)
+    hint = f"did you mean {near[0]}? There are" if near else "there are"
+    raise QuerySyntaxError(
+        node.place,
+        f"there is no field {name!r}; {hint} {', '.join(FIELDS)}, attributes.{name} and resource.{name}; "
+        f'to look for text with a colon in it, quote it: "{escaped(node.source)}"',
+    )
+
+
+def _no_order(node: ValueRange) -> NoReturn:
+    if node.field not in FIELDS:
+        _no_field(node, node.field)
+    raise QuerySyntaxError(
+        node.place,
+        f"{node.field} is a text and has no order; write {node.field}:{node.low or node.high}, or quote it all. "
+        f"{', '.join(analyzers.NUMBERS)} and attributes have one",
+    )
+
+
+def _leaves(node: Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
+    """Yield all clauses, or only those `wanted` of hits, not what they must not have."""
+    nodes: list[tuple[Node, bool]] = [(node, True)]
+    while nodes:
+        inner, positive = nodes.pop()
+        match inner:
+            case Boost(node, _):
+                nodes.append((node, positive))
+            case Not(node):
+                nodes.append((node, not positive))
+            case AllOf(several) | AnyOf(several):
+                nodes += [(each, positive) for each in reversed(several)]
+            case _:
+                if positive or not wanted:
+                    yield inner
+
+
+def is_like(node: Node) -> bool:
+    """Whether a query asks for spans like another one: which words tell that, the whole index decides."""
+    return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in _leaves(node))
+
+
+def is_graded(node: Node) -> bool:
+    """Whether hits have scores by words or phrases that are written out."""
+    leaves = (leaf for leaf in _leaves(node, wanted=True) if isinstance(leaf, Text))
+    return any(
+        leaf.field == "like"
+        or (leaf.field in (None, *analyzers.TEXTS) and not leaf.prefix and (leaf.quoted or not leaf.distance))
+        for leaf in leaves
+    )
+
+
+def is_relative(node: Node) -> bool:
+    """Whether it depends on the time at which it is asked, as `last 2h` does."""
+    return any(isinstance(leaf, Last) for leaf in _leaves(node))
+
+
+def is_ranked(node: Node) -> bool:
+    """Whether hits have scores by words of theirs; all else counts nothing."""
+    return any(
+        isinstance(leaf, Text) and leaf.field in (None, "like", *analyzers.TEXTS) for leaf in _leaves(node)
+    )
+
+
+def texts_wanted(query: str) -> list[Text]:
+    """Return the words and phrases that hits may have in names and texts, for highlighting. Raises QueryError."""
+    try:
+        leaves = list(_leaves(tree(query), wanted=True))
+    except QuerySyntaxError as error:
+        raise refusal(query, error) from error
+    return [leaf for leaf in leaves if isinstance(leaf, Text) and leaf.field in (None, *analyzers.TEXTS)]
+
+
+def refusal(query: str, error: ValueError) -> QueryError:
+    """Return the error that says what is wrong with a query, and where."""
+    shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
+    if isinstance(error, QuerySyntaxError):
+        character, problem = error.place + 1, str(error)
+    else:  # tantivy's own words: a prefix that too many words begin with
+        character, problem = None, f"{error}; write longer words before *"
+    where = "" if character is None else f" at character {character}"
+    return QueryError(f"the search {shown!r} cannot be read{where}: {problem}. Example: {EXAMPLE}", character)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A query as it is asked, the service and the workspace that it is asked in among its words."""
+
+    node: Node
+    query: tantivy.Query | None
+    """None where no word is in it: it finds nothing."""
+    is_ranked: bool
+    """Whether hits have scores by words of theirs."""
+    is_graded: bool
+    """Whether these tell hits apart, as those of words and phrases do: tantivy gives all that begin alike the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    node: Node
+    is_like: bool
+    is_relative: bool
+
+
+@lru_cache(len(ANALYZERS) + len(EARLIER))
+def grammar_of(analyzer: Analyzer) -> tantivy.Index:
+    """Return an empty index to make queries with: they are the same for all that have its fields and words."""
+    index = tantivy.Index(analyzers.schema())
+    analyzers.register_tokenizers(index, analyzer.tokenizer())
+    index.config_reader(reload_policy="manual")
+    return index
+
+
+def asks_for_likeness(query: str) -> bool:
+    """Whether a query has a span that others are to be like, which the index decides. Raises Refused, QueryError."""
+    return _read(query).is_like
+
+
+def prepared(
+    query: str, service: str | None, analyzer: Analyzer, now_ns: int, workspace: str | None = None
+) -> Prepared:
+    """Return a query that asks for no likeness, in one service and workspace. Raises Refused, QueryError."""
+    return _prepared(query, service, workspace, analyzer.name, now_ns if _read(query).is_relative else 0)
+
+
+def prepared_alike(
+    query: str,
+    service: str | None,
+    analyzer: Analyzer,
+    now_ns: int,
+    alike: Alike,
+    workspace: str | None = None,
+) -> Prepared:
+    """Return a query that asks for likeness to a span, which `alike` makes words of. Raises Refused, QueryError."""
+    return _compiled(query, service, workspace, analyzer, now_ns, alike)
+
+
+@lru_cache(QUERIES_KEPT)
+def _read(query: str) -> _Read:
+    node = tree(query)
+    return _Read(node, is_like(node), is_relative(node))
+
+
+@lru_cache(QUERIES_KEPT)
+def _prepared(query: str, service: str | None, workspace: str | None, text: str, now_ns: int) -> Prepared:
+    return _compiled(query, service, workspace, analyzer_named(text), now_ns, None)
+
+
+def _compiled(
+    query: str,
+    service: str | None,
+    workspace: str | None,
+    analyzer: Analyzer,
+    now_ns: int,
+    alike: Alike | None,
+) -> Prepared:
+    node, grammar = _read(query).node, grammar_of(analyzer)
+    asked = compiled(grammar, node, now_ns, alike, analyzer)
+    for field, value in (("service", service), ("workspace", workspace)):
+        if asked is not None and value is not None:
+            asked = only_of(grammar, asked, field, value)
+            node = AllOf((node, Text(field, value.encode(errors="replace").decode(), 0, quoted=True)))
+    return Prepared(node, asked, is_ranked(node), is_graded(node))

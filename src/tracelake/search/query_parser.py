@@ -1,0 +1,446 @@
+"""The grammar of queries. What each field makes of its values is in values.py and syntax.py.
+
+query        = alternatives { alternatives }          all of them: words beside each other mean AND
+alternatives = conjunction { OR conjunction }
+conjunction  = operand { AND operand }
+operand      = [ NOT | - | + ] ( [ field ":" ] "(" query ")" [ boost ] | clause [ boost ] )
+clause       = [ field ":" ] text | field ( ">" | ">=" | "<" | "<=" ) word | [ field ":" ] word ".." word
+             | "has:" path [ "*" ] | "last" number unit | "*"
+text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
+field        = letter { letter | digit | "_" | "." | "-" | "/" } | path
+path         = ( "attributes" | "events" | "resource" ) "." '"' anything '"'
+boost        = "^" number
+
+A word is what has no space, quote or parenthesis in it; a backslash takes the next character as it is.
+
+Queries made of others: narrowed by a value, as who clicks one wants, and wide again.
+
+What of a query is meant, and what is a condition, for searches by meaning. Pure.
+
+Words and phrases that stand beside each other on the highest level, without a field, are the text whose meaning is
+looked for. All else is a condition, which the text index answers: fields, times, parentheses, what NOT or OR is
+before, and words with * or ~.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from dataclasses import field as dataclass_field
+from typing import Final, TypeAlias
+
+from tracelake import limits
+
+
+class QuerySyntaxError(ValueError):
+    """What is wrong with a query, from which character on, counted from 0."""
+
+    def __init__(self, place: int, problem: str) -> None:
+        super().__init__(problem)
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A word or phrase, its value if it has a field."""
+
+    field: str | None
+    text: str
+    place: int
+    quoted: bool = False
+    prefix: bool = False
+    distance: int = 0
+    """Letters by which a word may differ, or words that may stand between those of a phrase."""
+    source: str = dataclass_field(default="", compare=False)
+    """The whole clause as it is written in the query; empty if none was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRange:
+    """What lies between two values, each None where it is open."""
+
+    field: str
+    low: str | None
+    high: str | None
+    place: int
+    with_low: bool = True
+    with_high: bool = True
+    written: str = ""
+    """The whole value `low..high` as it is written, which may be a text (see `text_of`)."""
+    source: str = dataclass_field(default="", compare=False)
+    """The whole clause as it is written in the query; empty if none was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What began within this time."""
+
+    text: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """All spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """What the node does not find."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """What every node finds."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """What at least one node finds."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Boost:
+    """What the node finds, weighing more or less."""
+
+    node: Node
+    factor: float
+
+
+Clause: TypeAlias = Text | ValueRange | Last | Everything
+Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
+
+ORDERED: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
+"""Fields of numbers and times: what is compared with them may stand behind `>`."""
+_SPACE: Final = re.compile(r"\s*")
+_OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
+_SIGN: Final = re.compile(r"[+-](?=[^\s)])")
+QUOTED_PATH: Final = r"""(?:attributes|events|resource)\."(?:\\.|[^"\\])*\""""
+"""A path with quotes around its key, as an expression."""
+_PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
+_FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
+_APART: Final = re.compile(
+    rf"({QUOTED_PATH}|(?:attributes|events|resource)\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]",
+    re.DOTALL,
+)
+"""What means to compare, and would be words without a sign between them."""
+_PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
+_WORD: Final = re.compile(r'(?:\\.|[^\s"()\\])+', re.DOTALL)
+_SLOP: Final = re.compile(r"~(\w*)")
+_BOOST: Final = re.compile(r"\^(\d{1,6}(?:\.\d{0,6})?)(?=[\s)]|$)")
+_BOOSTED: Final = re.compile(r"((?:\\.|[^\\])+)\^(\d{1,6}(?:\.\d{0,6})?)", re.DOTALL)
+_FUZZY: Final = re.compile(r"((?:\\.|[^\\])+)~(\w*)", re.DOTALL)
+_LAST: Final = re.compile(r"last\s+(\d+\s?[a-z]+)(?=[\s)]|$)")
+_DATES: Final = re.compile(r"(?:\d{4}-\d{2}\S*)?\.\.(?:\d{4}-\d{2}\S*)?")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_ENDS: Final = re.compile(r"(?=[\s)]|$)")
+
+
+OWNERS: Final = ("attributes.", "events.", "resource.")
+"""What fields of attributes begin with."""
+
+
+def parse(query: str) -> Node:
+    """Return the tree of a query. Raises Refused for what is none, or is nested too deep."""
+    parser = _Parser(query)
+    node = parser.query(None, 0)
+    if not parser.at_end():
+        raise QuerySyntaxError(
+            parser.place, "this parenthesis has no partner; open one before it, or quote it"
+        )
+    return node
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.place = 0
+
+    def at_end(self) -> bool:
+        self._take(_SPACE)
+        return self.place == len(self._text)
+
+    def query(self, field: str | None, depth: int) -> Node:
+        """Read up to the end, or a parenthesis that closes."""
+        nodes = [self._alternatives(field, depth)]
+        while not self.at_end() and self._text[self.place] != ")":
+            nodes.append(self._alternatives(field, depth))
+        return nodes[0] if len(nodes) == 1 else AllOf(tuple(nodes))
+
+    # No helper for these two: the fewer calls a level takes, the further Python's own limit is away.
+    def _alternatives(self, field: str | None, depth: int) -> Node:
+        nodes = [self._conjunction(field, depth)]
+        while self._operator("OR"):
+            nodes.append(self._conjunction(field, depth))
+        return nodes[0] if len(nodes) == 1 else AnyOf(tuple(nodes))
+
+    def _conjunction(self, field: str | None, depth: int) -> Node:
+        nodes = [self._operand(field, depth)]
+        while self._operator("AND"):
+            nodes.append(self._operand(field, depth))
+        return nodes[0] if len(nodes) == 1 else AllOf(tuple(nodes))
+
+    def _operand(self, field: str | None, depth: int) -> Node:
+        if depth > limits.QUERY_NESTING_MAX:
+            raise QuerySyntaxError(
+                self.place, f"it is nested more than {limits.QUERY_NESTING_MAX} deep; leave parentheses out"
+            )
+        if self._operator("NOT"):
+            return Not(self._operand(field, depth + 1))
+        if (match := self._take(_SIGN)) is not None:
+            node = self._operand(field, depth + 1)
+            return node if match.group() == "+" else Not(node)
+        if _OPERATOR.match(self._text, self.place) or self.at_end() or self._text[self.place] == ")":
+            raise QuerySyntaxError(
+                self.place,
+                "a word is missing here: AND and OR need one on both sides, NOT one behind it, parentheses one inside; "
+                "as words, and, or and not are in lower case",
+            )
+        if self._text[self.place] == "(":
+            return self._group(field, depth)
+        return self._with_source(self._clause(field, depth))
+
+    def _with_source(self, node: Node) -> Node:
+        """Return a clause that has just been read, with the text that it was read from."""
+        match node:
+            case Boost(inner, factor):
+                return Boost(self._with_source(inner), factor)
+            case Text() | ValueRange() if not node.source:
+                return replace(node, source=self._text[node.place : self.place])
+            case _:
+                return node
+
+    def _group(self, field: str | None, depth: int) -> Node:
+        opened = self.place
+        self.place += 1
+        node = self.query(field, depth + 1)
+        if self._text[self.place : self.place + 1] != ")":
+            raise QuerySyntaxError(opened, "this parenthesis has no partner; close it, or quote it")
+        self.place += 1
+        return self._boosted(node)
+
+    def _boosted(self, node: Node) -> Node:
+        boost = self._take(_BOOST)
+        return node if boost is None else Boost(node, float(boost.group(1)))
+
+    def _clause(self, field: str | None, depth: int) -> Node:
+        start = self.place
+        if field is None and (last := self._take(_LAST)) is not None:
+            return Last(last.group(1), start)
+        if field is None and (apart := _APART.match(self._text, start)) is not None:
+            raise QuerySyntaxError(
+                apart.start(2),
+                f"a comparison has no spaces: write {apart.group(1)}{apart.group(2)} and behind it the value; "
+                "quote the words to look for them",
+            )
+        match = self._take(_FIELD)
+        if match is None:
+            return self._value(field, start)
+        name, operator = name_of(match.group(1)), match.group(2).lstrip(":")
+        if not operator:
+            if self._text[self.place : self.place + 1] == "(":
+                return self._group(name, depth)
+            if self._take(_ENDS) is not None:
+                raise QuerySyntaxError(
+                    self.place,
+                    f"a value is missing behind {match.group()!r}; write it there, without a space",
+                )
+            return self._value(name, start)
+        word = self._take(_WORD)
+        if word is None:
+            raise QuerySyntaxError(self.place, f"a number or time is missing behind {match.group()!r}")
+        value = plain(word.group())
+        if operator.startswith(">"):
+            return ValueRange(name, value, None, start, with_low=operator == ">=")
+        return ValueRange(name, None, value, start, with_high=operator == "<=")
+
+    def _value(self, field: str | None, start: int) -> Node:
+        if self._text[self.place] == '"':
+            return self._phrase(field, start)
+        if field == "has" and (path := self._take(_PATH)) is not None:
+            return Text(field, name_of(path.group(1)), start, quoted=True, prefix=bool(path.group(2)))
+        match = self._take(_WORD)
+        if match is None:
+            raise QuerySyntaxError(self.place, "a backslash ends it; write it twice, or quote the text")
+        word = match.group()
+        if (boost := _BOOSTED.fullmatch(word)) is not None:
+            return Boost(_word(field, boost.group(1), start), float(boost.group(2)))
+        return _word(field, word, start)
+
+    def _phrase(self, field: str | None, start: int) -> Node:
+        match = self._take(_PHRASE)
+        if match is None:
+            raise QuerySyntaxError(
+                self.place, 'this double quote has no partner; close it, or write \\" for it'
+            )
+        slop = self._take(_SLOP)
+        digits = "0" if slop is None else slop.group(1)
+        if not digits.isdecimal() or len(digits) > 3 or int(digits) > limits.QUERY_SLOP_MAX:
+            raise QuerySyntaxError(
+                match.end(),
+                f'behind ~ stands how many words may be between, up to {limits.QUERY_SLOP_MAX}: "a phrase"~2',
+            )
+        prefix = self._text.startswith("*", self.place)
+        self.place += prefix
+        text = plain(match.group(1))
+        return self._boosted(Text(field, text, start, quoted=True, prefix=prefix, distance=int(digits)))
+
+    def _operator(self, word: str) -> bool:
+        """Step over this operator, if it is what comes next after white space."""
+        self._take(_SPACE)
+        match = _OPERATOR.match(self._text, self.place)
+        if match is None or match.group(1) != word:
+            return False
+        self.place = match.end()
+        self._take(_SPACE)
+        return True
+
+    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        match = pattern.match(self._text, self.place)
+        if match is not None:
+            self.place = match.end()
+        return match
+
+
+def name_of(field: str) -> str:
+    """Return a field, the quotes around an attribute's key taken off."""
+    owner, quote, key = field.partition('"')
+    return f"{owner}{plain(key[:-1])}" if quote else field
+
+
+def _word(field: str | None, word: str, start: int) -> Clause:
+    """Return what one word without quotes means, field and boost taken off."""
+    if word == "*" and field is None:
+        return Everything()
+    low, dots, high = word.partition("..")
+    if dots and word.strip(".") and (_DATES.fullmatch(word) if field is None else _has_order(field)):
+        bounds = [None if bound in ("", "*") else plain(bound) for bound in (low, high)]
+        return ValueRange(field or "start", bounds[0], bounds[1], start, written=word)
+    return _text(field, word, start)
+
+
+def _has_order(field: str) -> bool:
+    return field in ORDERED or field.startswith(OWNERS)
+
+
+def text_of(node: ValueRange) -> Text:
+    """Return the text that a range is whose ends have no order: `../lib*`. Raises Refused."""
+    return _text(node.field, node.written, node.place)
+
+
+def _text(field: str | None, word: str, start: int) -> Text:
+    if (fuzzy := _FUZZY.fullmatch(word)) is not None:
+        if fuzzy.group(2) not in ("1", "2"):
+            raise QuerySyntaxError(start, "behind ~ stands how many letters may differ, 1 or 2: refnd~1")
+        return Text(field, plain(fuzzy.group(1)), start, distance=int(fuzzy.group(2)))
+    bare = _ESCAPED.sub("", word)
+    prefix = bare.endswith("*")
+    if "*" in bare[: len(bare) - prefix]:
+        raise QuerySyntaxError(start, "* stands at the end of a word only, for any letters that follow: ref*")
+    return Text(field, plain(word[: len(word) - prefix]), start, prefix=prefix)
+
+
+def plain(text: str) -> str:
+    """Return a text without its backslashes."""
+    return _ESCAPED.sub(r"\1", text)
+
+
+_FIELDS: Final = {"day": "start"}
+"""The fields of facets that have another name."""
+_PLAIN_VALUE: Final = re.compile(r"[\w/@+-][\w./@:+-]*")
+
+
+def written(value: str) -> str:
+    """Return a value as it is written in a query: in quotes where it needs some."""
+    if _PLAIN_VALUE.fullmatch(value) and ".." not in value:
+        return value
+    return f'"{escaped(value)}"'
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands between quotes."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def clause_of(facet: str, value: str) -> str:
+    """Return the clause that finds the spans which a facet counts under a value."""
+    return f"{_FIELDS.get(facet, facet)}:{written(value)}"
+
+
+def narrowed(query: str, clause: str) -> str:
+    """Return a query of what one finds and the clause does, too.
+
+    What stands beside each other must all match, whatever operators are in it: nothing needs parentheses.
+    """
+    query = query.strip()
+    return clause if query in ("", "*") else f"{query} {clause}"
+
+
+def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
+    """Return, by clause, the query without it: of these clauses those that narrow all of the query."""
+    try:
+        node = parse(query)
+    except QuerySyntaxError:
+        return {}
+    wider: dict[str, str] = {}
+    for part in node.nodes if isinstance(node, AllOf) else (node,):
+        if not isinstance(part, Text) or part.field is None:
+            continue
+        for clause in clauses:
+            stop = part.place + len(clause)
+            if not query.startswith(clause, part.place) or query[stop : stop + 1].strip():
+                continue
+            rest = f"{query[: part.place].strip()} {query[stop:].strip()}".strip() or "*"
+            with suppress(QuerySyntaxError):  # an operator stood beside the clause
+                parse(rest)
+                wider[clause] = rest
+    return wider
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticQuery:
+    """A query in its parts: a text to compare with, a span to compare with, and what hits must be."""
+
+    text: str
+    like: Text | None
+    condition: Node | None
+
+
+def split_semantic(node: Node) -> SemanticQuery:
+    """Return the parts of a query. Raises Refused where it names several things to compare with."""
+    words: list[str] = []
+    likes: list[Text] = []
+    conditions: list[Node] = []
+    for part in _parts(node):
+        plain = part.node if isinstance(part, Boost) else part
+        is_word = isinstance(plain, Text) and not plain.prefix and (plain.quoted or not plain.distance)
+        if is_word and isinstance(plain, Text) and plain.field is None:
+            words.append(plain.text)
+        elif is_word and isinstance(plain, Text) and plain.field == "like":
+            likes.append(plain)
+        elif not isinstance(part, Everything):
+            conditions.append(part)
+    if likes and (words or len(likes) > 1):
+        raise QuerySyntaxError(
+            likes[-1].place, "a search by meaning compares with words or with one span, not with both"
+        )
+    condition = (
+        None if not conditions else conditions[0] if len(conditions) == 1 else AllOf(tuple(conditions))
+    )
+    return SemanticQuery(" ".join(words), likes[0] if likes else None, condition)
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    if isinstance(node, AllOf):
+        for inner in node.nodes:
+            yield from _parts(inner)
+    else:
+        yield node

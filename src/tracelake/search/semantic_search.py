@@ -1,0 +1,331 @@
+"""Search by meaning: the spans whose vectors are nearest, and those ranked together with hits of words.
+
+A result has at most `SEMANTIC_HITS_MAX` spans of either kind: it has pages, a total and facets as any other, but ends
+where likeness does. Conditions come first: spans that do not meet them are in no ranking.
+
+A searcher that compares meanings, beside the one of words: the same conditions, pages, totals and facets.
+
+One order of several: reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009). Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import tantivy
+
+from tracelake import limits
+from tracelake._errors import QueryError
+from tracelake.limits import SEMANTIC_FARTHER, SEMANTIC_RESULTS_KEPT
+from tracelake.search.analyzers import Analyzer
+from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
+from tracelake.search.live_docs import NOBODY, RowIds
+from tracelake.search.open_index import OpenedIndex
+from tracelake.search.part_cache import classify_error
+from tracelake.search.query_compiler import compiled, only_of, tree
+from tracelake.search.query_parser import (
+    Everything,
+    Node,
+    QuerySyntaxError,
+    SemanticQuery,
+    Text,
+    split_semantic,
+)
+from tracelake.search.results import RawHit, raw_hit
+from tracelake.search.similar import SPAN, TextsOf, alike_in
+from tracelake.search.vector_index import Doubles, VectorBlock, nearest, vector_of
+from tracelake.search.vectors import HOW, VectorSettings, call, load_embedder
+
+
+def fused(rankings: Sequence[Sequence[int]], smoothed: int = 60) -> list[tuple[int, float]]:
+    """Return what is in any of the rankings with its score, best first: the sum of 1 / (60 + rank), from 1.
+
+    Equal ones are in the order of their numbers. `smoothed` is the constant of the paper.
+    """
+    scores: defaultdict[int, float] = defaultdict(float)
+    for ranking in rankings:
+        for rank, row in enumerate(ranking, 1):
+            scores[row] += 1 / (smoothed + rank)
+    return sorted(scores.items(), key=lambda one: (-one[1], one[0]))
+
+
+Mode: TypeAlias = Literal["text", "semantic", "hybrid"]
+"""By words, by meaning, or ranked by both."""
+Vector: TypeAlias = tuple[float, ...]
+
+NO_VECTORS: Final = (
+    f"this lake has no vectors to compare meanings with. {HOW} makes them, with a function of yours or "
+    "of an attribute; or search by words, with mode text."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Rows in order, best first, each with its score."""
+
+    rows: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """The vectors of an index as of one manifest, beside the searcher of its texts."""
+
+    settings: VectorSettings
+    blocks: Sequence[VectorBlock]
+    gone: RowIds
+    """Rows that are not there any more, sorted."""
+
+    def near(
+        self,
+        searcher: tantivy.Searcher,
+        schema: tantivy.Schema,
+        condition: tantivy.Query | None,
+        vector: Doubles,
+    ) -> tuple[RowIds, Doubles]:
+        """Return the nearest rows that meet a condition, best first, at most `SEMANTIC_HITS_MAX`."""
+        most = limits.SEMANTIC_HITS_MAX
+        if condition is None:
+            return nearest(self.blocks, vector, most, gone=self.gone)
+        counted: Any = searcher.search(condition, 1, count=True)
+        meeting = counted.count or 0
+        if meeting <= limits.SEMANTIC_FILTERED_MAX_ROWS:
+            return nearest(self.blocks, vector, most, allowed=rows_of(searcher, condition, meeting))
+        asked = SEMANTIC_FARTHER * most
+        while True:
+            rows, scores = nearest(self.blocks, vector, asked, gone=self.gone)
+            these = tantivy.Query.term_set_query(schema, "row", rows.tolist())
+            met = np.isin(rows, rows_of(searcher, _both(condition, these), len(rows)))
+            if met.sum() >= most or len(rows) < asked:
+                return rows[met][:most], scores[met][:most]
+            asked *= SEMANTIC_FARTHER
+
+    def vector_of_text(self, text: str) -> Doubles:
+        """Return the vector of a text that is searched for.
+
+        Raises:
+            UsageError: The function is not here, or makes other vectors than the index has.
+            EmbeddingError: It failed.
+            QueryError: There is nothing to compare with, or the vectors come from an attribute.
+        """
+        if self.settings.attribute is not None:
+            raise QueryError(
+                f"the vectors of this lake come from {self.settings.source}, and no function makes one of words; "
+                "give a vector, or like: with a span, or search by words, with mode text."
+            )
+        vectors = call(load_embedder(self.settings), [text[: limits.EMBEDDED_TEXT_MAX_CHARS]])
+        return self.checked(vectors[0].tolist())
+
+    def checked(self, vector: Sequence[float]) -> Doubles:
+        """Return a vector ready to compare with. Raises QueryError for one that is none."""
+        try:
+            numbers = np.array(vector, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise QueryError("the vector holds what is no number; give a list of numbers.") from error
+        if numbers.shape != (self.settings.dimensions,):
+            raise QueryError(
+                f"the vector has {numbers.size} numbers, and those of the index have {self.settings.dimensions}: "
+                f"they are by {self.settings}."
+            )
+        length = float(np.linalg.norm(numbers))
+        if not 0 < length < float(np.finfo(np.float32).max):
+            raise QueryError(
+                "the vector is all zeros, or has numbers that are none; there is nothing to compare."
+            )
+        return numbers / length if self.settings.metric == "cosine" else numbers
+
+    def vector_of_span(
+        self, searcher: tantivy.Searcher, schema: tantivy.Schema, like: Text, workspace: str | None
+    ) -> Doubles:
+        """Return the vector of a span, by both of its ids and its workspace. Raises Refused where it has none."""
+        ids = SPAN.fullmatch(like.text.lower())
+        if ids is None:
+            raise QuerySyntaxError(
+                like.place, "like: takes a span, as its trace id and its span id with - between"
+            )
+        here = only(service=None, workspace=workspace)
+        of_trace = tantivy.Query.term_query(schema, "trace", ids[1], "basic")
+        for row, address in searcher.search(of_trace, searcher.num_docs, order_by_field="row").hits:
+            if searcher.doc(address)["id"][0][16:24].hex() == ids[2]:
+                vector = vector_of(self.blocks, int(row))
+                # Workspaces that send the same ids have a row each (W11).
+                this = tantivy.Query.term_set_query(schema, "row", [int(row)])
+                if vector is not None and count(searcher, this, (), here).total:
+                    return self.checked(vector.tolist())
+        raise QuerySyntaxError(
+            like.place, f"the span {like.text} is not here, or has no vector; take both ids of a hit"
+        )
+
+
+def ranked(
+    mode: Mode,
+    vectors: Vectors,
+    searcher: tantivy.Searcher,
+    schema: tantivy.Schema,
+    asked: SemanticQuery,
+    vector: Vector | None,
+    words: tantivy.Query | None,
+    compiled: Callable[[Node], tantivy.Query | None],
+    workspace: str | None = None,
+) -> Ranked:
+    """Return the rows that a search by meaning finds, in order.
+
+    Args:
+        mode: `semantic`, or `hybrid`, which ranks them together with hits of words.
+        vectors: those of the index.
+        searcher: the searcher of its texts.
+        schema: that of the searcher.
+        asked: the query in its parts.
+        vector: what to compare with, instead of the words.
+        words: the whole query, for its hits; of hybrid searches only.
+        compiled: makes a query of a condition.
+        workspace: of which a span must be to compare with it.
+    """
+    own: tantivy.Query | None = None
+    if vector is not None:
+        target = vectors.checked(vector)
+    elif asked.like is not None:
+        target = vectors.vector_of_span(searcher, schema, asked.like, workspace)
+        trace = asked.like.text.lower()[:32]
+        own = tantivy.Query.term_query(schema, "trace", trace, "basic")
+    elif asked.text.strip():
+        target = vectors.vector_of_text(asked.text)
+    else:
+        raise QueryError(
+            "there is nothing to compare with: give words beside the conditions, a vector, or like:."
+        )
+    condition = None if asked.condition is None else compiled(asked.condition)
+    if own is not None:
+        everything = condition or tantivy.Query.all_query()
+        condition = tantivy.Query.boolean_query(
+            [(tantivy.Occur.Must, everything), (tantivy.Occur.MustNot, own)]
+        )
+    rows, scores = vectors.near(searcher, schema, condition, target)
+    if mode == "semantic":
+        return Ranked(tuple(rows.tolist()), tuple(scores.tolist()))
+    hits = [] if words is None else searcher.search(words, limits.SEMANTIC_HITS_MAX, count=False).hits
+    of_words = searcher.fast_field_values("row", [address for _, address in hits]) if hits else []
+    together = fused([[int(row) for row in of_words if row is not None], rows.tolist()])
+    return Ranked(tuple(row for row, _ in together), tuple(score for _, score in together))
+
+
+def rows_of(searcher: tantivy.Searcher, query: tantivy.Query, most: int) -> RowIds:
+    """Return the ids of the rows that a query finds, sorted."""
+    if most < 1:
+        return NOBODY
+    hits = searcher.search(query, most, count=False, order_by_field="row").hits
+    return np.sort(np.array([row for row, _ in hits], np.int64))
+
+
+def _both(one: tantivy.Query, other: tantivy.Query) -> tantivy.Query:
+    return tantivy.Query.boolean_query([(tantivy.Occur.Must, one), (tantivy.Occur.Must, other)])
+
+
+@dataclass(frozen=True, slots=True)
+class SemanticRequest:
+    """One search by meaning."""
+
+    query: str
+    mode: Mode
+    vector: Vector | None
+    service: str | None
+    now_ns: int
+    workspace: str | None = None
+
+    @property
+    def only(self) -> Only:
+        """What its spans have in common."""
+        return only(service=self.service, workspace=self.workspace)
+
+
+class SemanticSearch:
+    """Searches by meaning at one manifest. It never changes, and any number of threads may use it."""
+
+    def __init__(
+        self, opened: OpenedIndex, vectors: Vectors, texts_of: TextsOf | None, analyzer: Analyzer
+    ) -> None:
+        self._opened = opened
+        self._vectors = vectors
+        self._texts_of = texts_of
+        self._analyzer = analyzer
+        # The pages of one search, and its facets, are cut from the same order.
+        self._ranked = lru_cache(SEMANTIC_RESULTS_KEPT)(self._rank)
+
+    def search(self, asked: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
+        """Return hits `offset` to `offset + limit`, in order."""
+        whole = self._ranked(asked)
+        page = whole.rows[offset : offset + limit]
+        searcher = self._opened.searcher
+        if not page:
+            return []
+        these = tantivy.Query.term_set_query(self._opened.index.schema, "row", list(page))
+        hits = searcher.search(these, len(page), count=False, order_by_field="row").hits
+        addresses = {int(row): address for row, address in hits}
+        scores = whole.scores[offset : offset + limit]
+        return [
+            raw_hit(searcher, score, addresses[row])
+            for row, score in zip(page, scores, strict=True)
+            if row in addresses
+        ]
+
+    def count(self, asked: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
+        """Return how many spans the result has, and facets of these."""
+        check(facets)
+        rows = self._ranked(asked).rows
+        if not rows:
+            return FacetCounts(0, {name: RawFacet((), 0) for name in facets})
+        if not facets and not asked.only:
+            return FacetCounts(len(rows), {})
+        these = tantivy.Query.term_set_query(self._opened.index.schema, "row", list(rows))
+        return count(self._opened.searcher, these, facets, asked.only)
+
+    def _rank(self, asked: SemanticRequest) -> Ranked:
+        index = self._opened.index
+        alike = alike_in(index.schema, self._opened.searcher, self._texts_of, self._analyzer, asked.workspace)
+
+        def query_of(node: Node) -> tantivy.Query | None:
+            query = compiled(index, node, asked.now_ns, alike, self._analyzer)
+            for field, value in asked.only:
+                query = None if query is None else only_of(index, query, field, value)
+            return query
+
+        try:
+            node = tree(asked.query)
+            parts = split_semantic(node)
+            if (
+                asked.vector is not None
+            ):  # words are conditions then: there is something to compare with already
+                parts = SemanticQuery("", None, None if isinstance(node, Everything) else node)
+            if parts.condition is None and asked.only:
+                parts = SemanticQuery(parts.text, parts.like, Everything())
+            words = query_of(node) if asked.mode == "hybrid" else None
+            return ranked(
+                asked.mode,
+                self._vectors,
+                self._opened.searcher,
+                index.schema,
+                parts,
+                asked.vector,
+                words,
+                query_of,
+                asked.workspace,
+            )
+        except ValueError as error:
+            raise classify_error(asked.query, error) from error
+
+
+def rows_gone(opened: OpenedIndex) -> RowIds:
+    """Return the ids of the rows whose documents are left out, sorted."""
+    addresses = [
+        tantivy.DocAddress(segment, document)
+        for segment, documents in opened.marks.items()
+        for document in documents
+    ]
+    if not addresses:
+        return NOBODY
+    return np.sort(np.array(opened.searcher.fast_field_values("row", addresses), np.int64))

@@ -1,0 +1,119 @@
+"""`/api/v1/keys`: what `tracelake key` does, for keys of admins.
+
+`/api/v1/sessions`: what `tracelake session` does, for keys of admins.
+
+`/api/v1/audit`: who did what, for keys of admins; those of one workspace are told what was done with keys of it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Response
+
+from tracelake import limits
+from tracelake.access.audit import since_ns
+from tracelake.access.keys import ALL_WORKSPACES, Role, expiry_ns
+from tracelake.lake.lake import Lake
+from tracelake.server.audit import AuditWriter, audit, tell_object
+from tracelake.server.http_policy import AUDIT, KEYS, SESSIONS
+from tracelake.server.key_ring import KeyRing
+from tracelake.server.request_body import body_in_openapi, json_body
+from tracelake.server.traces import Text, json_response
+
+
+class WantedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that asks for a key."""
+
+    name: str
+    role: Role
+    workspace: str = ALL_WORKSPACES
+    expires_in: str | None = None
+    """A duration such as `30d`."""
+    spans_per_s: int | None = None
+    bytes_per_day: int | None = None
+
+
+class NewExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that lets a key end; null for never."""
+
+    expires_in: str | None
+
+
+def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(prefix=KEYS)
+
+    @router.get("", summary="List keys, the oldest first; no token is ever shown again")
+    def keys() -> Response:
+        return json_response({"keys": lake.keys.all()})
+
+    @router.post("", summary="Make a key; the answer has its token", openapi_extra=body_in_openapi(WantedKey))
+    def create(body: Annotated[WantedKey, Depends(json_body(WantedKey))]) -> Response:
+        new_key = lake.keys.create(
+            body.name,
+            body.role,
+            body.workspace,
+            expiry_ns(body.expires_in, time.time_ns()),
+            body.spans_per_s,
+            body.bytes_per_day,
+        )
+        ring.forget()
+        key = new_key.key
+        tell_object(f"key {key.id}")
+        audit.info(
+            "key %s %r was made, with role %s, of workspace %r", key.id, key.name, key.role, key.workspace
+        )
+        response = json_response({"key": new_key.key, "token": new_key.token}, 201)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    @router.delete("/{key_id}", summary="Revoke a key, for good")
+    def revoke(key_id: str) -> Response:
+        key = lake.keys.revoke(key_id)
+        ring.forget(key.id)
+        return json_response({"key": key})
+
+    @router.post(
+        "/{key_id}/expiry", summary="Let a key end after a while", openapi_extra=body_in_openapi(NewExpiry)
+    )
+    def expire(key_id: str, body: Annotated[NewExpiry, Depends(json_body(NewExpiry))]) -> Response:
+        key = lake.keys.expire(key_id, expiry_ns(body.expires_in, time.time_ns()))
+        ring.forget(None if key.standing == "active" else key.id)
+        return json_response({"key": key})
+
+    return router
+
+
+def sessions_api(lake: Lake, ring: KeyRing) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(prefix=SESSIONS)
+
+    @router.get("", summary="List sessions of people who signed in by a provider, the oldest first")
+    def sessions() -> Response:
+        return json_response({"sessions": lake.sessions.all()})
+
+    @router.delete("/{session_id}", summary="End a session, for good")
+    def end(session_id: str) -> Response:
+        session = lake.sessions.revoke(session_id)
+        ring.forget(session.id)
+        return json_response({"session": session})
+
+    return router
+
+
+Records = Annotated[int, Query(ge=1, le=limits.AUDIT_SHOWN_MAX)]
+
+
+def audit_api(lake: Lake, auditing: AuditWriter) -> APIRouter:
+    """Return the route."""
+    router = APIRouter()
+
+    @router.get(AUDIT, summary="Who did what, the newest first; `since` is a duration such as 7d")
+    def audit(since: Text = None, key: Text = None, limit: Records = limits.AUDIT_SHOWN_DEFAULT) -> Response:
+        auditing.settle()
+        return json_response({"records": lake.audit.newest(limit, since_ns(since, time.time_ns()), key)})
+
+    return router

@@ -1,0 +1,482 @@
+"""`/api/v1/archive`: what is hot and archived, and what `tracelake archive` does, by POST.
+
+What may take long is an operation: it goes on in a thread of its own, and the answer waits for its end for a while.
+Who gets a 202 asks for the operation again.
+
+The page of the archive, with its JSON twin.
+
+What page and API read of the archive.
+
+The archive in a server: passes by interval and for requests, one at a time, sweeps, and what they came to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake._errors import LimitError, StorageError, TracelakeError, UsageError
+from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED, ArchiveReport
+from tracelake.archive.retention import ArchiveOutcome
+from tracelake.archive.scheduler import ArchiveLoop, Marks
+from tracelake.durations import duration_ns
+from tracelake.lake.lake import Lake
+from tracelake.server.http_policy import status_of
+from tracelake.server.locations import HttpLocations
+from tracelake.server.operations import Operations, Result, ServerOperation, Tell
+from tracelake.server.request_body import body_in_openapi, json_body
+from tracelake.server.traces import Limit, Text, json_response, page_maker
+
+PASS: Final = "pass"  # noqa: S105  the archive makes passes
+SWEEP: Final = "sweep"
+BY_INTERVAL, BY_MARK, BY_REQUEST = "interval", "archiveNow", "request"
+"""Who asked for a pass."""
+_log: Final = logging.getLogger("tracelake.server")
+
+
+@dataclass(slots=True)
+class PassTotals:
+    """What the passes of this server came to since it started."""
+
+    passes: Counter[str] = field(default_factory=Counter)
+    """By outcome, `done` or `failed`."""
+    traces: Counter[str] = field(default_factory=Counter)
+    """By fate."""
+    cleared_bytes: int = 0
+    stored_bytes: int = 0
+    seconds: float = 0.0
+    ended_ns: int | None = None
+    """When the last one ended."""
+    problem: str | None = None
+    """What failed last, until a pass over all that is due goes well."""
+
+
+class ArchiveService:
+    """Passes of one server. Those of others run beside them: which of them archives a trace, its finalize decides."""
+
+    def __init__(
+        self, lake: Lake, interval_s: float | None = None, poll_s: float = limits.ARCHIVE_POLL_S
+    ) -> None:
+        """Make a pass every `interval_s` seconds from `start` on; None: only where a request asks for one.
+
+        Between, experiments are looked for every `poll_s` seconds that are marked archiveNow.
+        """
+        self._lake = lake
+        self.interval_s = interval_s
+        self.operations = Operations()
+        self.totals = PassTotals()
+        self._stopping = threading.Event()
+        self._passing = threading.Lock()
+        self._loop = (
+            None
+            if interval_s is None
+            else ArchiveLoop(self._turn, self._marks, interval_s, self._stopping, poll_s, self._sweep)
+        )
+
+    def start(self) -> None:
+        """Begin with passes by interval, where there are any."""
+        if self._loop is not None:
+            self._loop.start()
+
+    def stop(self) -> None:
+        """Let the batch that is under way finish, for so long at most, and begin no other."""
+        self._stopping.set()
+        began_s = time.monotonic()
+        ended = self._loop is None or self._loop.stop()
+        left_s = limits.ARCHIVE_STOP_MAX_S - (time.monotonic() - began_s)
+        if not (self.operations.join(max(0.0, left_s)) and ended):
+            _log.warning(
+                "an archive pass did not end in %.0f s and is left; its traces stay hot, and the next pass goes on",
+                limits.ARCHIVE_STOP_MAX_S,
+            )
+
+    def problem(self) -> str | None:
+        """Say what failed in the last pass, None where it went well."""
+        return self.totals.problem
+
+    def begin_pass(
+        self, experiment: str | None = None, older_than: str | None = None, traces_max: int | None = None
+    ) -> ServerOperation:
+        """Begin a pass that a request asks for. Raises UsageError, BackPressureError."""
+        if older_than is not None:
+            duration_ns(older_than)
+        archive = self._lake.archive  # where there is none, nothing is begun
+        archive.settings()
+        is_whole = (experiment, older_than, traces_max) == (None, None, None)
+        wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
+        return self.operations.begin(
+            PASS, BY_REQUEST, lambda tell: _result(tell, self._pass(tell, is_whole, **wanted))
+        )
+
+    def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
+        """Begin to bring traces back. Raises UsageError, LimitError, BackPressureError."""
+        archive, ids = self._lake.archive, _ids(trace_ids)
+
+        def restore(tell: Tell) -> Result:
+            restored: dict[str, bool] = {}
+            failed: dict[str, str] = {}
+            for trace_id in ids:
+                if self._stopping.is_set():
+                    failed[trace_id] = "the server stops; ask again"
+                    continue
+                try:
+                    restored[trace_id] = archive.restore(trace_id)
+                except TracelakeError as error:
+                    failed[trace_id] = str(error)
+                tell({"restored": dict(restored), "failed": dict(failed)})
+            return {"restored": restored, "failed": failed}
+
+        return self.operations.begin("restore", BY_REQUEST, restore)
+
+    def begin_deletion(self, trace_ids: Sequence[str]) -> ServerOperation:
+        """Begin to delete traces. Raises UsageError, LimitError, BackPressureError."""
+        archive, ids = self._lake.archive, _ids(trace_ids)
+
+        def delete(_tell: Tell) -> Result:
+            failed: dict[str, str] = {}
+            gone = archive.delete(ids, lambda trace_id, error: failed.update({trace_id: str(error)}))
+            return {
+                "deleted": gone,
+                "failed": failed,
+                "not_found": len(ids) - len(gone) - len(failed),
+                "removed": DELETION_REMOVED,
+                "kept": DELETION_KEPT,
+            }
+
+        return self.operations.begin("deletion", BY_REQUEST, delete)
+
+    def begin_sweep(self, grace_s: float) -> ServerOperation:
+        """Begin a sweep. Raises UsageError, BackPressureError."""
+        archive = self._lake.archive
+        return self.operations.begin(
+            SWEEP, BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
+        )
+
+    def _turn(self, only_marked: bool) -> bool:
+        """Make a pass; return whether the next one can go on at once, which one that archived nothing would repeat.
+
+        Traces that cannot be archived keep no others waiting for the interval.
+        """
+        if not self._has_hot_tier():
+            return False
+        wanted = {"only_marked": only_marked, "traces_max": limits.ARCHIVE_PASS_TRACES}
+        asked_by = BY_MARK if only_marked else BY_INTERVAL
+        reports: list[ArchiveReport] = []
+
+        def one(tell: Tell) -> Result:
+            reports.append(self._pass(tell, not only_marked, **wanted))
+            return _result(tell, reports[0])
+
+        self.operations.carry_out(PASS, asked_by, one)
+        return any(report.goes_on and ArchiveOutcome.ARCHIVED.value in report.fates for report in reports)
+
+    def _sweep(self) -> None:
+        """Take away what passes have left; what fails is told, and tried again with the next sweep."""
+        if not self._has_hot_tier():
+            return
+
+        def body(_tell: Tell) -> Result:
+            return {"deleted_objects": self._lake.archive.sweep(stopping=self._stopping.is_set)}
+
+        operation = self.operations.carry_out(SWEEP, BY_INTERVAL, body)
+        if operation.error is not None:
+            _log.warning("what archive passes have left could not be swept: %s", operation.error)
+
+    def _has_hot_tier(self) -> bool:
+        """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
+        try:
+            return self._lake.hot.is_there
+        except Exception:  # noqa: BLE001  whatever it is, the pass tells of it, and the scheduler goes on
+            return True
+
+    def _marks(self) -> Marks:
+        try:
+            return self._lake.archive.marks() if self._lake.hot.is_there else frozenset()
+        except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
+            return frozenset()  # the next pass says what the matter is
+
+    def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> ArchiveReport:
+        """Make one pass; `is_whole` where it takes all that is due."""
+        with self._passing:
+            try:
+                report = self._lake.archive.run(
+                    stopping=self._stopping.is_set,
+                    on_progress=lambda so_far: tell(report_json(so_far)),
+                    **wanted,
+                )
+            except Exception as error:
+                self._failed(error)
+                raise
+            self._count(report, is_whole)
+        return report
+
+    def _failed(self, error: Exception) -> None:
+        again = (
+            "it is tried again when it is asked for"
+            if self.interval_s is None
+            else (f"it is tried again in {self.interval_s:g} s")
+        )
+        _log.error("an archive pass failed, and what it had not archived stays hot; %s: %s", again, error)
+        totals = self.totals
+        totals.passes["failed"] += 1
+        totals.ended_ns = time.time_ns()
+        totals.problem = f"the last archive pass failed, and {again}: {error}"
+
+    def _count(self, report: ArchiveReport, is_whole: bool) -> None:
+        totals = self.totals
+        totals.passes["failed" if report.problem else "done"] += 1
+        totals.traces.update(report.fates)
+        totals.cleared_bytes += report.archived_bytes
+        totals.stored_bytes += report.stored_bytes
+        totals.seconds += report.seconds
+        totals.ended_ns = time.time_ns()
+        if report.problem:
+            totals.problem = f"in the last archive pass {report.problem}"
+        elif is_whole:
+            totals.problem = None
+
+
+def _result(tell: Tell, report: ArchiveReport) -> Result:
+    """Return what a pass came to. Raises StorageError, after telling it, where something failed."""
+    if report.problem:
+        tell(report_json(report))
+        raise StorageError(report.problem)
+    return report_json(report)
+
+
+def _ids(trace_ids: Sequence[str]) -> list[str]:
+    """Return ids as the store has them, each once. Raises LimitError."""
+    if len(trace_ids) > limits.ARCHIVE_REQUEST_TRACES_MAX:
+        raise LimitError(
+            f"{len(trace_ids)} traces at once, of {limits.ARCHIVE_REQUEST_TRACES_MAX} at most; send several requests"
+        )
+    return list(dict.fromkeys(trace_id.lower() for trace_id in trace_ids))
+
+
+def report_json(report: ArchiveReport) -> Result:
+    """Return what came of a pass, or has so far."""
+    return {
+        "layout": report.layout,
+        "traces": dict(report.fates),
+        "failures": dict(report.failures),
+        "archived_bytes": report.archived_bytes,
+        "stored_bytes": report.stored_bytes,
+        "seconds": report.seconds,
+        "goes_on": report.goes_on,
+    }
+
+
+def archive_overview(lake: Lake, archiving: ArchiveService, limit: int) -> dict[str, Any]:
+    """Return what is hot and archived, what failed and why, and what the next pass takes; lists up to a limit.
+
+    Raises UsageError for a lake without a hot tier.
+    """
+    archive = lake.archive
+    totals = archiving.totals
+    experiments = archive.experiments(limit + 1)
+    failed, archived = archive.traces("failed", limit), archive.traces("archived", limit)
+    return {
+        "settings": archive.settings(),
+        "space": archive.space(),
+        "passes": {
+            "interval_s": archiving.interval_s,
+            "last_ended_ns": totals.ended_ns,
+            "problem": totals.problem,
+        },
+        "experiments": experiments[:limit],
+        "more_experiments": len(experiments) > limit,
+        "failed": failed,
+        "archived": archived,
+        "tags": lake.annotations.shown_tags([each.trace_id for each in (*failed, *archived)]),
+        "operations": [each.to_dict() for each in archiving.operations.newest()[:limit]],
+    }
+
+
+def resolved_retention(lake: Lake) -> dict[str, Any]:
+    """Return how a lake archives, and what counts for each experiment, with where it is set."""
+    experiments = [
+        {
+            "experiment_id": each.experiment_id,
+            "workspace": each.workspace,
+            "retention": each.retention,
+            "source": each.source,
+            "problem": each.problem,
+        }
+        for each in lake.archive.retentions()
+    ]
+    return {"settings": lake.archive.settings(), "experiments": experiments}
+
+
+OVERVIEW = "/api/v1/archive"
+
+
+class NewPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that asks for a pass: over all that is due, or less."""
+
+    experiment: str | None = None
+    older_than: str | None = None
+    max_traces: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+class SomeTraces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that names traces."""
+
+    trace_ids: Annotated[list[str], msgspec.Meta(min_length=1)]
+
+
+class NewSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that asks for a sweep of uploads that are so old."""
+
+    grace_minutes: Annotated[float, msgspec.Meta(ge=0, le=limits.ARCHIVE_GRACE_MAX_S / 60)] = (
+        limits.ARCHIVE_UPLOAD_GRACE_S / 60
+    )
+
+
+class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that changes how the lake archives; what is null stays."""
+
+    retention: str | None = None
+    """A duration, or `none`."""
+    layout: str | None = None
+    location: str | None = None
+    allowlist: list[str] | None = None
+    experiment: str | None = None
+    """Whose retention it is, instead of that of the lake."""
+    workspace: str | None = None
+
+
+def archive_api(lake: Lake, archiving: ArchiveService, locations: HttpLocations) -> APIRouter:
+    """Return the routes of the JSON API for the archive."""
+    router = APIRouter(prefix=OVERVIEW)
+    _add_reads(router, lake, archiving)
+    _add_retention(router, lake, locations)
+    _add_operations(router, archiving)
+    return router
+
+
+def _add_reads(router: APIRouter, lake: Lake, archiving: ArchiveService) -> None:
+    @router.get(
+        "", summary="What is hot and what is archived, what failed, and what the next pass would take"
+    )
+    def overview(limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
+        return json_response(archive_overview(lake, archiving, limit))
+
+    @router.get("/plan", summary="What a pass would take, of experiments with hot traces, the most first")
+    def plan(
+        experiment: Text = None, older_than: Text = None, limit: Limit = limits.PAGE_ROWS_DEFAULT
+    ) -> Response:
+        due = lake.archive.plan(experiment, older_than, limit + 1)
+        return json_response({"experiments": due[:limit], "more": len(due) > limit})
+
+    @router.get("/traces", summary="Archived traces, the last first, or those that are marked as malformed")
+    def traces(
+        state: Annotated[Literal["archived", "failed"], Query()] = "archived",
+        limit: Limit = limits.PAGE_ROWS_DEFAULT,
+    ) -> Response:
+        return json_response({"traces": lake.archive.traces(state, limit)})
+
+    @router.get(
+        "/operations", summary="Passes, restores, deletions and sweeps of this server, the newest first"
+    )
+    def operations() -> Response:
+        return json_response({"operations": [each.to_dict() for each in archiving.operations.newest()]})
+
+    @router.get("/operations/{operation_id}", summary="One of them, and what came of it so far")
+    def operation(operation_id: str) -> Response:
+        return json_response(archiving.operations.get(operation_id).to_dict())
+
+
+def _add_retention(router: APIRouter, lake: Lake, locations: HttpLocations) -> None:
+    @router.get(
+        "/retention", summary="How the lake archives, and how long traces of each experiment stay hot"
+    )
+    def retention() -> Response:
+        return json_response(resolved_retention(lake))
+
+    @router.post(
+        "/retention",
+        summary="Change how the lake archives; what is null stays",
+        openapi_extra=body_in_openapi(NewRetention),
+    )
+    def configure(body: Annotated[NewRetention, Depends(json_body(NewRetention))]) -> Response:
+        retention = "" if body.retention == "none" else body.retention
+        if (body.experiment, body.workspace) != (None, None):
+            if retention is None or (body.layout, body.location, body.allowlist) != (None, None, None):
+                raise UsageError("with `experiment` or `workspace` send `retention`, and nothing else")
+            lake.archive.set_retention(retention, experiment=body.experiment, workspace=body.workspace)
+            return json_response(resolved_retention(lake))
+        location = body.location and body.location.rstrip("/")
+        if location and location != lake.archive.settings().location:
+            locations.check_repository(location)
+        lake.archive.configure(
+            retention=retention,
+            layout=body.layout,
+            location=body.location,
+            allowlist=body.allowlist,
+        )
+        return json_response(resolved_retention(lake))
+
+
+def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
+    def answer(operation: ServerOperation) -> Response:
+        """Answer with what came of an operation, or, while it is under way, with where to ask again."""
+        try:
+            archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
+        except (TracelakeError, OSError) as error:
+            status = status_of(type(error)) if isinstance(error, TracelakeError) else 503
+            response = json_response({"error": str(error), "operation": operation.to_dict()}, status)
+            if status == 503:
+                response.headers["Retry-After"] = str(limits.INGEST_RETRY_AFTER_S)
+            return response
+        response = json_response(operation.to_dict(), 200 if operation.state == "done" else 202)
+        response.headers["Location"] = f"{OVERVIEW}/operations/{operation.id}"
+        return response
+
+    @router.post(
+        "/passes", summary="Archive what is due, in one pass", openapi_extra=body_in_openapi(NewPass)
+    )
+    def run(body: Annotated[NewPass, Depends(json_body(NewPass))]) -> Response:
+        return answer(archiving.begin_pass(body.experiment, body.older_than, body.max_traces))
+
+    @router.post("/restores", summary="Bring archived traces back", openapi_extra=body_in_openapi(SomeTraces))
+    def restore(body: Annotated[SomeTraces, Depends(json_body(SomeTraces))]) -> Response:
+        return answer(archiving.begin_restore(body.trace_ids))
+
+    @router.post(
+        "/deletions",
+        summary="Delete traces from the hot tier and the archive repository",
+        openapi_extra=body_in_openapi(SomeTraces),
+    )
+    def delete(body: Annotated[SomeTraces, Depends(json_body(SomeTraces))]) -> Response:
+        return answer(archiving.begin_deletion(body.trace_ids))
+
+    @router.post(
+        "/sweeps",
+        summary="Delete what killed passes left in the archive repository",
+        openapi_extra=body_in_openapi(NewSweep),
+    )
+    def sweep(body: Annotated[NewSweep, Depends(json_body(NewSweep))]) -> Response:
+        return answer(archiving.begin_sweep(body.grace_minutes * 60))
+
+
+def archive_pages(lake: Lake, archiving: ArchiveService, templates: Jinja2Templates) -> APIRouter:
+    """Return the route of this page over `lake`."""
+    router = APIRouter(include_in_schema=False)
+    page = page_maker(lake, templates)
+
+    @router.get("/archive")
+    def archive(request: Request, limit: Limit = limits.ARCHIVE_LISTED_DEFAULT) -> Response:
+        view = None if not lake.hot.is_there else archive_overview(lake, archiving, limit)
+        return page(request, "archive.html", OVERVIEW, view=view)
+
+    return router

@@ -1,0 +1,247 @@
+"""Writes the audit of a server: a request that changes something waits for its record, with others that come meanwhile.
+
+What came of it is written afterwards, and nobody waits for that. One thread writes, one group after the other: so what
+came of something never stands before it, and the busier the server, the fewer the writes. What is too old is removed by
+another thread.
+
+Notes what came of requests, from the answers that pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Final
+
+from starlette.types import Message, Scope, Send
+
+from tracelake import limits
+from tracelake._errors import BackPressureError, StorageError, TracelakeError
+from tracelake.access.audit import Audit, EventCounter, audit_record, with_outcome
+from tracelake.access.keys import AuditKind, AuditRecord, display_name
+from tracelake.server.key_ring import KeyHolder
+
+logger = logging.getLogger("tracelake.server")
+
+_OBJECTS: Final[ContextVar[list[str] | None]] = ContextVar("tracelake_objects", default=None)
+_TOO_SLOW: Final = "what was done is noted too slowly, so nothing more is; send it again later"
+NAMING: Final = (
+    *("name", "branch", "into", "source", "ref", "at", "id", "role", "workspace", "experiment_id"),
+    *("experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
+)
+"""Fields of bodies that say of what an action is; others may hold what people write."""
+
+
+class AuditWriter:
+    """The audit, as a server writes it. Threads and event loops may share it."""
+
+    def __init__(self, audit: Audit) -> None:
+        """Write into `audit`."""
+        self._audit = audit
+        self._lock = threading.Lock()
+        self._waiting: dict[str, AuditRecord] = {}
+        self._group: Future[None] | None = None
+        self._writer = ThreadPoolExecutor(1, "audit")
+        self._writer.submit(int)  # begins its thread, without which no change could be made
+        self._trimmer = ThreadPoolExecutor(1, "audit-trim")
+        self._counting = EventCounter()
+        self._untrimmed = limits.AUDIT_TRIM_EACH
+
+    async def begin(self, record: AuditRecord) -> AuditRecord:
+        """Return once the record of what is about to be done is kept. Raises StorageError: then it must not be done."""
+        # One that goes away takes nobody's group with it.
+        written = asyncio.shield(asyncio.wrap_future(self._join([record])))
+        try:
+            await asyncio.wait_for(written, limits.AUDIT_WAIT_MAX_S)
+        except TimeoutError as error:
+            with self._lock:
+                self._waiting.pop(record.id, None)
+            raise BackPressureError(_TOO_SLOW) from error
+        return record
+
+    def end(self, record: AuditRecord, outcome: str | None, object: str = "") -> None:
+        """Let the record say what came of it, soon; None: nobody knows."""
+        self._write_soon([with_outcome(record, outcome, object)])
+
+    def count(self, record: AuditRecord) -> None:
+        """Count what repeats, and changes nothing, with its like."""
+        with self._lock:
+            due = self._counting.count(record, time.monotonic_ns())
+        if due:
+            self._write_soon(due)
+
+    def settle(self, max_s: float = limits.AUDIT_SETTLE_MAX_S) -> bool:
+        """Return whether all is written that was told so far, numbers too, once it is, or cannot be in time."""
+        with self._lock:
+            due = self._counting.unwritten()
+        self._write_soon(due)
+        try:
+            self._writer.submit(int).result(max_s)
+        except (TimeoutError, CancelledError, RuntimeError):  # it is slow, or closed
+            return False
+        return True
+
+    def close(self) -> None:
+        """Write what is left, if that can be done in time; what comes later is not written."""
+        is_written = self.settle(limits.AUDIT_CLOSE_MAX_S)
+        if not is_written:
+            logger.error(
+                "the audit cannot be written in time: what came of the last changes may not be in it"
+            )
+        self._writer.shutdown(wait=is_written)
+        self._trimmer.shutdown(wait=False, cancel_futures=True)
+
+    def _write_soon(self, records: list[AuditRecord]) -> None:
+        if records:
+            try:
+                self._join(records)
+            except TracelakeError as error:
+                logger.error("of the audit is left out: %s: %s", records, error)
+
+    def _join(self, records: list[AuditRecord]) -> Future[None]:
+        """Return what is done once these are written. Raises BackPressureError where too many wait."""
+        with self._lock:
+            if len(self._waiting) + len(records) > limits.AUDIT_WAITING_MAX:
+                raise BackPressureError(_TOO_SLOW)
+            if self._group is None:
+                try:
+                    self._writer.submit(self._write)
+                except RuntimeError as error:
+                    raise StorageError(f"what is done cannot be noted: {error}; try again later") from error
+                self._group = Future()
+            self._waiting.update((each.id, each) for each in records)
+            return self._group
+
+    def _write(self) -> None:
+        with self._lock:
+            # What is begun comes first: somebody waits for that, and a store may write one after the other.
+            records = sorted(self._waiting.values(), key=_is_waited_for, reverse=True)
+            group = self._group
+            self._waiting, self._group = {}, None
+        assert group is not None, "a group is written once"
+        try:
+            self._audit.write(records)
+        except Exception as error:  # noqa: BLE001  whoever waits is told
+            logger.error("the audit cannot be written, of %d records: %s", len(records), error)
+            group.set_exception(error)
+            return
+        group.set_result(None)
+        with self._lock:
+            self._counting.wrote(each for each in records if each.kind == "counted")
+        self._untrimmed += len(records)
+        if self._untrimmed >= limits.AUDIT_TRIM_EACH:
+            self._untrimmed = 0
+            with suppress(RuntimeError):  # it stops
+                self._trimmer.submit(self._trim)
+
+    def _trim(self) -> None:
+        try:
+            self._audit.trim(time.time_ns())
+        except Exception as error:  # noqa: BLE001  the next time will do
+            logger.warning("of the audit what is old could not be removed: %s", error)
+
+
+def _is_waited_for(record: AuditRecord) -> bool:
+    return record.kind != "counted" and record.outcome is None
+
+
+def record_of(
+    kind: AuditKind,
+    actor: KeyHolder | None,
+    action: str,
+    address: str,
+    object: str = "",
+    outcome: str | None = None,
+) -> AuditRecord:
+    """Return a record of what somebody does; None: who has not shown a key of the lake."""
+    return audit_record(
+        kind,
+        actor.key_id if actor else "",
+        action,
+        name=actor.name if actor else "",
+        workspace=actor.workspace if actor else None,
+        person=actor.record.person if actor and actor.record else None,
+        address=address,
+        object=object,
+        outcome=outcome,
+    )
+
+
+def address_of(scope: Scope) -> str:
+    """Return where a request comes from: from behind a proxy on this machine, what that says."""
+    client = scope.get("client")
+    return str(client[0]) if client else ""
+
+
+@contextmanager
+def objects_told() -> Iterator[list[str]]:
+    """Return what is told of objects, for as long as a request is answered."""
+    objects: list[str] = []
+    token = _OBJECTS.set(objects)
+    try:
+        yield objects
+    finally:
+        _OBJECTS.reset(token)
+
+
+def tell_object(text: str) -> None:
+    """Say of what the action is that goes on, where its path does not."""
+    objects = _OBJECTS.get()
+    if objects is not None:
+        objects.append(text)
+
+
+def tell_body(body: object) -> None:
+    """Say so by the body of a request."""
+    values = ((field, getattr(body, field, None)) for field in NAMING)
+    told = ", ".join(f"{field} {value}" for field, value in values if value not in (None, "", []))
+    if told:
+        tell_object(told)
+
+
+audit = logging.getLogger("tracelake.audit")
+
+
+@contextmanager
+def response_outcome(auditing: AuditWriter, record: AuditRecord | None, send: Send) -> Iterator[Send]:
+    """Let a record, where there is one, say what came of a request, once that is known."""
+    if record is None:
+        yield send
+        return
+    status: int | None = None
+
+    async def answer(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            actor = display_name(record.key_id)
+            audit.info("%s %r: %s: %d", actor, record.name, record.action, status)
+        await send(message)
+
+    with objects_told() as objects:
+        try:
+            yield answer
+        except Exception:
+            status = status or 500  # what a request gets that raises
+            raise
+        finally:
+            # Of one that is cancelled nobody knows: a thread may go on with it.
+            auditing.end(record, None if status is None else str(status), ", ".join(objects))
+
+
+def count_response(auditing: AuditWriter, actor: KeyHolder, scope: Scope, send: Send) -> Send:
+    """Count, by its answer, a request that no route takes: it changes nothing, so no other record has to make room."""
+    asked, address = f"{scope['method']} {scope['path']}", address_of(scope)
+
+    async def answer(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            auditing.count(record_of("counted", actor, "no route", address, asked, str(message["status"])))
+        await send(message)
+
+    return answer

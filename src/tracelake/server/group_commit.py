@@ -1,0 +1,122 @@
+"""Requests of one event loop that are written together: group commit.
+
+A request that is alone is written at once. While others come it waits for them: the loop takes turns, and as long as
+turns bring further requests, the group grows, up to a bound in time (and in bytes, which the queue keeps). So a single
+sender waits for nobody, and the busier the server, the fewer the writes, and the syncs with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tracelake import limits
+from tracelake._errors import StorageError
+from tracelake.otlp.framing import Format
+from tracelake.otlp.partition import TraceSpans
+from tracelake.tracking.ingest_queue import Answers, RequestGroup, RequestGroups
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT
+from tracelake.tracking.store import RefusedSpans
+
+
+@dataclass(slots=True)
+class _Group:
+    """Requests of this loop that are written together."""
+
+    until_s: float
+    answers: list[tuple[int, asyncio.Future[RefusedSpans | None]]] = field(default_factory=list)
+    seen: int = 0
+    quiet_turns: int = 0
+    deadline: asyncio.TimerHandle | None = None
+
+
+class GroupCommitter:
+    """Appends requests to a queue. One event loop uses it."""
+
+    def __init__(self, queue: RequestGroups, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
+        """Let a request wait at most so long for others to be written with it; with 0 it waits for none."""
+        self._queue = queue
+        self._wait_s = wait_s
+        self._groups: dict[RequestGroup, _Group] = {}
+
+    async def append(
+        self,
+        format: Format,
+        payload: bytes,
+        traces: Mapping[str, TraceSpans] | None = None,
+        experiment_id: str = DEFAULT_EXPERIMENT,
+        refused: int = 0,
+    ) -> RefusedSpans | None:
+        """Store one request body as received (decompressed) and return, once it is durable, what was not taken of it.
+
+        Raises BackPressureError when the queue or the store is full, the store fails, or it takes longer
+        than the acknowledgement time-out; the request may be sent again then.
+        """
+        loop = asyncio.get_running_loop()
+        group, place = self._queue.join(format, payload, traces or {}, experiment_id, refused)
+        gathered = self._groups.get(group) or self._begin(group, loop)
+        # One for each request: who is cancelled cancels its own.
+        answer: asyncio.Future[RefusedSpans | None] = loop.create_future()
+        gathered.answers.append((place, answer))
+        return await answer
+
+    def _begin(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> _Group:
+        gathered = self._groups[group] = _Group(loop.time() + self._wait_s)
+        # One for all: of a group that waits so long, who came later waits less.
+        gathered.deadline = loop.call_later(self._queue.ack_timeout_s, self._end, group, self._queue.too_late)
+
+        def tell(written: Future[Answers]) -> None:
+            with suppress(RuntimeError):  # the loop has ended, and with it who waited
+                loop.call_soon_threadsafe(self._written, group, written)
+
+        group.written.add_done_callback(tell)
+        loop.call_soon(self._look, group, loop)
+        return gathered
+
+    def _look(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> None:
+        """Let the group be written, or look again in the next turn."""
+        if group.released:
+            return
+        gathered = self._groups.get(group)
+        if gathered is None:  # it is too late: nobody waits for it any more
+            self._queue.release(group)
+            return
+        come = len(group.requests)
+        gathered.quiet_turns = 0 if come > gathered.seen else gathered.quiet_turns + 1
+        gathered.seen = come
+        if gathered.quiet_turns >= limits.GATHERING_QUIET_TURNS or loop.time() >= gathered.until_s:
+            self._queue.release(group)
+        else:
+            loop.call_soon(self._look, group, loop)
+
+    def _written(self, group: RequestGroup, written: Future[Answers]) -> None:
+        error = written.exception()
+        if error is None:
+            self._end(group, None, written.result())
+        else:
+            self._end(
+                group,
+                lambda: self._queue.refusal(error) if isinstance(error, (StorageError, OSError)) else error,
+            )
+
+    def _end(
+        self, group: RequestGroup, error: Callable[[], BaseException] | None, answers: Answers = ()
+    ) -> None:
+        """Answer all that wait for a group, each with an answer or an error of its own."""
+        gathered = self._groups.pop(group, None)
+        if gathered is None:
+            return
+        if gathered.deadline is not None:
+            gathered.deadline.cancel()
+        for place, answer in gathered.answers:
+            if answer.done():
+                continue  # its request was cancelled
+            if error is not None:
+                answer.set_exception(error())
+            elif isinstance(told := answers[place], Exception):
+                answer.set_exception(told)
+            else:
+                answer.set_result(told)

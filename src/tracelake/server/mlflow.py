@@ -1,0 +1,659 @@
+"""Tags, experiments and assessments over HTTP, in MLflow's words: paths, bodies and error codes of its REST API.
+
+What MLflow's client asks under `/api/2.0` or `/api/3.0` is answered under both.
+
+Traces over HTTP as MLflow's client 3.18 begins and deletes them; their spans come by `/v1/traces`.
+
+Searching and reading traces over HTTP as MLflow's client 3.18 does: `search_traces` and `get_trace`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, Final, ParamSpec
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from google.protobuf.json_format import MessageToDict
+
+from tracelake._errors import (
+    DamageError,
+    LimitError,
+    NotFoundError,
+    QueryError,
+    StorageError,
+    TracelakeError,
+    UsageError,
+)
+from tracelake.access.keys import check_need
+from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED
+from tracelake.lake.annotations import check_experiment_tag, was_deleted
+from tracelake.lake.hot_tier import summary_of
+from tracelake.lake.lake import Lake
+from tracelake.limits import (
+    ANNOTATIONS_MAX,
+    EXPERIMENTS_SHOWN_MAX,
+    INGEST_RETRY_AFTER_S,
+    MLFLOW_BATCH_MAX_BYTES,
+    MLFLOW_BATCH_SPANS_MAX,
+    MLFLOW_BATCH_TRACES_MAX,
+    MLFLOW_DELETED_TRACES_MAX,
+    MLFLOW_EXPERIMENTS_MAX,
+    MLFLOW_PAGE_TRACES_MAX,
+    NAME_QUOTED_MAX_CHARS,
+    TRACKING_IDS_AT_ONCE,
+    TRACKING_PREVIEW_MAX_CHARS,
+)
+from tracelake.otlp.encode import encode
+from tracelake.server.http_policy import status_of
+from tracelake.server.json_pieces import document, enclosed, in_pieces, slices
+from tracelake.server.key_ring import ACTOR
+from tracelake.server.request_body import json_body
+from tracelake.server.traces import json_response
+from tracelake.tables.builtin import IN_ORDER
+from tracelake.tracking.annotations import (
+    LOCATION_TAG,
+    Annotations,
+    ClientTraceInfo,
+    Experiment,
+    StartedTrace,
+)
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT, TRACKING_STORE
+
+P = ParamSpec("P")
+_CODES: Final[tuple[tuple[type[TracelakeError], str], ...]] = (
+    (NotFoundError, "RESOURCE_DOES_NOT_EXIST"),
+    (UsageError, "INVALID_PARAMETER_VALUE"),
+    (QueryError, "INVALID_PARAMETER_VALUE"),
+    (LimitError, "RESOURCE_EXHAUSTED"),
+    (StorageError, "TEMPORARILY_UNAVAILABLE"),
+)
+_VERSIONS: Final = ("/api/2.0/mlflow", "/api/3.0/mlflow")
+
+
+class TraceTag(msgspec.Struct, frozen=True):
+    """A tag to set."""
+
+    key: str
+    value: str
+
+
+class TraceTagKey(msgspec.Struct, frozen=True):
+    """A tag to delete."""
+
+    key: str
+
+
+class ExperimentTag(msgspec.Struct, frozen=True):
+    """A tag to set of an experiment."""
+
+    experiment_id: str
+    key: str
+    value: str
+
+
+class ExperimentTagKey(msgspec.Struct, frozen=True):
+    """A tag to delete of an experiment."""
+
+    experiment_id: str
+    key: str
+
+
+class NewExperiment(msgspec.Struct, frozen=True):
+    """An experiment to make."""
+
+    name: str
+    tags: list[TraceTag] = []
+
+
+class ExperimentQuery(msgspec.Struct, frozen=True):
+    """A search of experiments."""
+
+    filter: str | None = None
+    max_results: int = EXPERIMENTS_SHOWN_MAX
+    order_by: list[str] = []
+    page_token: str | None = None
+    view_type: str | None = None
+
+
+class Assessed(msgspec.Struct, frozen=True):
+    """An assessment, or what is to change of one."""
+
+    assessment: dict[str, Any]
+
+
+def mlflow_api(lake: Lake) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(include_in_schema=False)
+    for prefix in _VERSIONS:
+        _add_traces(router, prefix, lake)
+        _add_assessments(router, prefix, lake)
+        _add_experiments(router, prefix, lake)
+    return router
+
+
+def answered(handler: Callable[P, object]) -> Callable[P, Response]:
+    """Answer with what a handler returns, or with its error as MLflow says it."""
+
+    @wraps(handler)
+    def respond(*args: P.args, **kwargs: P.kwargs) -> Response:
+        try:
+            answer = handler(*args, **kwargs)
+            return answer if isinstance(answer, Response) else json_response(answer)
+        except TracelakeError as error:
+            code = next((code for kind, code in _CODES if isinstance(error, kind)), "INTERNAL_ERROR")
+            response = json_response({"error_code": code, "message": str(error)}, status_of(type(error)))
+            if response.status_code == 503:
+                response.headers["Retry-After"] = str(INGEST_RETRY_AFTER_S)
+            return response
+
+    return respond
+
+
+def _add_traces(router: APIRouter, prefix: str, lake: Lake) -> None:
+    @router.get(f"{prefix}/traces/{{trace_id}}/tags")
+    @answered
+    def tags(trace_id: str) -> object:
+        return {"tags": lake.annotations.tags(trace_id)}
+
+    @router.patch(f"{prefix}/traces/{{trace_id}}/tags")
+    @answered
+    def set_tag(trace_id: str, body: TraceTag = Depends(json_body(TraceTag))) -> object:  # noqa: B008
+        lake.annotations.set_tag(trace_id, body.key, body.value)
+        return {}
+
+    @router.delete(f"{prefix}/traces/{{trace_id}}/tags")
+    @answered
+    def delete_tag(trace_id: str, body: TraceTagKey = Depends(json_body(TraceTagKey))) -> object:  # noqa: B008
+        lake.annotations.delete_tag(trace_id, body.key)
+        return {}
+
+
+def _add_assessments(router: APIRouter, prefix: str, lake: Lake) -> None:
+    of_trace = f"{prefix}/traces/{{trace_id}}/assessments"
+
+    @router.get(of_trace)
+    @answered
+    def assessments(trace_id: str) -> object:
+        return {"assessments": lake.annotations.assessments(trace_id)}
+
+    @router.post(of_trace)
+    @answered
+    def log(trace_id: str, body: Assessed = Depends(json_body(Assessed))) -> object:  # noqa: B008
+        return {"assessment": lake.annotations.log_assessment(trace_id, body.assessment)}
+
+    @router.get(f"{of_trace}/{{assessment_id}}")
+    @answered
+    def assessment(trace_id: str, assessment_id: str) -> object:
+        for each in lake.annotations.assessments(trace_id):
+            if each["assessment_id"] == assessment_id:
+                return {"assessment": each}
+        raise NotFoundError(f"trace {trace_id} has no assessment {assessment_id!r}.")
+
+    @router.patch(f"{of_trace}/{{assessment_id}}")
+    @answered
+    def update(
+        trace_id: str,
+        assessment_id: str,
+        body: Assessed = Depends(json_body(Assessed)),  # noqa: B008
+    ) -> object:
+        return {"assessment": lake.annotations.update_assessment(trace_id, assessment_id, body.assessment)}
+
+    @router.delete(f"{of_trace}/{{assessment_id}}")
+    @answered
+    def remove(trace_id: str, assessment_id: str) -> object:
+        lake.annotations.delete_assessment(trace_id, assessment_id)
+        return {}
+
+
+def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
+    @router.post(f"{prefix}/experiments/create")
+    @answered
+    def create(request: Request, body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
+        # All that can be refused is, before anything is made.
+        if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
+            raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
+        for tag in body.tags:
+            if check_experiment_tag(tag.key, tag.value):
+                actor = request.scope[ACTOR]
+                check_need(actor.key_id, actor.role, "admin")  # as where it is set alone
+        experiment_id = lake.annotations.create_experiment(body.name)
+        for tag in body.tags:
+            lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)
+        return {"experiment_id": experiment_id}
+
+    @router.post(f"{prefix}/experiments/search")
+    @answered
+    def search(body: ExperimentQuery = Depends(json_body(ExperimentQuery))) -> object:  # noqa: B008
+        return _searched(lake, body)
+
+    @router.get(f"{prefix}/experiments/get")
+    @answered
+    def get(experiment_id: str) -> object:
+        return {"experiment": _experiment_json(lake.annotations.experiment(experiment_id))}
+
+    @router.get(f"{prefix}/experiments/get-by-name")
+    @answered
+    def get_by_name(experiment_name: str) -> object:
+        return {"experiment": _experiment_json(lake.annotations.experiment_named(experiment_name))}
+
+    @router.post(f"{prefix}/experiments/set-experiment-tag")
+    @answered
+    def set_tag(body: ExperimentTag = Depends(json_body(ExperimentTag))) -> object:  # noqa: B008
+        lake.annotations.set_experiment_tag(body.experiment_id, body.key, body.value)
+        return {}
+
+    @router.post(f"{prefix}/experiments/delete-experiment-tag")
+    @answered
+    def delete_tag(body: ExperimentTagKey = Depends(json_body(ExperimentTagKey))) -> object:  # noqa: B008
+        lake.annotations.delete_experiment_tag(body.experiment_id, body.key)
+        return {}
+
+
+def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
+    if wanted.max_results < 1:
+        raise UsageError(f"max_results is 1 or more, and not {wanted.max_results}.")
+    if wanted.view_type == "DELETED_ONLY":
+        return {"experiments": []}  # no experiment is deleted here
+    experiments, token = lake.annotations.search_experiments(
+        wanted.filter, wanted.max_results, wanted.order_by, wanted.page_token
+    )
+    told: dict[str, object] = {"experiments": [_experiment_json(each) for each in experiments]}
+    return {**told, "next_page_token": token} if token else told
+
+
+def _experiment_json(experiment: Experiment) -> dict[str, object]:
+    """Return an experiment as MLflow's API says it; times are milliseconds there."""
+    created_ms = experiment.created_ns // 1_000_000
+    return {
+        "experiment_id": experiment.experiment_id,
+        "name": experiment.name,
+        "lifecycle_stage": "active",
+        "creation_time": created_ms,
+        "last_update_time": created_ms,
+        "tags": [{"key": key, "value": value} for key, value in experiment.tags.items()],
+    }
+
+
+_WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
+_TABLES_EXPERIMENT: Final = "0"
+"""What traces are of that the tracking store never had."""
+DAMAGE_TAG: Final = "tracelake.damage"
+TOO_LARGE_TAG: Final = "tracelake.too_large"
+"""Of a trace that a batch has without its spans: why they cannot be read, or take too much memory."""
+
+
+class OfExperiment(msgspec.Struct, frozen=True):
+    """Where traces are: an experiment."""
+
+    experiment_id: str
+
+
+class TraceLocation(msgspec.Struct, frozen=True):
+    """Where traces are."""
+
+    mlflow_experiment: OfExperiment | None = None
+
+
+class TraceQuery(msgspec.Struct, frozen=True):
+    """A search: `locations` in version 3 of the API, `experiment_ids` in version 2."""
+
+    locations: list[TraceLocation] = []
+    experiment_ids: list[str] = []
+    filter: str | None = None
+    max_results: int = 100
+    order_by: list[str] = []
+    page_token: str | None = None
+
+
+def mlflow_search(lake: Lake) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(include_in_schema=False)
+    for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
+        _add(router, prefix, lake)
+    return router
+
+
+def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
+    @router.post(f"{prefix}/traces/search")
+    @answered
+    def search(body: TraceQuery = Depends(json_body(TraceQuery))) -> object:  # noqa: B008
+        page = lake.hot.find_traces(
+            _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
+        )
+        told = {"traces": _infos(lake, {row.trace_id: row._mapping for row in page.rows})}
+        return {**told, "next_page_token": page.next_page_token} if page.next_page_token else told
+
+    @router.get(f"{prefix}/traces/batchGet")
+    @answered
+    def batch(trace_ids: list[str] = Query(default=[])) -> object:  # noqa: B008
+        if len(trace_ids) > MLFLOW_BATCH_TRACES_MAX:
+            raise LimitError(f"{len(trace_ids)} traces at once, of {MLFLOW_BATCH_TRACES_MAX} at most.")
+        return {"traces": _traces(lake, whole(trace_ids))}
+
+    @router.get(f"{prefix}/traces/get")
+    @answered
+    def get(trace_id: str) -> object:
+        return _trace(lake, trace_id)
+
+    @router.get(f"{prefix}/traces/{{trace_id}}")
+    @answered
+    def info(trace_id: str) -> object:
+        return {"trace": {"trace_info": _info_alone(lake, bare(trace_id))}}
+
+
+def _experiments(body: TraceQuery) -> list[str]:
+    ids = [
+        each.mlflow_experiment.experiment_id for each in body.locations if each.mlflow_experiment is not None
+    ]
+    ids += body.experiment_ids
+    if not 0 < len(ids) <= MLFLOW_EXPERIMENTS_MAX or any("\0" in each for each in ids):
+        raise UsageError(f"name 1 to {MLFLOW_EXPERIMENTS_MAX} experiments, by their ids.")
+    return ids
+
+
+def _page_size(max_results: int) -> int:
+    if not 1 <= max_results <= MLFLOW_PAGE_TRACES_MAX:
+        raise UsageError(f"max_results is 1 to {MLFLOW_PAGE_TRACES_MAX}, and not {max_results}.")
+    return max_results
+
+
+def bare(trace_id: str) -> str:
+    """Return the id of a trace, or the beginning of one, as the lake writes it."""
+    return trace_id.lower().removeprefix("tr-")
+
+
+def whole(trace_ids: Sequence[str]) -> list[str]:
+    """Return the ids of traces as the lake writes them, each once."""
+    whole_ids = list(dict.fromkeys(map(bare, trace_ids)))
+    for each in whole_ids:
+        if not _WHOLE_ID.fullmatch(each):
+            raise UsageError(
+                f"{each[:NAME_QUOTED_MAX_CHARS]!r} is no whole trace id, of 32 hex digits; `traces/get` "
+                "reads one trace by the beginning of its id."
+            )
+    return whole_ids
+
+
+def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Return those of some traces that are there. Raises LimitError once they are too much for one answer."""
+    traces: list[dict[str, Any]] = []
+    spans = size_bytes = 0
+    deleted = lake.hot.deleted(trace_ids)
+    for trace_id in trace_ids:
+        if trace_id in deleted:
+            continue
+        try:
+            try:
+                rows = lake.hot.spans_of(trace_id)
+            except (DamageError, LimitError) as error:
+                traces.append(_without_spans(lake, trace_id, error))
+                continue
+            spans, size_bytes = spans + len(rows), size_bytes + rows.nbytes
+            # A single one is answered whatever its size, as `traces/get` does.
+            if traces and (spans > MLFLOW_BATCH_SPANS_MAX or size_bytes > MLFLOW_BATCH_MAX_BYTES):
+                raise LimitError(
+                    f"the first {len(traces) + 1} of {len(trace_ids)} traces have {spans:,} spans of {size_bytes:,} "
+                    f"bytes, and the limits are {MLFLOW_BATCH_SPANS_MAX:,} and {MLFLOW_BATCH_MAX_BYTES:,}; ask for "
+                    "fewer traces at once."
+                )
+            traces.append(_trace_json(lake, rows))
+        except NotFoundError:
+            continue  # as MLflow does: deleted between the search and this
+    return traces
+
+
+def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -> dict[str, Any]:
+    """Return a trace whose spans cannot be read: what is known of it, no spans, and a tag that says why.
+
+    It takes none of the others along, and does not look deleted. Raises such an error for one that has no row.
+    """
+    stored = lake.hot.infos([trace_id])
+    kind, tag = (LimitError, TOO_LARGE_TAG) if isinstance(error, LimitError) else (DamageError, DAMAGE_TAG)
+    if not stored:
+        raise kind(f"trace tr-{trace_id}: {error}; ask for the others without it") from error
+    (info,) = _infos(lake, stored)
+    return {"trace_info": {**info, "tags": {**info["tags"], tag: str(error)}}, "spans": []}
+
+
+def _trace(lake: Lake, trace_id: str) -> Response:
+    """Answer with a trace and its spans, of whichever tier, and of tables alone."""
+    rows = lake.hot.spans_of(bare(trace_id)).sort_by(IN_ORDER)
+    trace = document({"trace_info": _info_of(lake, rows)}, "spans", rows, _spans)
+    return in_pieces(enclosed(b'{"trace":', trace, b"}"))
+
+
+def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
+    """Return the info of a trace by its row; of one without a row, or by the beginning of its id, by its spans."""
+    stored = lake.hot.infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
+    return _infos(lake, stored)[0] if stored else _info_of(lake, lake.hot.spans_of(trace_id))
+
+
+def _trace_json(lake: Lake, rows: pa.Table) -> dict[str, Any]:
+    """Return a trace of these spans as MLflow says it."""
+    info = _info_of(lake, rows)
+    ordered = rows.sort_by(IN_ORDER)
+    return {"trace_info": info, "spans": [span for some in slices(ordered) for span in _spans(some)]}
+
+
+def _info_of(lake: Lake, rows: pa.Table) -> dict[str, Any]:
+    """Return the info of a trace of these spans."""
+    full_id = str(rows["trace_id"][0])
+    stored = lake.hot.infos([full_id])
+    if not stored and lake.hot.deleted([full_id]):  # after the read: of other workspaces a key learns nothing
+        raise was_deleted(full_id)
+    info = stored.get(full_id) or {
+        **summary_of(rows),
+        **_of_root(rows),
+        "experiment_id": _TABLES_EXPERIMENT,
+    }
+    return _infos(lake, {full_id: info})[0]
+
+
+def _spans(rows: pa.Table) -> list[dict[str, Any]]:
+    """Return spans as OTLP has them, with the names of protobuf."""
+    messages = encode(rows)
+    return [
+        MessageToDict(span, preserving_proto_field_name=True)
+        for resource in messages.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+
+
+def _of_root(rows: pa.Table) -> dict[str, Any]:
+    """Return the state and the previews of a trace that only the tables have, from its first root span."""
+    columns = ["parent_span_id", "start_ns", "span_id", "end_ns", "status", "input", "output"]
+    roots = rows.select(columns).filter(pc.field("parent_span_id").is_null())
+    if not len(roots):
+        return {"state": "IN_PROGRESS"}
+    root = roots.sort_by([("start_ns", "ascending"), ("span_id", "ascending")]).slice(0, 1).to_pylist()[0]
+    state = "ERROR" if root["status"] == "ERROR" else "OK"
+    return {
+        "state": state if root["end_ns"] else "IN_PROGRESS",
+        "request_preview": root["input"] and root["input"][:TRACKING_PREVIEW_MAX_CHARS],
+        "response_preview": root["output"] and root["output"][:TRACKING_PREVIEW_MAX_CHARS],
+    }
+
+
+def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what MLflow calls the info of traces."""
+    tags, assessments = lake.annotations.of_traces(list(rows))
+    said = lake.hot.said_of(list(rows))
+    infos = []
+    for trace_id, row in rows.items():
+        metadata, fields = said.get(trace_id, ({}, {}))
+        infos.append(
+            _info(trace_id, {**row, **fields}, metadata, tags[trace_id], assessments.get(trace_id, []))
+        )
+    return infos
+
+
+def _info(
+    trace_id: str,
+    row: Any,
+    said: dict[str, str],
+    tags: dict[str, str],
+    assessments: list[dict[str, Any]],
+) -> dict[str, Any]:
+    metadata = {"mlflow.trace_schema.version": "3"}
+    for key, name in (("mlflow.trace.session", "session_id"), ("mlflow.trace.user", "user_id")):
+        if row.get(name) is not None:
+            metadata[key] = row[name]
+    info = {
+        "trace_id": f"tr-{trace_id}",
+        "client_request_id": row.get("client_request_id"),
+        "trace_location": {
+            "type": "MLFLOW_EXPERIMENT",
+            "mlflow_experiment": {"experiment_id": row["experiment_id"]},
+        },
+        "request_preview": row.get("request_preview"),
+        "response_preview": row.get("response_preview"),
+        "request_time": _time(row["start_ns"]),
+        "execution_duration": f"{max(0, row['end_ns'] - row['start_ns']) / 1e9:.3f}s",
+        "state": row["state"],
+        "trace_metadata": {**metadata, **said},
+        "tags": {**({"mlflow.traceName": row["name"]} if row.get("name") else {}), **tags},
+        "assessments": assessments,
+    }
+    return {key: value for key, value in info.items() if value is not None}
+
+
+def _time(ns: int) -> str:
+    """Return a time as RFC 3339 has it, by milliseconds; one that no calendar has is 1970."""
+    try:
+        at = datetime.fromtimestamp(ns // 1_000_000 / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        at = datetime.fromtimestamp(0, UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+
+
+_VERSION = "3.18.0"
+"""The MLflow whose wire this is; its client sends spans as OTLP to servers of 3.4 and later alone."""
+
+
+class ToldTrace(msgspec.Struct, frozen=True):
+    """What a client says of a trace; the rest of what it sends is told by the spans."""
+
+    trace_id: str
+    trace_location: TraceLocation | None = None
+    client_request_id: str | None = None
+    request_preview: str | None = None
+    response_preview: str | None = None
+    tags: dict[str, str] = {}
+    trace_metadata: dict[str, str] = {}
+    assessments: list[dict[str, Any]] = []
+
+
+class OfTrace(msgspec.Struct, frozen=True):
+    """A trace without its spans."""
+
+    trace_info: ToldTrace
+
+
+class NewTrace(msgspec.Struct, frozen=True):
+    """A trace to begin."""
+
+    trace: OfTrace
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """Traces to delete of an experiment: by their ids, or the oldest up to a time."""
+
+    experiment_id: str
+    request_ids: list[str] = []
+    trace_ids: list[str] = []
+    max_timestamp_millis: int | None = None
+    max_traces: int | None = None
+
+
+def mlflow_traces(lake: Lake) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/version")
+    def version() -> PlainTextResponse:
+        return PlainTextResponse(_VERSION)
+
+    @router.post("/api/3.0/mlflow/traces")
+    @answered
+    def start(body: NewTrace = Depends(json_body(NewTrace))) -> object:  # noqa: B008
+        return {"trace": {"trace_info": _start(lake, body.trace.trace_info)}}
+
+    for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
+
+        @router.post(f"{prefix}/traces/delete-traces")
+        @answered
+        def delete(body: Deletion = Depends(json_body(Deletion))) -> object:  # noqa: B008
+            deleted = _delete(lake, body)
+            return {"traces_deleted": deleted, "removed": DELETION_REMOVED, "kept": DELETION_KEPT}
+
+    return router
+
+
+def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
+    """Keep what a client says of a trace; return it as MLflow's client wants it back."""
+    store = lake.hot.required_store()
+    (trace_id,) = whole([told.trace_id])
+    fields = {
+        "client_request_id": told.client_request_id,
+        "request_preview": told.request_preview and told.request_preview[:TRACKING_PREVIEW_MAX_CHARS],
+        "response_preview": told.response_preview and told.response_preview[:TRACKING_PREVIEW_MAX_CHARS],
+    }
+    given = {key: value for key, value in fields.items() if value is not None}
+    begun = StartedTrace(told.tags, told.trace_metadata, given, told.assessments)
+    ClientTraceInfo(store).start(trace_id, begun)
+    said = Annotations(store)
+    place = told.trace_location and told.trace_location.mlflow_experiment
+    experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT
+    # Without this tag the client uploads the spans as an artifact, and not as OTLP.
+    tags = {LOCATION_TAG: TRACKING_STORE, **said.tags([trace_id])[trace_id]}
+    return {
+        "trace_id": f"tr-{trace_id}",
+        "trace_location": {
+            "type": "MLFLOW_EXPERIMENT",
+            "mlflow_experiment": {"experiment_id": experiment_id},
+        },
+        "trace_metadata": told.trace_metadata,
+        "tags": tags,
+        "assessments": said.assessments(trace_id),
+        **given,
+    }
+
+
+def _delete(lake: Lake, wanted: Deletion) -> int:
+    """Delete traces of an experiment; return how many those were."""
+    store = lake.hot.required_store()
+    ids = [*wanted.request_ids, *wanted.trace_ids]
+    if bool(ids) == (wanted.max_timestamp_millis is not None):
+        raise UsageError("name the traces to delete, or a time up to which they began, and not both.")
+    if wanted.max_traces is not None and (ids or wanted.max_traces < 1):
+        raise UsageError("max_traces is 1 or more, and goes with max_timestamp_millis.")
+    if len(ids) > MLFLOW_DELETED_TRACES_MAX:
+        raise UsageError(
+            f"{len(ids):,} traces at once, of {MLFLOW_DELETED_TRACES_MAX:,} at most; ask for fewer."
+        )
+    if ids:
+        here = store.infos([bare(each) for each in ids])
+        chosen = [id for id, row in here.items() if row["experiment_id"] == wanted.experiment_id]
+    else:
+        most = min(wanted.max_traces or MLFLOW_DELETED_TRACES_MAX, MLFLOW_DELETED_TRACES_MAX)
+        chosen = store.began_until(wanted.experiment_id, wanted.max_timestamp_millis or 0, most)
+    deleted = 0
+    failed: dict[str, TracelakeError] = {}
+    for at in range(0, len(chosen), TRACKING_IDS_AT_ONCE):
+        some = chosen[at : at + TRACKING_IDS_AT_ONCE]
+        deleted += len(lake.archive.delete(some, failed.__setitem__))
+    if failed:  # the answer has room for a number, and no reasons
+        trace_id, error = next(iter(failed.items()))
+        told = (
+            f"{deleted:,} traces were deleted, and {len(failed):,} were not, of which tr-{trace_id}: {error}"
+        )
+        raise StorageError(told) from error
+    return deleted

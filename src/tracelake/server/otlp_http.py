@@ -1,0 +1,636 @@
+"""`POST /v1/traces`: OTLP/HTTP as the specification says, durable before it is acknowledged.
+
+https://opentelemetry.io/docs/specs/otlp/#otlphttp: a response has the encoding of its request; an error is a
+google.rpc.Status; only 429, 502, 503 and 504 make a client send again; a request of which only some spans
+can be taken is a success that counts the others.
+
+Reads a request body within limits: on the wire, decompressed, and over all requests together.
+
+Takes a request as it is stored: decoded, put into the workspace of its key, and apart by trace, within the budget.
+
+What is made of a request keeps its room until the request has its answer: a resource of 60 KB comes once a trace.
+
+`POST /v1/metrics` and `/v1/logs`: answered as a success, so that SDKs do not warn at each export, and not kept.
+
+What comes is read, within the bounds of a request, and counted; nothing decodes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+import anyio
+import zstandard
+from anyio.to_thread import run_sync
+from google.protobuf import json_format
+from google.protobuf.message import Message as ProtobufMessage
+from google.rpc.code_pb2 import (  # type: ignore[import-untyped]
+    ABORTED,
+    INTERNAL,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    UNAUTHENTICATED,
+    UNAVAILABLE,
+    UNIMPLEMENTED,
+)
+from google.rpc.error_details_pb2 import BadRequest  # type: ignore[import-untyped]
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+from tracelake import limits
+from tracelake._errors import (
+    BackPressureError,
+    DecodeError,
+    InputError,
+    InternalError,
+    LimitError,
+    TracelakeError,
+    UnsupportedError,
+)
+from tracelake.otlp.columns import SpanChecks
+from tracelake.otlp.decode import Decoded, OnParsed, decode_json, decode_protobuf
+from tracelake.otlp.framing import Format
+from tracelake.otlp.parse import (
+    MESSAGE_BYTES,
+    PayloadSize,
+    has_messages_beyond,
+    has_spans_beyond,
+    json_structure,
+    message_tags,
+    parse_max_bytes,
+)
+from tracelake.otlp.partition import TracePartitioner, TraceSpans, complete, placed
+from tracelake.server.group_commit import GroupCommitter
+from tracelake.server.http_policy import requested_workspace, retry_after_s, status_of
+from tracelake.tracking.ingest_queue import RequestGroups
+from tracelake.tracking.schema import DEFAULT_EXPERIMENT
+
+WINDOW_BITS = {"gzip": 31, "deflate": 15}
+"""Content-Encoding → what zlib calls its format."""
+ENCODINGS = frozenset({*WINDOW_BITS, "zstd"})
+"""Each Content-Encoding that is undone."""
+
+
+class Budget:
+    """Bytes that requests may hold together: as sent, decompressed, and while they are decoded. Threads share it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Begin with nothing held."""
+        self._max_bytes = max_bytes
+        self._held_bytes = 0
+        self._lock = Lock()
+
+    @contextmanager
+    def share(self) -> Iterator[BudgetShare]:
+        """Lend a share for one request, and take back all of it at the end."""
+        share = BudgetShare(self)
+        try:
+            yield share
+        finally:
+            self.give_back(share.size_bytes)
+
+    def take(self, size_bytes: int, held_bytes: int) -> None:
+        """Hold so many bytes more for a request that holds `held_bytes`.
+
+        Raises LimitError for a request that has no room alone, BackPressureError where others leave it none now.
+        """
+        if held_bytes + size_bytes > self._max_bytes:
+            raise LimitError(
+                f"the request takes more than {self._max_bytes} bytes while it is decoded; send smaller batches"
+            )
+        with self._lock:
+            if self._held_bytes + size_bytes > self._max_bytes:
+                raise BackPressureError("too many request bytes are in flight; send the request again later")
+            self._held_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        with self._lock:
+            self._held_bytes -= size_bytes
+
+
+class BudgetShare:
+    """What one request holds of a budget."""
+
+    def __init__(self, budget: Budget) -> None:
+        """Begin with nothing."""
+        self._budget = budget
+        self.size_bytes = 0
+        self._kept_bytes = 0
+
+    @contextmanager
+    def for_now(self) -> Iterator[BudgetShare]:
+        """Give back at the end of the block what was taken in it, and not kept."""
+        before_bytes = self.size_bytes - self._kept_bytes
+        try:
+            yield self
+        finally:
+            self.give_back(self.size_bytes - self._kept_bytes - before_bytes)
+
+    def keep(self, size_bytes: int) -> None:
+        """Hold so many bytes more to the end of the request. Raises LimitError, BackPressureError."""
+        self.take(size_bytes)
+        self._kept_bytes += size_bytes
+
+    def take(self, size_bytes: int) -> None:
+        """Hold so many bytes more. Raises LimitError, BackPressureError."""
+        self._budget.take(size_bytes, self.size_bytes)
+        self.size_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """Hold so many bytes less."""
+        self._budget.give_back(size_bytes)
+        self.size_bytes -= size_bytes
+
+
+class RequestBody:
+    """The body of one request, of which the application may read all, a part, or nothing."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        """Wrap the `receive` of a request."""
+        headers = dict(scope["headers"])
+        self._receive = receive
+        self._awaits_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+        self._is_complete = (
+            b"transfer-encoding" not in headers and headers.get(b"content-length", b"0").strip() == b"0"
+        )
+
+    async def receive(self) -> Message:
+        """Receive the next message for the application."""
+        self._awaits_continue = False
+        message = await self._receive()
+        self._is_complete = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    async def discard(self) -> bool:
+        """Read and discard the rest of the body; return whether the whole body was read.
+
+        A client that is still sending sees a reset instead of the answer if the server closes the connection
+        (RFC 9112, section 9.6). A client that waits for `100 Continue` has sent nothing, so nothing is read.
+        """
+        if self._is_complete or self._awaits_continue:
+            return self._is_complete
+        size_bytes = 0
+        try:
+            async with asyncio.timeout(limits.DISCARDED_BODY_MAX_S):
+                while not self._is_complete and size_bytes <= limits.DISCARDED_BODY_MAX_BYTES:
+                    size_bytes += len((await self.receive()).get("body", b""))
+        except TimeoutError:
+            return False
+        return self._is_complete
+
+
+async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_bytes: int) -> bytes:
+    """Return the body as sent; `declared` is its Content-Length, if any.
+
+    Raises LimitError beyond `max_bytes`, before it has read that much; ClientDisconnect.
+    """
+    if declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks: list[bytes] = []
+    size_bytes = 0
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk = message.get("body", b"")
+        size_bytes += len(chunk)
+        if size_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        share.take(len(chunk))
+        chunks.append(chunk)
+        more = message.get("more_body", False)
+    return b"".join(chunks)
+
+
+def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -> bytes:
+    """Undo the Content-Encoding `gzip`, `deflate` or `zstd`; a gzip body may have several members, one of zstd frames.
+
+    Raises DecodeError where the body is damaged or cut off, LimitError beyond `max_bytes`, BackPressureError.
+    """
+    if encoding == "zstd":
+        return _unzstd(body, max_bytes, share)
+    out = bytearray()
+    position = 0
+    for _ in range(limits.COMPRESSED_MEMBERS_MAX):
+        stream = zlib.decompressobj(WINDOW_BITS[encoding])
+        while not stream.eof:
+            # Small pieces of either side: what is left of one is copied each time.
+            given = stream.unconsumed_tail or body[position : position + limits.DECOMPRESSED_PIECE_BYTES]
+            position += 0 if stream.unconsumed_tail else len(given)
+            try:
+                piece = stream.decompress(
+                    given, min(limits.DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1)
+                )
+            except zlib.error as error:
+                raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
+            if not given and not piece and not stream.eof:
+                raise DecodeError(f"the {encoding} body ends in the middle, after {len(body)} bytes")
+            share.take(len(piece))
+            out += piece
+            if len(out) > max_bytes:
+                raise _too_large(max_bytes)
+        position -= len(stream.unused_data)
+        if position == len(body):
+            return bytes(out)
+    raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} {encoding} members")
+
+
+def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
+    """Undo all frames of a zstd body (RFC 8878), with a bound on the window that a client can ask for."""
+    out = bytearray()
+    position = 0
+    for _ in range(limits.COMPRESSED_MEMBERS_MAX):
+        frame = zstandard.ZstdDecompressor(max_window_size=limits.ZSTD_WINDOW_MAX_BYTES).decompressobj()
+        while not frame.eof:
+            given = body[position : position + limits.ZSTD_READ_BYTES]
+            if not given:
+                raise DecodeError(f"the zstd body ends in the middle, after {len(body)} bytes")
+            position += len(given)
+            try:
+                piece = frame.decompress(given)
+            except zstandard.ZstdError as error:
+                raise DecodeError(f"the body is not zstd: {error}; see Content-Encoding") from None
+            share.take(len(piece))
+            out += piece
+            if len(out) > max_bytes:
+                raise _too_large(max_bytes)
+        position -= len(frame.unused_data)
+        if position == len(body):
+            return bytes(out)
+    raise DecodeError(f"the body has more than {limits.COMPRESSED_MEMBERS_MAX} zstd frames")
+
+
+def _too_large(max_bytes: int) -> LimitError:
+    return LimitError(f"the body is larger than {max_bytes} bytes, decompressed; send smaller batches")
+
+
+_COMMAS_OF_OBJECT: Final = 8
+_TAGS_OF_MESSAGE: Final = 4
+_BYTES_OF_MESSAGE: Final = 40
+"""Least sizes of what is worth counting: requests of SDKs have larger messages, with fewer such bytes in texts."""
+_MESSAGES_OF_ATTRIBUTE: Final = 2
+"""A KeyValue and its AnyValue."""
+
+
+class DecodedRequest(NamedTuple):
+    """A request as it is stored."""
+
+    format: Format
+    payload: bytes
+    decoded: Decoded
+    traces: dict[str, TraceSpans]
+
+
+def decode_request(
+    format: Format, payload: bytes, share: BudgetShare, workspace: str | None, *, takes_apart: bool
+) -> DecodedRequest:
+    """Decode a request, and put it into the workspace of its key, where that is of one. Errors as `_decode`."""
+    decoded, traces, workspaces = _decode(format, payload, share, workspace, takes_apart=takes_apart)
+    if workspace is None or workspaces <= {workspace}:
+        return DecodedRequest(format, payload, decoded, traces)
+    with _reserve(format, payload, share):
+        there = placed(format, payload, workspace)
+        share.keep(len(there.payload))
+    again, traces, workspaces = _decode("protobuf", there.payload, share, workspace, takes_apart=takes_apart)
+    if not workspaces <= {workspace}:
+        raise InternalError(f"a request is of {len(workspaces)} workspaces, and not of its key's alone")
+    every = decoded.accepted + decoded.rejected
+    reasons = (*decoded.reasons, there.left_out) if there.left_out else decoded.reasons
+    told = Decoded(again.accepted, every - again.accepted, reasons, decoded.notes)
+    return DecodedRequest("protobuf", there.payload, told, traces)
+
+
+def _decode(
+    format: Format, payload: bytes, share: BudgetShare, workspace: str | None, *, takes_apart: bool
+) -> tuple[Decoded, dict[str, TraceSpans], set[str]]:
+    """Decode a request to see which spans can be taken, and of which workspaces they are.
+
+    It comes apart by trace where it is of `workspace` alone, or that is None. What is made of it keeps its room until
+    the request has its answer. Raises InputError, LimitError, BackPressureError.
+    """
+    decode = decode_json if format == "json" else decode_protobuf
+
+    def on_careful() -> None:
+        _check_structure(format, payload, limits.OTLP_CAREFUL_VALUES_MAX, limits.OTLP_CAREFUL_VALUES_MAX)
+
+    with _reserve(format, payload, share) as check:
+        if not takes_apart:
+            checks = SpanChecks()
+            return decode(payload, checks, check, on_careful), {}, checks.workspaces()
+        taken = TracePartitioner()
+        decoded = decode(payload, taken, check, on_careful)
+        workspaces = taken.workspaces()
+        if workspace is not None and not workspaces <= {workspace}:
+            return decoded, {}, workspaces
+        share.keep(len(payload) + decoded.accepted * MESSAGE_BYTES)  # rows and their texts
+
+        def keep(apart_bytes: int) -> None:
+            if apart_bytes > limits.REQUEST_APART_MAX_BYTES:
+                raise _too_many(
+                    f"{limits.REQUEST_APART_MAX_BYTES} bytes by trace, each with its resources and scopes"
+                )
+            share.keep(apart_bytes)
+
+        return decoded, complete(format, payload, taken, decoded, keep), workspaces
+
+
+@contextmanager
+def _reserve(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnParsed]:
+    """Hold room for a request while it is decoded; what is to be told its size then makes the room fit."""
+    with share.for_now() as room:
+        if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
+            raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
+        if _tokens(format, payload) > limits.OTLP_COUNTED_MIN:
+            messages_max = _MESSAGES_OF_ATTRIBUTE * limits.OTLP_REQUEST_MESSAGES_MAX
+            _check_structure(format, payload, limits.OTLP_REQUEST_VALUES_MAX, messages_max)
+        guess_bytes = parse_max_bytes(payload, format)
+        room.take(guess_bytes)
+
+        def check(size: PayloadSize) -> None:
+            if size.spans > limits.OTLP_REQUEST_SPANS_MAX:
+                raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
+            if size.messages > limits.OTLP_REQUEST_MESSAGES_MAX:
+                raise _too_many(
+                    f"{limits.OTLP_REQUEST_MESSAGES_MAX} spans, events, links and attributes together"
+                )
+            room.give_back(guess_bytes)
+            room.take(len(payload) + size.messages * MESSAGE_BYTES)
+
+        yield check
+
+
+def _tokens(format: Format, payload: bytes) -> int:
+    """Return a bound on objects, arrays and commas, or on messages and fields of protobuf, found in a moment."""
+    if format == "json":
+        return payload.count(b"{") + payload.count(b"[") + payload.count(b",") // _COMMAS_OF_OBJECT
+    return max(message_tags(payload) // _TAGS_OF_MESSAGE, len(payload) // _BYTES_OF_MESSAGE)
+
+
+def _check_structure(format: Format, payload: bytes, values_max: int, messages_max: int) -> None:
+    """Count what a payload holds without parsing it. Raises LimitError."""
+    if format == "protobuf":
+        if has_messages_beyond(payload, messages_max, limits.OTLP_CAREFUL_VALUES_MAX):
+            raise _too_many(f"{messages_max} messages, or {limits.OTLP_CAREFUL_VALUES_MAX} other fields")
+        return
+    structure = json_structure(payload, values_max)
+    if max(structure.resources, structure.scopes, structure.spans) > limits.OTLP_REQUEST_SPANS_MAX:
+        raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} resources, scopes or spans")
+    if structure.values > values_max:
+        raise _too_many(f"{values_max} objects, arrays and members")
+
+
+def _too_many(what: str) -> LimitError:
+    return LimitError(f"the request has more than {what}; send smaller batches")
+
+
+logger = logging.getLogger("tracelake.server")
+
+ResultT = TypeVar("ResultT")
+Meter: TypeAlias = Callable[[int, int], None]
+"""Counts spans and bytes, decompressed, of a request that is decoded: of whoever has a quota."""
+METER = "tracelake.meter"
+"""Where the scope of a request has one."""
+
+FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
+
+
+CODES: dict[int, int] = {
+    400: INVALID_ARGUMENT,
+    401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
+    404: NOT_FOUND,
+    409: ABORTED,
+    413: RESOURCE_EXHAUSTED,
+    415: UNIMPLEMENTED,
+    429: RESOURCE_EXHAUSTED,
+    500: INTERNAL,
+    503: UNAVAILABLE,
+}
+"""HTTP status → code of google.rpc.Status."""
+
+
+class TracesEndpoint:
+    """`POST /v1/traces` as an ASGI application: what a framework does for each request costs more than the request."""
+
+    def __init__(self, queue: RequestGroups, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
+        """Store into `queue`; `wait_s` as `Gathering` has it."""
+        self._gathering = GroupCommitter(queue, wait_s)
+        self._takes_apart = queue.takes_apart
+        self._budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
+        self._decoders = anyio.CapacityLimiter(limits.DECODE_THREADS_MAX)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        response = await self._answer(dict(scope["headers"]), receive, scope.get(METER))
+        await response(scope, receive, send)
+
+    async def _answer(self, headers: dict[bytes, bytes], receive: Receive, meter: Meter | None) -> Response:
+        content_type = headers.get(b"content-type", b"").decode("latin-1").split(";")[0].strip().lower()
+        format = FORMATS.get(content_type)
+        if format is None:
+            message = f"Content-Type {content_type or 'is missing'}: send application/x-protobuf or application/json"
+            return failure("json", UnsupportedError(message))
+        try:
+            return _response(format, 200, success_message(await self._take(headers, receive, format, meter)))
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            if isinstance(error, TracelakeError) and status_of(type(error)) != 500:
+                return failure(format, error)
+            logger.exception("a request of %s could not be taken", content_type)
+            return failure(format, InternalError("internal error; the log of the server says more"))
+
+    async def _take(
+        self, headers: dict[bytes, bytes], receive: Receive, format: Format, meter: Meter | None
+    ) -> Decoded:
+        experiment_id = experiment_of(_text(headers.get(b"x-mlflow-experiment-id", b"")))
+        encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+        if encoding != "identity" and encoding not in ENCODINGS:
+            raise UnsupportedError(f"Content-Encoding {encoding}: send gzip, zstd, deflate or none")
+        max_bytes = limits.OTLP_REQUEST_MAX_BYTES
+        with self._budget.share() as share:
+            payload = await read_body(headers.get(b"content-length", b""), receive, share, max_bytes)
+            return await self._store(format, payload, encoding, experiment_id, share, meter)
+
+    async def take_message(
+        self, payload: bytes, encoding: str, experiment_id: str, meter: Meter | None = None
+    ) -> Decoded:
+        """Take a protobuf message that came by another way than HTTP. Raises TracelakeError."""
+        with self._budget.share() as share:
+            share.take(len(payload))
+            return await self._store("protobuf", payload, encoding, experiment_id, share, meter)
+
+    async def _store(
+        self,
+        format: Format,
+        payload: bytes,
+        encoding: str,
+        experiment_id: str,
+        share: BudgetShare,
+        meter: Meter | None,
+    ) -> Decoded:
+        """Take a request of which the share holds the bytes as they were sent."""
+        work_bytes = len(payload)
+        try:
+            if encoding != "identity":
+                before_bytes = share.size_bytes
+                try:
+                    payload = await self._decompress(payload, encoding, share)
+                finally:
+                    work_bytes = max(work_bytes, len(payload), share.size_bytes - before_bytes)
+            workspace, sent = requested_workspace(), payload
+            taken = await self._do(
+                len(sent) <= limits.DECODED_AT_ONCE_MAX_BYTES,
+                lambda: decode_request(format, sent, share, workspace, takes_apart=self._takes_apart),
+            )
+        except (InputError, LimitError):
+            if meter is not None:
+                meter(0, work_bytes)  # what costs work and is refused counts like any other request
+            raise
+        format, payload, decoded, traces = taken.format, taken.payload, taken.decoded, taken.traces
+        if meter is not None:
+            meter(decoded.accepted + decoded.rejected, len(sent))
+        # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
+        if decoded.accepted:
+            refused = await self._gathering.append(format, payload, traces, experiment_id, decoded.rejected)
+            if refused is not None:
+                return Decoded(
+                    decoded.accepted - refused.spans,
+                    decoded.rejected + refused.spans,
+                    (*decoded.reasons, refused.reason),
+                    decoded.notes,
+                )
+        return decoded
+
+    async def _decompress(self, compressed: bytes, encoding: str, share: BudgetShare) -> bytes:
+        is_small = len(compressed) <= limits.DECOMPRESSED_AT_ONCE_MAX_BYTES
+        payload = await self._do(
+            is_small, lambda: decompress(compressed, encoding, limits.OTLP_REQUEST_MAX_BYTES, share)
+        )
+        share.give_back(len(compressed))
+        return payload
+
+    async def _do(self, is_small: bool, work: Callable[[], ResultT]) -> ResultT:
+        """Do some work: in a thread, unless it is small, so that going there takes longer than the work.
+
+        An error loses its frames on the way. They would be held by a cycle of references, and with them all that a
+        refused request was decoded to, until the garbage collector comes by.
+        """
+
+        def call() -> ResultT | TracelakeError:
+            try:
+                return work()
+            except TracelakeError as error:
+                error.__cause__ = error.__context__ = None
+                return error.with_traceback(None)
+
+        outcome = call() if is_small else await run_sync(call, limiter=self._decoders)
+        if not isinstance(outcome, TracelakeError):
+            return outcome
+        try:
+            raise outcome
+        finally:
+            del outcome
+
+
+def _text(header: bytes) -> str:
+    """Return the text of a header, UTF-8 as clients of today send it, or else the Latin-1 of HTTP."""
+    try:
+        return header.decode()
+    except UnicodeDecodeError:
+        return header.decode("latin-1")
+
+
+def experiment_of(header: str) -> str:
+    """Return the experiment that a request names as MLflow's clients do, in a header. Raises LimitError."""
+    experiment_id = header.strip()
+    if len(experiment_id) > limits.TRACKING_KEY_MAX_CHARS:
+        raise LimitError(
+            f"x-mlflow-experiment-id has more than {limits.TRACKING_KEY_MAX_CHARS} characters; send an id"
+        )
+    if len(experiment_id.encode()) > limits.EXPERIMENT_ID_MAX_BYTES:
+        raise LimitError(
+            f"x-mlflow-experiment-id has more than {limits.EXPERIMENT_ID_MAX_BYTES} bytes; send an id"
+        )
+    return experiment_id or DEFAULT_EXPERIMENT
+
+
+def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
+    """Return what a client is told of a request that was taken, or a part of it."""
+    message = ExportTraceServiceResponse()
+    if decoded.rejected or decoded.notes:
+        message.partial_success.rejected_spans = decoded.rejected
+        message.partial_success.error_message = "; ".join((*decoded.reasons, *decoded.notes))
+    return message
+
+
+def failure(format: Format, error: TracelakeError) -> Response:
+    """Return what a client is told of an error, as google.rpc.Status."""
+    http_status = status_of(type(error))
+    status = Status(code=CODES[http_status], message=str(error))
+    if http_status == 400:
+        violation = BadRequest.FieldViolation(field="body", description=str(error))
+        status.details.add().Pack(BadRequest(field_violations=[violation]))
+    response = _response(format, http_status, status)
+    if (wait_s := retry_after_s(error)) is not None:
+        response.headers["Retry-After"] = str(wait_s)
+    return response
+
+
+def _response(format: Format, http_status: int, message: ProtobufMessage) -> Response:
+    if format == "json":
+        body: bytes | str = json_format.MessageToJson(message, indent=None)
+        return Response(body, http_status, media_type="application/json")
+    return Response(message.SerializeToString(), http_status, media_type="application/x-protobuf")
+
+
+SIGNALS = ("metrics", "logs")
+
+
+class IgnoredSignalsEndpoint:
+    """One of the two, as an ASGI application."""
+
+    def __init__(self, signal: str, not_kept: Callable[[str], None]) -> None:
+        """Tell `not_kept` of each request."""
+        self._signal = signal
+        self._not_kept = not_kept
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request with an empty success, in its own encoding."""
+        headers = dict(scope["headers"])
+        content_type = headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+        if await _skip_body(receive):
+            self._not_kept(self._signal)
+            as_json = content_type == "application/json"
+            media_type = "application/json" if as_json else "application/x-protobuf"
+            response = Response(b"{}" if as_json else b"", media_type=media_type)
+            await response(scope, receive, send)
+
+
+async def _skip_body(receive: Receive) -> bool:
+    """Read a body and forget it; False where the client went away. Raises LimitError."""
+    size_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return False
+        size_bytes += len(message.get("body", b""))
+        if size_bytes > limits.OTLP_REQUEST_MAX_BYTES:
+            raise LimitError(
+                f"the body has more than {limits.OTLP_REQUEST_MAX_BYTES} bytes; send smaller batches"
+            )
+        if not message.get("more_body", False):
+            return True

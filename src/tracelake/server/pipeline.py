@@ -1,0 +1,237 @@
+"""`/api/v1/pipeline`: which input made which transaction, and what came of it, in the words of `tracelake pipeline`.
+
+The pages of the pipeline: its transactions, and one of them; each with its JSON twin.
+
+`/api/v1/sources`: what pipelines take input from, and changing that while they run.
+
+`/api/v1/transactions`: explicit transactions, in the words of `tracelake transaction`.
+
+A server says what a client wants; who carries it out is a pipeline, this server's or any other. So an answer waits for
+the end for a while, and says 202 where it is not there yet.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake._errors import BackPressureError
+from tracelake.journal.protocol import ClientRequest
+from tracelake.lake.explicit_transactions import ClientTransactionInfo
+from tracelake.lake.lake import Lake
+from tracelake.server.locations import HttpLocations
+from tracelake.server.pipeline_host import PipelineHost, host_error
+from tracelake.server.render import with_query
+from tracelake.server.request_body import body_in_openapi, json_body
+from tracelake.server.traces import Limit, json_response, page_maker
+from tracelake.tasks.runners import InProcess
+
+TRANSACTIONS = "/api/v1/transactions"
+
+
+class NewTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that begins a transaction; what is null is as the settings say."""
+
+    id: str | None = None
+    when_gone: Literal["seal", "discard"] | None = None
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=limits.CLIENT_TIMEOUT_MAX_S)] | None = None
+
+
+class NoDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of what needs none: `{}`."""
+
+
+Nothing = Annotated[NoDetails, Depends(json_body(NoDetails))]
+
+
+def transactions_api(lake: Lake) -> APIRouter:
+    """Return the routes of the JSON API for explicit transactions."""
+    router = APIRouter(prefix=TRANSACTIONS)
+
+    @router.get("", summary="The explicit transaction that was begun last: there is one at a time")
+    def current() -> Response:
+        info = lake.transactions.current()
+        return json_response({"transactions": [] if info is None else [info]})
+
+    @router.get("/{transaction_id}", summary="How an explicit transaction stands")
+    def one(transaction_id: str) -> Response:
+        return json_response(lake.transactions.get(transaction_id))
+
+    @router.post("", summary="Begin one", openapi_extra=body_in_openapi(NewTransaction))
+    def begin(body: Annotated[NewTransaction, Depends(json_body(NewTransaction))]) -> Response:
+        begun = lake.transactions.begin(when_gone=body.when_gone, timeout_s=body.timeout_s, id=body.id)
+        return _answer(lake.transactions.get(begun.id), 201)
+
+    @router.post(
+        "/{transaction_id}/seen",
+        summary="Say that its client lives",
+        openapi_extra=body_in_openapi(NoDetails),
+    )
+    def seen(transaction_id: str, _body: Nothing) -> Response:
+        lake.transactions.alive(transaction_id, lambda _: None)
+        return json_response(lake.transactions.get(transaction_id))
+
+    @router.post(
+        "/{transaction_id}/commit",
+        summary="Commit all that it has and all that waits",
+        openapi_extra=body_in_openapi(NoDetails),
+    )
+    def commit(transaction_id: str, _body: Nothing) -> Response:
+        return _end(lake, transaction_id, "commit")
+
+    @router.post(
+        "/{transaction_id}/abort", summary="Publish nothing of it", openapi_extra=body_in_openapi(NoDetails)
+    )
+    def abort(transaction_id: str, _body: Nothing) -> Response:
+        return _end(lake, transaction_id, "abort")
+
+    return router
+
+
+def _end(lake: Lake, id: str, wish: ClientRequest) -> Response:
+    """Say what a client wants, and wait for a pipeline to do it, for a while."""
+    info = lake.transactions.end(lake.transactions.get(id).id, wish)
+    until_s = time.monotonic() + limits.OPERATION_ANSWER_WAIT_S
+    while info.state != "over" and time.monotonic() < until_s:
+        time.sleep(limits.PIPELINE_POLL_S / 4)
+        info = lake.transactions.get(id)
+    return _answer(info, 200 if info.state == "over" else 202)
+
+
+def _answer(info: ClientTransactionInfo, status: int) -> Response:
+    response = json_response(info, status)
+    response.headers["Location"] = f"{TRANSACTIONS}/{info.id}"
+    return response
+
+
+PIPELINE = "/api/v1/pipeline"
+Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
+
+
+def pipeline_overview(
+    lake: Lake, beside: PipelineHost | None, limit: int, before: int | None
+) -> dict[str, Any]:
+    """Return a page of transactions, what waits, the replicas, and what hinders the pipeline of this server."""
+    infos = lake.journal.transactions(limit, before)
+    is_more = len(infos) == limit and infos[-1].transaction > 0
+    return {
+        "problem": host_error(beside),
+        "replicas": lake.replicas(),
+        "inbox": lake.inbox(),
+        "transactions": infos,
+        "next": infos[-1].transaction if is_more else None,
+    }
+
+
+def pipeline_api(lake: Lake, beside: PipelineHost | None) -> APIRouter:
+    """Return the routes of the JSON API for the pipeline."""
+    router = APIRouter(prefix=PIPELINE)
+    replaying = threading.Lock()
+
+    @router.get("", summary="Replicas, what waits, and a page of transactions, the newest first")
+    def overview(limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None) -> Response:
+        return json_response(pipeline_overview(lake, beside, limit, before))
+
+    @router.get("/transactions", summary="A page of transactions, the newest first")
+    def transactions(limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None) -> Response:
+        page = pipeline_overview(lake, beside, limit, before)
+        return json_response({"transactions": page["transactions"], "next": page["next"]})
+
+    @router.get("/transactions/{transaction}", summary="Which input made a transaction, and what came of it")
+    def explain(transaction: int) -> Response:
+        return json_response(lake.journal.explain(transaction))
+
+    @router.post(
+        "/transactions/{transaction}/replay",
+        summary="Read its recorded input again, and compare",
+        openapi_extra=body_in_openapi(NoDetails),
+    )
+    def replay(transaction: int, _body: Annotated[NoDetails, Depends(json_body(NoDetails))]) -> Response:
+        if not replaying.acquire(blocking=False):
+            raise BackPressureError(
+                "a transaction is being replayed on this server; ask again when that is over"
+            )
+        try:
+            report = lake.journal.replay(transaction, runner=InProcess())
+        finally:
+            replaying.release()
+        return json_response({"ok": report.ok, **asdict(report)})
+
+    return router
+
+
+def pipeline_pages(lake: Lake, beside: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
+    """Return the routes of these pages over `lake`."""
+    router = APIRouter(include_in_schema=False)
+    page = page_maker(lake, templates)
+
+    @router.get("/pipeline")
+    def pipeline(
+        request: Request, limit: Limit = limits.PAGE_ROWS_DEFAULT, before: Number = None
+    ) -> Response:
+        view = pipeline_overview(lake, beside, limit, before)
+        next_url = with_query(request, before=view["next"]) if view["next"] is not None else None
+        return page(request, "pipeline.html", PIPELINE, view=view, next_url=next_url)
+
+    @router.get("/pipeline/{transaction}")
+    def transaction(request: Request, transaction: int) -> Response:
+        account = lake.journal.explain(transaction)
+        shown = limits.PAGE_ROWS_DEFAULT
+        twin = f"{PIPELINE}/transactions/{transaction}"
+        return page(request, "transaction.html", twin, account=account, info=account.info, shown=shown)
+
+    return router
+
+
+class NewSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that adds a source."""
+
+    name: str
+    address: str
+
+
+class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body that pauses a source, or ends that."""
+
+    on: bool = True
+
+
+def sources_api(lake: Lake, locations: HttpLocations) -> APIRouter:
+    """Return the routes of the JSON API for sources."""
+    router = APIRouter(prefix="/api/v1/sources")
+
+    @router.get("", summary="List sources: state, lag, and how fast each is taken")
+    def sources() -> Response:
+        return json_response({"sources": lake.sources.all()})
+
+    @router.post(
+        "",
+        summary="Let every pipeline take what appears somewhere",
+        openapi_extra=body_in_openapi(NewSource),
+    )
+    def add(body: Annotated[NewSource, Depends(json_body(NewSource))]) -> Response:
+        locations.check_source(body.address)
+        return json_response({"source": lake.sources.add(body.name, body.address)}, 201)
+
+    @router.post(
+        "/{name}/pause",
+        summary="Take nothing of a source that appears from now on; `on` false resumes it",
+        openapi_extra=body_in_openapi(Pause),
+    )
+    def pause(name: str, body: Annotated[Pause, Depends(json_body(Pause))]) -> Response:
+        change = lake.sources.pause if body.on else lake.sources.resume
+        return json_response({"source": change(name)})
+
+    @router.delete("/{name}", summary="Forget a source; what is recorded of it is finished")
+    def remove(name: str) -> Response:
+        lake.sources.remove(name)
+        return json_response({"source": name})
+
+    return router

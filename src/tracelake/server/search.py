@@ -1,0 +1,190 @@
+"""The page of a search: hits, how the whole result spreads, and links that narrow it. It needs no scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, get_args
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+from fastapi.templating import Jinja2Templates
+
+from tracelake import limits
+from tracelake._errors import EmbeddingError, QueryError, UsageError
+from tracelake.lake.lake import Lake
+from tracelake.search.facets import DAY
+from tracelake.search.query_parser import clause_of, narrowed, widened
+from tracelake.search.results import Hit, SearchResults
+from tracelake.search.searcher import Sort
+from tracelake.search.semantic_search import Mode
+from tracelake.server.http_policy import status_of
+from tracelake.server.render import with_query
+from tracelake.server.traces import Hits, Text, page_maker, search
+from tracelake.tables.page_tokens import PageToken, token_of
+
+FACETS: Final = ("service", "status", "kind", "model", "user", "session", "day")
+SAMPLES: Final = (
+    ("status:error last 2h", "what failed lately"),
+    ("duration>2s service:checkout", "what took long in one service"),
+    ('"refund policy" AND model:gpt*', "a phrase, of some models"),
+    ("refnd~1 OR exchange*", "words that are written alike, or begin so"),
+    ("has:attributes.exception.type", "what has an attribute"),
+)
+_SHOWN: Final = 6
+"""Values of a facet that are seen at once; the others unfold."""
+
+
+@dataclass(frozen=True, slots=True)
+class FacetChoice:
+    """One value of a facet: how many spans have it, and the query that a click leads to."""
+
+    value: str
+    spans: int
+    url: str
+    chosen: bool
+    width: float
+    """Of a hundred, how much of the whole result it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FacetShown:
+    """A facet beside the hits."""
+
+    name: str
+    choices: Sequence[FacetChoice]
+    more: Sequence[FacetChoice]
+    others: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLink:
+    """What leads to another order."""
+
+    text: str
+    url: str
+    chosen: bool
+
+
+def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
+    """Return the route of the page over `lake`."""
+    router = APIRouter(include_in_schema=False)
+    templates.env.filters["neighbours"] = neighbours
+    show = page_maker(lake, templates)
+
+    @router.get("/search")
+    def search_page(
+        request: Request,
+        q: str = "",
+        limit: Hits = limits.SEARCH_HITS_DEFAULT,
+        sort: Sort = "score",
+        page: Text = None,
+        mode: Mode = "text",
+    ) -> Response:
+        results, problem = SearchResults(), None
+        try:
+            if q.strip():
+                results = search(lake, q, None, limit, sort, FACETS, page, mode)
+        except (QueryError, EmbeddingError, UsageError) as error:
+            problem = error
+        asked = SearchPageRequest(q, sort, mode)
+        # Which search it is of the lake has compared, which knows the workspace.
+        token = token_of(page) if page and not problem else None
+        first = token.offset if token is not None else 0
+        character = getattr(problem, "character", None)
+        return show(
+            request,
+            "search.html",
+            "/api/v1/search",
+            status_code=status_of(type(problem)) if problem else 200,
+            q=q,
+            sort=sort,
+            mode=mode,
+            results=results,
+            first=first,
+            problem=problem,
+            # The character that a query does not go on with, and what stands on both sides of it.
+            broken=_parted(q, character) if character else None,
+            samples=SAMPLES,
+            facets=list(_facets(asked, results)),
+            orders=[] if mode != "text" else asked.orders(),
+            modes=asked.modes() if results.vectors or mode != "text" else [],
+            newest_url=asked.url() if page else None,
+            previous_url=_before(request, token, limit) if token is not None and first else None,
+            next_url=with_query(request, page=results.next_page) if results.next_page else None,
+        )
+
+    return router
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPageRequest:
+    """What a page is asked for, and what leads to others like it."""
+
+    query: str
+    sort: Sort = "score"
+    mode: Mode = "text"
+
+    def url(self) -> str:
+        """Return where its first page is."""
+        order = {} if self.sort == "score" else {"sort": self.sort}
+        by = {} if self.mode == "text" else {"mode": self.mode}
+        return f"/search?{urlencode({'q': self.query, **order, **by})}"
+
+    def orders(self) -> list[SearchLink]:
+        """Return what leads to each order of the same hits."""
+        return [
+            SearchLink(name, replace(self, sort=name).url(), name == self.sort) for name in get_args(Sort)
+        ]
+
+    def modes(self) -> list[SearchLink]:
+        """Return what leads to the same search by words, by meaning, and by both."""
+        texts: dict[Mode, str] = {"text": "words", "semantic": "meaning", "hybrid": "both"}
+        return [
+            SearchLink(text, SearchPageRequest(self.query, mode=mode).url(), mode == self.mode)
+            for mode, text in texts.items()
+        ]
+
+
+def neighbours(hit: Hit) -> dict[str, str]:
+    """Return what leads from a hit to spans beside it."""
+    texts = {"session": "same session", "user": "same user", "like": "more like this"}
+    return {
+        texts[name]: SearchPageRequest(query, "score" if name == "like" else "oldest").url()
+        for name, query in hit.neighbours.items()
+    }
+
+
+def _before(request: Request, token: PageToken, limit: int) -> str:
+    """Return where the page before one is."""
+    return with_query(request, page=str(replace(token, offset=max(0, token.offset - limit))))
+
+
+def _parted(query: str, character: int) -> tuple[str, str, str]:
+    at = character - 1
+    return query[:at], query[at : at + 1] or " ", query[at + 1 :]
+
+
+def _facets(asked: SearchPageRequest, results: SearchResults) -> Iterator[FacetShown]:
+    """Yield the facets that have any value, those first that were asked for first."""
+    for name, facet in results.facets.items():
+        clauses = {value.value: clause_of(name, value.value) for value in facet.values}
+        wider = widened(asked.query, list(clauses.values()))
+        choices = []
+        for value in facet.values:
+            clause = clauses[value.value]
+            leads_to = wider.get(clause) or narrowed(asked.query, clause)
+            choices.append(
+                FacetChoice(
+                    value.value,
+                    value.spans,
+                    replace(asked, query=leads_to).url(),
+                    clause in wider,
+                    round(100 * value.spans / (results.total or 1), 1),
+                )
+            )
+        if name == DAY:
+            choices.reverse()
+        if choices:
+            yield FacetShown(name, choices[:_SHOWN], choices[_SHOWN:], facet.others, facet.exact)

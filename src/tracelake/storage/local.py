@@ -1,0 +1,402 @@
+"""Objects as files of a local directory, durable on return and never half there.
+
+Every object is written under a temporary name in `.tmp/` of the same directory tree, synced, and then
+given its name in one step: by a hard link, which fails where the name is taken, or by a rename, which
+replaces. At last the directory is synced, for a name is as durable as its directory. A writer that is
+killed leaves a file in `.tmp/` and nothing else.
+
+The parent of an object is a directory: where `a` is an object, `a/b` cannot be one.
+
+Paths of files are strings here: making a `Path` of each cost more than reading a small file.
+
+Directories that survive a power failure: a name is as durable as the directory it stands in.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final
+from weakref import WeakValueDictionary
+
+from tracelake import limits
+from tracelake._errors import IndeterminateError, NotFoundError, StorageError
+from tracelake.storage.ports import RESERVED_DIRECTORY, ObjectInfo, check_path, check_prefix, check_range
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it, durable on return; fine where it is there. Raises OSError."""
+    if directory.is_dir():
+        return
+    make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    sync_directory(directory.parent)
+
+
+def sync_directory(directory: str | Path) -> None:
+    """Make the names in a directory durable. Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# What the system answers for a path where no file is: nothing, below a file, or a directory.
+_NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+# Directories whose names are durable, by root: known to all stores there that are open at the same time, as each task
+# opens its own; forgotten with the last of them, since what is deleted then and made anew is not durable.
+_SYNCED: Final[WeakValueDictionary[str, set[str]]] = WeakValueDictionary()
+
+_UNWRITABLE: Final = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM)
+"""Errors of a place that cannot be written, and perhaps read."""
+
+
+class FileObjectStore:
+    """An `ObjectStore` on a local file system with hard links; for any number of threads and processes.
+
+    All methods raise StorageError where the file system fails, as when the disk is full.
+    """
+
+    def __init__(self, root: str | Path) -> None:
+        """Open the directory `root`, making it if it is absent."""
+        self._root = str(Path(root).absolute())
+        self._temporaries = f"{self._root}/{RESERVED_DIRECTORY}"
+        self._synced = _SYNCED.setdefault(self._root, set())
+        with _failures("open", self._root):
+            try:
+                make_directory(Path(self._temporaries))
+            except OSError as error:
+                # A directory that cannot be written can be read; each write says why it fails.
+                if error.errno not in _UNWRITABLE or not os.path.isdir(self._root):
+                    raise
+
+    @property
+    def url(self) -> str:
+        """Where it is: `file:///absolute/path`, percent-encoded."""
+        return Path(self._root).as_uri()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write the object, durable on return, replacing what was there."""
+        target = self._file(path)
+        with _failures("write", target), self._temporary() as temporary:
+            _write_synced(temporary, data)
+            self._publish_replacing(temporary, target)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write the object iff nothing is there; False where something is. Never half an object.
+
+        Raises StorageError where it was not written, and IndeterminateError where it was but may not
+        survive a power failure: trying again then returns False, so that only the content tells whose it is.
+        """
+        target = self._file(path)
+        created = self._link({target: data})
+        self._sync_names([target])  # also for the loser: it acts on the winner's object
+        return target in created
+
+    def create_all(self, objects: Mapping[str, bytes]) -> None:
+        """Write objects, by path, where nothing is there; all durable on return, which takes less than one by one.
+
+        Raises as `create` does; some of them may be there then.
+        """
+        targets = [(self._file(path), data) for path, data in objects.items()]
+        for start in range(0, len(targets), limits.OBJECTS_AT_ONCE):
+            self._link(dict(targets[start : start + limits.OBJECTS_AT_ONCE]))
+        self._sync_names([target for target, _ in targets])
+
+    def get(self, path: str) -> bytes:
+        """Return the whole object. Raises NotFoundError where it is absent."""
+        target = self._file(path)
+        try:
+            with open(target, "rb", buffering=0) as file:
+                return file.read()
+        except OSError as error:
+            raise _unread(target, error) from error
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        check_range(path, start, length)
+        target = self._file(path)
+        try:
+            with open(target, "rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise _unread(target, error) from error
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Return size and time, or None where it is absent."""
+        target = self._file(path)
+        return _info(path, target, lambda: os.stat(target))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Yield the objects whose path begins with `prefix`, in order of path.
+
+        Objects that come or go meanwhile may be in it or not. Raises StorageError where the root is gone:
+        a failing list is never an empty one.
+        """
+        check_prefix(prefix)
+        return self._walk(prefix.rpartition("/")[0], prefix)
+
+    def paths(self, prefix: str) -> tuple[str, ...]:
+        """Return the paths of one directory that begin so, as one look at it had them.
+
+        `list` looks at each by itself, later: what it gives may have stood there at no time together.
+        """
+        check_prefix(prefix)
+        directory = prefix.rpartition("/")[0]
+        base = f"{directory}/" if directory else ""
+        paths = (base + name for name in self._names(directory) if not name.endswith("/"))
+        return tuple(path for path in paths if path.startswith(prefix))
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        # A copy of the bytes and no hard link, which would share the time of the source: collectors
+        # that ask for the age of an object would take the new one for an old one.
+        source_file, target_file = self._file(source), self._file(target)
+        with _failures("copy", source_file), self._temporary() as temporary:
+            try:
+                shutil.copyfile(source_file, temporary)
+            except _NO_FILE as error:
+                raise _absent(source_file) from error
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            self._publish_replacing(temporary, target_file)
+
+    def delete(self, path: str) -> None:
+        """Delete the object; fine where it is absent."""
+        self.delete_all([path])
+
+    def delete_all(self, paths: Collection[str]) -> None:
+        """Delete objects; fine where they are absent. Each directory is synced once.
+
+        Where one cannot be deleted, the others are, and StorageError says why the first one was not.
+        """
+        failed: StorageError | None = None
+        directories: dict[str, None] = {}
+        for target in [self._file(path) for path in paths]:
+            try:
+                os.unlink(target)
+            except _NO_FILE:
+                continue
+            except OSError as error:
+                failed = failed or _failed("delete", target, error)
+            else:
+                directories[_directory(target)] = None
+        for directory in directories:
+            with _failures("delete from", directory):
+                _sync_if_there(directory)
+        if failed is not None:
+            raise failed
+
+    def remove_folder(self, prefix: str) -> None:
+        """Remove the directory of a prefix, if nothing is in it; only where names below it are used once.
+
+        Who writes there after all makes it anew, and syncs that.
+        """
+        directory = self._file(prefix.removesuffix("/"))
+        with suppress(OSError):
+            os.rmdir(directory)
+
+    def local_path(self, path: str) -> str | None:
+        """Return the path of the file that holds the object's bytes, whether or not it is there."""
+        return self._file(path)
+
+    def sweep_temporaries(self, age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S) -> int:
+        """Delete what killed writers left in `.tmp/` more than `age_s` seconds ago; return how many files."""
+        swept = 0
+        with _failures("sweep", self._temporaries):
+            with os.scandir(self._temporaries) as entries:
+                files = list(entries)
+            for file in files:
+                with suppress(FileNotFoundError):
+                    if file.stat().st_mtime < time.time() - age_s:
+                        os.unlink(file)
+                        swept += 1
+        return swept
+
+    def _file(self, path: str) -> str:
+        check_path(path)
+        return f"{self._root}/{path}"
+
+    def _link(self, targets: Mapping[str, bytes]) -> set[str]:
+        """Give names to synced files with this content, unless something has them; return those that were ours.
+
+        The disk has all of the content before the first sync waits: so many files take little longer than one, and
+        no threads, of which each would want its turn.
+        """
+        created: set[str] = set()
+        with ExitStack() as stack:
+            written: list[tuple[str, str, IO[bytes]]] = []
+            for target, data in targets.items():
+                with _failures("create", target):
+                    if not os.path.exists(target):
+                        temporary = stack.enter_context(self._temporary())
+                        file: IO[bytes] = stack.enter_context(open(temporary, "xb"))
+                        file.write(data)
+                        file.flush()
+                        _begin_writing(file)
+                        written.append((target, temporary, file))
+            for target, _, file in written:
+                with _failures("create", target):
+                    os.fsync(file.fileno())
+            for target, temporary, _ in written:
+                with _failures("create", target), suppress(FileExistsError):
+                    self._give_name(os.link, temporary, target)
+                    created.add(target)
+        return created
+
+    def _sync_names(self, targets: Collection[str]) -> None:
+        """Make the names of files as durable as their content."""
+        for directory, target in {_directory(target): target for target in targets}.items():
+            try:
+                _sync_if_there(directory)
+            except OSError as error:
+                raise IndeterminateError(
+                    f"{target} is there but may not survive a power failure ({error}); repair the disk, "
+                    "then read the object back to see whose it is"
+                ) from error
+
+    @contextmanager
+    def _temporary(self) -> Iterator[str]:
+        make_directory(Path(self._temporaries))
+        path = f"{self._temporaries}/{uuid.uuid4().hex}"
+        try:
+            yield path
+        finally:
+            # What cannot be removed now is swept later; the object itself is not at stake.
+            with suppress(OSError):
+                os.unlink(path)
+
+    def _publish_replacing(self, temporary: str, target: str) -> None:
+        self._give_name(os.replace, temporary, target)
+        _sync_if_there(_directory(target))
+
+    def _give_name(self, give: Callable[[str, str], None], temporary: str, target: str) -> None:
+        """Name a file in a directory that lasts, and is made again where somebody removes it as an empty one."""
+        directory = _directory(target)
+        for tries in range(limits.DIRECTORY_TRIES_MAX):
+            time.sleep(min(tries, 2) / 1000)
+            try:
+                self._make_durable_directory(directory)
+            except (FileNotFoundError, FileExistsError):  # it went between two looks, or is a file
+                continue
+            try:
+                return give(temporary, target)
+            except FileNotFoundError:
+                if not os.path.exists(temporary):
+                    raise
+        code = errno.ENOTDIR if os.path.isfile(directory) else errno.ENOENT
+        raise OSError(code, os.strerror(code), directory)
+
+    def _make_durable_directory(self, directory: str) -> None:
+        """Make a directory and sync the names of it and all above it, once for each directory and process.
+
+        Not only of those made here: another process may have made one and not synced it yet.
+        """
+        if os.path.isdir(directory) and directory in self._synced:
+            return
+        os.makedirs(
+            directory, exist_ok=True
+        )  # anew, perhaps: somebody removed it, who may be another process
+        above, passed = directory, [directory]
+        while above != self._root:
+            above = _directory(above)
+            sync_directory(above)
+            if above in self._synced:  # its own name is durable, and all above it
+                break
+            passed.append(above)
+        if len(self._synced) >= limits.SYNCED_DIRECTORIES_MAX:
+            self._synced.clear()
+        self._synced.update(passed)
+
+    def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
+        base = f"{directory}/" if directory else ""
+        # A directory sorts by its name with the slash: `a.b` stands before what is in `a/`.
+        for name, entry in sorted(self._names(directory).items()):
+            path = base + name
+            if path == f"{RESERVED_DIRECTORY}/" or not path.startswith(prefix):
+                continue
+            if path.endswith("/"):
+                yield from self._walk(path[:-1], prefix)
+            elif (info := _info(path, entry.path, entry.stat)) is not None:
+                yield info
+
+    def _names(self, directory: str) -> dict[str, os.DirEntry[str]]:
+        """Return what is in a directory by name, those of directories with a slash; none where it is absent."""
+        folder = f"{self._root}/{directory}" if directory else self._root
+        with _failures("list", folder):
+            try:
+                with os.scandir(folder) as entries:
+                    return {
+                        f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name: entry
+                        for entry in entries
+                    }
+            except (FileNotFoundError, NotADirectoryError):
+                if not os.path.isdir(self._root):
+                    raise
+                return {}
+
+
+def _directory(file: str) -> str:
+    return file.rpartition("/")[0]
+
+
+def _info(path: str, file: str, stat_of: Callable[[], os.stat_result]) -> ObjectInfo | None:
+    try:
+        status = stat_of()
+    except _NO_FILE:
+        return None
+    except OSError as error:
+        raise _failed("read", file, error) from error
+    return ObjectInfo(path, status.st_size, status.st_mtime) if stat.S_ISREG(status.st_mode) else None
+
+
+def _write_synced(path: str, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_if_there(directory: str) -> None:
+    """Make names in a directory durable; where it was removed, somebody has deleted them all."""
+    with suppress(FileNotFoundError):
+        sync_directory(directory)
+
+
+def _begin_writing(file: IO[bytes]) -> None:
+    """Let the system write the file to the disk, without waiting for it."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@contextmanager
+def _failures(doing: str, file: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _failed(doing, file, error) from error
+
+
+def _failed(doing: str, file: str, error: OSError) -> StorageError:
+    failed = StorageError(
+        f"cannot {doing} {file}: {error.strerror or error}; check the disk and its free space, then try again"
+    )
+    failed.is_unwritable = error.errno in _UNWRITABLE
+    return failed
+
+
+def _absent(file: str) -> NotFoundError:
+    return NotFoundError(f"no object at {file}; check the path, or list what is there")
+
+
+def _unread(file: str, error: OSError) -> StorageError | NotFoundError:
+    return _absent(file) if isinstance(error, _NO_FILE) else _failed("read", file, error)

@@ -1,0 +1,260 @@
+"""Many objects at once, the fastest way that a store has.
+
+Objects for who reads all that there is, and goes on behind what is damaged: `verify` and collections.
+
+One object that cannot be read, as on a bad place of a disk or where it is another user's, must not hide all others. So
+it is damage there; unless nothing else can be read either, as where the store is away or this process has too many
+files open: that says nothing of the object, and passes.
+
+The records of one lake in a store that other lakes may use too: each partition under the lake's id.
+
+What is written here has its checksum turned by its partition and key (see `formats`), and back when it is read. So a
+record that came to the place of another, of this lake or of any, is damaged where somebody reads it, in every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TypeVar
+
+from tracelake._errors import DamagedRecordsError, DamageError, NotFoundError, StorageError
+from tracelake.formats import turned
+from tracelake.limits import OBJECTS_AT_ONCE
+from tracelake.storage.buckets import BucketObjectStore
+from tracelake.storage.database_check import DatabaseCheck, check_database
+from tracelake.storage.local import FileObjectStore
+from tracelake.storage.ports import (
+    Conflict,
+    Entry,
+    Expected,
+    KeyValueStore,
+    ObjectInfo,
+    ObjectStore,
+    Outcome,
+    Version,
+)
+
+_ResultT = TypeVar("_ResultT")
+
+
+class IsolatingObjectStore:
+    """An `ObjectStore` that raises DamageError for an object that cannot be read, where another can."""
+
+    def __init__(self, store: ObjectStore, sound: str) -> None:
+        """Read `store`, where `sound` is the path of an object that is there."""
+        self.store = store
+        self._sound = sound
+
+    @property
+    def url(self) -> str:
+        """See ObjectStore."""
+        return self.store.url
+
+    def put(self, path: str, data: bytes) -> None:
+        """See ObjectStore."""
+        self.store.put(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        return self.store.create(path, data)
+
+    def get(self, path: str) -> bytes:
+        """See ObjectStore; raises DamageError as the class says."""
+        return self._read(lambda: self.store.get(path))
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """See ObjectStore; raises DamageError as the class says."""
+        return self._read(lambda: self.store.get_range(path, start, length))
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """See ObjectStore."""
+        return self.store.head(path)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See ObjectStore."""
+        return self.store.list(prefix)
+
+    def copy(self, source: str, target: str) -> None:
+        """See ObjectStore."""
+        self.store.copy(source, target)
+
+    def delete(self, path: str) -> None:
+        """See ObjectStore."""
+        self.store.delete(path)
+
+    def local_path(self, path: str) -> str | None:
+        """See ObjectStore."""
+        return self.store.local_path(path)
+
+    def _read(self, read: Callable[[], _ResultT]) -> _ResultT:
+        try:
+            return read()
+        except StorageError as error:
+            self.store.get(self._sound)
+            raise DamageError(str(error)) from error
+
+
+def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
+    """Write objects, by path, where nothing is there; all durable on return, some of them where it raises.
+
+    Files share the syncs of their directories; see `for_each` for other stores.
+    """
+    inner = _inner(store)
+    if len(objects) > 1 and isinstance(inner, FileObjectStore):
+        inner.create_all(objects)
+    else:
+        for_each(store, lambda path: store.create(path, objects[path]), objects)
+
+
+def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
+    """Copy objects, each to its target; return those that were there. All copies are durable on return."""
+
+    def copy(source: str) -> bool:
+        try:
+            store.copy(source, targets[source])
+        except NotFoundError:
+            return False
+        return True
+
+    copied = for_each(store, copy, targets)
+    return [source for source, was_there in zip(targets, copied, strict=True) if was_there]
+
+
+def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
+    """Return whole objects by path, without those that are absent."""
+
+    def read(path: str) -> bytes | None:
+        try:
+            return store.get(path)
+        except NotFoundError:
+            return None
+
+    bodies = for_each(store, read, paths)
+    return {path: body for path, body in zip(paths, bodies, strict=True) if body is not None}
+
+
+def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
+    """Delete objects; fine where they are absent. Some are deleted where it raises.
+
+    Files share the syncs of their directories; see `for_each` for other stores.
+    """
+    inner = _inner(store)
+    if isinstance(inner, FileObjectStore):
+        inner.delete_all(paths)
+    else:
+        for_each(store, store.delete, paths)
+
+
+def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
+    """Remove directories of files, of prefixes below which no name is used again, if nothing is in them."""
+    inner = _inner(store)
+    if isinstance(inner, FileObjectStore):
+        for prefix in prefixes:
+            inner.remove_folder(prefix)
+
+
+def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
+    """Return what is answered for each path. Requests to a bucket are under way at the same time.
+
+    Any other store gets them one after the other. Raises what the first one that fails raises.
+    """
+    if len(paths) > 1 and isinstance(_inner(store), BucketObjectStore):
+        with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
+            return list(threads.map(ask, paths))
+    return [ask(path) for path in paths]
+
+
+def _inner(store: ObjectStore) -> ObjectStore:
+    return store.store if isinstance(store, IsolatingObjectStore) else store
+
+
+class ScopedKeyValueStore:
+    """A `KeyValueStore` that is one part of another: nothing outside of its scope can be read or written."""
+
+    def __init__(self, store: KeyValueStore, scope: str) -> None:
+        """Put `scope/` in front of each partition of `store`; a scope holds no slash."""
+        assert scope, "an empty scope would hold everything"
+        assert "/" not in scope, "a scope inside another one would not be apart from it"
+        self._store = store
+        self._prefix = f"{scope}/"
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        entry = self._store.get(self._prefix + partition, key)
+        return None if entry is None else self._turned(partition, entry)
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """Return the records with start <= key < stop in key order, at most `limit` of them."""
+        return self._all(partition, lambda name: self._store.scan(name, start, stop, limit))
+
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """Return the keys of these records."""
+        return self._store.keys(self._prefix + partition, start, stop, limit)
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """Write the record whatever was there."""
+        return self._store.set(self._prefix + partition, key, self._value(partition, key, value))
+
+    def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
+        """Write records by key; some of them where it raises."""
+        turned_by_key = {key: self._value(partition, key, value) for key, value in records.items()}
+        self._store.set_all(self._prefix + partition, turned_by_key)
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        outcome = self._store.set_if(
+            self._prefix + partition, key, self._value(partition, key, value), expected
+        )
+        return self._outcome(partition, outcome)
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """Delete the record iff it is at `expected`."""
+        return self._outcome(partition, self._store.delete_if(self._prefix + partition, key, expected))
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """Leave a note, replacing the one that was there."""
+        self._store.note(self._prefix + partition, key, self._value(partition, key, value))
+
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """Return the notes of a partition whose key begins so, in key order."""
+        return self._all(partition, lambda name: self._store.notes(name, beginning))
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """Delete notes; fine where they are absent."""
+        self._store.forget(self._prefix + partition, keys)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so."""
+        self._store.erase(self._prefix + partition, beginning)
+
+    def check_database(self, scope: str) -> DatabaseCheck:
+        """Check the database of the store, and the rows of this part of it."""
+        return check_database(self._store, self._prefix + scope)
+
+    def close(self) -> None:
+        """Close the store itself."""
+        self._store.close()
+
+    def _value(self, partition: str, key: str, value: bytes) -> bytes:
+        return turned(value, f"{self._prefix}{partition}\0{key}")
+
+    def _turned(self, partition: str, entry: Entry) -> Entry:
+        return replace(entry, value=self._value(partition, entry.key, entry.value))
+
+    def _outcome(self, partition: str, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Conflict) and outcome.current is not None:
+            return Conflict(self._turned(partition, outcome.current))
+        return outcome
+
+    def _all(self, partition: str, read: Callable[[str], Iterable[Entry]]) -> list[Entry]:
+        try:
+            return [self._turned(partition, entry) for entry in read(self._prefix + partition)]
+        except DamagedRecordsError as error:
+            whole = [self._turned(partition, entry) for entry in error.whole]
+            raise DamagedRecordsError(whole, error.problems) from error

@@ -1,0 +1,333 @@
+"""The tables that every lake has, made of what is ingested: each is said once, here.
+
+Whoever writes, reads, maintains or verifies tables goes through `BUILT_IN`. So another table is one entry, and what
+fills it in `pipeline/merge_task.py`; without that, every transaction appends nothing to it. In a lake that is
+older than
+the entry, the table begins with the next transaction: commits before it do not name it, and read it as empty.
+
+Table `traces`: one row a trace, made of all its spans.
+
+Rows of one workspace: the conditions that reads of it have, as SQL and for rows that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracelake.limits import TRACE_USAGE_MAX_STEPS
+from tracelake.otlp.schema import IS_SERVER_SQL, SPANS_TABLE, TRANSACTION_FIELD
+from tracelake.results import is_server_side
+from tracelake.shards.rows import literal
+from tracelake.tables.predicates import Layout
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("trace_id", pa.string(), nullable=False),
+    pa.field("workspace", pa.string(), nullable=False),
+    pa.field("name", pa.string(), nullable=False),  # of the root, else of the earliest span
+    pa.field("service", pa.string()),  # of the same span as the name
+    pa.field("start_ns", pa.int64(), nullable=False),
+    pa.field("end_ns", pa.int64(), nullable=False),
+    pa.field("duration_ns", pa.int64(), nullable=False),
+    pa.field("span_count", pa.int64(), nullable=False),
+    pa.field("error_count", pa.int64(), nullable=False),
+    pa.field("input_tokens", pa.int64()),  # sum over spans, repeated usage once; null if no span has any
+    pa.field("output_tokens", pa.int64()),
+    pa.field("session_id", pa.string()),  # of the earliest span that carries one
+    pa.field("user_id", pa.string()),
+    TRANSACTION_FIELD,
+]
+TRACES: Final = pa.schema(_FIELDS)
+
+SPAN_COLUMNS: Final = (
+    *("trace_id", "span_id", "parent_span_id", "workspace", "service", "name", "kind", "status"),
+    *("start_ns", "end_ns", "input_tokens", "output_tokens", "session_id", "user_id"),
+)
+"""The columns of `spans` that a row of `traces` is made of."""
+
+IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
+    ("start_ns", "ascending"),
+    ("span_id", "ascending"),
+    ("workspace", "ascending"),
+    ("kind", "ascending"),
+]
+"""The order in which spans of a trace are shown: of one lake always the same."""
+
+_USAGE: Final = ("input_tokens", "output_tokens")
+_Id: TypeAlias = tuple[str, str | None]
+"""Workspace and id of a span in the tree."""
+_INT64_MIN: Final = -(1 << 63)
+_INT64_MAX: Final = (1 << 63) - 1
+
+
+def aggregate_sql(spans: str, transaction: int, *, with_plain_sums: bool = False) -> str:
+    """Return the SQL that makes rows of `traces` from a relation with SPAN_COLUMNS.
+
+    Ties are broken by span id, workspace and side, so the result does not depend on the order of the rows. Senders
+    choose the numbers, so sums and differences saturate at the bounds of int64 and never fail.
+
+    Usage that a span repeats of the spans below it counts once. A span with usage gives it to the nearest span above
+    it that has usage, too. Of what a span reports, only the part beyond what it was given counts.
+
+    Args:
+        spans: A table, or a query in parentheses.
+        transaction: The transaction of the rows.
+        with_plain_sums: Add `plain_input_tokens` and `plain_output_tokens`, the sums over all spans.
+    """
+    early = f"row(start_ns, span_id, workspace, {IS_SERVER_SQL})"
+    root = f"row(parent_span_id is not null, start_ns, span_id, workspace, {IS_SERVER_SQL})"
+    end = "max(greatest(start_ns, end_ns))"
+    plain = ", ".join(f"{_saturated(name)} as plain_{name}" for name in _USAGE) if with_plain_sums else ""
+    return f"""
+        with recursive {_repeated_sql(spans)}, of_traces as (
+            select trace_id,
+                   arg_min(workspace, {root}) as workspace,
+                   arg_min(name, {root}) as name,
+                   arg_min_null(service, {root}) as service,
+                   min(start_ns) as start_ns,
+                   {end} as end_ns,
+                   {_saturated(f"{end}::hugeint - min(start_ns)")} as duration_ns,
+                   count(*) as span_count,
+                   count(*) filter (status = 'ERROR') as error_count,
+                   sum(input_tokens::hugeint) as input_tokens,
+                   sum(output_tokens::hugeint) as output_tokens,
+                   arg_min(session_id, {early}) filter (session_id is not null) as session_id,
+                   arg_min(user_id, {early}) filter (user_id is not null) as user_id
+            from {spans} group by trace_id
+        )
+        select of_traces.* replace (
+                   {_saturated("input_tokens - coalesce(repeated_input, 0)")} as input_tokens,
+                   {_saturated("output_tokens - coalesce(repeated_output, 0)")} as output_tokens
+               ),
+               {transaction}::bigint as transaction{plain and ", " + plain}
+        from of_traces left join repeated using (trace_id) order by trace_id
+    """
+
+
+def _repeated_sql(spans: str) -> str:
+    """Return CTEs, of which `repeated` has the usage of traces that spans repeat of the spans below them.
+
+    In `placed`, the server span of a call that shares its id with the client span has the id with a `+`, and the
+    parents are those of the tree (`Trace.walk`).
+    """
+    has_usage = "(input_tokens is not null or output_tokens is not null)"
+    tokens = ", ".join(_USAGE)
+    given = ", ".join(f"sum({name}::hugeint) as {name}" for name in _USAGE)
+    both = ", ".join(
+        f"sum(greatest(least(coalesce(above.{name}, 0), coalesce(given.{name}, 0)), 0))::hugeint as {repeated}"
+        for name, repeated in zip(_USAGE, ("repeated_input", "repeated_output"), strict=True)
+    )
+    return f"""
+        narrow as materialized (
+            select trace_id, workspace, span_id, parent_span_id, service, {IS_SERVER_SQL} as is_server, {tokens}
+            from {spans} where trace_id in (
+                select trace_id from {spans} where {has_usage} and (parent_span_id is not null or {IS_SERVER_SQL}))
+        ), shared as (
+            select trace_id, workspace, span_id, max(service) filter (is_server) as server_service
+            from narrow group by all having bool_or(is_server) and not bool_and(is_server)
+        ), placed as materialized (
+            select n.trace_id, n.workspace,
+                   n.span_id || case when n.is_server and own.span_id is not null then '+' else '' end as span_id,
+                   case when n.is_server and own.span_id is not null then n.span_id
+                        when above.span_id is not null and n.service is not distinct from above.server_service
+                        then n.parent_span_id || '+' else n.parent_span_id end as parent_span_id,
+                   {tokens}
+            from narrow n left join shared own using (trace_id, workspace, span_id) left join shared above
+                on above.trace_id = n.trace_id and above.workspace = n.workspace and above.span_id = n.parent_span_id
+        ), steps as (
+            select trace_id, workspace, span_id, parent_span_id as above_id, input_tokens, output_tokens, 1 as step
+            from placed where {has_usage} and parent_span_id is not null
+            union
+            select s.trace_id, s.workspace, s.span_id, p.parent_span_id, s.input_tokens, s.output_tokens, s.step + 1
+            from steps s join placed p
+                on p.trace_id = s.trace_id and p.workspace = s.workspace and p.span_id = s.above_id
+            where p.input_tokens is null and p.output_tokens is null and p.parent_span_id is not null
+                and s.step < {TRACE_USAGE_MAX_STEPS}
+        ), given as (
+            select trace_id, workspace, above_id as span_id, {given} from steps
+            where above_id <> span_id group by all
+        ), repeated as (
+            select above.trace_id, {both}
+            from (from placed where {has_usage}) as above join given using (trace_id, workspace, span_id)
+            group by above.trace_id
+        )"""
+
+
+def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Return what `_repeated_sql` does, of one trace and one kind of usage."""
+    ids = _placed(spans)
+    by_id = {key: span for (key, _), span in zip(ids, spans, strict=True)}
+    above_of = dict(ids)
+    given: dict[_Id, int] = {}
+    for (key, parent), span in zip(ids, spans, strict=True):
+        if not _has_usage(span):
+            continue
+        above = parent
+        for _ in range(TRACE_USAGE_MAX_STEPS - 1):
+            if above not in by_id or _has_usage(by_id[above]):
+                break
+            above = above_of[above]
+        if above != key and above in by_id and _has_usage(by_id[above]):
+            given[above] = given.get(above, 0) + (span[name] or 0)
+    return sum(max(0, min(by_id[key][name] or 0, number)) for key, number in given.items())
+
+
+def _placed(spans: Sequence[Mapping[str, Any]]) -> list[tuple[_Id, _Id]]:
+    """Return the id of each span and of its parent in the tree, as `placed` of `_repeated_sql` has them."""
+    clients = {(span["workspace"], span["span_id"]) for span in spans if not is_server_side(span)}
+    services = {
+        (span["workspace"], span["span_id"]): span["service"]
+        for span in spans
+        if is_server_side(span) and (span["workspace"], span["span_id"]) in clients
+    }
+    placed: list[tuple[_Id, _Id]] = []
+    for span in spans:
+        workspace = span["workspace"]
+        own, above = (workspace, span["span_id"]), (workspace, span["parent_span_id"])
+        if is_server_side(span) and own in services:
+            placed.append(((workspace, f"{span['span_id']}+"), own))
+        elif above in services and span["service"] == services[above]:
+            placed.append((own, (workspace, f"{span['parent_span_id']}+")))
+        else:
+            placed.append((own, above))
+    return placed
+
+
+def _has_usage(span: Mapping[str, Any]) -> bool:
+    return any(span[name] is not None for name in _USAGE)
+
+
+def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what `aggregate_sql` makes of all spans of one trace, without a query, and without the transaction."""
+    early = sorted(
+        spans,
+        key=lambda span: (span["start_ns"], span["span_id"], span["workspace"], is_server_side(span)),
+    )
+    root = next((span for span in early if span["parent_span_id"] is None), early[0])
+    start_ns = early[0]["start_ns"]
+    end_ns = max(max(span["start_ns"], span["end_ns"]) for span in spans)
+
+    def first(name: str) -> Any:
+        return next((span[name] for span in early if span[name] is not None), None)
+
+    def total(name: str) -> int | None:
+        numbers = [span[name] for span in spans if span[name] is not None]
+        return _within(sum(numbers) - _repeated(spans, name)) if numbers else None
+
+    return {
+        "trace_id": root["trace_id"],
+        "workspace": root["workspace"],
+        "name": root["name"],
+        "service": root["service"],
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "duration_ns": _within(end_ns - start_ns),
+        "span_count": len(spans),
+        "error_count": sum(span["status"] == "ERROR" for span in spans),
+        "input_tokens": total("input_tokens"),
+        "output_tokens": total("output_tokens"),
+        "session_id": first("session_id"),
+        "user_id": first("user_id"),
+    }
+
+
+def _within(number: int) -> int:
+    return min(max(number, _INT64_MIN), _INT64_MAX)
+
+
+def _saturated(number: str) -> str:
+    """Return SQL for a number of 128 bits as an int64, the nearest one; null where it is null."""
+    # `least` and `greatest` pass over null.
+    return f"case when {number} is not null then least(greatest({number}, {_INT64_MIN}), {_INT64_MAX})::bigint end"
+
+
+TABLES_FOLDER: Final = "tables/"
+"""Where the entries of tables lie in a commit."""
+
+
+def entry_of(table: str) -> str:
+    """Return the path of a table's entry in a commit."""
+    return TABLES_FOLDER + table
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltInTable:
+    """A table that transactions append to: its name is that of its shard, too."""
+
+    name: str
+    schema: pa.Schema
+    key: tuple[str, ...]
+    """The columns that tell rows apart: no two rows have the same values of `key_sql`."""
+    sorted_by: tuple[str, ...]
+    """The order of rows in parts: total, as the key is in it, so that a replay gives each row the id that it had."""
+    bucketed_by: str
+    """The column whose hash says in which bucket a row is. A part has a summary of its values."""
+    sides: bool = False
+    """Whether a row is told apart by its side instead of by all of column `kind`."""
+
+    @property
+    def entry(self) -> str:
+        """The path of its entry in a commit."""
+        return entry_of(self.name)
+
+    @property
+    def key_sql(self) -> tuple[str, ...]:
+        """Return SQL of the key. The side of a span comes from `kind`, so parts of earlier releases have it too."""
+        return tuple(IS_SERVER_SQL if self.sides and name == "kind" else name for name in self.key)
+
+    def layout(self, buckets: int) -> Layout:
+        """Return how its rows are laid out in a lake with so many buckets."""
+        return Layout(self.schema, (self.bucketed_by,), buckets)
+
+
+TABLE_SPANS: Final = BuiltInTable(
+    name="spans",
+    schema=SPANS_TABLE,
+    key=("trace_id", "span_id", "workspace", "kind"),
+    sorted_by=("trace_id", "start_ns", "span_id", "workspace", "kind"),
+    bucketed_by="trace_id",
+    sides=True,
+)
+TABLE_TRACES: Final = BuiltInTable(
+    name="traces",
+    schema=TRACES,
+    key=("trace_id",),
+    sorted_by=("trace_id",),
+    bucketed_by="trace_id",
+)
+
+BUILT_IN: Final[dict[str, BuiltInTable]] = {table.name: table for table in (TABLE_SPANS, TABLE_TRACES)}
+"""By name, in the order in which a transaction is appended: the first says whether it was published or set aside."""
+
+
+def within(rows: pa.Table, workspace: str | None) -> pa.Table:
+    """Return the rows of one workspace, with None all."""
+    return rows if workspace is None else rows.filter(pc.equal(rows["workspace"], pa.scalar(workspace)))
+
+
+def workspace_sql(rows: str, workspace: str | None) -> str:
+    """Return the SQL of rows of one workspace, with None of all."""
+    return rows if workspace is None else f"select * from ({rows}) where workspace = {literal(workspace)}"
+
+
+def workspace_token(workspace: str | None) -> tuple[str, ...]:
+    """Return what tells a search in one workspace from others, for the names of pages; nothing for one in all."""
+    return () if workspace is None else ("workspace", workspace)
+
+
+def table_within(name: str, rows: str, workspace: str | None) -> str:
+    """Return the SQL of a table in one workspace, with None in all.
+
+    A trace that workspaces share has one row in `traces`, which tells of all its spans: so that is made anew.
+    """
+    is_made = workspace is not None and name == TABLE_TRACES.name
+    return aggregate_sql(TABLE_SPANS.name, 0) if is_made else workspace_sql(rows, workspace)
+
+
+def base_tables(names: set[str], workspace: str | None) -> set[str]:
+    """Return the tables that others are made of in one workspace."""
+    return {TABLE_SPANS.name} if workspace is not None and TABLE_TRACES.name in names else set()

@@ -1,0 +1,76 @@
+"""Tasks that nobody waits for: a worker leaves the processors to whoever else on the machine wants them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Generic
+
+from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
+
+NICENESS: Final = 10
+"""A tenth of the time of who has none, where both want a processor: enough to end, however busy others are."""
+_LOWEST: Final = 19
+
+
+@dataclass(frozen=True, slots=True)
+class LowPriorityTask(Generic[TaskT, ReceiptT]):
+    """A task's function, in a thread of low priority: a worker may have tasks that somebody waits for next."""
+
+    function: Callable[[TaskT], ReceiptT]
+
+    def __call__(self, task: TaskT) -> ReceiptT:
+        """Run the task."""
+        _start_pools()
+        with ThreadPoolExecutor(1, "tracelake-gives-way", _lower) as thread:
+            return thread.submit(self.function, task).result()
+
+
+@cache
+def _start_pools() -> None:
+    """Start the threads that a process has for all its tasks: they keep the priority of who starts them."""
+    import obstore  # noqa: PLC0415  slow, as the next two, and had by workers already
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    obstore.put(obstore.store.MemoryStore(), "a", b"")
+    columns = pa.table({str(number): range(100) for number in range(4 * pa.cpu_count())})
+    sink = pa.BufferOutputStream()
+    pq.write_table(columns, sink)
+    pq.read_table(pa.BufferReader(sink.getvalue()), use_threads=True)
+
+
+def _lower() -> None:
+    # A thread has a priority of its own, which threads that it starts inherit, on Linux alone.
+    if sys.platform == "linux":
+        # Where the system does not let it, as some sandboxes do, the work is done none the less.
+        with contextlib.suppress(OSError):
+            lower = min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + NICENESS, _LOWEST)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
+
+
+class LowPriorityRunner:
+    """Runs tasks as one runner does, which has workers, with what priority is left."""
+
+    def __init__(self, runner: TaskRunner) -> None:
+        self._runner = runner
+
+    def start(self) -> None:
+        """See TaskRunner."""
+        self._runner.start()
+
+    def run(
+        self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
+    ) -> list[ReceiptT]:
+        """Run the tasks."""
+        return self._runner.run(LowPriorityTask(function), tasks, on_done)
+
+    def stop(self) -> None:
+        """See TaskRunner."""
+        self._runner.stop()

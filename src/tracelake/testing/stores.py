@@ -1,0 +1,450 @@
+"""Both ports as one simulated process sees them: each call waits for the scheduler, which decides its fate.
+
+Models of both stores in memory, without locks: every call on them is one step of the simulation.
+
+What actors of a simulation ask of the stores, and what can become of one such call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from tracelake._errors import NotFoundError, StorageError
+from tracelake.storage import Conflict, Done, Entry, Expected, Indeterminate, ObjectInfo, Outcome, Version
+from tracelake.storage.ports import EachAlone, beginning_of_both, end_of, is_at
+
+
+class KeyValueModel:
+    """Records by (partition, key). The caller names the version of each write, so that runs repeat exactly."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], Entry] = {}
+        self.digest = 0
+        """Changes with the content, and returns with it: equal contents have equal digests."""
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """Return the record, or None where it is absent."""
+        return self.records.get((partition, key))
+
+    def scan(self, partition: str, start: str = "", stop: str | None = None) -> list[Entry]:
+        """Return the records with start <= key < stop in key order."""
+        entries = (entry for (of, _), entry in self.records.items() if of == partition)
+        keys = [entry for entry in entries if start <= entry.key and (stop is None or entry.key < stop)]
+        return sorted(keys, key=lambda entry: entry.key)
+
+    def set(self, partition: str, key: str, value: bytes, version: Version) -> Version:
+        """Write the record whatever was there."""
+        self._replace(partition, key, Entry(key, bytes(value), version))
+        return version
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected, version: Version) -> Outcome:
+        """Write the record iff it is at `expected`."""
+        current = self.get(partition, key)
+        if not is_at(current, expected):
+            return Conflict(current)
+        return Done(self.set(partition, key, value, version))
+
+    def delete_if(self, partition: str, key: str, expected: Version, version: Version) -> Outcome:
+        """Delete the record iff it is at `expected`."""
+        current = self.get(partition, key)
+        if not is_at(current, expected):
+            return Conflict(current)
+        self._replace(partition, key, None)
+        return Done(version)
+
+    def forget(self, partition: str, key: str) -> None:
+        """Delete the record whatever it holds."""
+        self._replace(partition, key, None)
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """Delete all records whose key begins so."""
+        for entry in self.scan(partition):
+            if entry.key.startswith(beginning):
+                self._replace(partition, entry.key, None)
+
+    def _replace(self, partition: str, key: str, entry: Entry | None) -> None:
+        name = (partition, key)
+        if (before := self.records.pop(name, None)) is not None:
+            self.digest ^= hash((name, before.value, before.version))
+        if entry is not None:
+            self.records[name] = entry
+            self.digest ^= hash((name, entry.value, entry.version))
+
+
+class ObjectModel:
+    """Objects by path, each with the time of its last change in seconds."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[bytes, float]] = {}
+        self.digest = 0
+        """Changes with the content, and returns with it: equal contents have equal digests."""
+
+    def put(self, path: str, data: bytes, now_s: float = 0.0) -> None:
+        """Write the object, replacing what was there."""
+        self.delete(path)
+        self.objects[path] = (bytes(data), now_s)
+        self.digest ^= hash((path, data))
+
+    def create(self, path: str, data: bytes, now_s: float = 0.0) -> bool:
+        """Write the object iff nothing is there; False where something is."""
+        if path in self.objects:
+            return False
+        self.put(path, data, now_s)
+        return True
+
+    def get(self, path: str) -> bytes:
+        """Return the whole object. Raises NotFoundError where it is absent."""
+        if path not in self.objects:
+            raise NotFoundError(f"no object {path!r} in the simulated store; list what is there")
+        return self.objects[path][0]
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """Return size and time, or None where it is absent."""
+        stored = self.objects.get(path)
+        return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
+
+    def list(self, prefix: str) -> list[ObjectInfo]:
+        """Return the objects whose path begins with `prefix`, in order of path."""
+        paths = sorted(path for path in self.objects if path.startswith(prefix))
+        return [ObjectInfo(path, len(self.objects[path][0]), self.objects[path][1]) for path in paths]
+
+    def copy(self, source: str, target: str, now_s: float = 0.0) -> None:
+        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        self.put(target, self.get(source), now_s)
+
+    def delete(self, path: str) -> None:
+        """Delete the object; fine where it is absent."""
+        if (before := self.objects.pop(path, None)) is not None:
+            self.digest ^= hash((path, before[0]))
+
+
+class Fate(IntEnum):
+    """What becomes of the next call of an actor, or of the actor itself."""
+
+    DONE = 0
+    LOST_AFTER = 1
+    LOST_BEFORE = 2
+    REFUSED = 3
+    LATE = 4
+    LAND = 5
+    KILL = 6
+    DELAY = 7
+    STALL = 8
+    PARTITION = 9
+
+
+MEANING = {
+    Fate.DONE: "",
+    Fate.LOST_AFTER: "REPLY LOST, it happened",
+    Fate.LOST_BEFORE: "REPLY LOST, it did not happen",
+    Fate.REFUSED: "REFUSED by the store",
+    Fate.LATE: "REPLY LOST, it is still on its way",
+    Fate.LAND: "LANDS LATE",
+    Fate.KILL: "KILLED before this call",
+    Fate.DELAY: "DELAYED",
+    Fate.STALL: "THE STORE STALLS",
+    Fate.PARTITION: "CUT OFF from the store",
+}
+
+
+class Choice(NamedTuple):
+    """One decision of the scheduler: whose call comes next, and what becomes of it.
+
+    `wait_ms` is how long a delay, a stall, a partition or a dead process lasts on the simulated clock.
+    """
+
+    actor: int
+    fate: Fate = Fate.DONE
+    wait_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How many faults of each kind one run may meet. Every run ends, since faults do.
+
+    `lost` counts replies that are lost (the write happened or not), failing reads and refused writes. `late`
+    counts writes that are still on their way when their caller is told that nobody knows. A killed actor is
+    started again, unless `restart` is False.
+    """
+
+    kills: int = 0
+    lost: int = 0
+    late: int = 0
+    delays: int = 0
+    stalls: int = 0
+    partitions: int = 0
+    restart: bool = True
+
+
+BUDGETS = ("kills", "lost", "late", "delays", "stalls", "partitions")
+"""The fields of Faults that are counts, in order."""
+BUDGET_OF = {
+    Fate.KILL: 0,
+    Fate.LOST_AFTER: 1,
+    Fate.LOST_BEFORE: 1,
+    Fate.REFUSED: 1,
+    Fate.LATE: 2,
+    Fate.DELAY: 3,
+    Fate.STALL: 4,
+    Fate.PARTITION: 5,
+}
+"""Which of the counts a fault is taken from."""
+
+
+class Touch(NamedTuple):
+    """A key, or all keys that begin with `name`, that a call reads or writes."""
+
+    store: str
+    name: str
+    is_prefix: bool
+    writes: bool
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an actor. `effect` carries it out on the model; `unknown` is the answer to a lost reply."""
+
+    text: str
+    touches: tuple[Touch, ...]
+    effect: Callable[[], Any]
+    unknown: Any = None
+    """What the port returns where the outcome is not known; None where it raises StorageError."""
+    conditional: bool = False
+    wait_ms: int = 0
+    fates: tuple[Fate, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Work out which faults can hit this call."""
+        if not self.touches:
+            self.fates = ()
+        elif not any(touch.writes for touch in self.touches):
+            self.fates = (Fate.LOST_BEFORE,)
+        elif self.conditional:
+            self.fates = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.REFUSED, Fate.LATE)
+        else:
+            self.fates = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.LATE)
+
+    def answer_unknown(self) -> object:
+        """Return what the caller gets for a lost reply, an error to raise included."""
+        return StorageError(f"simulated: no reply to {self.text}") if self.unknown is None else self.unknown
+
+
+def commute(ours: tuple[Touch, ...], theirs: tuple[Touch, ...]) -> bool:
+    """Tell whether two calls give the same in either order: no key that one writes is touched by the other."""
+    return not any((a.writes or b.writes) and _overlap(a, b) for a in ours for b in theirs)
+
+
+def _overlap(a: Touch, b: Touch) -> bool:
+    if a.store != b.store:
+        return False
+    if a.is_prefix:
+        return b.name.startswith(a.name) or (b.is_prefix and a.name.startswith(b.name))
+    return a.name.startswith(b.name) if b.is_prefix else a.name == b.name
+
+
+class Caller(Protocol):
+    """Whoever makes calls: an actor of a simulation."""
+
+    def call(self, call: Call) -> Any:
+        """Wait until the scheduler carries the call out; return or raise what came of it."""
+
+    def new_version(self) -> Version:
+        """Return the identity of this actor's next write."""
+
+    def now_s(self) -> float:
+        """Return the simulated time in seconds."""
+
+
+class SimulatedKeyValueStore(EachAlone):
+    """A KeyValueStore over the model, whose calls pass the scheduler."""
+
+    def __init__(self, model: KeyValueModel, caller: Caller) -> None:
+        self._model = model
+        self._caller = caller
+
+    def get(self, partition: str, key: str) -> Entry | None:
+        """See KeyValueStore."""
+        entry: Entry | None = self._call(
+            "get", partition, key, False, lambda: self._model.get(partition, key)
+        )
+        return entry
+
+    def scan(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[Entry]:
+        """See KeyValueStore."""
+        same = beginning_of_both(start.encode(), (stop or "").encode()).decode(errors="ignore")
+        touch = Touch("kv", f"{partition}\0{same}", True, False)
+        text = f"scan {partition} [{start!r}, {stop!r})"
+        effect: Callable[[], list[Entry]] = lambda: self._model.scan(partition, start, stop)[:limit]  # noqa: E731
+        entries: list[Entry] = self._caller.call(Call(text, (touch,), effect))
+        return entries
+
+    def keys(
+        self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """See KeyValueStore; one step, as a scan."""
+        return [entry.key for entry in self.scan(partition, start, stop, limit)]
+
+    def set(self, partition: str, key: str, value: bytes) -> Version:
+        """See KeyValueStore."""
+        version = self._caller.new_version()
+        written: Version = self._call(
+            "set", partition, key, True, lambda: self._model.set(partition, key, value, version)
+        )
+        return written
+
+    def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
+        """See KeyValueStore."""
+        version = self._caller.new_version()
+        outcome: Outcome = self._call(
+            "set_if",
+            partition,
+            key,
+            True,
+            lambda: self._model.set_if(partition, key, value, expected, version),
+            Indeterminate(version, "simulated"),
+        )
+        return outcome
+
+    def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
+        """See KeyValueStore."""
+        version = self._caller.new_version()
+        outcome: Outcome = self._call(
+            "delete_if",
+            partition,
+            key,
+            True,
+            lambda: self._model.delete_if(partition, key, expected, version),
+            Indeterminate(version, "simulated"),
+        )
+        return outcome
+
+    def note(self, partition: str, key: str, value: bytes) -> None:
+        """See KeyValueStore."""
+        self.set(partition, key, value)
+
+    def notes(self, partition: str, beginning: str = "") -> list[Entry]:
+        """See KeyValueStore."""
+        return self.scan(partition, beginning, end_of(beginning))
+
+    def forget(self, partition: str, keys: Collection[str]) -> None:
+        """See KeyValueStore; one step for each."""
+        for key in keys:
+            self._call("forget", partition, key, True, partial(self._model.forget, partition, key))
+
+    def erase(self, partition: str, beginning: str) -> None:
+        """See KeyValueStore; one step for all."""
+        touch = Touch("kv", f"{partition}\0{beginning}", True, True)
+        effect: Callable[[], None] = lambda: self._model.erase(partition, beginning)  # noqa: E731
+        self._caller.call(Call(f"erase {partition}/{beginning}", (touch,), effect))
+
+    def close(self) -> None:
+        """See KeyValueStore; no call to the store."""
+
+    def _call(
+        self,
+        operation: str,
+        partition: str,
+        key: str,
+        writes: bool,
+        effect: Callable[[], Any],
+        unknown: Indeterminate | None = None,
+    ) -> Any:
+        touch = Touch("kv", f"{partition}\0{key}", False, writes)
+        return self._caller.call(
+            Call(f"{operation} {partition}/{key}", (touch,), effect, unknown, unknown is not None)
+        )
+
+
+class SimulatedObjectStore:
+    """An ObjectStore over the model, whose calls pass the scheduler."""
+
+    def __init__(self, model: ObjectModel, caller: Caller) -> None:
+        self._model = model
+        self._caller = caller
+
+    @property
+    def url(self) -> str:
+        """See ObjectStore; no other process can open it."""
+        return "simulated:///"
+
+    def put(self, path: str, data: bytes) -> None:
+        """See ObjectStore."""
+        self._call("put", path, True, lambda: self._model.put(path, data, self._caller.now_s()))
+
+    def create(self, path: str, data: bytes) -> bool:
+        """See ObjectStore."""
+        created: bool = self._call(
+            "create", path, True, lambda: self._model.create(path, data, self._caller.now_s())
+        )
+        return created
+
+    def get(self, path: str) -> bytes:
+        """See ObjectStore."""
+        data: bytes = self._call("get", path, False, lambda: self._model.get(path))
+        return data
+
+    def get_range(self, path: str, start: int, length: int) -> bytes:
+        """See ObjectStore."""
+        data: bytes = self._call(
+            "get_range", path, False, lambda: self._model.get(path)[start : start + length]
+        )
+        return data
+
+    def head(self, path: str) -> ObjectInfo | None:
+        """See ObjectStore."""
+        info: ObjectInfo | None = self._call("head", path, False, lambda: self._model.head(path))
+        return info
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """See ObjectStore; one step for the whole listing."""
+        touch = Touch("objects", prefix, True, False)
+        listed: list[ObjectInfo] = self._caller.call(
+            Call(f"list {prefix}", (touch,), lambda: self._model.list(prefix))
+        )
+        return iter(listed)
+
+    def copy(self, source: str, target: str) -> None:
+        """See ObjectStore."""
+        touches = (Touch("objects", source, False, False), Touch("objects", target, False, True))
+        effect: Callable[[], None] = lambda: self._model.copy(source, target, self._caller.now_s())  # noqa: E731
+        self._caller.call(Call(f"copy {source} to {target}", touches, effect))
+
+    def delete(self, path: str) -> None:
+        """See ObjectStore."""
+        self._call("delete", path, True, lambda: self._model.delete(path))
+
+    def local_path(self, path: str) -> str | None:
+        """See ObjectStore; there is no file."""
+        del path
+        return None
+
+    def _call(self, operation: str, path: str, writes: bool, effect: Callable[[], Any]) -> Any:
+        return self._caller.call(
+            Call(f"{operation} {path}", (Touch("objects", path, False, writes),), effect)
+        )
+
+
+class Observer:
+    """A caller outside of the simulation: its calls are carried out at once, and never fail."""
+
+    def __init__(self) -> None:
+        self._writes = 0
+
+    def call(self, call: Call) -> Any:
+        """Carry the call out."""
+        return call.effect()
+
+    def new_version(self) -> Version:
+        """Return the identity of the next write."""
+        self._writes += 1
+        return f"observer-{self._writes}"
+
+    def now_s(self) -> float:
+        """Return the time before all others."""
+        return 0.0

@@ -1,0 +1,546 @@
+"""MLflow's language for filters of traces, as its client 3.18 sends it: comparisons, all of which must hold. Pure.
+
+    attributes.status = 'OK' AND tags.team IN ('a', 'b') AND trace.timestamp_ms > 1700000000000
+
+| identifier | keys |
+|---|---|
+| none, `attribute(s)`, `trace` | those of `NUMBERS` and `TEXTS` |
+| `tag(s)` | of any trace tag |
+| `metadata`, `request_metadata` | `mlflow.trace.session`, `mlflow.trace.user` |
+| `span` | `name`, `status` |
+
+Traces of the tracking store by MLflow's filters, hot and archived alike: rows and columns stay when payloads go.
+
+A page goes on behind the last trace of the one before, by what it is ordered by and its id: what comes meanwhile moves
+nothing.
+
+Experiments of the tracking store by MLflow's filters, page by page, as traces are searched.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import BigInteger, Table, and_, exists, func, literal, or_, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from tracelake._errors import QueryError
+from tracelake.limits import (
+    EXPERIMENTS_SHOWN_MAX,
+    FILTER_CONDITIONS_MAX,
+    FILTER_MAX_CHARS,
+    FILTER_VALUES_MAX,
+    QUOTED_MAX_CHARS,
+)
+from tracelake.tracking.annotations import (
+    CLIENT_REQUEST_ID,
+    FOR_ALL,
+    Annotations,
+    Experiment,
+    is_exclusive_to,
+    visible_to,
+)
+from tracelake.tracking.schema import (
+    DEFAULT_EXPERIMENT,
+    experiment_tags,
+    experiments,
+    spans,
+    trace_info,
+    trace_metadata,
+    trace_tags,
+)
+from tracelake.tracking.store import TrackingStore
+
+Value: TypeAlias = str | int | float | tuple[str, ...] | None
+NUMBERS: Final = {
+    "timestamp_ms": "timestamp_ms",
+    "timestamp": "timestamp_ms",
+    "execution_time_ms": "execution_time_ms",
+    "execution_time": "execution_time_ms",
+    "end_time_ms": "end_time_ms",
+    "end_time": "end_time_ms",
+}
+"""Keys of numbers, with the name that each goes by here."""
+TEXTS: Final = {
+    **{key: key for key in ("request_id", "status", "name", "client_request_id")},
+    "trace_id": "request_id",
+}
+METADATA: Final = {"mlflow.trace.session": "session_id", "mlflow.trace.user": "user_id"}
+ALIASES: Final = {
+    **dict.fromkeys(("", "attribute", "attributes", "trace"), "attribute"),
+    **dict.fromkeys(("tag", "tags"), "tag"),
+    **dict.fromkeys(("metadata", "request_metadata"), "metadata"),
+    "span": "span",
+}
+"""What a name before the dot is of; none is an attribute, too."""
+_OF_NUMBERS: Final = frozenset(("=", "!=", "<", "<=", ">", ">="))
+_OF_TEXTS: Final = frozenset(("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN"))
+_OF_KEYS: Final = _OF_TEXTS | {"IS NULL", "IS NOT NULL"}
+# Numbers of up to 18 digits are ones that both databases hold.
+_TOKEN: Final = re.compile(
+    r"""\s*(?:(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<number>[-+]?\d{1,18}(?:\.\d{1,18})?(?![\w.]))"""
+    r"""|(?P<name>[A-Za-z_][\w\-/]*(?:\.(?:[\w\-/]+|`[^`]*`|"[^"]*"))*)|(?P<sign><=|>=|!=|=|<|>|\(|\)|,))""",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterCondition:
+    """One comparison."""
+
+    kind: str
+    """attribute | tag | metadata | span"""
+    key: str
+    comparator: str
+    value: Value
+
+
+def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
+    """Return the conditions of a filter. Raises QueryError, which says what is not understood, and what would be."""
+    text = text or ""
+    if len(text) > FILTER_MAX_CHARS or "\0" in text:
+        raise QueryError(
+            f"a filter has up to {FILTER_MAX_CHARS:,} characters, and no NUL; this one has {len(text):,}."
+        )
+    tokens = _Tokens(text)
+    conditions = list[FilterCondition]()
+    while tokens.left:
+        if conditions:
+            tokens.word("AND")
+        if len(conditions) == FILTER_CONDITIONS_MAX:
+            raise QueryError(f"a filter has up to {FILTER_CONDITIONS_MAX} conditions.")
+        conditions.append(_condition(tokens))
+    return tuple(conditions)
+
+
+class _Tokens:
+    """What is left of a filter."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.left: list[tuple[str, str]] = []
+        at = 0
+        while text[at:].strip():
+            match = _TOKEN.match(text, at)
+            if match is None:
+                raise self.wrong(text[at:].strip())
+            self.left.append((str(match.lastgroup), match[0].strip()))
+            at = match.end()
+
+    def wrong(self, what: str) -> QueryError:
+        """Return the error for something that does not belong there."""
+        return QueryError(
+            f"the filter is not understood at {what[:QUOTED_MAX_CHARS]!r}: write comparisons with AND between, such as "
+            "attributes.status = 'OK' AND tags.team = 'a' AND timestamp_ms > 1700000000000."
+        )
+
+    def next(self, *kinds: str) -> str:
+        """Take a token of these kinds."""
+        if not self.left or self.left[0][0] not in kinds:
+            raise self.wrong(self.left[0][1] if self.left else "its end")
+        return self.left.pop(0)[1]
+
+    def is_word(self, word: str) -> bool:
+        """Whether a word is next; it is taken then."""
+        if self.left and self.left[0][1].upper() == word:
+            self.left.pop(0)
+            return True
+        return False
+
+    def word(self, word: str) -> None:
+        """Take a word."""
+        if not self.is_word(word):
+            raise self.wrong(self.left[0][1] if self.left else "its end")
+
+
+def _condition(tokens: _Tokens) -> FilterCondition:
+    name = tokens.next("name")
+    kind, key = _identified(name)
+    comparator = _comparator(tokens)
+    number = kind == "attribute" and key in NUMBERS.values()
+    allowed = _OF_NUMBERS if number else _OF_KEYS if kind in ("tag", "metadata") else _OF_TEXTS
+    if comparator not in allowed:
+        raise QueryError(f"{name} can be compared by {', '.join(sorted(allowed))}, and not by {comparator}.")
+    if comparator.startswith("IS "):
+        return FilterCondition(kind, key, comparator, None)
+    if comparator.endswith("IN"):
+        return FilterCondition(kind, key, comparator, _values(tokens))
+    if number:
+        digits = tokens.next("number")
+        return FilterCondition(kind, key, comparator, float(digits) if "." in digits else int(digits))
+    return FilterCondition(kind, key, comparator, _unquoted(tokens.next("text")))
+
+
+def _identified(name: str) -> tuple[str, str]:
+    """Return what a name is of, and its key."""
+    first, _, rest = name.partition(".")
+    identifier, key = (first.lower(), rest) if rest else ("", name)
+    kind = ALIASES.get(identifier)
+    key = key[1:-1] if len(key) > 1 and key[0] == key[-1] and key[0] in '`"' else key
+    if kind == "tag" and key:
+        return kind, key
+    if kind == "attribute" and (known := {**NUMBERS, **TEXTS}.get(key.lower())):
+        return kind, known
+    if kind == "metadata" and key in METADATA:
+        return kind, METADATA[key]
+    if kind == "span" and key in ("name", "status"):
+        return kind, key
+    raise QueryError(
+        f"no filter goes by {name[:QUOTED_MAX_CHARS]!r}: {', '.join(sorted({*NUMBERS.values(), *TEXTS.values()}))}, "
+        f"tags.<key>, metadata.{', '.join(METADATA)}, span.name and span.status do; for attributes and text of spans "
+        "use the search of Tracelake (`tracelake search`, GET /api/v1/search)."
+    )
+
+
+def _comparator(tokens: _Tokens) -> str:
+    if tokens.is_word("NOT"):
+        tokens.word("IN")
+        return "NOT IN"
+    if tokens.is_word("IS"):
+        negated = tokens.is_word("NOT")
+        tokens.word("NULL")
+        return "IS NOT NULL" if negated else "IS NULL"
+    return tokens.next("sign", "name").upper()
+
+
+def _values(tokens: _Tokens) -> tuple[str, ...]:
+    tokens.word("(")
+    texts = [_unquoted(tokens.next("text"))]
+    while tokens.is_word(","):
+        texts.append(_unquoted(tokens.next("text")))
+    tokens.word(")")
+    if len(texts) > FILTER_VALUES_MAX:
+        raise QueryError(f"IN takes up to {FILTER_VALUES_MAX} values, and has {len(texts)}.")
+    return tuple(texts)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace(text[0] * 2, text[0])
+
+
+_INFO: Final = trace_info.c
+
+
+def _said(
+    table: Table, key: str, column: ColumnElement[Any], *of_its: ColumnElement[bool]
+) -> ColumnElement[Any]:
+    """Return what somebody said of a trace, else a column of its spans."""
+    of = table.c
+    said = select(of.value).where(
+        of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key, *of_its
+    )
+    if table is trace_tags:  # what was said for all behind what was for the workspace of the row
+        said = said.order_by(of.workspace == FOR_ALL).limit(1)
+    return func.coalesce(said.correlate(trace_info).scalar_subquery(), column)
+
+
+_ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
+"""Null while no span of a trace has ended: no filter by times holds for it."""
+
+
+def _columns(
+    of_tags: ColumnElement[bool], *of_metadata: ColumnElement[bool]
+) -> dict[str, ColumnElement[Any]]:
+    """Return what traces are searched by, with such conditions for what is said of them."""
+    client_id = _said(trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata)
+    return {
+        "request_id": literal("tr-") + _INFO.trace_id,
+        "timestamp_ms": _INFO.start_ns // 1_000_000,
+        "end_time_ms": _ENDED_NS // 1_000_000,
+        "execution_time_ms": (_ENDED_NS - _INFO.start_ns) // 1_000_000,
+        "status": _INFO.state,
+        "name": _said(trace_tags, "mlflow.traceName", _INFO.name, of_tags),
+        "client_request_id": client_id,
+        **{name: _said(trace_metadata, key, _INFO[name], *of_metadata) for key, name in METADATA.items()},
+    }
+
+
+_OF_ALL: Final = _columns(trace_tags.c.workspace.in_((_INFO.workspace, FOR_ALL)))
+_OF_ONE: Final = _columns(
+    visible_to(trace_tags, _INFO.workspace), is_exclusive_to(trace_info, _INFO.workspace)
+)
+"""In one workspace, that of the row."""
+_ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
+    "timestamp_ms": (_INFO.start_ns, int),
+    "end_time_ms": (_INFO.end_ns, int),
+    "execution_time_ms": (_INFO.end_ns - _INFO.start_ns, int),
+    "status": (_INFO.state, str),
+    "name": (func.coalesce(_INFO.name, ""), str),
+    "request_id": (_INFO.trace_id, str),
+    "experiment_id": (_INFO.experiment_id, str),
+}
+"""What traces can be ordered by, none of it null, and of which type it is in a page token.
+
+A trace that has not ended is before all others by end and duration.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTraces:
+    """A page of traces: their rows of `trace_info`, and where the next page goes on."""
+
+    rows: list[Any]
+    next_page_token: str | None
+
+
+class TraceSearch:
+    """Searches of one lake."""
+
+    def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
+        """Of one workspace, or of all."""
+        self._database, self._lake, self._workspace = store.database, store.lake, workspace
+        self._columns = _OF_ALL if workspace is None else _OF_ONE
+
+    def search(
+        self,
+        experiment_ids: Sequence[str],
+        filter: str | None = None,
+        max_results: int = 100,
+        order_by: Sequence[str] = (),
+        page_token: str | None = None,
+    ) -> FoundTraces:
+        """Return traces of experiments for which the filter holds, the newest first. Raises QueryError."""
+        conditions = parse_filter(filter)
+        key, is_ascending = _order(order_by)
+        column, kind = _ORDERS[key]
+        if key == "name":
+            column = func.coalesce(self._columns["name"], "")
+        asked = requested_name(experiment_ids, conditions, key, is_ascending, *self._told())
+        query = select(trace_info, column.label("ordered_by")).where(
+            _INFO.lake == self._lake,
+            *self._within(_INFO),
+            _INFO.experiment_id.in_(list(experiment_ids)),
+            *(self._holds(condition) for condition in conditions),
+        )
+        if page_token:
+            value, trace_id = read_token(page_token, asked, kind)
+            is_behind = column > value if is_ascending else column < value
+            query = query.where(or_(is_behind, and_(column == value, _INFO.trace_id > trace_id)))
+        query = query.order_by(column.asc() if is_ascending else column.desc(), _INFO.trace_id)
+        with self._database.searching() as connection:
+            rows = list(connection.execute(query.limit(max_results + 1)))
+        token = None
+        if len(rows) > max_results:
+            rows = rows[:max_results]
+            token = make_token(asked, rows[-1].ordered_by, rows[-1].trace_id)
+        return FoundTraces(rows, token)
+
+    def _told(self) -> list[str]:
+        """Return what tells a search in one workspace from others, for the tokens of pages."""
+        return [] if self._workspace is None else [self._workspace]
+
+    def _within(self, columns: Any) -> list[ColumnElement[bool]]:
+        """Return the condition that a row is of the workspace, where there is one."""
+        return [] if self._workspace is None else [columns.workspace == self._workspace]
+
+    def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
+        """Return a condition as SQL."""
+        if condition.kind == "tag":
+            return self._tag(condition)
+        if condition.kind == "span":
+            of = (spans.c.lake == _INFO.lake, spans.c.trace_id == _INFO.trace_id, *self._within(spans.c))
+            column = spans.c.name if condition.key == "name" else func.coalesce(spans.c.status, "UNSET")
+            return exists().where(*of, self._compared(column, condition))
+        return self._compared(self._columns[condition.key], condition)
+
+    def _tag(self, condition: FilterCondition) -> ColumnElement[bool]:
+        column = _TAGS_OF_COLUMNS.get(condition.key)
+        if condition.key == "mlflow.traceName":
+            column = self._columns["name"]
+        if column is not None:
+            return self._compared(column, condition)
+        of = (
+            trace_tags.c.lake == _INFO.lake,
+            trace_tags.c.trace_id == _INFO.trace_id,
+            trace_tags.c.key == condition.key,
+            *([] if self._workspace is None else [visible_to(trace_tags, self._workspace)]),
+        )
+        if condition.comparator == "IS NULL":
+            return ~exists().where(*of)
+        if condition.comparator == "IS NOT NULL":
+            return exists().where(*of)
+        return exists().where(*of, self._compared(trace_tags.c.value, condition))
+
+    def _compared(self, column: ColumnElement[Any], condition: FilterCondition) -> ColumnElement[bool]:
+        return compared(column, condition, self._database.is_sqlite)
+
+
+def compared(column: ColumnElement[Any], condition: FilterCondition, is_sqlite: bool) -> ColumnElement[bool]:
+    """Return the comparison of a column as SQL."""
+    value: Any = condition.value
+    sign = condition.comparator
+    if sign in _TESTS:
+        return _TESTS[sign](column, value)
+    if sign == "LIKE":
+        glob = column.op("GLOB", is_comparison=True)(_glob(value))  # for SQLite, whose LIKE takes A for a
+        return glob if is_sqlite else column.like(_escaped(value), escape="\\")
+    return column.op(sign, is_comparison=True)(value)
+
+
+_TESTS: Final[dict[str, Callable[[ColumnElement[Any], Any], ColumnElement[bool]]]] = {
+    "IS NULL": lambda column, _: column.is_(None),
+    "IS NOT NULL": lambda column, _: column.is_not(None),
+    "IN": lambda column, values: column.in_(values),
+    "NOT IN": lambda column, values: column.not_in(values),
+    "ILIKE": lambda column, pattern: column.ilike(_escaped(pattern), escape="\\"),
+}
+_TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
+    "mlflow.trace.spansLocation": _INFO.spans_location,
+    "mlflow.trace.archiveLocation": _INFO.archive_location,
+    "mlflow.trace.archivalFailure": _INFO.archival_failure,
+}
+
+
+def _escaped(pattern: str) -> str:
+    """Return a pattern in which a backslash is one, as it is in GLOB."""
+    return pattern.replace("\\", "\\\\")
+
+
+def _glob(pattern: str) -> str:
+    """Return a pattern of LIKE as one of GLOB, which tells A from a."""
+    signs = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
+    return "".join(signs.get(character, character) for character in pattern)
+
+
+def _order(order_by: Sequence[str]) -> tuple[str, bool]:
+    """Return what traces are ordered by, and whether it ascends."""
+    wanted = [text for text in order_by if text.strip()]
+    if len(wanted) > 1:
+        raise QueryError("traces are ordered by one thing, and by their ids where that is the same.")
+    if not wanted:
+        return "timestamp_ms", False
+    name, *direction = wanted[0].split()
+    identifier, _, key = name.rpartition(".")
+    key = key.strip('`"').lower()
+    key = {"timestamp": "timestamp_ms", "execution_time": "execution_time_ms", "end_time": "end_time_ms"}.get(
+        key, key
+    )
+    is_known = key in _ORDERS and ALIASES.get(identifier.lower()) == "attribute"
+    if not is_known or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"]):
+        raise QueryError(
+            f"traces are not ordered by {wanted[0][:QUOTED_MAX_CHARS]!r}; by {', '.join(_ORDERS)}, with ASC or DESC."
+        )
+    return key, [each.upper() for each in direction] != ["DESC"]
+
+
+def requested_name(*asked: object) -> str:
+    """Return a short name of a search, for its page tokens."""
+    return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
+
+
+def make_token(asked: str, value: object, behind: str) -> str:
+    """Return where a page goes on: behind this value, and among equals behind this id."""
+    return base64.urlsafe_b64encode(json.dumps([asked, value, behind]).encode()).decode()
+
+
+def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
+    """Return what a page goes on behind. Raises QueryError for what is none, or one of another search."""
+    try:
+        name, value, trace_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
+        is_one = (
+            type(value) is kind
+            and isinstance(trace_id, str)
+            and name == asked
+            and "\0" not in f"{value}{trace_id}"
+            and bool(f"{value}{trace_id}".encode())  # no half of a pair, which no database takes
+        )
+        is_one = is_one and (not isinstance(value, int) or abs(value) < 2**63)
+    except (ValueError, TypeError, binascii.Error, RecursionError):
+        is_one = False
+    if not is_one:
+        raise QueryError("this is no page token of this search; take `next_page_token` of a page as it is.")
+    return value, trace_id
+
+
+_OF: Final = experiments.c
+_EXPERIMENT_ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
+    "creation_time": (_OF.created_ns, int),
+    "last_update_time": (_OF.created_ns, int),  # nothing of an experiment changes but its tags
+    "name": (_OF.name, str),
+    "experiment_id": (_OF.experiment_id, str),
+}
+
+
+class ExperimentSearch:
+    """Searches of one lake."""
+
+    def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
+        """Of one workspace, or of all."""
+        self._store, self._lake = store, store.lake
+        self._workspace = workspace
+        self._here = [_OF.lake == self._lake]
+        if workspace is not None:
+            self._here.append(_OF.workspace == workspace)
+
+    def search(
+        self,
+        filter: str | None = None,
+        max_results: int = EXPERIMENTS_SHOWN_MAX,
+        order_by: Sequence[str] = (),
+        page_token: str | None = None,
+    ) -> tuple[list[Experiment], str | None]:
+        """Return experiments for which the filter holds, the newest first, and where the next page goes on.
+
+        A page has 1,000 at most. Raises QueryError, BackPressureError.
+        """
+        conditions = parse_filter(filter)
+        column, kind, is_ascending = _experiment_order(order_by)
+        asked = requested_name("experiments", conditions, str(column), is_ascending)
+        query = select(_OF.experiment_id, column.label("ordered_by")).where(
+            *self._here, *map(self._holds, conditions)
+        )
+        if page_token:
+            value, behind = read_token(page_token, asked, kind)
+            is_behind = column > value if is_ascending else column < value
+            query = query.where(or_(is_behind, and_(column == value, _OF.experiment_id > behind)))
+        query = query.order_by(column.asc() if is_ascending else column.desc(), _OF.experiment_id)
+        size = min(max_results, EXPERIMENTS_SHOWN_MAX)
+        with self._store.database.searching() as connection:
+            rows = list(connection.execute(query.limit(size + 1)))
+        token = None
+        if len(rows) > size:
+            rows = rows[:size]
+            token = make_token(asked, rows[-1].ordered_by, rows[-1].experiment_id)
+        known = Annotations(self._store, self._workspace).experiments_of([row.experiment_id for row in rows])
+        return [known[row.experiment_id] for row in rows if row.experiment_id in known], token
+
+    def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
+        """Return a condition as SQL. Raises QueryError."""
+        is_sqlite = self._store.database.is_sqlite
+        if condition.kind == "attribute" and condition.key == "name":
+            return compared(_OF.name, condition, is_sqlite)
+        if condition.kind != "tag":
+            raise QueryError("experiments are searched by name and tags.<key>, with AND between.")
+        tags = experiment_tags.c
+        of = [tags.lake == _OF.lake, tags.experiment_id == _OF.experiment_id, tags.key == condition.key]
+        if self._workspace is not None:
+            of.append(tags.experiment_id != DEFAULT_EXPERIMENT)
+        if condition.comparator == "IS NULL":
+            return ~exists().where(*of)
+        if condition.comparator == "IS NOT NULL":
+            return exists().where(*of)
+        return exists().where(*of, compared(tags.value, condition, is_sqlite))
+
+
+def _experiment_order(order_by: Sequence[str]) -> tuple[ColumnElement[Any], type, bool]:
+    """Return what experiments are ordered by, its type, and whether it ascends. Raises QueryError."""
+    wanted = [text for text in order_by if text.strip()] or ["creation_time DESC"]
+    name, *direction = wanted[0].split()
+    key = name.removeprefix("attribute.").removeprefix("attributes.").strip('`"').lower()
+    if (
+        len(wanted) > 1
+        or key not in _EXPERIMENT_ORDERS
+        or [each.upper() for each in direction] not in ([], ["ASC"], ["DESC"])
+    ):
+        raise QueryError(
+            f"experiments are not ordered by {', '.join(wanted)[:QUOTED_MAX_CHARS]!r}; by one of "
+            f"{', '.join(_EXPERIMENT_ORDERS)}, with ASC or DESC."
+        )
+    return *_EXPERIMENT_ORDERS[key], [each.upper() for each in direction] != ["DESC"]

@@ -1,0 +1,616 @@
+"""Records in the key-value store: branches, announced requests, recorded answers, staged entries.
+
+Records of staged entries: in one partition, each under the token of a branch and its path.
+
+They are in one so that garbage collection finds all tokens under which anything is, and erases what is under those that
+no branch knows any more. A token is new when a branch first names it, and is never named again once it was let go; an
+entry is staged under a token that was read in the record of a branch. So who finds an entry, and then no branch that
+knows its token, has found garbage.
+
+Looks at branches for all threads of a process: while one reads, the others wait, and take what it read.
+
+A thousand threads that wait for one record would otherwise read it a thousand times, and leave the store no time for
+the one that writes it. Who has written it wakes those who pause: only what other processes write has to be looked for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Annotated, Final, TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
+from tracelake.formats import decode, encode
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, DAMAGED_ENTRIES_TOLD_MAX, STAGED_LAYERS_MAX
+from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
+from tracelake.storage.object_records import whole_of
+from tracelake.versions.model import (
+    CERTAIN,
+    FORMAT_VERSION,
+    Announcement,
+    Answer,
+    BranchRecord,
+    Epoch,
+    FileAt,
+    OldAnswer,
+    PathChanges,
+    Reference,
+    Tag,
+    content_id,
+    from_bytes,
+    to_bytes,
+)
+
+STAGED: Final = "staged"
+_UNREADABLE: Final = b""
+"""What is carried on for an entry of which not even the bytes can be read: it stays damaged, and named."""
+
+Layers: TypeAlias = tuple[Reference | None, ...]
+Staged: TypeAlias = tuple[tuple[str, Layers], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Under:
+    """What is staged under a token."""
+
+    whole: dict[str, Layers] = field(default_factory=dict)
+    """By path, in order, with what each stands on: what was staged there before, the newest first."""
+    damaged: dict[str, DamageError] = field(default_factory=dict)
+    """Why others cannot be read, by path; of a long one perhaps the beginning."""
+
+    def check(self) -> None:
+        """Raise DamageError, naming them, where some cannot be read."""
+        if self.damaged:
+            raise damage_of(self.damaged)
+
+
+def damage_of(damaged: dict[str, DamageError]) -> DamageError:
+    """Return the error that names staged entries which cannot be read."""
+    told = ", ".join(islice(sorted(damaged), DAMAGED_ENTRIES_TOLD_MAX))
+    more = f" and {left} more" if (left := len(damaged) - DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
+    return DamageError(
+        f"the staged entry {told}{more} cannot be read. `tracelake discard PATH` forgets it alone; then stage it anew. "
+        f"({next(iter(damaged.values()))})"
+    )
+
+
+def stacked(all_layers: Layers) -> Layers:
+    """Return an entry, and below it what was staged at its path before: as much of that as may be needed."""
+    layers: list[Reference | None] = []
+    for layer in all_layers:
+        if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
+            layers.append(layer)
+        if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
+            break  # what is no file does not go
+    return tuple(layers)
+
+
+def _epoch(reference: Reference | None) -> int:
+    return reference.epoch if isinstance(reference, FileAt) else 0
+
+
+class StagedEntries:
+    """Reads and writes them; the part of `BranchRecords` that does."""
+
+    _key_value: KeyValueStore
+
+    def stage(self, token: str, path: str, reference: Reference | None) -> None:
+        """Stage one entry under a token; None stages its removal.
+
+        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one. What was
+        staged there stays below, for where the file of this one goes before it is acknowledged. What is damaged
+        is replaced.
+        """
+        key = _key(token, path)
+        expected: Expected = ABSENT
+        earlier: Layers = ()
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            value = encode(_StagedEntry(stacked((reference, *earlier))))
+            outcome = self._key_value.set_if(STAGED, key, value, expected)
+            settled = settle(self._key_value, STAGED, key, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done):
+                return
+            expected, earlier = ABSENT, ()
+            if settled.current is not None:
+                expected = settled.current.version
+                with suppress(DamageError):
+                    earlier = staged_layers(settled.current)
+        raise _outrun(path)
+
+    def staged(self, token: str, start: str = "", stop: str | None = None) -> PathChanges:
+        """Return what is staged under a token, in order of path. Raises DamageError where some cannot be read."""
+        return tuple((path, layers[0]) for path, layers in self.layers(token, start, stop))
+
+    def layers(self, token: str, start: str = "", stop: str | None = None) -> Staged:
+        """Return the same with what each entry stands on."""
+        under = self.under(token, start, stop)
+        under.check()
+        return tuple(under.whole.items())
+
+    def under(self, token: str, start: str = "", stop: str | None = None) -> Under:
+        """Return the same, and what cannot be read."""
+        under = Under()
+        for path, entry in self._entries(token, under.damaged, start, stop):
+            try:
+                under.whole[path] = staged_layers(entry)
+            except DamageError as error:
+                under.damaged[path] = error
+        return under
+
+    def has_staged(self, token: str) -> bool:
+        """Tell whether anything is staged under a token, whatever it is."""
+        damaged: dict[str, DamageError] = {}
+        return bool(self._entries(token, damaged) or damaged)
+
+    def restage(self, token: str, to: str) -> list[Entry]:
+        """Stage what is staged under one token under another, below what that has; return the entries that are new.
+
+        What is damaged goes along, so that it stays named.
+        """
+        damaged: dict[str, DamageError] = {}
+        entries = [Entry(_key(to, path), entry.value, "") for path, entry in self._entries(token, damaged)]
+        entries += [Entry(_key(to, path), _UNREADABLE, "") for path in damaged]
+        laid = [self._lay_below(carried) for carried in entries]
+        return [entry for entry in laid if entry is not None]
+
+    def _lay_below(self, carried: Entry) -> Entry | None:
+        expected: Expected = ABSENT
+        value = carried.value  # as it is, even where it cannot be read
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(STAGED, carried.key, value, expected)
+            settled = settle(self._key_value, STAGED, carried.key, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done):
+                return Entry(carried.key, value, settled.version) if expected is ABSENT else None
+            expected, value = ABSENT, carried.value
+            if settled.current is not None:
+                expected, value = settled.current.version, _above(settled.current, carried)
+                if value == settled.current.value:
+                    return None
+        raise _outrun(carried.key)
+
+    def take_away(self, entries: Collection[Entry]) -> None:
+        """Delete entries as they were seen; fine where they are others by now."""
+        for entry in entries:
+            self._key_value.delete_if(STAGED, entry.key, entry.version)
+
+    def forget(self, token: str, path: str) -> bool:
+        """Delete what is staged at a path under a token, damaged or not; False where nothing is."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            entry = self._key_value.get(STAGED, key := _key(token, path))
+            if entry is None:
+                return False
+            outcome = self._key_value.delete_if(STAGED, key, entry.version)
+            if isinstance(settle(self._key_value, STAGED, key, outcome, is_mine=lambda _: False), Done):
+                return True
+        raise _outrun(path)
+
+    def unstage(self, token: str) -> None:
+        """Delete what is staged under a token that no branch names any more."""
+        if token:
+            self._key_value.erase(STAGED, _key(token, ""))
+
+    def tokens(self) -> set[str]:
+        """Return the tokens under which anything is staged."""
+        damaged: list[str] = []
+        whole = whole_of(self._key_value.scan, STAGED, lambda key, _: damaged.append(key))
+        return {token_of(key) for key in (*damaged, *(entry.key for entry in whole))}
+
+    def _entries(
+        self, token: str, damaged: dict[str, DamageError], start: str = "", stop: str | None = None
+    ) -> list[tuple[str, Entry]]:
+        """Return what is staged under a token, by path; note what not even a store can read."""
+        if not token:
+            return []
+        beginning, end = _key(token, ""), f"{token}0"  # `0` sorts just behind `/`
+
+        def note(key: str, error: DamageError) -> None:
+            damaged[key.removeprefix(beginning)] = error
+
+        entries = whole_of(
+            lambda partition: self._key_value.scan(
+                partition, beginning + start, end if stop is None else beginning + stop
+            ),
+            STAGED,
+            note,
+        )
+        return [(entry.key.removeprefix(beginning), entry) for entry in entries]
+
+
+class _StagedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    named: Annotated[Layers, msgspec.Meta(min_length=1)]
+    format_version: int = FORMAT_VERSION
+
+
+def staged_layers(entry: Entry) -> Layers:
+    """Return what the record of a staged entry names, the newest first. Raises DamageError."""
+    return decode(_StagedEntry, entry.value, f"the staged entry {path_in(entry.key)}", FORMAT_VERSION).named
+
+
+def token_of(key: str) -> str:
+    """Return the token of the key of a staged entry."""
+    return key.partition("/")[0]
+
+
+def path_in(key: str) -> str:
+    """Return the path of the key of a staged entry."""
+    return key.partition("/")[2]
+
+
+def _key(token: str, path: str) -> str:
+    return f"{token}/{path}"
+
+
+def _above(entry: Entry, carried: Entry) -> bytes:
+    """Return a staged entry with another one laid below; as it is where it needs none, or one cannot be read."""
+    with suppress(DamageError):
+        layers = staged_layers(entry)
+        wanted = stacked((*layers, *staged_layers(carried)))
+        return entry.value if len(wanted) == len(layers) else encode(_StagedEntry(wanted))
+    return entry.value
+
+
+def _outrun(path: str) -> ContentionError:
+    return ContentionError(
+        f"{path}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row staged it, too. Try again later."
+    )
+
+
+BRANCHES: Final = "branches"
+TAGS: Final = "tags"
+REQUESTS: Final = "requests"
+ANSWERS: Final = "answers"
+COLLECTOR: Final = "collector"
+_EPOCH: Final = "epoch"
+MAIN: Final = "main"
+"""The branch that is there from the beginning, and that pipelines commit to."""
+
+
+def new_token() -> str:
+    """Return a token for staged entries that nobody else has."""
+    return uuid.uuid4().hex
+
+
+def scope(branch: str, record: BranchRecord) -> str:
+    """Return what tells requests to this branch from those to a deleted one of the same name."""
+    return f"{branch}:{record.id}" if record.id else branch
+
+
+@dataclass(frozen=True, slots=True)
+class BranchSnapshot:
+    """A branch as it was read: the record, and the version to name in a conditional write."""
+
+    record: BranchRecord
+    version: Expected
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there was no record."""
+        return self.version is ABSENT
+
+
+class BranchRecords(StagedEntries):
+    """Reads and writes the records. Holds no state: any number of processes may use the same store."""
+
+    def __init__(self, key_value: KeyValueStore, has_commits: Callable[[], bool] = lambda: False) -> None:
+        """Use the records of a store; `has_commits` is asked, where `main` is absent, whether it ever was there.
+
+        Its record is written before the first commit is built, and never deleted.
+        """
+        self._key_value = key_value
+        self._has_commits = has_commits
+
+    def read(self, branch: str, known: BranchSnapshot | None = None) -> BranchSnapshot:
+        """Return a branch; an empty record where there is none. `known` itself, where it has not changed since.
+
+        Raises DamageError where `main` is gone.
+        """
+        entry = self._key_value.get(BRANCHES, branch)
+        if known is not None and entry is not None and entry.version == known.version:
+            return known
+        return self._at(branch, entry)
+
+    def all(self) -> dict[str, BranchSnapshot]:
+        """Return all branches by name. Raises DamageError where `main` is gone."""
+        branches = {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
+        if MAIN not in branches:
+            self._check_never_there()
+        return {name: at for name, at in branches.items() if not at.is_absent}
+
+    def swap(
+        self, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
+    ) -> tuple[bool, BranchSnapshot]:
+        """Write the record in the place of the one that was read; return whether it is there, and what is.
+
+        `is_mine` tells, after a lost reply, whether a record shows that ours was written.
+        """
+        value = to_bytes(record)
+        outcome = self._key_value.set_if(BRANCHES, branch, value, at.version)
+        settled = settle(
+            self._key_value,
+            BRANCHES,
+            branch,
+            outcome,
+            is_mine=lambda entry: is_mine(_branch_at(branch, entry).record),
+        )
+        if isinstance(settled, Done):
+            # After a lost reply another may have done the same in another way: what is there counts, not what we wrote.
+            return True, BranchSnapshot(record, settled.version) if settled is outcome else self._written(
+                branch
+            )
+        return False, self._at(branch, settled.current)
+
+    def _written(self, branch: str) -> BranchSnapshot:
+        """Read a branch whose record has our write. Raises IndeterminateError: no caller may take it for not done."""
+        try:
+            return self.read(branch)
+        except StorageError as error:
+            raise IndeterminateError(
+                f"branch {branch} was written, and cannot be read back: {error}"
+            ) from error
+
+    def delete(self, branch: str, at: BranchSnapshot) -> bool:
+        """Delete a branch as it was read; False where it has changed since."""
+        assert isinstance(at.version, str), "a branch that is not there cannot be deleted"
+        outcome = self._key_value.delete_if(BRANCHES, branch, at.version)
+        settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
+        return isinstance(settled, Done) or settled.current is None
+
+    def _at(self, branch: str, entry: Entry | None) -> BranchSnapshot:
+        if entry is None and branch == MAIN:
+            self._check_never_there()
+        return _branch_at(branch, entry)
+
+    def _check_never_there(self) -> None:
+        """Raise DamageError where `main` is gone: its history would be taken for none, and begun anew."""
+        # Looked for again: it may have been made between our look and the first commit.
+        if self._has_commits() and self._key_value.get(BRANCHES, MAIN) is None:
+            raise DamageError(
+                "the record of branch main is gone, and there are commits. Restore the metadata from a backup."
+            )
+
+    # Garbage collection
+
+    def epoch(self) -> Epoch:
+        """Return the newest epoch."""
+        return self._epoch()[0]
+
+    def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
+        """Change the newest epoch; return it. Raises ContentionError where others are faster again and again."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            epoch, version = self._epoch()
+            if (wanted := change(epoch)) == epoch:
+                return epoch
+            outcome = self._key_value.set_if(COLLECTOR, _EPOCH, to_bytes(wanted), version)
+            if isinstance(settle(self._key_value, COLLECTOR, _EPOCH, outcome, is_mine=lambda _: False), Done):
+                return wanted
+        raise ContentionError(
+            f"{CONDITIONAL_WRITE_TRIES_MAX} others in a row changed the epoch of garbage collection. Nothing was "
+            "collected; try again later."
+        )
+
+    def tell_of_name(self) -> None:
+        """Let whoever looks at all names look again: one is about to be given, and another may go then."""
+        self.advance(lambda epoch: replace(epoch, given=uuid.uuid4().hex))
+
+    def tags(self) -> dict[str, str]:
+        """Return the commit of each tag, by name."""
+        return {name: tag.commit for name, tag in self._tags().items() if tag.claimed == CERTAIN}
+
+    def named(self) -> set[str]:
+        """Return the commits of all branches and tags, and those that a name is claimed for."""
+        heads = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
+        return (heads | {tag.commit for tag in self._tags().values()}) - {""}
+
+    def _tags(self) -> dict[str, Tag]:
+        return {
+            entry.key: from_bytes(Tag, entry.value, f"tag {entry.key}")
+            for entry in self._key_value.scan(TAGS)
+        }
+
+    def _epoch(self) -> tuple[Epoch, Expected]:
+        entry = self._key_value.get(COLLECTOR, _EPOCH)
+        if entry is None:
+            return Epoch(), ABSENT
+        return from_bytes(Epoch, entry.value, "the epoch of garbage collection"), entry.version
+
+    # Announced requests
+
+    def announce(self, scope: str, announcement: Announcement) -> None:
+        """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
+        with suppress(StorageError):
+            self._key_value.note(REQUESTS, _announced(scope, announcement.request.id), to_bytes(announcement))
+
+    def announced(self, scope: str) -> list[Announcement]:
+        """Return what is announced, the oldest request first. Nothing rests on a note: one that is damaged goes."""
+        announcements: list[Announcement] = []
+        damaged: list[str] = []
+        read = partial(self._key_value.notes, beginning=_announced(scope))
+        for entry in whole_of(read, REQUESTS, lambda key, _: damaged.append(key)):
+            try:
+                announcements.append(from_bytes(Announcement, entry.value, f"request {entry.key}"))
+            except DamageError:
+                damaged.append(entry.key)
+        self._forget(damaged)
+        return sorted(announcements, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
+
+    def withdraw(self, scope: str, requests: Collection[str]) -> None:
+        """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
+        self._forget([_announced(scope, request) for request in requests])
+
+    def withdraw_all(self, scope: str) -> None:
+        """Take away all that is announced on a branch that is deleted: nobody will seal it."""
+        with suppress(StorageError):
+            self.withdraw(scope, [waiting.request.id for waiting in self.announced(scope)])
+
+    def forget_requests(self, scopes: Callable[[], Iterable[str]]) -> None:
+        """Delete what is announced on branches that are not there, as `scopes` says, which is asked afterwards.
+
+        Whoever announces has read a record of the branch, and its scope never comes again.
+        """
+        keys: list[str] = []
+        with suppress(StorageError):
+            noted = whole_of(self._key_value.notes, REQUESTS, lambda key, _: keys.append(key))
+            keys += [entry.key for entry in noted]
+        here = {_announced(scope) for scope in scopes()}
+        self._forget([key for key in keys if key[: key.find("/") + 1] not in here])
+
+    def _forget(self, keys: Collection[str]) -> None:
+        if keys:
+            with suppress(StorageError):
+                self._key_value.forget(REQUESTS, keys)
+
+    def _create(self, partition: str, key: str, value: bytes) -> None:
+        """Write a record where there is none; durable on return, this one or the one that is there."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            outcome = self._key_value.set_if(partition, key, value, ABSENT)
+            settled = settle(self._key_value, partition, key, outcome, is_mine=lambda _: False)
+            if isinstance(settled, Done) or settled.current is not None:
+                return
+        raise ContentionError(f"{key}: {CONDITIONAL_WRITE_TRIES_MAX} writes in a row were lost; try again.")
+
+    # Answers
+
+    def record_answer(self, scope: str, answer: Answer) -> None:
+        """Keep the answer to a request for who asks later; durable on return."""
+        recorded = OldAnswer(scope, answer, self.epoch().number)
+        self._create(ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
+
+    def answer(self, scope: str, request: str) -> Answer | None:
+        """Return the answer to a request, None where none is recorded."""
+        entry = self._key_value.get(ANSWERS, _asked(scope, request))
+        return None if entry is None else _recorded(entry).answer
+
+    def forget_answers(self, is_over: Callable[[OldAnswer], bool]) -> None:
+        """Delete recorded answers that nobody will ask for any more. Those that are damaged stay, for `verify`."""
+        with suppress(DamageError):
+            for entry in self._key_value.scan(ANSWERS):
+                with suppress(DamageError):
+                    if is_over(_recorded(entry)):
+                        self._key_value.delete_if(ANSWERS, entry.key, entry.version)
+
+
+def _branch_at(branch: str, entry: Entry | None) -> BranchSnapshot:
+    if entry is None:
+        return BranchSnapshot(BranchRecord(), ABSENT)
+    record = _branch(branch, entry)
+    return (
+        BranchSnapshot(record, entry.version)
+        if record.claimed == CERTAIN
+        else BranchSnapshot(BranchRecord(), ABSENT)
+    )
+
+
+def _branch(branch: str, entry: Entry) -> BranchRecord:
+    return from_bytes(BranchRecord, entry.value, f"branch {branch}")
+
+
+def _announced(scope: str, request: str | None = None) -> str:
+    """Return the key of an announcement, or how those of a branch begin.
+
+    128 bits of the hash of each: so the name of an object spells out all of it, whatever the names are.
+    """
+    return (
+        content_id(scope.encode())[:32] + "/" + ("" if request is None else content_id(request.encode())[:32])
+    )
+
+
+def _asked(scope: str, request: str) -> str:
+    return content_id(f"{scope}\0{request}".encode())
+
+
+def _recorded(entry: Entry) -> OldAnswer:
+    return from_bytes(OldAnswer, entry.value, f"the answer {entry.key}")
+
+
+@dataclass(slots=True)
+class _Rounds:
+    """Readings of one branch, one at a time. Nobody waits for more than the rest of one and the next."""
+
+    begun: int = 0
+    ended: int = 0
+    """The newest one that succeeded."""
+    is_reading: bool = False
+    at: BranchSnapshot | None = None
+
+
+class BranchReader:
+    """Reads branches, by one thread at a time."""
+
+    def __init__(self, records: BranchRecords) -> None:
+        """Look at the branches of these records."""
+        self._records = records
+        self._reading = threading.Condition()
+        self._rounds: dict[str, _Rounds] = {}
+        self._writing = threading.Condition()
+        self._writes: Counter[str] = Counter()
+        self._threads = 0
+        self._looked = threading.local()
+        """Per thread: the branch that it looked at last, and how often that had been written by then."""
+
+    def look(self, branch: str) -> BranchSnapshot:
+        """Return the branch as it was read at a moment after the call began."""
+        self._looked.at = branch, self._writes[branch]
+        with self._reading:
+            rounds = self._rounds.setdefault(branch, _Rounds())
+            asked = rounds.begun + 1  # who asks while a reading is under way may not take it
+            self._reading.wait_for(lambda: rounds.ended >= asked or not rounds.is_reading)
+            if rounds.ended >= asked:
+                assert rounds.at is not None, "a round that ended has read something"
+                return rounds.at
+            rounds.is_reading = True
+            rounds.begun += 1
+        try:
+            at = self._records.read(branch, rounds.at)
+            rounds.at, rounds.ended = at, rounds.begun
+            return at
+        finally:
+            with self._reading:
+                rounds.is_reading = False
+                self._reading.notify_all()
+
+    def arrive(self, branch: str) -> BranchSnapshot:
+        """Return the branch as it is now, by a reading of one's own.
+
+        Who comes first is served first, as by the connections of a database. Were newcomers let go all at once, as
+        after a common look, the last of those who waited for a server that stood still could be the first.
+        """
+        rounds = self._rounds.get(branch)
+        return self._records.read(branch, rounds.at if rounds else None)
+
+    @contextmanager
+    def joined(self) -> Iterator[None]:
+        """Be one of the threads that may pause, or wake others."""
+        with self._writing:
+            self._threads += 1
+        try:
+            yield
+        finally:
+            with self._writing:
+                self._threads -= 1
+
+    def pause(self, branch: str, seconds: float) -> None:
+        """Wait for so long, or until another thread has written the branch since this one looked at it."""
+        if self._threads < 2:
+            time.sleep(seconds)  # nobody is there to wake us, and simulated time passes in sleep alone
+            return
+        looked, before = getattr(self._looked, "at", ("", 0))
+        if looked != branch:
+            return  # who has not looked yet need not wait
+        with self._writing:
+            self._writing.wait_for(lambda: self._writes[branch] != before, seconds)
+
+    def wake(self, branch: str) -> None:
+        """Let all threads look at a branch again: it was written."""
+        with self._writing:
+            self._writes[branch] += 1
+            self._writing.notify_all()

@@ -1,0 +1,337 @@
+"""Garbage collection of a repository: commits that no ref reaches, what only they name, and what was never published.
+
+It is safe beside committers, and at any crash, without trusting a clock: see `docs/internals/versions.md`. In short, an
+object has the epoch in which it was written in its name or content, and a collection begins a new one on every branch
+before it looks. What was written two epochs ago is not named for the first time any more (`may_publish`): it is
+reached now, or is garbage. What cannot be reached once is never reached again: a name is given, and a commit is merged,
+picked or reverted, only where a branch or tag leads to it.
+
+What names lead to, found with many reads at once, each object read once (see `collect`).
+
+Where an object cannot be read, nobody knows what lies behind it: nothing of these kinds is garbage then. The
+collection of the others goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+from msgspec.structs import replace
+
+from tracelake._errors import ContentionError, DamageError, NotFoundError
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.storage import ABSENT, KeyValueStore, ObjectInfo, ObjectStore, delete_all
+from tracelake.versions.branch_store import MAIN, BranchRecords, BranchSnapshot, damage_of, scope
+from tracelake.versions.commits import RefClaims
+from tracelake.versions.model import (
+    EPOCH_UNSET,
+    BranchRecord,
+    Change,
+    ChangeSet,
+    Commit,
+    FileAt,
+    IndexAt,
+    Metarange,
+    Range,
+    Reference,
+    Request,
+)
+from tracelake.versions.protocol import is_collectable, is_forgotten, known_tokens, next_epoch, pending_tokens
+from tracelake.versions.tree import FILES, Content, ContentStore, file_epoch, file_path, folder_of, path_of
+
+Kind: TypeAlias = type[Content | FileAt]
+BEHIND: Final[dict[type[Content], tuple[Kind, ...]]] = {
+    Commit: (Commit, Metarange, Range, FileAt),
+    Metarange: (Range, FileAt),
+    Range: (FileAt,),
+    ChangeSet: (FileAt,),
+}
+"""What lies behind an object of a kind. Where files are unknown, so are indexes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ReachStep:
+    """What is remembered of a commit."""
+
+    parents: tuple[str, ...]
+    metarange: str
+    references: tuple[Reference, ...]
+    epoch: int
+
+
+@dataclass(slots=True)
+class Reached:
+    """Objects that something leads to."""
+
+    contents: ContentStore
+    paths: set[str] = field(default_factory=set)
+    indexes: set[str] = field(default_factory=set)
+    unknown: set[Kind] = field(default_factory=set)
+    """Kinds of which more may be reached than was found."""
+    damage: list[str] = field(default_factory=list)
+    """Why."""
+    _steps: dict[str, _ReachStep | DamageError] = field(default_factory=dict)
+
+    def read_commits(self, commits: Iterable[str]) -> None:
+        """Read commits ahead. A history is a line: who follows it would read one after the other."""
+        missing = [commit_id for commit_id in commits if commit_id not in self._steps]
+        for commit_id, commit in self.contents.read_each(Commit, missing):
+            self._steps[commit_id] = commit if isinstance(commit, DamageError) else _step(commit)
+
+    def epochs(self, kind: type[Content], ids: Collection[str]) -> dict[str, int]:
+        """Return the epochs in which objects were written, without those that are gone or damaged."""
+        if kind is Commit:
+            self.read_commits(ids)
+            steps = ((commit_id, self._steps[commit_id]) for commit_id in ids)
+            return {commit_id: step.epoch for commit_id, step in steps if isinstance(step, _ReachStep)}
+        read = self.contents.read_each(kind, ids)
+        return {
+            record_id: content.epoch for record_id, content in read if not isinstance(content, DamageError)
+        }
+
+    def follow(self, heads: Collection[str], *, may_be_gone: bool = False) -> None:
+        """Reach commits, all that lie before them, and what these name.
+
+        With `may_be_gone`, what is gone is no damage: no head leads to it, and whoever asked for it is refused.
+        """
+        metaranges: dict[str, None] = {}
+        todo = {head for head in heads if path_of(Commit, head) not in self.paths}
+        while todo:
+            self.read_commits(sorted(todo))
+            behind: set[str] = set()
+            for commit_id in sorted(todo):  # the same in each process, for who repeats a run
+                self.paths.add(path_of(Commit, commit_id))
+                step = self._steps[commit_id]
+                if isinstance(step, DamageError):
+                    self.hide(Commit, step, may_be_gone=may_be_gone)
+                    continue
+                behind.update(step.parents)
+                self.name(step.references)
+                if step.metarange and path_of(Metarange, step.metarange) not in self.paths:
+                    metaranges[step.metarange] = None
+            todo = {commit_id for commit_id in behind if path_of(Commit, commit_id) not in self.paths}
+        ranges: dict[str, None] = {}
+        for metarange_id, metarange in self.contents.read_each(Metarange, metaranges):
+            self.paths.add(path_of(Metarange, metarange_id))
+            if isinstance(metarange, DamageError):
+                self.hide(Metarange, metarange, may_be_gone=may_be_gone)
+            else:
+                ids = (ref.id for ref in metarange.ranges)
+                ranges |= dict.fromkeys(each for each in ids if path_of(Range, each) not in self.paths)
+        for range_id, content in self.contents.read_each(Range, ranges):
+            self.paths.add(path_of(Range, range_id))
+            if isinstance(content, DamageError):
+                self.hide(Range, content, may_be_gone=may_be_gone)
+            else:
+                self.name(reference for _, reference in content.entries)
+
+    def name(self, entries: Iterable[Reference | None]) -> None:
+        """Reach what entries name."""
+        for reference in entries:
+            if isinstance(reference, FileAt):
+                self.paths.add(file_path(reference))
+            elif isinstance(reference, IndexAt):
+                self.indexes.add(reference.manifest)
+
+    def hide(self, kind: type[Content], error: DamageError, *, may_be_gone: bool = False) -> None:
+        """Remember that something of a kind cannot be read: what lies behind it is not known."""
+        if not (may_be_gone and isinstance(error.__cause__, NotFoundError)):
+            self.unknown.update(BEHIND[kind])
+            self.damage.append(str(error))
+
+
+def _step(commit: Commit) -> _ReachStep:
+    references = (reference for _, reference in commit.changes or () if reference is not None)
+    return _ReachStep(commit.parents, commit.metarange, tuple(references), commit.epoch)
+
+
+def ids_in(kind: type[Content], paths: Iterable[str]) -> list[str]:
+    """Return the ids of the objects of a kind at these paths."""
+    return [path.removeprefix(folder_of(kind)).removesuffix(".json") for path in paths]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedCommits:
+    """What was deleted, or would be."""
+
+    commits: int = 0
+    objects: int = 0
+    """Of every kind, commits too."""
+    size_bytes: int = 0
+    indexes: frozenset[str] | None = frozenset()
+    """The manifests of indexes that something names; None where that is not known."""
+    epoch: int = 0
+    """The least that a branch is at."""
+    damage: tuple[str, ...] = ()
+    """What cannot be read: of what may lie behind it nothing was deleted."""
+
+
+class RepositoryCollector:
+    """Collects the garbage of one repository. Any number may work on the same one at once."""
+
+    def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
+        self._objects = objects
+        self._contents = ContentStore(objects)
+        self._records = BranchRecords(key_value, self._contents.has_commits)
+        self._names_given = RefClaims(key_value, self._records, lambda _: False)
+
+    def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:
+        """Delete what nothing leads to, where it was written two epochs ago or earlier.
+
+        An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 it may
+        have to write again. Garbage goes with the second or third collection after it came to be. Where something that
+        is reached cannot be read, nothing of the kinds that lie behind it goes (`reach`). Raises DamageError where a
+        branch, a tag or the epoch cannot: then nothing is known.
+        """
+        newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
+        if not dry_run:
+            self._names_given.end_claims(newest)
+            self._forget_answers(newest)
+        listed = {kind: list(self._objects.list(folder_of(kind))) for kind in BEHIND}
+        reached = self._reached_at_once(listed[Commit])
+        doomed: list[tuple[Kind, ObjectInfo]] = [
+            (kind, info)
+            for kind, infos in listed.items()
+            if kind not in reached.unknown
+            for info in self._garbage(kind, infos, reached, newest)
+        ]
+        if FileAt not in reached.unknown:
+            doomed += [(FileAt, info) for info in self._files_over(reached, newest)]
+        if not dry_run:
+            delete_all(self._objects, [info.path for _, info in doomed])
+            self._erase_entries()
+            self._records.forget_requests(self._scopes)
+        return CollectedCommits(
+            commits=sum(kind is Commit for kind, _ in doomed),
+            objects=len(doomed),
+            size_bytes=sum(info.size_bytes for _, info in doomed),
+            indexes=None if FileAt in reached.unknown else frozenset(reached.indexes),
+            epoch=newest,
+            damage=tuple(dict.fromkeys(reached.damage)),
+        )
+
+    def _forget_answers(self, newest: int) -> None:
+        scopes = self._scopes()
+        self._records.forget_answers(lambda recorded: is_forgotten(recorded, newest, scopes))
+
+    def _scopes(self) -> set[str]:
+        """Return the scopes of all branches; that of `main` too where there is no record yet."""
+        branches = {MAIN: BranchSnapshot(BranchRecord(), ABSENT)} | self._records.all()
+        return {scope(name, at.record) for name, at in branches.items()}
+
+    def _erase_entries(self) -> None:
+        """Erase staged entries whose token no branch knows any more: whoever let go of it was killed, or a writer late.
+
+        Entries are looked at first: under a token that was found so, nothing is staged before a branch names it, and
+        once no branch knows it, none ever will again.
+        """
+        tokens = self._records.tokens()
+        known = {token for at in self._records.all().values() for token in known_tokens(at.record)}
+        for token in sorted(tokens - known):
+            self._records.unstage(token)
+
+    def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
+        """Begin an epoch when it is time, on every branch; return the least that a branch is at."""
+        if not dry_run:
+            epoch = self._records.advance(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
+            # `main` too where there is no record yet: who is about to make one has read an epoch before.
+            for name, at in ({MAIN: BranchSnapshot(BranchRecord(), ABSENT)} | self._records.all()).items():
+                self._raise(name, at, epoch.number)
+        # A branch without an epoch takes one that it reads later, so not an older one.
+        epochs = {at.record.epoch for at in self._records.all().values()} - {EPOCH_UNSET}
+        return min([self._records.epoch().number, *epochs])
+
+    def _raise(self, branch: str, at: BranchSnapshot, epoch: int) -> None:
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            if (at.is_absent and branch != MAIN) or at.record.epoch >= epoch:
+                return
+            wanted = replace(at.record, epoch=epoch)
+            raised, at = self._records.swap(branch, at, wanted, is_mine=lambda there: there.epoch >= epoch)
+            if raised:
+                return
+        raise ContentionError(f"branch {branch}: others were faster, again and again; collect garbage later.")
+
+    def _garbage(
+        self, kind: type[Content], listed: list[ObjectInfo], reached: Reached, newest: int
+    ) -> Iterator[ObjectInfo]:
+        """Yield what nothing leads to and can go. What is gone went with another collector; what is damaged stays."""
+        left = [info for info in listed if info.path not in reached.paths]
+        ids = ids_in(kind, (info.path for info in left))
+        epochs = reached.epochs(kind, ids)
+        for record_id, info in zip(ids, left, strict=True):
+            if record_id in epochs and is_collectable(epochs[record_id], newest):
+                yield info
+
+    def _files_over(self, reached: Reached, newest: int) -> Iterator[ObjectInfo]:
+        for info in self._objects.list(FILES):
+            written = file_epoch(info.path)
+            if info.path not in reached.paths and written is not None and is_collectable(written, newest):
+                yield info
+
+    def _reached_at_once(self, commits: list[ObjectInfo]) -> Reached:
+        """Return what was reached at one moment; `commits` are read ahead.
+
+        A name may be given to what another name leads to, and that one be deleted, while we look at the one and
+        then at the other. So where one was given meanwhile, we look again (`BranchRecords.tell_of_name`).
+        """
+        reached = Reached(self._contents)
+        reached.read_commits(ids_in(Commit, (info.path for info in commits)))
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            epoch = self._records.epoch()
+            self._reach(reached)
+            if self._records.epoch() == epoch:
+                return reached
+        raise ContentionError("branches and tags were created all the time; collect garbage later.")
+
+    def _reach(self, reached: Reached) -> None:
+        """Follow everything that leads somewhere: what is staged and sealed, heads and tags, claims."""
+        pending = [
+            request
+            for name, at in self._records.all().items()
+            for request in self._reach_pending(name, at, reached)
+        ]
+        heads = {at.record.head for at in self._records.all().values()} | set(self._records.tags().values())
+        reached.follow(heads - {""})
+        sources = {each.operation.commit for each in pending if not isinstance(each.operation, Change)}
+        reached.follow(sources | self._records.named(), may_be_gone=True)
+
+    def _reach_pending(self, name: str, at: BranchSnapshot, reached: Reached) -> list[Request]:
+        """Reach what is staged on a branch, and what requests name; return the requests.
+
+        Looks at the record again afterwards: while it names a token, what is staged under it is there. Else it may have
+        been staged anew under another, which was looked at too early.
+        """
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
+            tokens = pending_tokens(at.record)
+            for token in sorted(tokens):
+                under = self._records.under(token)
+                for layers in under.whole.values():
+                    reached.name(layers)
+                if under.damaged:
+                    reached.hide(ChangeSet, damage_of(under.damaged))
+            requests = [sealed.request for sealed in at.record.sealed]
+            requests += [waiting.request for waiting in self._records.announced(scope(name, at.record))]
+            at = self._records.read(name)
+            if tokens <= known_tokens(at.record):
+                break
+        else:
+            raise ContentionError(
+                f"branch {name}: many commits came between, again and again; collect garbage later."
+            )
+        for request in requests:
+            self._reach_request(request, reached)
+        return requests
+
+    def _reach_request(self, request: Request, reached: Reached) -> None:
+        if not isinstance(request.operation, Change):
+            return
+        reached.name(reference for _, reference in request.operation.entries)
+        for changes_id, changes in self._contents.read_each(ChangeSet, request.operation.objects):
+            reached.paths.add(path_of(ChangeSet, changes_id))
+            if isinstance(changes, DamageError):  # then the request is refused
+                continue
+            reached.name(reference for _, reference in changes.entries)
