@@ -120,11 +120,12 @@ def test_every_protocol_room_has_its_protocol() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_sizes(name: str) -> None:
-    """Files have at most 700 lines, and functions at most 70, without the functions inside them."""
+    """Files have at most 700 lines, and functions at most 70, without docstrings and inner functions."""
     assert len((SOURCE / name).read_text("utf-8").splitlines()) <= FILE_MAX_LINES
     for node in ast.walk(imports.tree(f"tracelake/{name}")):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = lines_of(node) - sum(map(lines_of, functions_in(node)))
+            lines -= lines_of(node.body[0]) if ast.get_docstring(node) else 0
             assert lines <= FUNCTION_MAX_LINES, f"{name}: {node.name} has {lines} lines"
 
 

@@ -104,6 +104,4 @@ def test_a_class_has_its_name_alone() -> None:
         for node in imports.tree(file).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert [name for name, count in names.items() if count > 1] == [
-        "Done"
-    ]  # of a write, and of a transaction
+    assert [name for name, count in names.items() if count > 1] == []

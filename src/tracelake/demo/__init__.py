@@ -1,1 +1,1 @@
-"""The demo: a small real workload, traced, and what Tracelake then shows of it."""
+"""Demo: trace a small real workload, and show Tracelake's view of it."""

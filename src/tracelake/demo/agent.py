@@ -1,13 +1,9 @@
-"""An agent that answers questions from Python's documentation, traced by OpenTelemetry's GenAI conventions.
+"""Demo agent that answers questions from Python's documentation, traced with OpenTelemetry's GenAI conventions.
 
-Its "model" is no language model: it plans by rules and composes answers extractively, from sentences of the
-passages it retrieved. Latencies, token counts (of a plain tokenizer) and failures are real all the same.
-
-Python's own documentation as passages: the docstrings of modules, functions, classes and methods.
-
-Retrieval over passages by BM25 (Robertson and Zaragoza, 2009, equation 3.15, with idf that stays positive).
-
-The OpenTelemetry SDK, set up as any application would: two services that export over OTLP/HTTP.
+Its "model" is not a language model. It plans by rules, and composes answers from sentences of the retrieved passages.
+Latencies, token counts (of a plain tokenizer) and failures are real. Passages are docstrings of modules, functions,
+classes and methods. Retrieval uses BM25 (Robertson and Zaragoza, 2009, equation 3.15, with an idf that stays
+positive). Two services export over OTLP/HTTP through the ordinary OpenTelemetry SDK.
 """
 
 from __future__ import annotations
@@ -44,19 +40,19 @@ _MODULES: Final = (
     "zlib"
 )
 MODULES: Final = tuple(_MODULES.split())
-"""Modules of the standard library that every platform has and whose import does nothing visible."""
+"""Standard library modules that exist on every platform and import without visible effects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One paragraph of a docstring, and the dotted name of what it documents."""
+    """Paragraph of a docstring, and the dotted name of the documented object."""
 
     name: str
     text: str
 
 
 def passages(modules: tuple[str, ...] = MODULES) -> list[Passage]:
-    """Return every paragraph of the public documentation of `modules`, in a stable order."""
+    """Return all paragraphs of the public documentation of `modules`, in a stable order."""
     return [
         Passage(name, paragraph)
         for name, doc in _documented(modules)
@@ -66,7 +62,7 @@ def passages(modules: tuple[str, ...] = MODULES) -> list[Passage]:
 
 
 def _documented(modules: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (dotted name, docstring) of modules and of what is public in them, two levels deep."""
+    """Yield (dotted name, docstring) of modules and their public members, two levels deep."""
     for module_name in modules:
         module = importlib.import_module(module_name)
         yield from _doc(module_name, module)
@@ -84,7 +80,7 @@ def _doc(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _public(owner: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what can be called in `owner` and is not hidden."""
+    """Yield the public callables of `owner`."""
     for name, value in sorted(vars(owner).items()):
         if not name.startswith("_") and callable(value) and not inspect.ismodule(value):
             yield name, value
@@ -93,7 +89,7 @@ def _public(owner: Any) -> Iterator[tuple[str, Any]]:
 K1: Final = 1.2
 B: Final = 0.75
 NAME_WEIGHT: Final = 3
-"""A word in the name of a thing counts as so many in its text."""
+"""Weight of a word in a passage's name, compared with one in its text."""
 
 _STOP: Final = (
     "a an and are as at be by can do does for from how i if in into is it its may not of on or s so than "
@@ -104,13 +100,13 @@ _STOP_WORDS: Final = frozenset(_STOP.split())
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text in lower case, names split at dots and underscores, plurals cut."""
+    """Return the words of a text in lower case. Names are split at dots and underscores, and plurals are cut."""
     every_word = re.findall(r"[a-z]+|\d+", text.lower())
     return [w[:-1] if len(w) > 3 and w.endswith("s") else w for w in every_word if w not in _STOP_WORDS]
 
 
 class Index:
-    """An inverted index in memory; immutable once built."""
+    """Immutable inverted index in memory."""
 
     def __init__(self, passages: list[Passage]) -> None:
         """Index the passages."""
@@ -155,35 +151,35 @@ QUESTIONS: Final = (
     "What does `statistics.median` return for an even number of data points?",
     "How do I turn a dataclass instance into a dictionary?",
 )
-"""One of them asks for a function that does not exist, so that its tool call fails."""
+"""Questions of the demo. One asks for a function that does not exist, so that its tool call fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentAnswer:
-    """What the agent said, from where, and the trace in which it did."""
+    """Answer of the agent, with its sources and its trace."""
 
     question: str
     text: str
     sources: tuple[str, ...]
     trace_id: str
     spans: int
-    """Spans of the trace."""
+    """Number of spans in the trace."""
     missing: tuple[str, ...]
-    """Names that it was asked about and that Python does not have: their tool calls failed."""
+    """Names in the question that Python does not have; their tool calls failed."""
 
 
 class Agent:
-    """Answers one question at a time: plan, call tools, compose."""
+    """Agent that answers one question at a time: plan, call tools, compose."""
 
     def __init__(self, tracer: Tracer, index_tracer: Tracer, index: Index) -> None:
-        """Take a tracer for the agent, one for the index (a service of its own), and the index."""
+        """Set the agent's tracer, the index's tracer (a separate service), and the index."""
         self._tracer = tracer
         self._index_tracer = index_tracer
         self._index = index
         self._spans, self._missing = 0, list[str]()
 
     def ask(self, question: str, *, session: str, user: str) -> AgentAnswer:
-        """Answer one question; everything it does is one trace."""
+        """Answer one question within one trace."""
         self._spans, self._missing = 1, []
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
@@ -204,7 +200,7 @@ class Agent:
             return AgentAnswer(question, text, sources, trace_id, self._spans, tuple(self._missing))
 
     def _plan(self, question: str) -> list[str]:
-        """Decide which names to read before searching: those that the question quotes."""
+        """Return the names to read before searching: those quoted in the question."""
         with self._chat(question) as span:
             names = re.findall(r"`([\w.]+)`", question)
             calls = [f"read_doc({name!r})" for name in names] + [f"search_docs({question!r})"]
@@ -212,7 +208,7 @@ class Agent:
         return names
 
     def _read_named(self, names: Sequence[str]) -> Iterator[Passage]:
-        """Read the documentation of each name; where that fails, go on without it."""
+        """Read the documentation of each name; skip unknown names."""
         for name in names:
             try:
                 with self._tool("read_doc", {"name": name}) as span:
@@ -220,7 +216,7 @@ class Agent:
                     span.set_attribute("gen_ai.tool.call.result", passage.text)
             except LookupError:
                 self._missing.append(name)
-                continue  # the span has recorded it; the search that follows may still help
+                continue  # the span has recorded the failure, and the following search may still help
             yield passage
 
     def _search_docs(self, query: str) -> list[Passage]:
@@ -263,7 +259,7 @@ class Agent:
 
     @contextmanager
     def _tool(self, name: str, arguments: dict[str, str]) -> Iterator[Span]:
-        """Trace a tool call; an exception is recorded in the span and passed on."""
+        """Trace a tool call; record an exception in the span and re-raise it."""
         self._spans += 1
         attributes = {
             "gen_ai.operation.name": "execute_tool",
@@ -287,7 +283,7 @@ class Agent:
 
 
 def read_doc(name: str) -> Passage:
-    """Return the documentation of a dotted name. Raises LookupError where Python has no such thing."""
+    """Return the documentation of a dotted name. Raises LookupError for an unknown name."""
     value = pydoc.locate(name)
     doc = pydoc.getdoc(value) if value is not None else ""
     if not doc:
@@ -298,14 +294,15 @@ def read_doc(name: str) -> Passage:
 def compose(
     question: str, passages: Sequence[Passage], sentences_max: int = 2
 ) -> tuple[str, tuple[str, ...]]:
-    """Return an answer made of the sentences that share most words with the question, and their sources."""
+    """Return an answer of the sentences that share most words with the question, and their sources."""
     asked = set(words(question))
     scores: dict[str, tuple[float, str]] = {}
     for rank, passage in enumerate(passages):
         in_name = len(asked & set(words(passage.name)))
         for position, sentence in enumerate(re.split(r"(?<=[.!?])\s+|\n\s*\n", passage.text)):
             shared = len(asked & set(words(sentence)))
-            # Earlier passages are better ones, first sentences say most, long ones share words by chance.
+            # Earlier passages are better, first sentences are most informative, and long ones share words by
+            # chance.
             score = (shared + in_name) / (1 + rank / 2) + (position == 0) - len(sentence) / 400
             if shared + in_name:
                 scores.setdefault(" ".join(sentence.split()), (score, passage.name))
@@ -317,7 +314,7 @@ def compose(
 
 
 def count_tokens(text: str) -> int:
-    """Count the tokens of a plain tokenizer: words, numbers and signs."""
+    """Count tokens with a plain tokenizer: words, numbers and punctuation."""
     return len(re.findall(r"\w+|[^\w\s]", text))
 
 
@@ -327,13 +324,13 @@ def _finish_chat(span: Span, text: str) -> None:
 
 
 def _messages(role: str, text: str) -> str:
-    """Return messages as the GenAI conventions want them: JSON, a list of roles and parts."""
+    """Return messages in the GenAI conventions' JSON: a list of roles and parts."""
     return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]}])
 
 
 @contextmanager
 def tracers(server_url: str, *services: str) -> Iterator[list[Tracer]]:
-    """Yield a tracer for each service; when the context ends, all of their spans have been sent."""
+    """Yield a tracer for each service; send all their spans before the context ends."""
     with ExitStack() as stack:
         yield [stack.enter_context(_tracer(server_url, service)) for service in services]
 
@@ -341,7 +338,7 @@ def tracers(server_url: str, *services: str) -> Iterator[list[Tracer]]:
 @contextmanager
 def _tracer(server_url: str, service: str) -> Iterator[Tracer]:
     with requests.Session() as session:
-        session.trust_env = False  # the server is on this machine: no proxy between
+        session.trust_env = False  # no proxy, because the server is on this machine
         exporter = OTLPSpanExporter(f"{server_url}/v1/traces", timeout=DEMO_EXPORT_TIMEOUT_S, session=session)
         provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))

@@ -1,8 +1,7 @@
-"""The demo from beginning to end: every step is a command that the reader can type, too.
+"""Demo runner. Each step is a command that the reader can also type.
 
-The demo's lake: made if it is not there, emptied only if the demo itself made it.
-
-`tracelake serve` as a child process.
+The demo creates its lake if needed, and empties only a lake that it created. `tracelake serve` runs as a child
+process.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from tracelake.limits import (
 )
 
 MARK: Final = ".made-by-tracelake-demo"
-"""A file in the lake's directory. Also locked while a demo runs, so that no other one empties the lake."""
+"""Marker file in the lake's directory. A running demo locks it, so that no second demo empties the lake."""
 
 
 @contextmanager
 def demo_lake(lake: str, *, fresh: bool | None) -> Iterator[None]:
-    """Have a lake in directory `lake` for the time of the context.
+    """Prepare the demo's lake in directory `lake` and lock it for the block.
 
-    `fresh` None empties a lake that the demo made; True insists on that; False keeps what is there.
-    Raises UsageError where the directory is someone else's and `fresh` is True, or another demo runs on it.
+    A lake that the demo created is emptied, unless `fresh` is False. Raises UsageError if another demo uses the lake,
+    or if `fresh` is True and the directory has foreign files.
     """
     if "://" in lake:
         raise UsageError(f"{lake}: the demo makes its lake in a directory; give a path.")
@@ -76,23 +75,23 @@ def _locked(mark: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that answers at `url` until its context ends."""
+    """Server that runs at `url` until its context ends."""
 
     url: str
     process: subprocess.Popen[str]
     log: Path
 
     def check(self) -> None:
-        """Raise TracelakeError where the server has ended by itself."""
+        """Raise TracelakeError if the server has exited."""
         if self.process.poll() is not None:
             raise _failure("ended", self.log)
 
 
 @contextmanager
 def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
-    """Run a server with its pipeline on a free port; its messages go to `log`. Raises TracelakeError.
+    """Run a server with its pipeline on a free port, and log to `log`. `program` is the command that starts the CLI.
 
-    `program` are the words that start the command line.
+    Raises TracelakeError.
     """
     command = [*program, "serve", "--lake", lake, "--port", "0", "--json"]
     with log.open("w", encoding="utf-8") as messages:
@@ -102,7 +101,8 @@ def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
             stdout=subprocess.PIPE,
             stderr=messages,
             text=True,
-            # In a group of its own, Ctrl-C reaches us only, and we end it in order.
+            # With a separate process group, Ctrl-C reaches only this process, which stops the server in
+            # order.
             process_group=0,
         )
     try:
@@ -112,7 +112,7 @@ def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
 
 
 def _url(process: subprocess.Popen[str], log: Path) -> str:
-    """Return the address that the server prints once it listens."""
+    """Return the address that the server prints when it is ready."""
     assert process.stdout is not None
     readable, _, _ = select.select([process.stdout], [], [], DEMO_START_TIMEOUT_S)
     line = process.stdout.readline() if readable else ""
@@ -148,20 +148,20 @@ from spans group by service order by spans desc"""
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """The command line that the demo shows, and from which it was started."""
+    """Command line that the demo shows, and that started it."""
 
     run: Callable[[list[str]], int]
-    """Runs one command in this process and returns its exit code."""
+    """Function that runs a command in this process and returns its exit code."""
     program: tuple[str, ...]
-    """What starts it in a process of its own."""
+    """Command that starts the CLI in a new process."""
 
 
 def run_demo(
     commands: CommandLine, lake: str, *, fresh: bool | None, stay: bool, spans: int
 ) -> dict[str, Any]:
-    """Run the demo on directory `lake`, telling about it on standard output; return the facts.
+    """Run the demo on directory `lake` with comments on standard output; return the facts.
 
-    Raises TracelakeError where a step fails or takes too long.
+    Raises TracelakeError if a step fails or times out.
     """
     started = time.monotonic()
     with _ended_in_order(), demo_lake(lake, fresh=fresh), tempfile.TemporaryDirectory() as folder:
@@ -192,7 +192,7 @@ def run_demo(
 
 
 def _ingest_batch(commands: CommandLine, lake: str, path: Path, spans: int) -> int:
-    """Generate the large batch and ingest it; return its spans."""
+    """Generate the large batch and ingest it; return its number of spans."""
     generated = write_batch(path, spans, end_ns=time.time_ns())
     _tell(f"Generated {generated:,} spans of a web shop, for volume (made up, from a fixed seed).")
     _show(commands, "ingest", str(path), "--lake", lake)
@@ -200,7 +200,7 @@ def _ingest_batch(commands: CommandLine, lake: str, path: Path, spans: int) -> i
 
 
 def _ask_all(server: Server) -> list[AgentAnswer]:
-    """Let the agent answer all questions, its spans going to the server as they end."""
+    """Let the agent answer all questions, and export its spans to the server."""
     index = Index(passages())
     _tell(
         f"An agent answers {len(QUESTIONS)} questions from {len(index.passages):,} passages of Python's own "
@@ -217,7 +217,7 @@ def _ask_all(server: Server) -> list[AgentAnswer]:
 
 
 def _wait_for(lake: str, answers: list[AgentAnswer], server: Server) -> int:
-    """Wait until the server's pipeline has committed all spans of the answers; return how many."""
+    """Wait until the server's pipeline has committed all spans of the answers; return their number."""
     traces = ", ".join(f"'{answer.trace_id}'" for answer in answers)
     query = f"select count(*) as spans from spans where trace_id in ({traces})"
     expected = sum(answer.spans for answer in answers)
@@ -236,7 +236,7 @@ def _wait_for(lake: str, answers: list[AgentAnswer], server: Server) -> int:
 
 
 def _look(commands: CommandLine, lake: str, shown: AgentAnswer) -> None:
-    """Show what the lake holds, each time by a command."""
+    """Show the lake's content by commands."""
     _show(commands, "tables", "--lake", lake)
     _show(commands, "sql", LATENCIES, "--lake", lake)
     _show(
@@ -257,7 +257,7 @@ def _look(commands: CommandLine, lake: str, shown: AgentAnswer) -> None:
 
 
 def _show(commands: CommandLine, *args: str) -> None:
-    """Show and run one command. Raises TracelakeError where it fails; it has then said why."""
+    """Show and run one command. Raises TracelakeError if it fails, after it has printed the reason."""
     print(f"\n$ tracelake {' '.join(map(_quoted, args))}", flush=True)
     code = commands.run(list(args))
     if code == 130:
@@ -267,7 +267,7 @@ def _show(commands: CommandLine, *args: str) -> None:
 
 
 def _quoted(arg: str) -> str:
-    """Quote for a shell, with double quotes around single ones, as SQL is full of these."""
+    """Quote an argument for a shell. Use double quotes around single quotes, which are common in SQL."""
     return f'"{arg}"' if "'" in arg and not set('"$`\\!') & set(arg) else shlex.quote(arg)
 
 
@@ -276,7 +276,7 @@ def _tell(text: str) -> None:
 
 
 def _stay(server: Server) -> None:
-    """Let the server answer until Ctrl-C, or until it ends."""
+    """Keep the server running until Ctrl-C or until it exits."""
     _tell("Open it in a browser. Ctrl-C ends the server.")
     try:
         server.process.wait()
@@ -287,7 +287,7 @@ def _stay(server: Server) -> None:
 
 @contextmanager
 def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the demo like an exit, so that the server does not outlive it."""
+    """Turn SIGTERM and SIGHUP into an exit, so that the server does not outlive the demo."""
     before = {
         number: signal.signal(number, lambda signum, _frame: sys.exit(128 + signum))
         for number in (signal.SIGTERM, signal.SIGHUP)

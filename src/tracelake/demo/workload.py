@@ -1,4 +1,4 @@
-"""A generated batch of traces of a web shop, for volume: seeded, so that each run has the same shape."""
+"""Generated traces of a web shop, for volume. A fixed seed gives each run the same shape."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SEED: Final = 20_260_101
 LINE_SPANS: Final = 500
 ERROR_RATE: Final = 0.01
 SPREAD_NS: Final = 3_600 * 1_000_000_000
-"""The traces begin within so long before the given end."""
+"""Traces start within this time before the given end."""
 
 _Spans: TypeAlias = dict[str, list[dict[str, Any]]]
-"""Spans in OTLP JSON by service."""
+"""Spans in OTLP JSON, by service."""
 
 _KINDS: Final = {"SERVER": 2, "CLIENT": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """What a service does in one call: its own median time, and whom it calls in turn."""
+    """Call of a service: its own median time, and its calls to other services."""
 
     service: str
     name: str
@@ -45,7 +45,7 @@ ROUTES: Final = (
 
 
 def write_batch(path: Path, spans: int, end_ns: int) -> int:
-    """Write at least `spans` spans as gzipped OTLP JSON lines; return how many, as traces are never cut."""
+    """Write at least `spans` spans as gzipped lines of OTLP JSON; return their number. Traces are never split."""
     rng = random.Random(SEED)  # noqa: S311  not for secrets
     written = 0
     with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
@@ -68,7 +68,7 @@ def _call(
     parent: str | None,
     start_ns: int,
 ) -> int:
-    """Add the spans of a call and of all below it; return when it ends. Calls run one after another."""
+    """Add the spans of a call and of its sequential sub-calls; return its end time."""
     span_id = f"{rng.getrandbits(64):016x}"
     own_ns = int(call.median_ms * rng.lognormvariate(0, 0.6) * 1e6)
     now_ns = start_ns + own_ns // 2
@@ -96,7 +96,7 @@ def _call(
 
 
 def _document(by_service: _Spans) -> dict[str, Any]:
-    """Return one TracesData object with a resource for each service."""
+    """Return one TracesData object with a resource per service."""
     return {
         "resourceSpans": [
             {

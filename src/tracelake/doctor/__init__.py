@@ -1,4 +1,4 @@
-"""Checks of a configured lake and of this machine, each with the way to mend what it found."""
+"""Checks of a configured lake and of this machine, each with a suggested fix."""
 
 from tracelake.doctor.doctor import diagnose
 from tracelake.doctor.stores import CheckResult, Diagnosis, Status, Verdict

@@ -1,7 +1,4 @@
-"""Run the checks in their order: the lake, its stores, then this machine.
-
-Whether the full-text index can be opened, and counts few rows that were replaced.
-"""
+"""Runner of all checks, in this order: the lake, its stores and index, then this machine and the cluster."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ REBUILD: Final = "Build the index anew with `tracelake index rebuild`."
 
 
 def check_index(info: IndexInfo | None, rows: int) -> Verdict:
-    """Judge an index, None where there is none yet, over a table `spans` with so many rows."""
+    """Check the full-text index of a table `spans` with `rows` rows. `info` is None if the index does not exist yet."""
     if info is None:
         return Verdict("ok", "there is none yet")
     most = info.parts_max
@@ -40,7 +37,7 @@ def check_index(info: IndexInfo | None, rows: int) -> Verdict:
     if most is not None and info.parts > most:
         return Verdict("failed", f"{said}: searches are refused", f"{REBUILD} Or raise vm.max_map_count.")
     if most is not None and info.parts > most // 2:
-        # A server that goes on to a new commit has the old index open beside it for a while.
+        # A server that moves to a new commit keeps the old index open for a while.
         return Verdict("warning", f"{said}: a server has two open at times", REBUILD)
     if info.documents - rows > limits.INDEX_REPLACED_SHARE_MAX * info.documents:
         return Verdict("warning", f"{said}: scores count those that were replaced", REBUILD)
@@ -67,7 +64,7 @@ class _Check:
     name: str
     run: Callable[[], Verdict]
     mend: str
-    """What to do where the check ends with an error, or does not end."""
+    """Advice if the check fails with an error or does not end."""
     limit_s: float = limits.DOCTOR_CHECK_TIMEOUT_S
 
 
@@ -79,15 +76,16 @@ def diagnose(
     conf: Mapping[str, str] | None = None,
     progress: OnProgress | None = None,
 ) -> Diagnosis:
-    """Check a lake, its stores and this machine; nothing that is wrong with them is raised.
+    """Check a lake, its stores and this machine. Report all problems as results, never as exceptions.
 
-    Where the lake cannot be opened, that is a failed check, and the machine is checked all the same.
+    If the lake cannot be opened, that is a failed check, and the machine is still checked.
 
     Args:
-        lake: directory or URL; else what the settings name.
-        spark: whether to start Spark, which takes some seconds.
-        master, conf: Spark master whose executors look too, by default the setting, and settings of Spark.
-        progress: is told how many checks are done.
+        lake: Directory or URL; by default the lake of the settings.
+        spark: Whether to start Spark, which takes some seconds.
+        master: Spark master whose executors are checked too; by default the setting.
+        conf: Settings of Spark.
+        progress: Receives the number of finished checks.
     """
     opened: list[Lake] = []
     checks = [_Check("lake", lambda: _open(lake, opened), _MEND_STORE)]
@@ -149,7 +147,7 @@ def _of_cluster(lake: Lake | None, master: str, conf: Mapping[str, str] | None) 
 
 
 def _of_closed_lake(place: str | None) -> Iterator[_Check]:
-    """Yield what can be checked of a lake that does not open: a full disk may be the reason."""
+    """Yield the checks that are possible without opening the lake. For example, a full disk may be the cause."""
     with suppress(TracelakeError):
         directory = Path(unquote(find_lake(place).removeprefix("file://"))).expanduser()
         if directory.is_dir():
@@ -175,7 +173,7 @@ def _check_quarantine(lake: Lake) -> Verdict:
 
 
 def _check_hot_tier(lake: Lake) -> Verdict:
-    """See that the tracking store takes writes, and that the pipeline takes what is in it."""
+    """Check that the tracking store accepts writes, and that the pipeline keeps up with the outbox."""
     store = lake.hot.store
     waiting = lake.hot.waiting()
     if store is None or waiting is None:

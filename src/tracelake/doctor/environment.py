@@ -1,6 +1,7 @@
-"""Whether this machine has what a lake needs: packages, Java, Spark, space.
+"""Checks of this machine and of a cluster's executors.
 
-Whether each executor of a cluster can do what tasks do: the same Tracelake, the lake in reach, a clock, space.
+The machine needs compatible packages, Java, Spark and disk space. Each executor needs the same Tracelake, access to
+the lake, a correct clock and disk space.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _MEMORY: Final = Path("/proc/meminfo")
 
 
 def check_versions() -> Verdict:
-    """Compare Python and the packages that are installed with what this release of Tracelake requires."""
+    """Compare Python and the installed packages with the requirements of this release."""
     wrong = []
     python = metadata("tracelake")["Requires-Python"]
     if not _meets(platform.python_version(), python):
@@ -63,7 +64,7 @@ def check_versions() -> Verdict:
 
 
 def _meets(installed: str, condition: str) -> bool:
-    """Tell whether a version meets `>=1.2` or `==1.2`, the only kinds of conditions that we write."""
+    """Return whether a version meets `>=1.2` or `==1.2`, the only conditions that our requirements use."""
     operator, needed = condition[:2], _release(condition[2:])
     if not condition:
         return installed != "absent"
@@ -72,13 +73,13 @@ def _meets(installed: str, condition: str) -> bool:
 
 
 def _release(text: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with, without zeros at the end: 2.0 is 2."""
+    """Return the leading numbers of a version without trailing zeros; 2.0 gives 2."""
     digits = re.match(r"\d+(\.\d+)*", text.strip())
     return tuple(map(int, re.sub(r"(\.0)+$", "", digits[0]).split("."))) if digits else ()
 
 
 def check_machine() -> Verdict:
-    """Tell processors and memory; information only."""
+    """Report processors and memory; never fails."""
     gib = 1024**3
     text = f"{len(os.sched_getaffinity(0))} processors, " if hasattr(os, "sched_getaffinity") else ""
     text += f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / gib:.1f} GiB of memory"
@@ -88,10 +89,8 @@ def check_machine() -> Verdict:
 
 
 def check_space(directory: Path) -> Verdict:
-    """Ask for the free space of a directory's file system, and whether we may write there.
-
-    Of one that is not there yet, the nearest above it is asked.
-    """
+    """Check the free space of a directory's file system, and write permission. For a missing directory, check its
+    nearest existing parent."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     if not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
@@ -103,7 +102,7 @@ def check_space(directory: Path) -> Verdict:
     system = os.statvfs(directory)
     free_bytes, size_bytes = system.f_bavail * system.f_frsize, system.f_blocks * system.f_frsize
     text = f"{_size(free_bytes)} of {_size(size_bytes)} free at {directory}"
-    if system.f_files and system.f_favail < limits.FREE_FILES_MIN:  # some file systems have no such number
+    if system.f_files and system.f_favail < limits.FREE_FILES_MIN:  # some file systems do not report a number
         return Verdict(
             "failed",
             f"only {system.f_favail:,} more files fit into the file system of {directory}",
@@ -123,12 +122,12 @@ def _size(count: int) -> str:
 
 
 def spark_directories() -> list[Path]:
-    """Return where Spark keeps what it spills, as it chooses itself where nobody sets `spark.local.dir`."""
+    """Return Spark's spill directories, by Spark's default rule without `spark.local.dir`."""
     return [Path(part.strip()) for part in os.environ.get("SPARK_LOCAL_DIRS", "/tmp").split(",")]  # noqa: S108
 
 
 def check_java() -> Verdict:
-    """Find Java as Spark will, and warn of one that comes first and cannot be used."""
+    """Find Java as Spark does; warn if an earlier candidate is unusable."""
     try:
         java = find_java()
     except JavaError as error:
@@ -142,9 +141,9 @@ def check_java() -> Verdict:
 
 
 def check_spark() -> Verdict:
-    """Start Spark with executors of this machine, and run one small job through its Python workers.
+    """Start Spark on this machine, and run a small job in its Python workers.
 
-    Raises JavaError where Spark does not start, TaskError where the job fails.
+    Raises JavaError if Spark does not start, TaskError if the job fails.
     """
     spark = Spark()
     started_s = time.monotonic()
@@ -171,7 +170,7 @@ def check_spark() -> Verdict:
 
 
 def _add_up(numbers: int) -> tuple[int, str, str]:
-    """Run on a worker: add up 1 to `numbers` by Arrow; return the sum, and the versions of Python and Arrow."""
+    """Sum 1 to `numbers` with Arrow on a worker. Return the sum, and the versions of Python and Arrow."""
     import pyarrow as pa  # noqa: PLC0415  there, and not needed here
     import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -184,7 +183,7 @@ _COMPARED: Final = ("tracelake", "pyarrow", "duckdb", "tantivy", "obstore")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What an executor is asked to look at: the objects of a lake, unless there is none, and its id."""
+    """Task for an executor: the URL of a lake's objects and the lake's id, or None without a lake."""
 
     objects_url: str | None
     lake: str | None
@@ -192,17 +191,17 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """What one executor has."""
+    """Report of one executor."""
 
     name: str
-    """Its host, and the process that its Python workers come of."""
+    """Host, and parent process of the Python workers."""
     versions: Mapping[str, str]
     checks: Mapping[str, Verdict]
     seconds: float
 
 
 def check_cluster(runner: TaskRunner, probe: Probe) -> Verdict:
-    """Let every executor look; say what is wrong with which. Raises JavaError, TaskError."""
+    """Check all executors, and report problems by executor. Raises JavaError, TaskError."""
     executors: dict[str, Executor] = {}
     tasks = limits.DOCTOR_CLUSTER_TASKS
     started_s = time.monotonic()
@@ -211,7 +210,8 @@ def check_cluster(runner: TaskRunner, probe: Probe) -> Verdict:
             looked = runner.run(look, [probe] * tasks, lambda _: None)
             before = len(executors)
             executors |= {one.name: one for one in looked}
-            # Tasks wait a little, so that none of the executors with room has none of twice as many.
+            # Each task waits briefly, so that with twice as many tasks every executor with free slots gets
+            # one.
             if len(executors) == before or tasks >= limits.DOCTOR_CLUSTER_TASKS_MAX:
                 break
             tasks *= 2
@@ -252,14 +252,14 @@ def _judge(executors: list[Executor], seconds: float) -> Verdict:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that must be the same: of Python without its last number, and of packages."""
+    """Return the versions that must match: Python without its patch number, and packages."""
     return {"python": platform.python_version().rpartition(".")[0]} | {
         name: version(name) for name in _COMPARED
     }
 
 
 def look(probe: Probe) -> Executor:
-    """Run on an executor: look at what tasks need there."""
+    """Check an executor, from a task on it."""
     started_s = time.monotonic()
     checks = {"scratch space": check_space(Path(tempfile.gettempdir()))}
     if probe.objects_url is not None and probe.lake is not None:
@@ -271,7 +271,7 @@ def look(probe: Probe) -> Executor:
 
 
 def _reach(url: str) -> dict[str, Verdict]:
-    """Write, read and remove an object of the lake, and compare clocks."""
+    """Write, read and delete an object of the lake, and compare clocks."""
     mend = (
         "Let workers reach the lake's store: the same URL, with credentials in their environment, and for a directory "
         "a file system that all hosts share."

@@ -1,10 +1,8 @@
-"""What a check answers, and how one is run: in a thread that nobody waits for longer than its time limit.
+"""Results of checks, the runner with a time limit, and checks that the stores honor their contracts.
 
-Whether the stores keep to their ports: above all, whether a conditional write has one winner.
-
-Each check takes two stores opened separately on one place, and writes only below `doctor/` with a random
-name, so that it can run beside a working lake. It removes what it wrote. A store of records that keeps a
-small object for deleted ones keeps one a run: all rounds use one key.
+Above all, a conditional write must have exactly one winner. Each check uses two separately opened stores of one
+location. It writes only below `doctor/` under a random name, so it can run on a lake in use, and deletes its objects.
+A record store that keeps a small tombstone per deleted record keeps one per run, because all rounds use one key.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ Status: TypeAlias = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer of one check. `mend` says what to do, and is empty where all is well."""
+    """Result of a check function. `mend` is the suggested fix, empty if all is well."""
 
     status: Status
     message: str
@@ -38,7 +36,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check with its answer, and the seconds that it took."""
+    """Result of one check, with its name and duration."""
 
     check: str
     status: Status
@@ -49,26 +47,26 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All checks that were run. `lake` is the URL of the lake, None where it could not be opened."""
+    """Results of all checks. `lake` is the lake's URL, or None if it could not be opened."""
 
     lake: str | None
     checks: tuple[CheckResult, ...]
 
     @property
     def ok(self) -> bool:
-        """True iff no check failed; there may be warnings."""
+        """True iff no check failed; warnings are allowed."""
         return all(checked.status != "failed" for checked in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types, with `ok`."""
+        """Return plain JSON types, including `ok`."""
         return {"ok": self.ok, **asdict(self)}
 
 
 def run_check(name: str, check: Callable[[], Verdict], mend: str, limit_s: float) -> CheckResult:
-    """Run one check; an error, or no answer within `limit_s` seconds, is a failed one with the given mend."""
+    """Run one check. An error, or no result within `limit_s` seconds, is a failure with the given advice."""
     started = time.monotonic()
     answers: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
-    # A daemon: a server that never answers must not keep the process from ending either.
+    # A daemon thread, so that a server that never answers cannot block the exit of the process.
     threading.Thread(
         target=lambda: answers.put(_answer(check, mend)), name=f"doctor-{name}", daemon=True
     ).start()
@@ -92,7 +90,7 @@ def _answer(check: Callable[[], Verdict], mend: str) -> Verdict:
 
 T = TypeVar("T")
 PREFIX: Final = "doctor"
-"""The directory of the objects that are written here, and the partition of the records."""
+"""Directory of the objects that the checks write, and partition of their records."""
 _MEND_CONDITIONAL: Final = (
     "Stop all writers of this lake: they may overwrite one another. Use a store, and a version of its server, "
     "that honours If-None-Match and If-Match on puts, with no proxy before it that drops them."
@@ -107,13 +105,13 @@ _MEND_CLOCK: Final = (
 
 
 class _WrongError(Exception):
-    """The store did not do what its port says."""
+    """Violation of the store's contract."""
 
     mend = _MEND_STORE
 
 
 class _UnconditionalError(_WrongError):
-    """It did so in a conditional write."""
+    """Violation by a conditional write."""
 
     mend = _MEND_CONDITIONAL
 
@@ -122,12 +120,12 @@ class _UnconditionalError(_WrongError):
 
 
 def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
-    """Write, read, list and delete objects, then let both stores create the same ones at the same moment.
+    """Write, read, list and delete objects; then let both stores create the same objects concurrently.
 
-    Raises StorageError where the store fails.
+    Raises StorageError if the store fails.
     """
     base = f"{PREFIX}/{uuid.uuid4().hex}"
-    one.put(f"{base}-put", b"old")  # where this fails nothing is there, and there is nothing to sweep
+    one.put(f"{base}-put", b"old")  # if this fails, no object exists to sweep
     try:
         _write_and_read(one, other, f"{base}-put")
         for number in range(limits.DOCTOR_RACES):
@@ -178,9 +176,9 @@ def _sweep(store: ObjectStore, base: str) -> None:
 
 
 def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
-    """Create, replace and delete a record by both stores at the same moment, and from an old version.
+    """Create, replace and delete a record through both stores concurrently, and with an outdated version.
 
-    Raises StorageError where the store fails.
+    Raises StorageError if the store fails.
     """
     key = uuid.uuid4().hex
     if one.get(PREFIX, key) is not None:
@@ -204,7 +202,7 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
 
 
 def _race_to_set(one: KeyValueStore, other: KeyValueStore, key: str, expected: Expected) -> Version:
-    """Let both write the record on one condition; return the version of the winner."""
+    """Let both stores write the record under one condition; return the winner's version."""
     values = (uuid.uuid4().bytes, uuid.uuid4().bytes)
 
     def write(store: KeyValueStore, value: bytes) -> Done | Conflict:
@@ -225,7 +223,7 @@ def _race_to_set(one: KeyValueStore, other: KeyValueStore, key: str, expected: E
 
 
 def _refuse_outdated(one: KeyValueStore, other: KeyValueStore, key: str, outdated: Version) -> None:
-    """Write and delete as somebody would who read the record before its last change."""
+    """Check that the stores refuse a write and a delete with an outdated version."""
     before = one.get(PREFIX, key)
     outcomes = (other.set_if(PREFIX, key, b"late", outdated), other.delete_if(PREFIX, key, outdated))
     if any(isinstance(outcome, Done) for outcome in outcomes) or one.get(PREFIX, key) != before:
@@ -241,7 +239,7 @@ def _delete(one: KeyValueStore, other: KeyValueStore, key: str, version: Version
 
 
 def check_clock(objects: ObjectStore) -> Verdict:
-    """Compare this machine's clock with the one that the store dates its objects by, to about a second."""
+    """Compare this machine's clock with the store's, by an object's modification time, to about a second."""
     path = f"{PREFIX}/{uuid.uuid4().hex}-clock"
     before_s = time.time()
     objects.put(path, b"")
@@ -253,7 +251,7 @@ def check_clock(objects: ObjectStore) -> Verdict:
             objects.delete(path)
     if info is None:
         return Verdict("failed", f"{path} is not there after it was written", _MEND_STORE)
-    # Stores tell whole seconds, rounded down.
+    # Stores report whole seconds, rounded down.
     ahead_s, behind_s = info.modified_s - after_s, before_s - (info.modified_s + 1)
     apart_s = max(ahead_s, behind_s, 0)
     if apart_s <= limits.CLOCK_SKEW_MAX_S:
@@ -264,7 +262,7 @@ def check_clock(objects: ObjectStore) -> Verdict:
 
 
 def at_once(*actions: Callable[[], T]) -> list[T]:
-    """Call each action in a thread of its own, all at one moment; return their results, or raise an error."""
+    """Call all actions concurrently, each in a thread; return their results in order, or raise the first error."""
     barrier = threading.Barrier(len(actions))
     answers: queue.SimpleQueue[tuple[int, T | Exception]] = queue.SimpleQueue()
 

@@ -1,4 +1,4 @@
-"""Parts of the index of the live rows of table `spans`: built of these rows, or merged of parts that have them."""
+"""Index parts for the live rows of table `spans`, built from these rows or merged from existing parts."""
 
 from __future__ import annotations
 
@@ -45,35 +45,35 @@ logger = logging.getLogger("tracelake.maintenance")
 
 @dataclass(frozen=True, slots=True)
 class StartedBuild:
-    """A build by its name, and the epoch of garbage collection in which it began, before anything was written."""
+    """Name of a build, and the garbage collection epoch in which it began, before anything was written."""
 
     build: str
     epoch: int
 
     @classmethod
     def now(cls, repository: Repository) -> StartedBuild:
-        """Begin a build."""
+        """Start a build."""
         epoch = repository.epoch()
         return cls(rebuild_name(epoch, uuid.uuid4().hex[:12]), epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexedRows:
-    """Rows of table `spans` that are to be indexed, and how: those inserted by some transactions that are live."""
+    """Rows of table `spans` to index, and the settings: the live rows that a range of transactions inserted."""
 
     transactions: tuple[int, int]
     """The first of them, and the one after the last."""
     snapshot: Snapshot
-    """What says which of the rows are live."""
+    """Snapshot that determines which rows are live."""
     analyzer: Analyzer
     vectors: VectorSettings | None = None
     receipt_lower: int | None = None
-    """What receipts say of the first transaction."""
+    """First transaction in the receipts. Set if the build of one transaction also has rows of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """Index the live rows of the buckets [low, high) that were inserted by the transactions [lower, upper)."""
+    """Task that indexes the live rows of buckets [low, high) that transactions [lower, upper) inserted."""
 
     objects_url: str
     build: str
@@ -83,41 +83,41 @@ class IndexTask:
     upper: int
     spans: Snapshot
     text: str
-    """The name of the analyzer."""
+    """Name of the analyzer."""
     receipt_lower: int | None = None
-    """What the receipt says of the first transaction."""
+    """First transaction in the receipt. Set if the build of one transaction also has rows of earlier ones."""
     vectors: VectorSettings | None = None
 
     @property
     def work_bytes(self) -> int:
-        """About what the parts take in memory that it reads."""
+        """Estimated memory of the parts that it reads."""
         return sum(part.size_bytes for part in self.spans.parts) * STORED_EXPANDS
 
 
 @dataclass(frozen=True, slots=True)
 class MergeTask:
-    """Make one part of others that have the rows of the same transactions, and of them what is live."""
+    """Task that merges parts of adjacent transactions into one, with the rows that are still live."""
 
     parts: tuple[PartRef, ...]
     rows: IndexTask
-    """What to do instead where the parts have not all rows, or one of them is damaged."""
+    """Fallback if the parts lack rows or one of them is damaged."""
 
     @property
     def work_bytes(self) -> int:
-        """About what it takes in memory: the merged part, and a copy to write."""
+        """Estimated memory: the merged part, and a copy to write."""
         return sum(part.size_bytes for part in self.parts) * 2
 
 
 @dataclass(frozen=True, slots=True)
 class CountTask:
-    """Count the live rows of some buckets."""
+    """Task that counts the live rows of some buckets."""
 
     objects_url: str
     spans: Snapshot
 
 
 def run_index_task(task: IndexTask) -> None:
-    """Carry out one task: its part is staged, with its receipt."""
+    """Run one task, and stage its part with a receipt."""
     objects = open_objects(task.objects_url)
     with _live_rows(objects, task.spans, COLUMNS, task.lower, task.upper) as batches:
         build_part(
@@ -135,7 +135,7 @@ def run_index_task(task: IndexTask) -> None:
 
 
 def run_merge_task(task: MergeTask) -> None:
-    """Carry out one task: its part is staged, with its receipt."""
+    """Run one task, and stage its part with a receipt."""
     rows = task.rows
     objects = open_objects(rows.objects_url)
     live = _live_ids(objects, rows.spans, rows.lower, rows.upper)
@@ -158,13 +158,13 @@ def run_merge_task(task: MergeTask) -> None:
 
 
 def run_count_task(task: CountTask) -> Counter[int]:
-    """Carry out one task: return how many rows of each transaction are live."""
+    """Run one task. Return the number of live rows of each transaction."""
     return live_rows_by_transaction(open_objects(task.objects_url), task.spans)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexBuilder:
-    """Where parts are built, and of how many buckets."""
+    """Builder of index parts."""
 
     key_value: KeyValueStore
     objects: ObjectStore
@@ -174,10 +174,10 @@ class IndexBuilder:
     def build(
         self, begun: StartedBuild, wanted: IndexedRows, progress: OnProgress, rows: int | None = None
     ) -> list[Receipt]:
-        """Build parts of these rows, and write them; `rows` is how many there are at most, where that is known.
+        """Build and write parts of these rows. `rows` is the maximum number of rows, if known.
 
         Raises:
-            ExpiredError: garbage was collected twice meanwhile, and what was built with it.
+            ExpiredError: garbage was collected twice in the meantime, and with it the parts.
         """
         self._stage(begun.build, wanted, progress, rows)
         return self._written(begun, wanted)
@@ -185,10 +185,11 @@ class IndexBuilder:
     def merge(
         self, begun: StartedBuild, parts: Sequence[PartRef], wanted: IndexedRows, progress: OnProgress
     ) -> list[Receipt]:
-        """Make parts of the same rows as `build` does, out of adjacent parts of this analyzer that have all of them.
+        """Merge adjacent parts into parts of the same rows that `build` would give. They have this analyzer and all
+        the rows.
 
         Raises:
-            ExpiredError: garbage was collected twice meanwhile, and what was built with it.
+            ExpiredError: garbage was collected twice in the meantime, and with it the parts.
         """
         too_large = sum(part.size_bytes for part in parts) > INDEX_MERGED_MAX_BYTES
         if too_large or not all(has_vectors(part.vectors, wanted.vectors) for part in parts):
@@ -197,7 +198,7 @@ class IndexBuilder:
         return self._written(begun, wanted)
 
     def _written(self, begun: StartedBuild, wanted: IndexedRows) -> list[Receipt]:
-        """Write the parts of a build that are staged."""
+        """Write the staged parts of a build."""
         try:
             return write_parts(
                 self.objects,
@@ -216,7 +217,7 @@ class IndexBuilder:
             ) from error
 
     def stage(self, build: str, wanted: IndexedRows) -> None:
-        """Stage parts of these rows for a build that others finalize."""
+        """Stage parts of these rows for a build that the caller finalizes."""
         self._stage(build, wanted, silent, None)
 
     def _stage(self, build: str, wanted: IndexedRows, progress: OnProgress, rows: int | None) -> None:
@@ -259,7 +260,7 @@ class IndexBuilder:
         )
 
     def count_live(self, snapshot: Snapshot, progress: OnProgress) -> Counter[int]:
-        """Return how many rows of each transaction are live in a snapshot, by reading it."""
+        """Count the live rows of each transaction in a snapshot by reading it."""
         tasks = [
             CountTask(self.objects.url, snapshot.for_buckets(set(range(low, high))))
             for low, high in self._groups(_rows(snapshot))
@@ -267,13 +268,13 @@ class IndexBuilder:
         return sum(self._run(run_count_task, tasks, progress), Counter())
 
     def _groups(self, rows: int, most: int | None = None) -> list[tuple[int, int]]:
-        """Return the ranges of buckets that so many rows are taken in, `most` in one."""
+        """Return ranges of buckets for this number of rows, with at most `most` rows each."""
         groups = min(self.buckets, 1 + rows // min(INDEX_REBUILT_PART_ROWS, most or INDEX_REBUILT_PART_ROWS))
         return list(pairwise(self.buckets * group // groups for group in range(groups + 1)))
 
 
 def live_rows_by_transaction(objects: ObjectStore, snapshot: Snapshot) -> Counter[int]:
-    """Return how many rows of each transaction are live in a snapshot, by reading it."""
+    """Count the live rows of each transaction in a snapshot by reading it."""
     with _opened(objects, snapshot) as (files, db):
         ids = rows_sql(snapshot, files.file, [ROW_ID.name], SPANS_TABLE)
         counts = db.sql(f"select {time_sql()}, count(*) from ({ids}) group by 1").fetchall()
@@ -295,7 +296,7 @@ def _live_rows(
     with _opened(objects, snapshot) as (files, db):
         rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE)
         reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(INDEX_REBUILT_BATCH_ROWS)
-        # DuckDB does not have all of the finer types.
+        # DuckDB lacks some of the narrower types.
         yield (
             narrow
             for batch in reader
@@ -307,7 +308,7 @@ def _live_rows(
 def _opened(
     objects: ObjectStore, snapshot: Snapshot
 ) -> Iterator[tuple[LocalFiles, duckdb.DuckDBPyConnection]]:
-    """Open a database to read a snapshot. Raises DamageError for a part that is not what was written."""
+    """Open a database to read a snapshot. Raises DamageError for a damaged part."""
     with scratch_directory("index") as folder:
         files = LocalFiles(objects, folder)
         check_parts(files, (*snapshot.parts, *snapshot.retractions, *snapshot.history))
@@ -320,7 +321,7 @@ def _rows(snapshot: Snapshot) -> int:
 
 
 def _with_times(snapshot: Snapshot, lower: int, upper: int) -> Snapshot:
-    """Return a snapshot without the parts that have no row of the transactions [lower, upper)."""
+    """Return a snapshot without the parts that have no row of transactions [lower, upper)."""
     first, end = first_row_id(lower), first_row_id(upper)
 
     def overlaps(part: Part) -> bool:

@@ -1,10 +1,10 @@
-"""Keeps the index small: parts are merged when that is due, without documents of rows that were replaced.
+"""Merging of index parts when it is due, without documents of replaced rows.
 
-A merge makes a part of the transactions of some adjacent parts, with the rows that are live now, and puts it in
-the place of the old ones by one commit. That commit changes the index only where it is still the one that was read: so
-nothing that a transaction, a rebuild or another merge has done meanwhile is undone, and whoever loses the race tries
-to put the same parts into the new one, or has only wasted its work. Killed anywhere, the index is the old one or
-the new one. Older commits keep the index that they name.
+A merge builds a part with the live rows of some adjacent parts, and replaces these by one commit. The commit takes
+effect only if the index is still the one that was read. So it undoes nothing that a transaction, a rebuild or another
+merge did in the meantime. After a lost race, the merger tries to put the same parts into the new index; if that
+fails, only its work is lost. After a crash, the index is the old or the new one. Older commits keep the index that
+they reference.
 """
 
 from __future__ import annotations
@@ -45,35 +45,36 @@ from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.repository import Repository
 
 COMMITTER: Final = "index merge"
-"""Who commits merges: commits of no transaction, after which every table and search has the same rows."""
+"""Committer name of merges. Such a commit has no transaction, and every table and search has the same rows after it."""
 
 logger = logging.getLogger("tracelake.maintenance")
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentIndex:
-    """The index of the head of `main`."""
+    """Index of the head of `main`."""
 
     transaction: int
     named: str
-    """The path of the manifest that the head names."""
+    """Path of the manifest that the head references."""
     manifest: Manifest
-    """What the next transaction will be built on."""
+    """Manifest that the next transaction builds on."""
     shard: str
 
     @property
     def analyzer(self) -> Analyzer:
-        """What made words of its texts."""
+        """Analyzer of the index."""
         return analyzer_of(self.manifest)
 
     @property
     def is_complete(self) -> bool:
-        """Whether it has all transactions: not where one put an index of another analyzer back, for one commit."""
+        """True if it has all transactions. It is False for one commit after a transaction overwrote a rebuilt index
+        of another analyzer."""
         return self.manifest.upper == self.transaction + 1
 
 
 class IndexMerger:
-    """Merges parts of the index. Any number may do so at once, beside pipelines and rebuilds."""
+    """Merger of index parts. Any number may run at once, along with pipelines and rebuilds."""
 
     fan_out = INDEX_FAN_OUT
 
@@ -84,16 +85,15 @@ class IndexMerger:
         self._again = RetrySchedule(self.fan_out)
 
     def tries_again(self) -> bool:
-        """Whether something has failed, and its pause is over."""
+        """Return whether something has failed and its backoff is over."""
         return self._again.is_time()
 
     def maintain(self, progress: OnProgress = silent, *, at_rest: bool = False) -> None:
-        """Merge what is due, more of it where nothing comes, and rewrite parts with too many rows that were replaced.
+        """Merge due parts, and more of them with `at_rest`. Rewrite parts with too many replaced rows.
 
-        A failure is logged, and left to a later call: after a pause, which grows, or `fan_out` transactions; nothing
-        but time and scores depend on this. What is damaged keeps itself from being merged, and those that are merged
-        with it, and no others. Whatever else fails, as a disk that is full, is no fault of what was to be merged and
-        ends the call; where that is so again and again, others are merged first.
+        Only latency and scores depend on this. So a failure is logged and retried by a later call, after a growing
+        backoff or `fan_out` transactions. A damaged part prevents only merges that include it. Any other failure,
+        such as a full disk, is not due to the parts and ends the call. If it repeats, other parts are merged first.
         """
         standing: CurrentIndex | None = None
         again, behind = self._again, _Behind(self.fan_out, at_rest=at_rest)
@@ -112,7 +112,7 @@ class IndexMerger:
                 again.went_well()
 
     def _step(self, standing: CurrentIndex, behind: _Behind, progress: OnProgress) -> bool:
-        """Do what is due; return whether something was done, and more may be due."""
+        """Execute what is due. Return True if something was done and more may be due."""
         if not standing.is_complete:
             return self._complete(standing, progress)
         all_generations = generations(read_parts(self._objects, standing.manifest))
@@ -133,7 +133,7 @@ class IndexMerger:
     def _merge_or_pass_by(
         self, standing: CurrentIndex, run: Sequence[Generation], behind: _Behind, progress: OnProgress
     ) -> bool:
-        """Merge a run; where something of it is damaged, say so, and go on without it."""
+        """Merge a run of generations. If some of it is damaged, log that and skip the run."""
         try:
             return self._merge(standing, run, progress)
         except TracelakeError as error:
@@ -149,7 +149,7 @@ class IndexMerger:
             return True
 
     def _complete(self, standing: CurrentIndex, progress: OnProgress) -> bool:
-        """Index the transactions that an index lacks which was built anew with another analyzer meanwhile."""
+        """Index the transactions that a concurrent rebuild with another analyzer lacks."""
         lower, upper = standing.manifest.upper, standing.transaction + 1
         begun, added = self._build(standing, (lower, upper), progress)
         draft = replace(standing.manifest, upper=upper, newest=(*standing.manifest.newest, *added))
@@ -181,10 +181,10 @@ class IndexMerger:
         progress: OnProgress,
         parts: Sequence[PartRef] = (),
     ) -> tuple[StartedBuild, list[PartRef]]:
-        """Build parts of the rows of some transactions that are live now, out of those that have them, if there are."""
+        """Build parts of the live rows of some transactions, from `parts` if given."""
         begun = StartedBuild.now(self._repository)
         shard = Shard(standing.shard, self._builder.key_value, self._objects)
-        with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
+        with Lease(shard, self._builder.key_value) as lease:  # keeps the rows until they are read
             snapshot = shard.snapshot(standing.transaction, lease.state)
             wanted = IndexedRows(transactions, snapshot, standing.analyzer, standing.manifest.vectors)
             if parts:
@@ -195,10 +195,10 @@ class IndexMerger:
 
 
 class _Behind:
-    """What is due behind runs that cannot be merged.
+    """Merge schedule that skips runs that cannot be merged.
 
-    Nobody can tell by an error which of many generations is at fault: what is read of a run is rows of its
-    transactions. So a long run is tried again in short ones, and only a short one is passed by.
+    An error does not show which of many generations is at fault, because a run is read as rows of its transactions.
+    So a long run is retried as short runs, and only a short one is skipped.
     """
 
     def __init__(self, fan_out: int, *, at_rest: bool) -> None:
@@ -207,20 +207,20 @@ class _Behind:
         self.has_passed = False
 
     def due(self, all_generations: Sequence[Generation]) -> Sequence[Generation]:
-        """Return what is due, the oldest first, and else what is due at rest."""
+        """Return the oldest run that is due. If there is none, return the run that is due at rest."""
         behind = [each for each in all_generations if each.lower >= self._lower]
         run = due(behind, self._fan_out) or (due_at_rest(behind) if self._at_rest else ())
         return run[: self._fan_out] if self.has_passed else run
 
     def pass_by(self, run: Sequence[Generation]) -> None:
-        """Go on in short runs, behind this one if it was short."""
+        """Continue with short runs, after this one if it was short."""
         self.has_passed = True
         if len(run) <= self._fan_out:
             self._lower = run[-1].upper
 
 
 def current_index(repository: Repository, objects: ObjectStore, not_before: int = 0) -> CurrentIndex | None:
-    """Return the index of the head of `main`; None where there is none of this version, or it was taken back."""
+    """Return the index of the head of `main`. Return None if it is missing, of another version, or was reset."""
     head = repository.head()
     transaction = -1 if head is None else repository.transaction_of(head)
     if head is None or transaction < not_before:
@@ -231,7 +231,7 @@ def current_index(repository: Repository, objects: ObjectStore, not_before: int 
         return None
     if (index.upper, table.as_of) != (transaction + 1, transaction):
         return None
-    # After the look at what is named: should the head go on in between, the commit will not change anything.
+    # Read after the entries. If the head advances in between, the commit changes nothing.
     manifest = base_of(repository, objects, transaction + 1)
     if manifest is None or of_fingerprint(manifest.fingerprint) is None:
         return None
@@ -245,15 +245,16 @@ def publish_merged(
     run: Sequence[PartRef],
     merged: Sequence[PartRef],
 ) -> bool:
-    """Commit an index with merged parts in the place of a run; return False where the run is not there any more.
+    """Commit an index in which merged parts replace a run. Return False if the run no longer exists.
 
     Raises:
-        ContentionError: others were faster, again and again.
+        ContentionError: other commits were faster, too many times in a row.
         ExpiredError: garbage was collected twice since the merge began.
     """
     for number in range(CONDITIONAL_WRITE_TRIES_MAX):
         standing = current_index(repository, objects)
-        # No other draft has this name: what stands there is ours, whatever became of an earlier try.
+        # The name is unique to this draft. If a manifest of this name exists, an earlier attempt of ours
+        # wrote it.
         build = f"{begun.build}-{number:03d}"
         if standing is None or not standing.is_complete:
             return False
@@ -277,7 +278,7 @@ def _commit(
     standing: CurrentIndex,
     message: str,
 ) -> bool:
-    """Commit an index in the place of the one that stands; return False where that is another by now."""
+    """Commit an index in place of the current one. Return False if that has changed."""
     path = manifest_path(INDEX, build)
     draft = replace(draft, build=build, parent=standing.named)
     manifest = write_marker(objects, path, with_lists(objects, draft))
@@ -296,7 +297,8 @@ def _draft(
     run: Sequence[PartRef],
     merged: Sequence[PartRef],
 ) -> Manifest | None:
-    """Return the manifest with the merged parts, and the lists that are older than the run; None without the run."""
+    """Return the manifest with the merged parts, reusing lists that are older than the run. Return None without the
+    run."""
     there = standing.manifest
     lists = [read_list(objects, ref) for ref in there.lists]
     kept = next((number for number, parts in enumerate(lists) if run[0] in parts), len(lists))

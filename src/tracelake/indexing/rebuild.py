@@ -1,9 +1,9 @@
-"""Builds the index anew from table `spans`, beside readers and pipelines (see docs/internals/index.md).
+"""Rebuild of the index from table `spans`, concurrent with readers and pipelines (see docs/internals/index.md).
 
-The new parts hold one document for each row that is live, so that scores count no row that was replaced. They are
-published as one commit. Transactions that were committed meanwhile have parts of their own, which are taken over as
-they are; one that is committed at the same moment is reconciled by the next (see `indexes.base_of`). Where parts of
-them were merged with older ones meanwhile, or have another analyzer, these transactions are built as well.
+The new parts have one document for each live row, so that scores ignore replaced rows. One commit publishes them.
+Transactions that were committed in the meantime have separate parts, which are taken over unchanged. If their parts
+were merged with older ones, or have another analyzer, these transactions are built too. The next transaction
+reconciles one that is committed at the same moment (see `base_of`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tracelake.versions.repository import Repository
 
 AS_BEFORE: Final = "as before"
 Vectors: TypeAlias = VectorSettings | Literal["as before"] | None
-"""Which vectors a rebuilt index has: those that it had, others, or none."""
+"""Vectors of a rebuilt index: the present ones, others, or none."""
 
 
 def rebuild(
@@ -44,14 +44,16 @@ def rebuild(
     first: IndexSettings = PLAIN,
     vectors: Vectors = AS_BEFORE,
 ) -> IndexReport:
-    """Build the index anew, and publish it on `main`, with these vectors; by default with those that it has.
+    """Rebuild the index, and publish it on `main`.
 
-    `text` is the analyzer; by default that of the index that stands, or that of `first` where nobody can read it.
+    Args:
+        text: the analyzer. Default: that of the present index, or that of `first` if the index is unreadable.
+        vectors: the vector settings. Default: those of the present index.
 
     Raises:
-        UsageError: the lake is still empty, or there is no such analyzer.
-        ContentionError: others were faster, again and again.
-        ExpiredError: garbage was collected twice meanwhile; run it again.
+        UsageError: the lake is empty, or the analyzer does not exist.
+        ContentionError: other commits were faster, too many times in a row.
+        ExpiredError: garbage was collected twice in the meantime; run it again.
     """
     return IndexRebuild(
         IndexBuilder(key_value, objects, buckets, runner), progress, text, first, vectors
@@ -59,7 +61,7 @@ def rebuild(
 
 
 class IndexRebuild:
-    """One rebuild, and what it has built so far."""
+    """A rebuild, and the parts that it has built so far."""
 
     def __init__(
         self,
@@ -85,24 +87,24 @@ class IndexRebuild:
         self._begun = StartedBuild.now(self._repository)
         self._parts: list[PartRef] = []
         self._upper = 0
-        """The transaction after the last that is built."""
+        """The transaction after the last one that is built."""
 
     def run(self) -> IndexReport:
-        """Build and publish (see `rebuild`)."""
+        """Build and publish the index. See `rebuild`."""
         self._extend(None)
         for number in range(CONDITIONAL_WRITE_TRIES_MAX):
             replaced, later, now = self._later()
-            # After the look at what is to be replaced: the commit will take the place of nothing else.
+            # Read after the manifest to replace, because the commit replaces nothing else.
             standing = self._standing_analyzer() if self._chosen is None else None
             vectors = self._wanted_vectors()
             if standing not in (None, self._analyzer) or vectors != self._vectors:
-                self._vectors = vectors  # somebody has chosen others meanwhile
+                self._vectors = vectors  # a user changed them during the rebuild
                 self._begin(standing or self._analyzer)
                 self._extend(None)
                 continue
             if (end := max((part.upper for part in later if part.lower < self._upper), default=0)) > 0:
                 self._extend(end)
-                continue  # what is chosen is asked after each look, for it is of the index that is replaced
+                continue  # settings are read after each manifest, because they belong to the index that is replaced
             report = self._publish(number, replaced, later, now)
             if report is not None:
                 for build in self._builds:
@@ -111,13 +113,13 @@ class IndexRebuild:
         raise _outrun()
 
     def _standing_analyzer(self) -> Analyzer | None:
-        """Return the analyzer of the index that the next transaction builds on, None where nobody can read that."""
+        """Return the analyzer of the index that the next transaction builds on, None if it is unreadable."""
         standing = self._standing()
         analyzer = None if standing is None else of_fingerprint(standing.fingerprint)
         return None if analyzer is None else current(analyzer)
 
     def _standing(self) -> Manifest | None:
-        """Return the index that the next transaction builds on, None where nobody can read it."""
+        """Return the index that the next transaction builds on, None if it is unreadable."""
         head = self._repository.head()
         if head is None:
             return None
@@ -126,18 +128,18 @@ class IndexRebuild:
         return None
 
     def _extend(self, end: int | None) -> None:
-        """Build the transactions that are not built yet, up to `end`, or else up to the head."""
+        """Build the missing transactions, up to `end`, by default up to the head."""
         head = self._repository.head()
         reference = self._repository.find(head, [TABLE_ENTRY]).get(TABLE_ENTRY) if head else None
         if not isinstance(reference, TableAt):
             raise UsageError("the lake is still empty: there is nothing to index. Ingest something first.")
         lower, upper = self._upper, end or reference.as_of + 1
         if lower:
-            # A name that begins with that of what is built already: garbage collection finds the manifests that
-            # name what a build made by the beginning of their names.
+            # The name has the previous build's name as a prefix. Garbage collection finds the manifests of a
+            # build's parts by the prefix of their names.
             self._begun = replace(self._begun, build=f"{self._begun.build}-{lower:010d}")
         shard = Shard(reference.shard, self._builder.key_value, self._objects)
-        with Lease(shard, self._builder.key_value) as lease:  # the rows stay until they are read
+        with Lease(shard, self._builder.key_value) as lease:  # keeps the rows until they are read
             snapshot = shard.snapshot(reference.as_of, lease.state)
             wanted = IndexedRows((lower, upper), snapshot, self._analyzer, self._vectors)
             chosen = self._builder.build(self._begun, wanted, self._progress)
@@ -148,10 +150,10 @@ class IndexRebuild:
     def _publish(
         self, number: int, replaced: str | None, later: list[PartRef], now: int
     ) -> IndexReport | None:
-        """Commit the parts as the index, with those of later transactions; return None where another is faster."""
+        """Commit the parts, with those of later transactions, as the index. Return None if another was faster."""
         manifest = Manifest(
             index=INDEX,
-            build=f"{self._begun.build}-{now:010d}-{number:03d}",  # of each try another: none finds an older one
+            build=f"{self._begun.build}-{now:010d}-{number:03d}",  # unique for each attempt
             upper=now,
             fingerprint=self._analyzer.fingerprint,
             parent=replaced,
@@ -161,8 +163,8 @@ class IndexRebuild:
         )
         path = manifest_path(INDEX, manifest.build)
         manifest = write_marker(self._objects, path, with_lists(self._objects, manifest))
-        # A commit never takes an index back to fewer transactions, nor the place of another than it has seen: where
-        # one is faster, this changes nothing.
+        # A commit never moves an index back to fewer transactions, and replaces only the index that it has
+        # read. If another commit is faster, this one changes nothing.
         commit_id = self._repository.commit_entries(
             {INDEX_ENTRY: IndexAt(path, now, self._begun.epoch, replaces=replaced or "")},
             message=f"index rebuilt: {manifest.documents} documents in {manifest.part_count} parts",
@@ -182,11 +184,12 @@ class IndexRebuild:
         )
 
     def _wanted_vectors(self) -> VectorSettings | None:
-        """Return which vectors the index is to have."""
+        """Return the vector settings of the rebuilt index."""
         return self._standing_vectors() if self._told == AS_BEFORE else self._told
 
     def _standing_vectors(self) -> VectorSettings | None:
-        """Return which vectors the next transaction has; of a damaged index, which it had before, or began with."""
+        """Return the vector settings of the next transaction. For a damaged index, return its earlier or its first
+        ones."""
         standing = self._standing()
         if standing is not None:
             return standing.vectors
@@ -201,13 +204,13 @@ class IndexRebuild:
         return self._first.vectors
 
     def _later(self) -> tuple[str | None, list[PartRef], int]:
-        """Return the manifest to replace, its parts of transactions that are not built, and its upper then."""
+        """Return the manifest to replace, its parts of transactions that are not built, and its upper."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             head = self._repository.head()
             assert head is not None, "a branch that has a commit keeps one"
             replaced = index_at(self._repository, head)
             transaction = self._repository.transaction_of(head)
-            if replaced is None or transaction < self._upper:  # nothing of it is needed: it may be damaged
+            if replaced is None or transaction < self._upper:  # not needed, so it may be damaged
                 return replaced, [], self._upper
             manifest = read_manifest(self._objects, replaced)
             if manifest.fingerprint == self._analyzer.fingerprint:

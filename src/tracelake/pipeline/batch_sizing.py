@@ -1,6 +1,7 @@
-"""How much a transaction takes: what is done in some seconds, so that what waited longest is visible first.
+"""Adaptive batch size. Each transaction should take a few seconds, so that the oldest input becomes visible first.
 
-`next_size` decides, without I/O and clocks. What a transaction has taken stands in the journal: a replay does not ask.
+`next_size` decides without I/O or clocks. The journal records the inputs of each transaction, so a replay does not
+depend on the batch size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tracelake.pipeline.sources.base import Input
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """What a transaction takes at most; one input alone is always taken."""
+    """Size limit of a transaction. A single input is taken whatever its size."""
 
     input_bytes: int
     inputs: int
@@ -23,19 +24,19 @@ class BatchSize:
 
 @dataclass(frozen=True, slots=True)
 class BatchStats:
-    """What a transaction took, and how long, from its first read to its commit."""
+    """Size of a transaction, and its duration from first read to commit."""
 
     input_bytes: int
     inputs: int
     arrow_bytes: int
     seconds: float
     was_cut: bool
-    """Whether more waited than it took."""
+    """True if more input was pending than the transaction took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What sizes lie between, whatever transactions take, and the size of the first."""
+    """Lower and upper bound of the batch size, and its initial value."""
 
     first: BatchSize = BatchSize(limits.TRANSACTION_FIRST_BYTES, limits.TRANSACTION_FIRST_INPUTS)
     least: BatchSize = BatchSize(limits.TRANSACTION_LEAST_BYTES, limits.TRANSACTION_LEAST_INPUTS)
@@ -48,9 +49,9 @@ BOUNDS = Bounds()
 def next_size(size: BatchSize, done: BatchStats, bounds: Bounds = BOUNDS) -> BatchSize:
     """Return the size of the next transaction.
 
-    It follows what is done in TRANSACTION_AIM_S, at most to four times the size before, or to a quarter: so whatever a
-    clock says, one transaction changes little. One that took all that waited says nothing of larger ones. None is to
-    have more than TRANSACTION_ARROW_MAX_BYTES.
+    It aims at a duration of TRANSACTION_AIM_S. It changes by a factor of four at most, so one wrong clock reading has
+    little effect. A transaction that took all pending input says nothing about larger ones. No transaction should
+    exceed TRANSACTION_ARROW_MAX_BYTES.
     """
     least, greatest = bounds.least, bounds.greatest
     share = limits.TRANSACTION_AIM_S / max(done.seconds, limits.TRANSACTION_AIM_S / 100)
@@ -70,9 +71,9 @@ def next_size(size: BatchSize, done: BatchStats, bounds: Bounds = BOUNDS) -> Bat
 
 
 def while_cold(size: BatchSize, before: BatchStats | None) -> BatchSize:
-    """Return the size of a transaction of which all is done in this process, to judge by the one before.
+    """Return the size of a transaction that this process can execute alone, estimated from the previous one.
 
-    For as long as what does larger ones has not started: nobody waits for that.
+    It applies until the runner for larger tasks has started, so that input does not wait for the start.
     """
     most = limits.NEAR_WORK_MAX_BYTES // limits.STORED_EXPANDS
     if before is not None and before.arrow_bytes:
@@ -81,7 +82,7 @@ def while_cold(size: BatchSize, before: BatchStats | None) -> BatchSize:
 
 
 def cut(inputs: Sequence[Input], size: BatchSize) -> int:
-    """Return how many of the inputs, which wait in this order, one transaction takes."""
+    """Return how many of the pending inputs, in this order, one transaction takes."""
     room = size.input_bytes
     for number, item in enumerate(inputs):
         room -= item.size_bytes
@@ -91,27 +92,27 @@ def cut(inputs: Sequence[Input], size: BatchSize) -> int:
 
 
 class BatchSizer:
-    """The size of the next transaction of a pipeline that goes on."""
+    """Batch size of a continuous pipeline."""
 
     def __init__(self, bounds: Bounds = BOUNDS, is_warm: Callable[[], bool] = lambda: True) -> None:
-        """`is_warm` says whether large transactions begin at once."""
+        """Create a sizer. `is_warm` returns whether the runner for large transactions has started."""
         self._bounds = bounds
         self._is_warm = is_warm
         self._size = bounds.first
         self._done: BatchStats | None = None
 
     def cut(self, inputs: list[Input]) -> tuple[list[Input], list[Input]]:
-        """Return what the next transaction takes, and what waits on."""
+        """Return the inputs of the next transaction, and the remaining ones."""
         end = cut(inputs, self._size if self._is_warm() else while_cold(self._size, self._done))
         return inputs[:end], inputs[end:]
 
     def some(self, inputs: list[Input]) -> list[Input]:
-        """Return the first of what waits: enough for some transactions, one input at least."""
+        """Return the first pending inputs, enough for LOOK_TRANSACTIONS transactions, and at least one."""
         several = BatchSize(LOOK_TRANSACTIONS * self._size.input_bytes, LOOK_TRANSACTIONS * self._size.inputs)
         return inputs[: cut(inputs, several)]
 
     def took(self, inputs: Sequence[Input], arrow_bytes: int, seconds: float, *, was_cut: bool) -> None:
-        """Note what a transaction took, and whether more waited."""
+        """Record the inputs and duration of a transaction. `was_cut`: more input was pending."""
         input_bytes = sum(item.size_bytes for item in inputs)
         self._done = BatchStats(input_bytes, len(inputs), arrow_bytes, seconds, was_cut)
         self._size = next_size(self._size, self._done, self._bounds)

@@ -1,13 +1,12 @@
-"""What a pipeline works with.
+"""Dependencies of a pipeline, and the choice of where its tasks run.
 
-Where the tasks of a pipeline run: the small ones in its own process, unless it may have died of them before.
+Small tasks run in the pipeline's process. A task that crashes this process takes the pipeline, and a server that
+hosts it, with it. So it is tried there only once: after a restart, the crash markers (`input_failures.py`) show the
+crash, and Spark runs the tasks, because its workers may crash. Spark also runs tasks of quarantined input, and
+maintenance after a crash.
 
-A task that kills its process takes the pipeline with it, and a server that it is a part of. So there it is tried once:
-whoever starts again finds the note of who died (`tries.py`), and lets Spark do it, whose workers may die; the same goes
-for input of a transaction that was set aside, and for maintenance.
-
-Maintenance on workers gives way to transactions. Here it does not: a thread that does not get the processor keeps the
-interpreter's lock from those that would.
+Maintenance on workers runs at low priority. In this process it does not: a thread that gets no CPU would hold the
+interpreter lock.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tracelake.tasks.runners import ReceiptT, SizedRunner, TaskRunner, TaskT
 
 
 class CrashAwareRunner:
-    """Runs tasks in a try, which says whether they may run in this process."""
+    """Runner that chooses by the crash markers whether tasks may run in this process."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class CrashAwareRunner:
         *,
         gives_way: bool = False,
     ) -> None:
-        """`gives_way`: all that runs elsewhere gives way."""
+        """Create a runner. With `gives_way`, tasks on workers run at low priority."""
         self._by_work = by_work
         self._new_try = new_try
         self._gives_way = gives_way
@@ -57,7 +56,7 @@ class CrashAwareRunner:
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run the tasks where they do no harm."""
+        """Run the tasks, in this process only if the crash markers allow it."""
         with self._new_try() as is_harmless:
             runner = self._by_work.of(tasks, may_be_near=is_harmless)
             return (low_priority(runner) if self._gives_way else runner).run(function, tasks, on_done)
@@ -68,14 +67,15 @@ class CrashAwareRunner:
 
 
 def low_priority(runner: TaskRunner) -> TaskRunner:
-    """Return who runs tasks that give way, where that is known to be other processes."""
+    """Return a runner that gives its tasks low priority, if they run in other processes."""
     return LowPriorityRunner(runner) if getattr(runner, "has_workers", False) else runner
 
 
 def runners(
     runner: TaskRunner, tries: CrashMarkers, of_maintenance: CrashMarkers
 ) -> tuple[TaskRunner, TaskRunner]:
-    """Return who runs the tasks of transactions, of which their driver notes that it does them, and of maintenance."""
+    """Return the runners for transactions and for maintenance. The driver writes the crash markers of transactions
+    itself."""
     if isinstance(runner, SizedRunner):
         tried = CrashAwareRunner(runner, lambda: nullcontext(tries.is_harmless()))
         return tried, CrashAwareRunner(runner, of_maintenance.maintaining, gives_way=True)
@@ -84,7 +84,7 @@ def runners(
 
 @dataclass(frozen=True, slots=True)
 class PipelineContext:
-    """What a pipeline works with."""
+    """Dependencies of a pipeline."""
 
     journal: Journal
     clients: ExplicitTransactions
@@ -99,10 +99,10 @@ class PipelineContext:
     merger: IndexMerger
     tries: CrashMarkers
     maintenance_tries: CrashMarkers
-    """Notes of their own: maintenance may be done beside transactions."""
+    """Separate markers, because maintenance may run concurrently with transactions."""
     unread: UnreadableInputs
     fitting: BatchSizer | None
-    """None: transactions take runs of inputs as they were given."""
+    """None: transactions take the groups of inputs as given."""
 
     @classmethod
     def of(
@@ -117,7 +117,7 @@ class PipelineContext:
         first: IndexSettings,
         added: AddedOutputs | None,
     ) -> PipelineContext:
-        """Open those of a pipeline."""
+        """Open the dependencies of a pipeline."""
         journal = Journal(key_value, name)
         sources = SourceRegistry(objects, IngestedFiles(key_value, name))
         suspects = QuarantineStore(key_value, name)

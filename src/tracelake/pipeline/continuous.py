@@ -1,10 +1,7 @@
-"""The pipeline that goes on: it takes what servers received and files that appear, as one of several replicas.
+"""Continuous pipeline of a replica. It takes the inbox of the servers, watched files and configured sources.
 
-Runs a pipeline again and again, in a thread of its own.
-
-What writes the receipts of transactions, by the progress that is told of them.
-
-A pipeline that goes on trims its journal itself, a little at a time, so that no lake has to wait for `gc`.
+It runs in a separate thread, shares the work with other replicas, and records receipts of published transactions. It
+trims its journal in small portions, so that no lake depends on `gc` for it.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_
 
 
 def recording_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgress) -> OnProgress:
-    """Return what passes progress on, and keeps a receipt of each transaction that is published meanwhile."""
+    """Return a progress callback that passes progress on and records a receipt of each published transaction."""
     receipts, by = PublishReceipts(key_value, "main"), name or default_name()
     begun: dict[int, list[float]] = {}
 
@@ -81,7 +78,7 @@ _NEVER: Final = -1
 
 
 class JournalTrimmer:
-    """Trims the journal of one pipeline, of which so many transactions are kept; None: it is left to `gc`."""
+    """Trims the journal of a pipeline to the last `kept` transactions. None: only `gc` trims it."""
 
     def __init__(self, key_value: KeyValueStore, kept: int | None) -> None:
         self._journal = Journal(key_value, "main")
@@ -89,11 +86,12 @@ class JournalTrimmer:
         self._at = _NEVER
 
     def after(self, upper: int) -> None:
-        """Trim, where enough was committed since the last time; all below `upper` is. What fails is tried again."""
+        """Trim if enough transactions were committed since the last trim. All below `upper` are committed. Failures
+        are retried."""
         if self._kept is None or (self._at != _NEVER and upper - self._at < JOURNAL_TRIM_EACH):
             return
         self._at = upper
-        with contextlib.suppress(StorageError, DamageError):  # `gc` and `verify` name what is damaged
+        with contextlib.suppress(StorageError, DamageError):  # `gc` and `verify` report damage
             old = upper - self._journal.floor() - self._kept
             if old >= JOURNAL_TRIM_EACH or (old > 0 and self._kept < JOURNAL_TRIM_EACH):
                 trim(self._journal, upper, self._kept + max(0, old - JOURNAL_TRIM_MAX))
@@ -107,15 +105,15 @@ _STAGES: Final[dict[Stage, int]] = {
     "compacting": 3,
     "indexing": 3,
 }
-"""Stages of a transaction in their order; new input and recorded input are read in the same one."""
+"""Stages of a transaction in order. New and recorded input share the first."""
 _MAINTENANCE: Final = _STAGES["compacting"]
 
 
 class InboxPipeline:
-    """Makes transactions of what waits in the inbox and in watched files. One thread uses it.
+    """Pipeline that commits the pending input of inbox, watched files and configured sources. Used by one thread.
 
-    Any number of them may work on one lake, in any processes: whichever is first writes a transaction, and
-    the others go on behind it.
+    Any number of them, in any processes, may work on one lake. The fastest writes a transaction, and the others
+    continue after it.
     """
 
     def __init__(
@@ -131,7 +129,8 @@ class InboxPipeline:
         mode: CommitPolicy = EACH_STEP,
         journal_kept: int | None = None,
     ) -> None:
-        """`journal_kept`: of so many transactions the journal keeps what they read; None: it is left to `gc`."""
+        """Create a pipeline. The journal keeps the input records of the last `journal_kept` transactions; None: only
+        `gc` trims it."""
         tally = BatchCounts()
         self._runner = runner
         known = IngestedFiles(key_value, "main")
@@ -163,23 +162,23 @@ class InboxPipeline:
         self._heartbeat = Heartbeat(key_value, self._account)
 
     def start(self, *, warm: bool = False, on_namesake: Callable[[str], None] = lambda _: None) -> None:
-        """Tell others of this replica from now on, until it is closed.
+        """Start the heartbeat of this replica. It beats until `close`.
 
         Args:
-            warm: start Spark now, and not once there is work that needs it.
-            on_namesake: is told, once, of another live process that uses the same name.
+            warm: start Spark now, not when work first needs it.
+            on_namesake: called once if another live process uses the same name.
         """
         if warm:
             self._runner.start()
         self._heartbeat.start(on_namesake)
 
     def replica(self) -> ReplicaInfo:
-        """Return what this replica tells of itself."""
+        """Return the status of this replica."""
         record = self._account.record()
         return describe(record, upper=record.frontier, now_s=time.time())
 
     def steps(self) -> int:
-        """Return how often it went on to something else; trying again counts, too."""
+        """Return the number of steps so far, including retries."""
         return self._account.steps
 
     def run_once(
@@ -189,22 +188,22 @@ class InboxPipeline:
         *,
         goes_on: bool = False,
     ) -> IngestReport | None:
-        """Take all that waits, and finish what an earlier run left; None where there was neither.
+        """Take all pending input, and finish what an earlier run left. Return None if there was nothing to do.
 
-        Who `goes_on` calls it again and again: then a bucket that is slow, or has very much, holds nobody up, and
-        some of it will be taken by a later call. What failed is tried again after a pause of its own.
-
-        Once `stopping` answers True, the transaction under way is finished and no other is begun.
+        With `goes_on`, the caller calls again and again. Then a slow or very large bucket does not delay the others:
+        a later call takes the rest. Failed inputs are retried after a backoff. Once `stopping` returns True, the
+        current transaction finishes and no other begins.
 
         Raises:
-            UnreadInputsError: some of the inputs could not be read, after all others were taken. They wait;
-                its `report` says what was taken.
+            UnreadInputsError: some inputs could not be read, after all others were taken. They stay pending. Its
+                `report` has the result.
         """
         with self._accounted():
             started = time.monotonic()
             heard = self._pipeline.listen()
             suspects = self._pipeline.suspects()
-            # What a transaction that waits has is left out, too: some looks give no more than the first that they see.
+            # Exclude input of the open transaction too, because some sources list only the first inputs that
+            # they find.
             in_open = {path for _, path in self._pipeline.in_open()} if self._pipeline.waits() else set()
             held = {suspect.path for suspect in suspects} | in_open
             seen = self._look(held, stopping, goes_on=goes_on, ending=heard.is_ending)
@@ -229,8 +228,8 @@ class InboxPipeline:
             follow = recording_receipts(self._key_value, self._account.name, self._follow(progress or silent))
             result = self._pipeline.run(runs, follow, stopping, goes_on=goes_on)
             took: set[tuple[str, str]] = set()
-            if not stopping():  # else some of them may have been left
-                left = self._pipeline.in_open()  # looked for again, since it may be discarded yet
+            if not stopping():  # otherwise some may not have been taken
+                left = self._pipeline.in_open()  # read again, because the transaction may still be discarded
                 took = {(item.source, item.path) for item in inputs if item.path not in result.failed} - left
             self._looks.took(took, result.recorded)
             self._account.sources(self._looks.accounts())
@@ -245,7 +244,7 @@ class InboxPipeline:
             return report
 
     def close(self) -> None:
-        """End Spark, and say no more of this replica."""
+        """Stop the heartbeat, the pipeline and Spark."""
         self._heartbeat.stop()
         self._pipeline.close()
         self._runner.stop()
@@ -264,7 +263,7 @@ class InboxPipeline:
     def _look(
         self, held: Collection[str], stopping: Callable[[], bool], *, goes_on: bool, ending: bool
     ) -> PollResult:
-        """Return what waits, each source in its turn, and why some source saw nothing; note it."""
+        """Return and record the pending input of all sources, taken in turn, and the errors of sources that failed."""
         self._account.begin("looking for input")
         seen = self._looks.look(held, goes_on=goes_on, ending=ending, stopping=stopping)
         self._account.sources(self._looks.accounts())
@@ -272,22 +271,21 @@ class InboxPipeline:
         return seen
 
     def _leave(self, seen: PollResult, inputs: Sequence[Input]) -> None:
-        """Note what waits on for the next look."""
+        """Record the backlog that remains for the next poll."""
         taken = {(item.source, item.path) for item in inputs}
         left = (item for source, item in seen.waiting if (source, item.path) not in taken)
         self._account.leave(_by_age(left))
 
     def _get_ready(self, inputs: Sequence[Input]) -> None:
-        """Start what does large work once as much has come as makes some: else the first would wait for it.
-
-        Of what comes in small transactions compaction makes large ones.
+        """Start the runner for large work once enough input has arrived to need it. Otherwise the first large task
+        would wait for its start. Input of many small transactions counts, because compaction makes large tasks of it.
         """
         self._came_bytes += sum(item.size_bytes for item in inputs)
         if self._came_bytes * STORED_EXPANDS > limits.NEAR_WORK_MAX_BYTES:
             self._runner.start()
 
     def _failing(self, waiting: Sequence[Input]) -> dict[str, str]:
-        """Return the paths of inputs that failed and are not to be tried yet, with the reason."""
+        """Return the paths of failed inputs that are still in backoff, with the reasons."""
         reasons = ((item.path, self._pauses_of_inputs.failing((item.source, item.path))) for item in waiting)
         return {path: reason for path, reason in reasons if reason is not None}
 
@@ -299,9 +297,9 @@ class InboxPipeline:
                 self._pauses_of_inputs.went_well((item.source, item.path))
 
     def _follow(self, progress: OnProgress) -> OnProgress:
-        """Return what notes progress in the account, and passes it on."""
+        """Return a progress callback that updates the replica's status and passes the progress on."""
 
-        maintained = 0  # tasks, after a transaction, before the next
+        maintained = 0  # maintenance tasks since the last transaction
 
         def note(step: Progress) -> None:
             nonlocal maintained
@@ -320,14 +318,14 @@ class InboxPipeline:
 
 
 def _by_age(waiting: Iterable[BacklogEntry]) -> list[BacklogEntry]:
-    """Return the oldest first."""
+    """Return the backlog, oldest first."""
     return sorted(waiting, key=lambda item: item.since_s)
 
 
 def _raise_failures(
     unseen: Sequence[str], failed: Mapping[str, str], report: IngestReport | None = None
 ) -> None:
-    """Say what could not be taken this time, once all else is in. Raises UnreadInputsError."""
+    """Raise UnreadInputsError if some input could not be taken."""
     if failed:
         path, reason = next(iter(failed.items()))
         unseen = [
@@ -342,11 +340,11 @@ logger = logging.getLogger("tracelake.pipeline")
 
 
 class PipelineLoop:
-    """Calls a function until it is stopped; a failure is logged, shown by `problem`, and tried again.
+    """Loop that calls a function until it is stopped. Each failure is logged, returned by `problem`, and retried.
 
-    That goes for every failure. A store that was away comes back, a changed input is put back, and a lake
-    is restored while the pipeline waits: trying again does no harm, since nothing is published that does
-    not agree with the journal. So no supervisor needs to start it again.
+    Retrying is safe for every failure, because only data that agrees with the journal is published. A store may come
+    back, a changed input may be restored, and a lake may be repaired in the meantime. So no supervisor has to restart
+    the pipeline.
     """
 
     def __init__(
@@ -355,10 +353,13 @@ class PipelineLoop:
         interval_s: float,
         on_failure: Callable[[Exception, float], None] | None = None,
     ) -> None:
-        """Wait so long after a run that found nothing (None); after each failure twice as long.
+        """Create a loop.
 
-        Inputs that cannot be read slow no others down: they have pauses of their own, and are told of once.
-        `on_failure` is told of a failure, and the seconds until the next try, instead of the log.
+        Args:
+            interval_s: the pause after a run that found nothing (None). It doubles with each consecutive failure.
+            on_failure: called with the error and the seconds until the retry, instead of the log.
+
+        Unreadable inputs do not slow others down: each has its own backoff and is reported once.
         """
         self._run_once = run_once
         self._interval_s = interval_s
@@ -366,33 +367,34 @@ class PipelineLoop:
         self._stopping = Event()
         self._problem: str | None = None
         self._rests = False
-        # A daemon: a process that is told twice to stop leaves a long transaction to the next one.
+        # A daemon thread, because a process that gets a second stop signal abandons a long transaction to the
+        # next process.
         self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stopping(self) -> bool:
-        """Whether it was told to stop: the run that is under way then begins no other transaction."""
+        """Return whether a stop was requested. The current run then begins no further transaction."""
         return self._stopping.is_set()
 
     def stop(self) -> None:
-        """Let the transaction that is under way finish, and begin no other."""
+        """Finish the current transaction, begin no other, and join the thread."""
         self._stopping.set()
         self._thread.join()
 
     def problem(self) -> str | None:
-        """Say what failed in the last run, None where it went well."""
+        """Return the error of the last run, None if it succeeded."""
         return self._problem
 
     def rests(self) -> bool:
-        """Whether it waits for the next run, which may be far away."""
+        """Return whether the loop waits for its next run, which may be long."""
         return self._rests
 
     def has_died(self) -> bool:
-        """Return whether it ended though nobody stopped it."""
-        # In this order: one that is stopped now was told so before it ended.
+        """Return whether the thread ended although no stop was requested."""
+        # The flag is checked last: a requested stop sets it before the thread ends.
         return self._thread.ident is not None and not self._thread.is_alive() and not self._stopping.is_set()
 
     def _run(self) -> None:
@@ -408,7 +410,7 @@ class PipelineLoop:
             except Exception as error:  # noqa: BLE001  whatever it is, the inbox keeps its input
                 failures += 1
                 self._problem = f"the pipeline failed {failures} times, last: {error}; it will be tried again"
-                # 2 ** 10 intervals are far beyond the longest pause already.
+                # 2 ** 10 intervals exceed the longest pause by far.
                 pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
                 if not is_disk_full(error):
                     self._on_failure(error, pause_s)
@@ -425,7 +427,7 @@ class PipelineLoop:
 
 def _log(error: Exception, _pause_s: float) -> None:
     if isinstance(error, UnreadInputsError):
-        logger.error("%s", error)  # what it says is all there is to know
+        logger.error("%s", error)  # the message says everything
     elif is_disk_full(error):
         logger.error(
             "the pipeline cannot go on, because a disk is full; the inbox keeps its input, and it goes on once "

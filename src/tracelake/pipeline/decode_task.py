@@ -1,10 +1,9 @@
-"""The first task of a transaction, on executors: from inputs to Arrow pieces by bucket.
+"""The first task of a transaction: decode inputs into staged Arrow slices by bucket. It runs on executors.
 
-A task takes paths and answers with numbers; text goes from the input to the object store and never through
-the driver or the JVM. A large file has several tasks, each decoding its stripe of the records; of small inputs one
-task reads many, whose rows it stages together.
-
-Inputs of any source, cut into transactions and tasks, and what tasks say of them put together.
+A task receives paths and returns counts. Span data goes from the input to the object store, never through the driver
+or the JVM. A large file gets several tasks, each of which decodes a stripe of its records. One task reads many small
+inputs and stages their rows together. `group_inputs`, `read_tasks` and `gather` split inputs into tasks and merge the
+receipts.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from tracelake.storage import ObjectStore, open_objects
 
 _NOTHING: Final = InputDigest(0, "")
 _ITEM_BYTES: Final = 200
-"""About what a payload takes beside its bytes."""
+"""Estimated memory of a payload in addition to its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,45 +55,45 @@ class InputShare:
     source: str
     path: str
     size_bytes: int
-    """How many bytes of it are the input: what is appended later is not."""
+    """Size of the input. Bytes that are appended later do not belong to it."""
     stripe: int = 0
     stripes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Decode some inputs, or one stripe of a large one."""
+    """Task that decodes some inputs, or one stripe of a large one."""
 
     objects_url: str
     shares: tuple[InputShare, ...]
     buckets: int
     staging: str
-    """Prefix of the objects that the task writes; empty: it writes none, as where what it reads is compared alone."""
+    """Path prefix of staged objects. Empty: the task stages nothing, for example if it only verifies input."""
 
     @property
     def work_bytes(self) -> int:
-        """About what its inputs take in memory."""
+        """Estimated memory of the inputs."""
         return sum(share.size_bytes for share in self.shares) * STORED_EXPANDS
 
 
 @dataclass(slots=True)
 class ShareReceipt:
-    """What a read task did with one input: all numbers, small problems in words."""
+    """Result of a read task for one input: counts and short problem texts."""
 
     share: InputShare
     whole: InputDigest = _NOTHING
-    """What it saw of the whole input: all stripes read all of it."""
+    """Digest of the complete input. Every stripe reads the whole input."""
     failure: str | None = None
-    """Why it could not be read this time, as when no more files can be opened; then nothing of it counts."""
+    """Reason why the input could not be read this time, such as too many open files. Then nothing of it counts."""
     records: int = 0
     checksum: int = 0
     spans: int = 0
     problems: list[Problem] = field(default_factory=list)
     problems_total: int = 0
     damaged: bool = False
-    """Whether a record could not be read at all."""
+    """True if some record was unreadable."""
     pieces: list[StagedSlice] = field(default_factory=list)
-    """Rows of this input alone, staged before it was known whether it is whole."""
+    """Rows of this input only, staged before the input was known to be complete."""
 
     def note(self, problem: Problem, count: int = 1) -> None:
         """Count problems, and keep the first few."""
@@ -103,22 +102,22 @@ class ShareReceipt:
             self.problems.append(problem)
 
     def note_damage(self, problem: Problem) -> None:
-        """Note a record that could not be read at all."""
+        """Add a record that was unreadable."""
         self.note(problem)
         self.damaged = True
 
 
 @dataclass(slots=True)
 class ReadReceipt:
-    """What a read task did."""
+    """Result of a read task."""
 
     shares: list[ShareReceipt] = field(default_factory=list)
     pieces: list[StagedSlice] = field(default_factory=list)
-    """Rows of several inputs together, all of which were read whole."""
+    """Rows of several inputs together. Each of these inputs was read completely."""
 
 
 def run_read_task(task: ReadTask) -> ReadReceipt:
-    """Carry out one task. An input that is not OTLP, or cannot be read, ends up in the receipt, not in an exception."""
+    """Run one task. Inputs that are unreadable or not OTLP are reported in the receipt, not by an exception."""
     with scratch_directory("read") as folder:
         objects = open_objects(task.objects_url)
         reader = _Reader(task, objects)
@@ -130,22 +129,23 @@ def run_read_task(task: ReadTask) -> ReadReceipt:
 
 
 class _Reader:
-    """One task, input by input."""
+    """State of one task, which reads its inputs one after the other."""
 
     def __init__(self, task: ReadTask, objects: ObjectStore) -> None:
         self._task = task
         self._objects = objects
-        self._together = SpanColumns()  # of inputs that were read whole
+        self._together = SpanColumns()  # of inputs that were read completely
         self._receipt = ReadReceipt()
 
     def read(self, share: InputShare, bring: Callable[[], str]) -> None:
-        """Read one input: a small one to its end before a row of it is made, so that only rows of whole ones mix."""
+        """Read one input. A small one is read to its end before its rows are built, so that only complete inputs
+        share slices."""
         receipt = ShareReceipt(share)
         self._receipt.shares.append(receipt)
         try:
             path = bring()
         except NotFoundError:
-            return  # a peer has committed the segment and deleted it
+            return  # a peer has committed and deleted the segment
         except OSError as error:
             receipt.failure = _failure(error)
             return
@@ -164,14 +164,14 @@ class _Reader:
             _note_end(reading, receipt)
 
     def end(self) -> ReadReceipt:
-        """Stage what is left, and say what was done."""
+        """Stage the remaining rows, and return the receipt."""
         self._receipt.pieces += self._stage(self._together)
         return self._receipt
 
     def _take(
         self, items: Iterable[Payload | Problem], columns: SpanColumns, receipt: ShareReceipt
     ) -> list[StagedSlice]:
-        """Decode into columns; return what of them had to be staged by now."""
+        """Decode items into columns. Return the slices that were staged because the columns became too large."""
         pieces: list[StagedSlice] = []
         for item in items:
             if isinstance(item, Problem):
@@ -183,11 +183,11 @@ class _Reader:
         return pieces
 
     def _stage(self, columns: SpanColumns) -> list[StagedSlice]:
-        """Stage what columns hold."""
+        """Stage the rows of the columns, and clear them."""
         pieces: list[StagedSlice] = []
         if not columns.rows:
             return pieces
-        # A payload of a megabyte with a large resource may be a gigabyte of rows.
+        # A payload of 1 MB with a large resource may expand to 1 GB of rows.
         for batch in columns.take_in_batches(STAGED_PIECE_MAX_BYTES):
             if self._task.staging:
                 rows = pa.Table.from_batches([batch])
@@ -196,7 +196,7 @@ class _Reader:
 
 
 def _items(reading: Reading, receipt: ShareReceipt) -> Iterator[Payload | Problem]:
-    """Yield what an input has; the end is where the disk fails, and the receipt then says so."""
+    """Yield the items of an input. A disk error ends the iteration and is recorded in the receipt."""
     try:
         yield from reading
     except OSError as error:
@@ -204,7 +204,7 @@ def _items(reading: Reading, receipt: ShareReceipt) -> Iterator[Payload | Proble
 
 
 def _first_few(items: Iterator[Payload | Problem]) -> tuple[list[Payload | Problem], bool]:
-    """Return as much of an input as is read before any of it is decoded, and whether that is all."""
+    """Return the items to read before any is decoded, and whether they are the complete input."""
     few: list[Payload | Problem] = []
     size_bytes = 0
     for item in items:
@@ -216,7 +216,7 @@ def _first_few(items: Iterator[Payload | Problem]) -> tuple[list[Payload | Probl
 
 
 def _note_end(reading: Reading, receipt: ShareReceipt) -> None:
-    """Note what was seen of the whole input: nothing, where a part of it could not be read."""
+    """Record the digest of the complete input, unless some of it was unreadable."""
     if reading.whole is not None and receipt.failure is None:
         receipt.whole = reading.whole
         if receipt.share.stripe == 0 and reading.whole.problem is not None:  # once for all stripes
@@ -244,19 +244,19 @@ def _decode(payload: Payload, columns: SpanColumns, receipt: ShareReceipt) -> No
     for note in decoded.notes:
         receipt.note(Problem(note, payload.line, payload.offset))
     for number, reason in enumerate(decoded.reasons):
-        # The first few rejected spans have a reason each; the last of them stands for the rest.
+        # The first few rejected spans have a reason each. The last reason also counts the remaining ones.
         rest = decoded.rejected - len(decoded.reasons) if number == len(decoded.reasons) - 1 else 0
         receipt.note(Problem(reason, payload.line, payload.offset), 1 + rest)
 
 
 INPUT_COST_BYTES: Final = 2 * 1024
-"""What each input counts for beside its bytes: about what can be decoded while one is opened."""
+"""Cost of an input in addition to its bytes: about as much as can be decoded in the time that opening it takes."""
 
 
 def group_inputs(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
-    """Cut inputs into runs of at most `max_bytes` stored bytes; a larger input is a run of its own.
+    """Split inputs into groups of at most `max_bytes` stored bytes and TRANSACTION_INPUTS_MAX inputs.
 
-    No run has more than TRANSACTION_INPUTS_MAX of them.
+    A larger input becomes a separate group.
     """
     runs: list[list[Input]] = []
     room = 0
@@ -270,7 +270,8 @@ def group_inputs(inputs: Sequence[Input], max_bytes: int) -> list[list[Input]]:
 
 
 def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging: str) -> list[ReadTask]:
-    """Return the tasks that read these inputs, the longest first: several for a large one, one for many small ones."""
+    """Return the tasks that read these inputs, largest first. A large input gets several tasks; small ones share a
+    task."""
     groups: list[tuple[InputShare, ...]] = []
     together: list[InputShare] = []
     room = 0
@@ -294,20 +295,20 @@ def read_tasks(inputs: Sequence[Input], objects_url: str, buckets: int, staging:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What the tasks found out about inputs. Only of whole inputs anything is taken."""
+    """Merged receipts of all tasks. Only complete inputs are taken."""
 
     sources: Sources
-    """One range for each input, in their order; without a SHA-256 where it was not read whole."""
+    """One range per input, in input order. It has no SHA-256 if the input was not read completely."""
     pieces: list[StagedSlice]
-    """Rows of inputs that were read whole."""
+    """Rows of the inputs that were read completely."""
     dropped: list[StagedSlice]
-    """Rows of the others."""
+    """Rows of the other inputs."""
     failed: dict[str, str]
-    """Inputs that could not be read this time, as path and reason: they are to be tried again."""
+    """Path and reason of inputs that could not be read and will be retried."""
 
 
 def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered:
-    """Put the receipts of all stripes together."""
+    """Merge the receipts of all stripes by input."""
     by_input: dict[tuple[str, str], list[ShareReceipt]] = {}
     for receipt in receipts:
         for of_share in receipt.shares:
@@ -331,7 +332,7 @@ def gather(inputs: Sequence[Input], receipts: Sequence[ReadReceipt]) -> Gathered
 
 
 def _to_nothing(item: Input, reason: str) -> ReadRange:
-    """Return the range of an input of which nothing is taken; `sha256` is that of no file."""
+    """Return the range of an input of which nothing is taken. Its empty `sha256` matches no file."""
     return to_range(
         item.source,
         item.path,

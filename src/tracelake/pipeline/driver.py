@@ -1,9 +1,4 @@
-"""The driver loop: it carries out what `journal.protocol` decides, one action after the other.
-
-Seals: from here on the input of a transaction is fixed.
-
-What the client of an explicit transaction wants, as one run has heard it.
-"""
+"""The driver loop of the pipeline. It executes the actions that `journal.protocol` decides, one after the other."""
 
 from __future__ import annotations
 
@@ -83,7 +78,7 @@ from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, silent
 
 
 def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
-    """Seal a transaction of these steps; Appended says that a peer has recorded one more before."""
+    """Seal a transaction that consists of these steps. Return Appended if a peer has recorded another step first."""
     records, checksum = totals(merge_steps(steps).sources)
     ours = Seal(t, records, checksum, now().isoformat(timespec="microseconds"))
     stands = journal.append_seal(ours, len(steps))
@@ -91,7 +86,8 @@ def seal(journal: Journal, t: int, steps: Sequence[Step]) -> Sealed | Appended:
 
 
 def seal_whatever_stands(journal: Journal, t: int) -> None:
-    """Seal a transaction that is set aside, whatever steps it has: what has an output is sealed, so verify can ask."""
+    """Seal a quarantined transaction with any steps it has. A transaction with an output needs a seal, so that
+    `verify` can check it."""
     for _ in range(TRANSACTION_STEPS_MAX + 1):
         recorded = journal.read(t)
         if recorded.seal is not None or isinstance(seal(journal, t, recorded.steps), Sealed):
@@ -101,20 +97,23 @@ def seal_whatever_stands(journal: Journal, t: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClientTransactionView:
-    """What was heard before anybody looked for input."""
+    """A client's transaction request, read once at the start of a run, before any source is polled."""
 
     rooms: PipelineContext
     heard: ClientTransaction | None
     only_for: str | None = None
-    """The client whose transaction takes the new input; empty: only a transaction of no client takes it; None: any."""
+    """The client whose transaction takes the new input. Empty: only a transaction without a client. None: any
+    transaction."""
 
     @classmethod
     def now(
         cls, rooms: PipelineContext, only_for: str | None = None, *, put_off: bool = False
     ) -> ClientTransactionView:
-        """Hear a client; one that is gone is spoken for, as it has said that it should be.
+        """Read the client's request. If the client timed out, apply the outcome that it chose for this case.
 
-        `put_off`: a commit is not heard yet, for not all was seen that was acknowledged before; a later run hears it.
+        Args:
+            put_off: ignore a commit request in this run, because some acknowledged input was not seen. A later run
+                handles it.
         """
         heard = rooms.clients.change(partial(on_poll, now_s=now().timestamp()))
         if heard is not None and cls(rooms, heard).is_ending and heard.transaction is not None:
@@ -125,29 +124,29 @@ class ClientTransactionView:
 
     @property
     def is_ending(self) -> bool:
-        """Whether a client waits for the end of its transaction."""
+        """Return whether a client waits for its transaction to end."""
         return self.heard is not None and self.heard.wish != "open" and not self.heard.is_over
 
     def takes(self, t: int) -> bool:
-        """Whether the next transaction is of a client, as far as was heard."""
+        """Return whether transaction T belongs to a client, according to the snapshot."""
         return takes(self.heard, t) != ""
 
     def client_of(self, t: int, begun: str | None) -> str:
-        """Return the client that the next step of T belongs to: it is recorded now. Empty for none.
+        """Return the client that the next step of T belongs to, empty for none. The step is recorded right after.
 
-        `begun` is the client of its first step, None where it has none. Raises UsageError where it is not the one
-        that this run is for.
+        `begun` is the client of T's first step, None if T has no steps. Raises UsageError if this run takes input for
+        another client.
         """
         client = takes(self.rooms.clients.read(), t) if begun is None else begun
         self.check_owner(client)
         return client
 
     def is_foreign(self, client: str) -> bool:
-        """Whether a transaction of this client, empty for none, must not take the input of this run."""
+        """Return whether a transaction of this client (empty for none) must not take this run's input."""
         return self.only_for is not None and client != self.only_for
 
     def check_owner(self, client: str) -> None:
-        """Raise UsageError if a transaction of this client must not take the input of this run."""
+        """Raise UsageError if a transaction of this client must not take this run's input."""
         if not self.is_foreign(client):
             return
         if client:
@@ -158,22 +157,23 @@ class ClientTransactionView:
         )
 
     def check_waiting(self, t: int, steps_of: str | None) -> None:
-        """Raise UsageError if T belongs to another client. The input of this run must wait until T is over.
+        """Raise UsageError if T belongs to another client. This run's input must wait until T is over.
 
-        `steps_of` is the client of the recorded steps of T, None without steps.
+        `steps_of` is the client of T's recorded steps, None if it has no steps.
         """
         client = takes(self.rooms.clients.read(), t) if steps_of is None else steps_of
         if client:
             self.check_owner(client)
 
     def begins_next(self, t: int, steps_of: str) -> bool:
-        """Whether a client has begun while T, which is nobody's, was open: T takes no more, and the next is its."""
+        """Return whether a client has begun a transaction while T, which has no client, is open. Then T takes no more
+        input, and T + 1 belongs to the client."""
         return steps_of == "" and takes(self.rooms.clients.read(), t + 1) != ""
 
     def wish(self, steps_of: str, t: int) -> ClientRequest | None:
-        """Return what the client of the recorded steps of T wants; None where they belong to none.
+        """Return the request of the client that owns T's recorded steps, or None if they have no owner.
 
-        A run for its own input only has not looked for the rest, so it leaves a transaction of another client open.
+        A run for its own input only has not polled the other sources, so it leaves another client's transaction open.
         """
         if steps_of and self.is_foreign(steps_of):
             return client_request(steps_of, None, self.rooms.clients.read(), t)
@@ -182,12 +182,12 @@ class ClientTransactionView:
         return client_request(steps_of, self.heard, self.rooms.clients.read(), t)
 
     def bind(self, steps_of: str, t: int) -> None:
-        """Say which transaction the steps of a client are, before that is decided for ever."""
+        """Record the number of the client's transaction before its outcome is decided for good."""
         if steps_of:
             self.rooms.clients.change(partial(on_bound, of=steps_of, t=t))
 
     def aside(self, t: int) -> QuarantineRecord:
-        """Return the record that T is set aside since its client does not want it."""
+        """Return the record that quarantines T because its client discarded it or timed out."""
         stands = self.rooms.clients.read()
         gone = "by its client"
         if stands is not None and stands.is_gone:
@@ -196,7 +196,7 @@ class ClientTransactionView:
         return QuarantineRecord(t, f"discarded: {gone}", tries=0, by="client", set_aside_at=at, together=0)
 
     def over(self, waits: int | None, *, stopped: bool) -> None:
-        """Say that the transaction of a client is over, where a run has taken all that waited since it heard it end."""
+        """Mark the client's transaction as over, if the run took all input that was pending at its end."""
         if self.heard is None or self.is_foreign(self.heard.id):
             return
         if self.is_ending and waits is None and not stopped:
@@ -205,7 +205,7 @@ class ClientTransactionView:
 
 
 def foreign_transaction(client: str) -> UsageError:
-    """Return the error for input that a transaction of another client must not take."""
+    """Return the error for input that another client's transaction must not take."""
     return UsageError(
         f"another client's transaction {client} is open. Input that is not part of it must wait until it ends. "
         f"Run this again after its commit or abort, or pass --transaction {client} (Python: transaction=) to make "
@@ -214,7 +214,7 @@ def foreign_transaction(client: str) -> UsageError:
 
 
 class Pipeline:
-    """Reads inputs, and turns each run of them into one transaction."""
+    """Pipeline that reads inputs and turns each group of them into one transaction."""
 
     def __init__(
         self,
@@ -230,20 +230,22 @@ class Pipeline:
         added: AddedOutputs | None = None,
         mode: CommitPolicy = EACH_STEP,
     ) -> None:
-        """With `fitting`, runs are cut into steps of some seconds. `text` is the analyzer of a first index.
-        `added` are outputs of users. `beside` reads the input of a transaction while the one before is published.
-        `mode` says how many steps make a transaction.
+        """Create a pipeline.
+
+        The sizer `fitting` limits each step to a few seconds of work. The runner `beside` prefetches the next input
+        while a transaction is published. The settings `first` are those of the first index. Users configured the
+        outputs `added`. The policy `mode` decides how many steps make a transaction.
         """
         self._beside = beside
         self._mode = mode
-        self._opened: OpenSteps | None = None  # of a transaction that waits for more
+        self._opened: OpenSteps | None = None  # an open transaction that waits for more input
         self._heard: ClientTransactionView | None = None
         self._leftovers = Leftovers(objects)
         self._rooms = PipelineContext.of(
             name, key_value, objects, buckets, runner, tally, fitting, first, added
         )
         self._maintaining = MaintenanceScheduler(self._rooms, beside)
-        self.rest = self._maintaining.rest  # for who goes on, where nothing waits
+        self.rest = self._maintaining.rest  # for continuous callers, when no input is pending
 
     def run(
         self,
@@ -253,15 +255,14 @@ class Pipeline:
         *,
         goes_on: bool = False,
     ) -> RunResult:
-        """Finish what an earlier run left, then make each run of inputs a transaction.
+        """Finish the work that an earlier run left, then turn each group of inputs into a transaction.
 
-        Files whose bytes a transaction holds already are not read a second time. Once `stopping` answers
-        True, no other transaction is begun. Who `goes_on` calls it again: a transaction may wait for more till then.
-
-        What no task can do is set aside: an input that fails alone, again and again. All others are taken.
+        Files whose bytes are in a transaction already are not read again. An input that repeatedly fails alone is
+        quarantined, and all others are taken. Once `stopping` returns True, no further transaction begins. With
+        `goes_on`, the caller runs the pipeline again, so a transaction may stay open for more input.
 
         Raises:
-            SourceChangedError: the unfinished transaction cannot be replayed as it was recorded.
+            SourceChangedError: the unfinished transaction cannot be replayed as recorded.
             DamageError: the journal contradicts the tables.
         """
         heard, self._heard = self._heard or self.listen(), None
@@ -275,31 +276,32 @@ class Pipeline:
         return result
 
     def close(self) -> None:
-        """Finish maintenance, and delete rows of a transaction that waits: its input is read again."""
+        """Finish maintenance, and delete the staged rows of an open transaction. Its input is read again later."""
         opened, self._opened = self._opened, None
-        with contextlib.suppress(Exception):  # whoever goes on meets it, too
+        with contextlib.suppress(Exception):  # the next run meets the same error
             self._maintaining.stop()
-        with contextlib.suppress(TracelakeError, OSError):  # they are deleted when they are old
+        with contextlib.suppress(TracelakeError, OSError):  # garbage collection deletes them later
             delete_all(self._rooms.objects, [] if opened is None else opened.staged())
 
     def upper(self) -> int:
-        """Return the least transaction that has no commit."""
+        """Return the lowest transaction that has no commit."""
         return self._rooms.outputs.upper()
 
     def listen(self, only_for: str | None = None, *, put_off: bool = False) -> ClientTransactionView:
-        """Look what a client wants of its transaction. Who looks for input does so before, and runs afterwards.
+        """Read the client's request. Call this before polling the sources, and `run` after it.
 
-        So all is taken that waited then. `only_for`: the client of all new input; see `Hearing`, also for `put_off`.
+        In this order, a client's commit includes all input that was pending when it was requested. `only_for` is the
+        client of all new input. See `ClientTransactionView` for it and for `put_off`.
         """
         self._heard = ClientTransactionView.now(self._rooms, only_for, put_off=put_off)
         return self._heard
 
     def waits(self) -> bool:
-        """Whether a transaction waits for more here, or did so at the end of the last run."""
+        """Return whether this pipeline has an open transaction that waits for more input."""
         return self._opened is not None
 
     def in_open(self) -> set[tuple[str, str]]:
-        """Return sources and paths of what the transaction has that waits for more, whoever has read it."""
+        """Return source and path of each input in the open transaction, including inputs that a peer read."""
         try:
             recorded = self._rooms.journal.read(self.upper())
         except TrimmedError:
@@ -308,19 +310,19 @@ class Pipeline:
         return {(source, taken.path) for source, ranges in sources.items() for taken in inputs_of(ranges)}
 
     def unfinished(self) -> bool:
-        """Whether an earlier run, or a peer, has begun a transaction that has no commit yet."""
+        """Return whether a transaction was begun, by an earlier run or a peer, and has no commit yet."""
         try:
             return self._rooms.journal.read(self.upper()).step is not None
         except TrimmedError:
-            return True  # peers have gone on, far: a run sees how far
+            return True  # peers are far ahead; a run finds out how far
 
     def suspects(self) -> list[QuarantinedInput]:
-        """Return the inputs of transactions that were set aside, and what is to become of them."""
+        """Return the inputs of quarantined transactions with their states."""
         return self._rooms.suspects.all()
 
 
 class _DriverRun:
-    """One run of the loop, with its state."""
+    """State of one run of the loop."""
 
     def __init__(
         self,
@@ -346,7 +348,7 @@ class _DriverRun:
         self._taking = InputQueue(
             self._reader, rooms, self._result, stopping, self._ahead, self._feeding.paths
         )
-        self._read: ReadInput | None = None  # new input that is not recorded yet
+        self._read: ReadInput | None = None  # new input, not recorded yet
         self._opened_s = 0.0
 
     def go(self, runs: Sequence[Sequence[Input]]) -> RunResult:
@@ -355,7 +357,7 @@ class _DriverRun:
             self._result.note(self._rooms.settling.let_go_again())
             self._go()
             if not self._result.transactions and not self._stopping():
-                self._maintain(committed=False)  # a run that was killed meanwhile may have left some
+                self._maintain(committed=False)  # a run killed in the meantime may have left maintenance due
         except (Exception, KeyboardInterrupt, SystemExit):
             self._clean_up()
             raise
@@ -364,11 +366,11 @@ class _DriverRun:
         return self._result
 
     def opened(self) -> OpenSteps | None:
-        """Return what is read of a transaction that waits for more."""
+        """Return the staged input of the open transaction."""
         return self._feeding.opened
 
     def _tell(self, step: Progress) -> None:
-        """Tell what is going on, those included who look whether we live."""
+        """Report progress, and beat the crash marker's heartbeat."""
         self._rooms.tries.beat()
         self._progress(step)
 
@@ -426,7 +428,7 @@ class _DriverRun:
         return event
 
     def _passed(self) -> Published:
-        """Drop what we have for a transaction that peers have published so long ago that it is trimmed."""
+        """Drop staged work of a transaction that peers published so long ago that the journal has trimmed it."""
         self._put_back()
         self._feeding.discard()
         return Published()
@@ -461,7 +463,7 @@ class _DriverRun:
         return Sealed() if isinstance(stands, Seal) else Appended(stands, ours, TRANSFORM)
 
     def _put_back(self) -> None:
-        """Let new input wait again: a peer's step may hold some of it, and the rest is read again."""
+        """Put new input back in the queue. A peer's step may contain some of it; the rest is read again."""
         if self._read is not None:
             self._taking.put_back(self._read.inputs)
             self._reader.discard(self._read)
@@ -477,7 +479,7 @@ class _DriverRun:
         if verdict == "wait" and is_foreign and self._taking.waits():
             self._heard.check_owner(opened.steps[0].client)
         if wish is None and verdict != "seal":
-            # What failed before is a transaction of its own, and so is what a client has begun.
+            # Input that failed before gets a separate transaction, and so does a client's transaction.
             is_cut = self._heard.begins_next(t, "") or self._attempts.is_suspected(opened.paths())
             verdict = "seal" if is_cut else verdict
         if verdict == "wait":
@@ -485,13 +487,15 @@ class _DriverRun:
         return Decided(verdict)
 
     def _publish(self, t: int) -> Published | AttemptFailed | LostRace:
-        if self._feeding.opened is None:  # only its commit is missing
+        if self._feeding.opened is None:  # only the commit is missing
             self._result.recovered.append(t)
         recorded, opened = self._rooms.journal.read(t), self._feeding.opened
         step = recorded.step if opened is None else merge_steps(opened.steps)
         if step is None or recorded.seal is None or recorded.step != step:
             raise lost_records(t)
-        if not self._rooms.outputs.has_rows(t):  # else done it must be, however often a run dies of it
+        if not self._rooms.outputs.has_rows(
+            t
+        ):  # with rows published, it must finish however often a run crashes on it
             self._rooms.tries.begin(t)
         is_new = opened is not None and opened.is_new
         self._taking.read_ahead(t + 1, is_new=is_new and self._attempts.is_first(t))
@@ -520,7 +524,7 @@ class _DriverRun:
         return Published()
 
     def _fit(self, opened: OpenSteps | None) -> None:
-        """Note how long a transaction took, of one step: one of more has waited for some of them."""
+        """Record the duration of a one-step transaction. The duration of others includes waiting for input."""
         fitting = self._rooms.fitting
         if fitting is not None and opened is not None and opened.is_new and len(opened.steps) == 1:
             arrow_bytes = sum(piece.arrow_bytes for piece in opened.pieces)
@@ -528,7 +532,7 @@ class _DriverRun:
             fitting.took(opened.inputs, arrow_bytes, seconds, was_cut=self._taking.waits())
 
     def _overtaken(self, t: int) -> LostRace:
-        """Say that a peer appended first."""
+        """Return LostRace because a peer appended first, after checking that the transaction is quarantined."""
         self._looking.require_aside(t)
         self._feeding.discard()
         return LostRace()
@@ -546,7 +550,7 @@ class _DriverRun:
         return Published()
 
     def _clean_up(self) -> None:
-        """Delete what this try has staged, as well as it goes: the next one reads its input again."""
+        """Delete what this attempt staged, ignoring errors. The next attempt reads the input again."""
         self._ahead.drop()
         self._feeding.clean_up()
         if self._read is not None:

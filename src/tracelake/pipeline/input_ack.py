@@ -1,4 +1,5 @@
-"""What becomes of the inputs of a committed transaction: done before the next one is open, and again after a crash."""
+"""Acknowledgement of committed inputs to their sources. It happens before the next transaction opens, and again after
+a crash."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from tracelake.pipeline.sources.registry import SourceRegistry, to_range
 
 
 class InputAcker:
-    """Settles inputs of one pipeline."""
+    """Acknowledges the inputs of one pipeline to their sources."""
 
     def __init__(
         self, journal: Journal, sources: SourceRegistry, suspects: QuarantineStore, outputs: Outputs
@@ -42,15 +43,15 @@ class InputAcker:
         self._outputs = outputs
 
     def settle(self, t: int) -> list[QuarantinedInput]:
-        """Let go of the inputs of a committed transaction: each source knows how.
+        """Acknowledge the inputs of a committed transaction to their sources.
 
-        Of one that was set aside nothing is let go but what the user gave up. Return what became of inputs that are
-        kept: of such a transaction, or because they cannot be deleted.
+        If the transaction was quarantined, only inputs that the user discarded are released. Return the inputs that
+        are kept: those of a quarantined transaction, and those that cannot be deleted.
         """
         try:
             step, aside = self._journal.read(t).step, self._journal.aside(t)
         except TrimmedError:
-            return []  # long ago: nothing below the floor is left to let go
+            return []  # older than the journal's floor: acknowledged long ago
         except FormatError:
             raise
         except DamageError as error:
@@ -58,19 +59,20 @@ class InputAcker:
         if step is None:
             self._journal.check_format()
             raise DamageError(f"the journal has no record of transaction {t}. {repairable(t)}")
-        # Its commit says which it was: a peer may have published all of it before it could be set aside.
+        # The commit decides: a peer may have published the transaction completely before it was quarantined.
         if aside is not None and self._outputs.was_set_aside(t):
             return self._keep(aside, step)
         inputs = {source: list(inputs_of(ranges)) for source, ranges in step.sources.items()}
         kept = [suspect for source, taken in inputs.items() for suspect in self.let_go(t, source, taken)]
-        # And then the records: who sets one of them aside meanwhile looks afterwards whether it was taken.
+        # Forget the quarantine records last. A process that quarantines an input concurrently checks
+        # afterwards whether it was taken.
         left = {suspect.path for suspect in kept}
         taken = {each.path: each for of in inputs.values() for each in of if each.path not in left}
         self._suspects.forget(taken)
         return kept
 
     def let_go(self, t: int, source: str, inputs: Sequence[RecordedInput]) -> list[QuarantinedInput]:
-        """Let go of inputs; of those that stay, as where they cannot be deleted, a record says that they are taken."""
+        """Acknowledge inputs. If one cannot be deleted, record that it is taken, and return it."""
         of = self._sources[source]
         try:
             of.let_go(inputs)
@@ -103,7 +105,7 @@ class InputAcker:
         return None
 
     def let_go_again(self) -> list[QuarantinedInput]:
-        """Delete what was taken or given up before and could not be deleted; return what still cannot."""
+        """Retry deleting inputs that were taken or discarded earlier. Return those that still cannot be deleted."""
         kept = []
         for suspect in self._suspects.all():
             try:
@@ -117,18 +119,18 @@ class InputAcker:
         return kept
 
     def is_taken(self, suspect: QuarantinedInput) -> bool:
-        """Whether a commit holds an input by now, as of a peer that could do what we could not."""
+        """Return whether a commit contains an input by now, for example one of a peer."""
         return self._sources[suspect.source].is_taken(suspect.path, suspect.size_bytes, suspect.sha256)
 
     def _keep(self, aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
         if aside.by == "client":
-            return []  # nothing is wrong with it: what is the lake's own waits as before
+            return []  # the input is fine: inbox input stays pending as before
         kept = []
         for suspect in quarantined_inputs(aside, step):
             stands = None
             with contextlib.suppress(
                 DamageError
-            ):  # the input is kept, and each run that meets it names its record
+            ):  # the input is kept, and each run that finds it reports the damaged record
                 stands = self._suspects.change(suspect, partial(on_transaction, suspect=suspect))
             if stands is not None:
                 with contextlib.suppress(StorageError):  # each run tries again
@@ -137,13 +139,13 @@ class InputAcker:
         return kept
 
     def give_up(self, suspect: QuarantinedInput) -> None:
-        """Let go of an input that is discarded: its record, which stays, says so first."""
+        """Delete a discarded input. Its quarantine record already says so, and stays."""
         if suspect.state == "discarded":
             self._sources[suspect.source].give_up(suspect.path, unread=suspect.unread)
 
 
 def _range_of(suspect: QuarantinedInput) -> ReadRange:
-    """Return what a source has to know of an input to let it go."""
+    """Return the range that a source needs to acknowledge an input."""
     return to_range(
         suspect.source,
         suspect.path,

@@ -1,25 +1,19 @@
-"""Tries that ended with their process: what runs died of while they read new input, or did a transaction.
+"""Failures of input: crash markers, inputs that are unreadable for a long time, and faults of the input itself.
 
-A task that fails says so, and is counted in its run. A process that is killed, as for want of memory, says nothing:
-so each leaves a note of what it does, from before it begins until that is done or has failed, and writes it anew now
-and then.
+A failed task reports its error, but a killed process, for example out of memory, reports nothing. So each process
+writes a crash marker before it reads input or works on a transaction, rewrites it as a heartbeat, and deletes it
+afterwards. A foreign marker belongs to a live or a crashed process, perhaps on another machine. If enough markers
+exist to matter, the finder watches them for a while: a marker that does not change belongs to a crashed process. No
+clocks are compared. Mistaking a live process for a crashed one loses nothing; good input is merely taken in smaller
+transactions.
 
-A note of another is that of one who died, or who is at it, perhaps on another machine, where nobody can look. It
-does not matter until so many stand that something follows. Then who finds them looks on for a while: who lives
-writes its note anew, or takes it away; those whose notes stay as they are have died. No clock is compared with
-another. Where one lives and is taken for dead, nothing is lost: good input is taken in smaller transactions.
+A recorded transaction must finish before the next one begins. So an input that became permanently unreadable, such as
+that of a lost cluster, would block all others. Each failed attempt updates a record of how long this has lasted, and
+the first success deletes it. The time between two attempts counts up to a limit, because no process may have tried in
+between.
 
-Inputs that cannot be read: how long they were asked for in vain, whoever asked, and what follows.
-
-A recorded transaction is over before the next one begins. So an input that nobody can read any more, as of a cluster
-that is gone for good, would hold all others up for ever. Each try in vain leaves a note of how long it goes on so;
-it is taken away by the first that reads. The time between two tries counts up to a bound:
-nobody may have tried then.
-
-Whose fault it is that a task failed: that of its input, or of the machine, the stores, or what is stored.
-
-Only what an input does to a task, again and again, may set it aside. So failures of stores and of the system never
-count; and before anything is set aside, the same tasks must succeed on an input that is known to be good.
+Only a fault of the input itself, if it repeats, may quarantine it. Failures of stores and of the system never count.
+Before anything is quarantined, the same tasks must succeed on a known good input.
 """
 
 from __future__ import annotations
@@ -74,24 +68,24 @@ from tracelake.tasks.runners import TaskRunner
 
 _MARK_CHARS: Final = 16
 _MAINTENANCE: Final = -1
-"""The transaction of a note that is of none."""
+"""Transaction number in a marker that belongs to no transaction."""
 
 
 class _Try(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a process does, for one transaction."""
+    """Crash marker: the current work of a process."""
 
     transaction: int
     reading: tuple[str, ...] = ()
-    """The input that is read and in no transaction yet, as marks. Empty: the journal has the transaction."""
+    """Marks of the inputs being read that are in no transaction yet. Empty: the journal has the transaction."""
     maintenance: bool = False
-    """Whether no transaction is done, but tables or index maintained."""
+    """True if the process maintains tables or index and works on no transaction."""
     beats: int = 0
-    """How often it was written anew."""
+    """Number of heartbeats."""
     format_version: int = FORMAT_VERSION
 
 
 class CrashMarkers:
-    """The notes of one pipeline, of which one is our own."""
+    """Crash markers of one pipeline, one of which is this process's."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
@@ -99,28 +93,29 @@ class CrashMarkers:
         self._partition = f"tries/{pipeline}"
         self._process = uuid.uuid4().hex
         self._ours = {self._process}
-        """The notes of this process: of those who are beside one another none takes another for a peer."""
+        """Marker keys of this process. Concurrent work in this process does not count as a peer."""
         self._own: _Try | None = None
         self._written_s = 0.0
         self._found: dict[str, _Try] = {}
-        """Notes of others, of what we have looked for last."""
+        """Foreign markers found by the last check."""
         self._unread: dict[str, set[str]] = {}
-        """Of notes of others: what we have not read ourselves."""
+        """For each foreign marker, the inputs that this process has not read."""
         self._of_maintenance: set[str] = set()
-        """Notes of others who maintained tables or index."""
+        """Foreign markers of maintenance."""
         self._maintenance_failed = False
         self.suspected = False
-        """Whether what is read or done now was in a transaction that was set aside."""
+        """True if the current input or transaction was quarantined before."""
 
     def is_harmless(self) -> bool:
-        """Whether what is read or done now is not suspected, and no other is at it, or has died of it."""
+        """Return whether the current work is not suspected, and no foreign marker exists for it."""
         return not self.suspected and not self._found
 
     def is_alone(self, t: int, reading: Sequence[Input]) -> bool:
-        """Whether nothing is suspected, and no other process is at T or later, or has died of this input.
+        """Return whether nothing is suspected, and no foreign marker is for T or later, for maintenance, or for this
+        input.
 
-        What is left of an earlier transaction is of one who died, or is late: perhaps of input that is gone by now, so
-        that nobody will take the note away.
+        A marker of an earlier transaction belongs to a process that crashed or is late. Its input may be gone, so the
+        marker may never be deleted.
         """
         marks = set(map(_mark, reading))
         notes = self._read([]).values()
@@ -129,7 +124,7 @@ class CrashMarkers:
         )
 
     def another(self) -> CrashMarkers:
-        """Return what leaves a note of its own, of what is done beside."""
+        """Return markers with a separate record, for concurrent work of this process."""
         another = CrashMarkers(self._store, self._pipeline)
         self._ours.add(another._process)
         another._ours = self._ours
@@ -137,7 +132,7 @@ class CrashMarkers:
 
     @contextmanager
     def maintaining(self) -> Iterator[bool]:
-        """Note, as long as it takes, that tables or index are maintained; yield whether nobody has died of it."""
+        """Mark that tables or index are being maintained. Yield whether no foreign marker of maintenance exists."""
         self._of_maintenance |= {key for key, note in self._read([]).items() if note.maintenance}
         self._write(_Try(_MAINTENANCE, maintenance=True))
         try:
@@ -149,31 +144,33 @@ class CrashMarkers:
         self.end()
 
     def maintenance_over(self) -> None:
-        """Forget notes that were found of others, unless something failed: nobody can tell of what they died."""
+        """Delete foreign markers of maintenance, unless some maintenance failed: then the cause of the crash is
+        unknown."""
         if not self._maintenance_failed:
             self._forget(sorted(self._of_maintenance))
             self._of_maintenance.clear()
         self._maintenance_failed = False
 
     def begin(self, t: int, reading: Sequence[Input] = ()) -> None:
-        """Note that new input is read for a transaction, or else that a recorded transaction is done."""
+        """Mark that new input is being read for T, or, without `reading`, that the recorded transaction T is in
+        progress."""
         self._write(_Try(t, tuple(sorted(map(_mark, reading)))))
 
     def beat(self) -> None:
-        """Show that this process lives and works; from whichever thread."""
+        """Send a heartbeat of this process's marker. Any thread may call it."""
         own = self._own
         if own is not None and time.monotonic() - self._written_s >= TRY_BEAT_S:
-            with contextlib.suppress(TracelakeError, OSError):  # the next one shows it
+            with contextlib.suppress(TracelakeError, OSError):  # the next heartbeat succeeds
                 self._write(replace(own, beats=own.beats + 1))
 
     def end(self) -> None:
-        """Forget our own note: what it says is done, or has failed and said so."""
+        """Delete this process's marker: its work is done, or has failed with an error."""
         if self._own is not None:
             self._own = None
             self._forget([self._process])
 
     def deaths(self, t: int, enough: int, stopping: Callable[[], bool]) -> int:
-        """Return how many processes died while they did a recorded transaction; 0 where fewer than `enough` did."""
+        """Return how many processes crashed on a recorded transaction; 0 if fewer than `enough` did."""
         notes = self._others(t)
         self._found = {key: note for key, note in notes.items() if note.transaction == t and not note.reading}
         return len(self._still(self._found, enough, stopping))
@@ -181,9 +178,9 @@ class CrashMarkers:
     def deaths_of_reading(
         self, t: int, inputs: Sequence[Input], enough: int, stopping: Callable[[], bool], *, alone: bool
     ) -> dict[Input, int]:
-        """Return inputs with how many processes died while they read them, of those that `enough` died of.
+        """Return the inputs on which at least `enough` processes crashed while reading, with the number of crashes.
 
-        With `alone`, those count that read nothing beside it.
+        With `alone`, only crashes count of processes that read no other input.
         """
         marks = {_mark(item): item for item in inputs}
         self._found = {
@@ -197,25 +194,25 @@ class CrashMarkers:
         return {item: died[mark] for mark, item in marks.items() if died[mark] >= enough}
 
     def read_well(self, inputs: Sequence[Input]) -> None:
-        """Note that inputs were read: others' notes that name nothing else count no more."""
+        """Record that inputs were read. A foreign marker that names no other input no longer counts."""
         marks = set(map(_mark, inputs))
         for key, note in self._found.items():
             self._unread[key] = (self._unread.get(key, set(note.reading)) & set(note.reading)) - marks
         self._forget([key for key in self._found if not self._unread[key]])
 
     def over(self, t: int) -> None:
-        """Forget all notes that were found of a recorded transaction, and our own: it is done, or set aside."""
+        """Delete all markers found for a recorded transaction, and this process's. It is committed or quarantined."""
         self.end()
         keys = [key for key, note in self._found.items() if note.transaction == t and not note.reading]
         self._forget(keys)
 
     def forgive(self) -> None:
-        """Let others' notes that were found last count no more: something followed from them."""
+        """Delete the foreign markers that were found last, because the pipeline has acted on them."""
         self._forget(list(self._found))
         self._found = {}
 
     def _forget(self, keys: Sequence[str]) -> None:
-        """Delete notes as well as it goes: one that is left stands for a try that nobody counts for long."""
+        """Delete markers, ignoring errors. A marker that remains counts as one crash, and not for long."""
         if keys:
             with contextlib.suppress(TracelakeError, OSError):
                 self._store.forget(self._partition, keys)
@@ -225,7 +222,7 @@ class CrashMarkers:
         self._store.note(self._partition, self._process, encode(own))
 
     def _others(self, t: int) -> dict[str, _Try]:
-        """Return the notes of others, T being open; forget those of which nothing can follow any more."""
+        """Return the foreign markers while T is open. Delete those that can no longer matter."""
         useless: list[str] = []
         notes = self._read(useless)
         useless += [
@@ -234,7 +231,7 @@ class CrashMarkers:
             if note.transaction < t and not note.reading and not note.maintenance
         ]
         left = sorted(notes.keys() - set(useless), key=lambda key: (notes[key].transaction, key))
-        useless += left[:-TRY_NOTES_MAX]  # of input that nobody reads any more
+        useless += left[:-TRY_NOTES_MAX]  # of input that no process reads any more
         self._forget(useless)
         self._unread = {key: unread for key, unread in self._unread.items() if key in notes}
         return {key: notes[key] for key in left[-TRY_NOTES_MAX:]}
@@ -250,13 +247,13 @@ class CrashMarkers:
                     _Try, entry.value, f"note {self._partition}/{entry.key}", FORMAT_VERSION
                 )
             except DamageError:
-                damaged.append(entry.key)  # it says nothing
+                damaged.append(entry.key)  # unreadable, so useless
         return notes
 
     def _still(self, notes: Mapping[str, _Try], enough: int, stopping: Callable[[], bool]) -> dict[str, _Try]:
-        """Look on; return the notes that stay as they are, none where they turn out to be fewer than `enough`.
+        """Watch markers, and return those that do not change. Return none as soon as fewer than `enough` remain.
 
-        Looks are counted and not seconds: a machine that sleeps meanwhile has seen nothing.
+        It counts polls instead of seconds, because a machine that slept in the meantime has observed nothing.
         """
         still = dict(notes)
         for _ in range(TRY_LOOKS):
@@ -272,24 +269,24 @@ def _count(notes: Mapping[str, _Try]) -> Counter[str]:
     return Counter(mark for note in notes.values() for mark in note.reading)
 
 
-@lru_cache(2 * TRANSACTION_INPUTS_MAX)  # several notes name each input
+@lru_cache(2 * TRANSACTION_INPUTS_MAX)  # several markers name each input
 def _mark(item: Input) -> str:
     return hashlib.sha256(f"{item.source}:{item.path}".encode()).hexdigest()[:_MARK_CHARS]
 
 
 class UnreadableSince(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long something of a transaction was asked for in vain."""
+    """Record of how long some input of a transaction has been unreadable."""
 
     transaction: int
     last_s: float
-    """The last try, in seconds since 1970."""
+    """Time of the last attempt, in seconds since 1970."""
     waited_s: float = 0.0
     tries: int = 1
     format_version: int = FORMAT_VERSION
 
 
 def note_unreadable(standing: UnreadableSince | None, t: int, now_s: float) -> UnreadableSince:
-    """Return what stands after one more try in vain. Pure."""
+    """Return the record after one more failed attempt. Pure."""
     if standing is None or standing.transaction != t:
         return UnreadableSince(t, now_s)
     since_s = min(max(0.0, now_s - standing.last_s), UNREAD_TRY_COUNTS_MAX_S)
@@ -297,7 +294,7 @@ def note_unreadable(standing: UnreadableSince | None, t: int, now_s: float) -> U
 
 
 def quarantine_unreadable(step: Step, failed: Mapping[str, str]) -> QuarantineRecord:
-    """Return that a transaction is set aside of which some inputs could not be read: the others are taken again."""
+    """Return the record that quarantines a transaction with unreadable inputs. Its other inputs are taken again."""
     paths = [taken.path for ranges in step.sources.values() for taken in inputs_of(ranges)]
     _, reason = next(iter(failed.items()))
     return QuarantineRecord(
@@ -314,36 +311,36 @@ def quarantine_unreadable(step: Step, failed: Mapping[str, str]) -> QuarantineRe
 
 
 def mark_of(suspect: QuarantinedInput) -> str:
-    """Return by what the note of an offered input is known."""
+    """Return the key of the unreadable-since record of an offered input."""
     return hashlib.sha256(f"{suspect.source}:{suspect.path}".encode()).hexdigest()[:_MARK_CHARS]
 
 
 class UnreadableInputs:
-    """The notes of one pipeline."""
+    """Unreadable-since records of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"unread/{pipeline}"
 
     def again(self, t: int, key: str) -> float:
-        """Note one more try in vain; return for how many seconds it goes on so."""
+        """Record one more failed attempt. Return for how many seconds the input has been unreadable."""
         waited = note_unreadable(self._find(key), t, now().timestamp())
         self._store.note(self._partition, key, encode(waited))
         return waited.waited_s
 
     def stands(self, t: int) -> bool:
-        """Whether something of a transaction could not be read at the last try."""
+        """Return whether some input of a transaction was unreadable at the last attempt."""
         notes = (self._decoded(entry.value) for entry in whole_of(self._store.notes, self._partition))
         return any(note is not None and note.transaction == t for note in notes)
 
     def was_read(self, t: int, key: str) -> None:
-        """Take the note away: it can be read again."""
+        """Delete the record, because the input was read."""
         note = self._find(key)
         if note is not None and note.transaction <= t:
             self._forget(key)
 
     def over(self, t: int) -> None:
-        """Take all notes away of a transaction."""
+        """Delete all records of a transaction."""
         for entry in whole_of(self._store.notes, self._partition, lambda key, _: self._forget(key)):
             note = self._decoded(entry.value)
             if note is None or note.transaction == t:
@@ -357,7 +354,7 @@ class UnreadableInputs:
         try:
             return decode(UnreadableSince, value, f"note {self._partition}", FORMAT_VERSION)
         except DamageError:
-            return None  # it says nothing
+            return None  # unreadable, so useless
 
     def _forget(self, key: str) -> None:
         with contextlib.suppress(TracelakeError, OSError):
@@ -374,7 +371,7 @@ _CONTROL: Final = (
 
 
 class InputFaultError(Exception):
-    """A task failed, and its input may be at fault; the error says how."""
+    """Failure of a task that may be due to its input. `error` is the cause."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -382,7 +379,7 @@ class InputFaultError(Exception):
 
 
 class Guarded:
-    """An executor that tells apart failures that may be due to the input."""
+    """Task runner that detects failures that may be due to the input."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
@@ -394,7 +391,7 @@ class Guarded:
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run all tasks. Raises InputFaultError for a failure that may be due to one of them."""
+        """Run all tasks. Raises InputFaultError for a failure that may be due to the input of one."""
         try:
             return self._runner.run(function, tasks, on_done)
         except Exception as error:
@@ -408,23 +405,23 @@ class Guarded:
 
 
 def may_be_of_input(error: Exception) -> bool:
-    """Whether a task may have failed because of what it was given."""
+    """Return whether a task may have failed because of its input."""
     if isinstance(error, TaskError):
         return not error.ended and _may_be((error.kind or "").rsplit(".", 1)[-1])
     return not isinstance(error, _NOT_OF_INPUT) and _may_be(type(error).__name__)
 
 
 def _may_be(name: str) -> bool:
-    """Whether an error of a class of this name may be of the input."""
+    """Return whether an error whose class has this name may be due to the input."""
     kind = getattr(_errors, name, None) or getattr(builtins, name, None)
-    # DuckDB has an error of its own for a disk that is full or fails.
+    # DuckDB raises IOException for a full or failing disk.
     return name != "IOException" and not (isinstance(kind, type) and issubclass(kind, _NOT_OF_INPUT))
 
 
 def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
-    """Carry out both tasks on a small input that is known to be good; leave nothing of it behind.
+    """Run both tasks on a small, known good input, and return whether they succeed. Nothing of it remains.
 
-    What a store raises is raised: then it is unknown whether tasks work, and the next run looks again.
+    Errors of a store are raised: then it is unknown whether tasks work, and the next run checks again.
     """
     name = uuid.uuid4().hex
     staging, build = f"staging/pipeline/{name}-", f"control-{name}"
@@ -450,7 +447,7 @@ def tasks_work(runner: TaskRunner, objects: ObjectStore, buckets: int) -> bool:
         )
         (shaped,) = runner.run(run_shape_task, [shape], lambda _: None)
         written += [part.path for part in shaped.parts()]
-    except Exception as error:  # whatever it is, it is not the input of anybody
+    except Exception as error:  # any other error is not due to user input
         if not may_be_of_input(error):
             raise
         return False

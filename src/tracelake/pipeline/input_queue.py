@@ -1,6 +1,7 @@
-"""Reading of new input: what waits, less what is taken already, less what cannot be read by any task.
+"""Queue of new inputs. It skips inputs that are taken or quarantined, isolates poison input, and reads the rest.
 
-Reads the input of the next transaction beside the one that is published; `protocol.py` says when it stands.
+A `Prefetcher` reads the input of the next transaction while the current one is published. Module `protocol.py`
+decides whether the prefetched rows may be used.
 """
 
 from __future__ import annotations
@@ -34,28 +35,28 @@ from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.tasks.runners import OnProgress, Progress
 
 StartWork: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
-"""Begins some work, and returns what waits until it is done."""
+"""Function that starts some work, and returns a function that waits for its end."""
 
 
 def in_thread(work: Callable[[], None]) -> Callable[[], None]:
-    """Work in a thread; see `Beside`."""
-    # A daemon: a process that is told twice to stop does not wait.
+    """Run work in a thread. See `StartWork`."""
+    # A daemon thread, so that a process that gets a second stop signal does not wait for it.
     thread = threading.Thread(target=work, name="tracelake-read-ahead", daemon=True)
     thread.start()
     return thread.join
 
 
 def run_inline(work: Callable[[], None]) -> Callable[[], None]:
-    """Work before anything else is done, as in a simulation; see `Beside`."""
+    """Run work to its end at once, as in a simulation. See `StartWork`."""
     work()
     return lambda: None
 
 
 class Prefetcher:
-    """Input that is read beside a transaction, of one transaction at most."""
+    """Prefetch of the input of the next transaction."""
 
     def __init__(self, rooms: PipelineContext, progress: OnProgress, beside: StartWork | None) -> None:
-        """Read by `beside`; None: nothing is read ahead."""
+        """Create a prefetcher that reads with `beside`. None: it prefetches nothing."""
         self._beside = beside
         self._progress = progress
         self._reader = InputReader(rooms.objects, rooms.buckets, rooms.runner, self._tell)
@@ -69,16 +70,16 @@ class Prefetcher:
 
     @cached_property
     def _tries(self) -> CrashMarkers:
-        """A note of its own: who dies now has died of this input, or of the transaction beside it."""
+        """Separate crash markers. A crash may be due to this input, or to the transaction that is being published."""
         return self._rooms.tries.another()
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is read ahead at all."""
+        """True if this pipeline prefetches."""
         return self._beside is not None
 
     def begin(self, t: int, inputs: Sequence[Input]) -> None:
-        """Begin to read what may become transaction T. Raises what the store of notes raises, or who begins work."""
+        """Start reading the likely input of transaction T. Raises errors of the marker store and of `beside`."""
         assert self._beside is not None
         assert self._wait is None
         assert self._staged is None
@@ -86,13 +87,13 @@ class Prefetcher:
         try:
             self._tries.begin(t, inputs)
             self._wait = self._beside(self._read)
-        except (Exception, KeyboardInterrupt, SystemExit):  # as where no thread can be started
+        except (Exception, KeyboardInterrupt, SystemExit):  # for example, if no thread can start
             self._tries.end()
             raise
 
     def _read(self) -> None:
         self._reads_in = threading.get_ident()
-        # Whatever fails here fails again, and counts, when its turn has come.
+        # A failure here repeats, and counts, when the input's turn comes.
         with contextlib.suppress(Exception):
             self._staged = self._reader.stage(self._inputs)
 
@@ -104,7 +105,7 @@ class Prefetcher:
             self._progress(step)
 
     def end(self) -> None:
-        """Wait until nothing is read beside any more: then what was read has its turn, or is dropped."""
+        """Wait for the prefetch to end."""
         if self._wait is not None:
             self._is_awaited = not self._is_dropped
             self._wait()
@@ -112,9 +113,10 @@ class Prefetcher:
             self._tries.end()
 
     def take(self, inputs: Sequence[Input]) -> ReadInput | None:
-        """Return what was read, if it was just these inputs; else it is deleted.
+        """Return the prefetched rows if they are exactly those of these inputs; otherwise delete them, and return
+        None.
 
-        So it is where one of them was not read whole that time: it is read again as it is now.
+        They are also deleted if an input was not read completely. Then it is read again in its present state.
         """
         self.end()
         staged = self._staged
@@ -125,7 +127,7 @@ class Prefetcher:
         return None
 
     def drop(self) -> None:
-        """Delete what was read, as well as it goes: what is left is deleted when it is old."""
+        """Delete the prefetched rows, ignoring errors. Garbage collection deletes the remains later."""
         self._is_dropped = True
         self.end()
         staged, self._staged = self._staged, None
@@ -135,7 +137,7 @@ class Prefetcher:
 
 
 class InputQueue:
-    """The inputs that wait for one run."""
+    """Pending inputs of one run."""
 
     def __init__(
         self,
@@ -146,40 +148,41 @@ class InputQueue:
         ahead: Prefetcher,
         held: Callable[[], Set[tuple[str, str]]],
     ) -> None:
-        """`held` tells sources and paths of what the open transaction has already."""
+        """Create an empty queue. `held` returns source and path of each input in the open transaction."""
         self._ahead = ahead
         self._held = held
-        self._cut: list[Input] | None = None  # what waits first, where it is read ahead
+        self._cut: list[Input] | None = None  # the first group, if it is being prefetched
         self._narrowing = PoisonInputFinder(reader, rooms, result, stopping)
         self._reader = reader
         self._rooms = rooms
         self._result = result
         self._stopping = stopping
         self._waiting: deque[list[Input]] = deque()
-        self._offered: set[QuarantinedInput] = set()  # and read, each once in a run
+        self._offered: set[QuarantinedInput] = set()  # offered again and read, once per run
 
     def add(self, runs: Sequence[Sequence[Input]]) -> None:
-        """Let runs of inputs wait, each for one transaction."""
+        """Append groups of inputs, each for one transaction."""
         self._waiting.extend(list(run) for run in runs)
 
     def put_back(self, inputs: Sequence[Input]) -> None:
-        """Let inputs that were read wait again, before all others."""
+        """Put inputs that were read back at the front of the queue."""
         self._waiting.appendleft(list(inputs))
         paths = {item.path for item in inputs}
         self._offered = {suspect for suspect in self._offered if suspect.path not in paths}
 
     def waits(self) -> bool:
-        """Whether there is new input."""
+        """Return whether there is new input."""
         return bool(self._waiting)
 
     def read_ahead(self, t: int, *, is_new: bool) -> None:
-        """Begin to read what T will take, if it is new when its turn comes; nothing is noted of it before.
+        """Start to prefetch the likely input of T. Nothing of it is recorded before its turn.
 
-        `is_new`: the transaction that is published meanwhile was read in this run, and no task failed on it.
+        Args:
+            is_new: this run read the transaction that is being published, and no task failed on it.
         """
         if not self._ahead.is_on or not self._waiting:
             return
-        # What fails now, whatever it is, fails again, and is told, when its turn has come.
+        # A failure here repeats, and is reported, when the input's turn comes.
         with contextlib.suppress(Exception):
             self._cut = taken = self._next()
             self._waiting.appendleft(taken)
@@ -198,7 +201,7 @@ class InputQueue:
         return item.size_bytes != UNKNOWN_SIZE and isinstance(source.judge(item, held), NewInputs)
 
     def _next(self) -> list[Input]:
-        """Return what is to be one transaction, of what waits first."""
+        """Return the next group of pending inputs, cut to the size of one transaction."""
         taken, fitting = self._waiting.popleft(), self._rooms.fitting
         if fitting is not None and taken is not self._cut:
             taken, left = fitting.cut(taken)
@@ -208,13 +211,13 @@ class InputQueue:
         return taken
 
     def open(self, t: int, *, goes_on: bool) -> ReadInput | None:
-        """Read what is to be the next step of transaction T; None where there is nothing more.
+        """Read the next step of transaction T. Return None if no input is pending.
 
-        What a transaction that was set aside has left comes last: new input does not wait for it. It is a
-        transaction of its own, and so not taken where T has a step already, and `goes_on`.
+        Input that was quarantined and is offered again comes last, so that new input does not wait for it. It needs a
+        separate transaction, so it is not taken if T has a step already (`goes_on`).
         """
         if self._stopping():
-            self._ahead.drop()  # and nobody waits until it is read
+            self._ahead.drop()  # so that stopping does not wait for the read
         self._ahead.end()
         while not self._stopping():
             standing = self._rooms.suspects.read()
@@ -242,7 +245,8 @@ class InputQueue:
         return None
 
     def _kept(self, t: int, staged: ReadInput, offers: Sequence[QuarantinedInput]) -> ReadInput:
-        """Leave out what gave no span: it is reported and not recorded, so that a later run may read it, mended."""
+        """Drop inputs without spans. They are reported but not recorded, so that a later run may read a repaired
+        file."""
         self._result.failed |= staged.failed
         self._waited(offers, staged.failed)
         for source, ranges in staged.sources.items():
@@ -269,7 +273,7 @@ class InputQueue:
         return ReadInput(kept, staged.pieces, left)
 
     def _waited(self, offers: Sequence[QuarantinedInput], failed: Mapping[str, str]) -> None:
-        """Set aside what was offered and cannot be read: nobody asks for it at each run for ever."""
+        """Quarantine offered inputs that stay unreadable, so that runs do not retry them forever."""
         for offer in offers:
             reason, key = failed.get(offer.path), mark_of(offer)
             if reason is None:
@@ -282,14 +286,15 @@ class InputQueue:
                     self._result.note_aside(stands)
 
     def _changed(self, source: str, taken: ReadRange) -> bool:
-        """Whether an offered input was not read whole, and still is there to be read."""
+        """Return whether an offered input was read incompletely and still exists."""
         try:
             return not taken.sha256 and content_of(self._rooms.objects, source, taken.path, 1)[1] != ""
         except OSError:
             return True
 
     def _leave(self, t: int, source: str, taken: ReadRange) -> None:
-        """Report an input that gave no span. One of ours goes, unless it was not read whole: it was acknowledged."""
+        """Report an input without spans. Acknowledge inbox input, which was acknowledged to its client, if it was
+        read completely."""
         of = self._rooms.sources[source]
         if of.is_ours:
             if not taken.sha256:
@@ -306,10 +311,10 @@ class InputQueue:
         try:
             return self._rooms.sources[source].is_taken(taken.path, taken.size_bytes, taken.sha256)
         except StorageError:
-            return False  # then it is named as one that could not be read
+            return False  # it is then reported as unreadable
 
     def _is_bounded(self, staged: ReadInput) -> bool:
-        """Whether one transaction can record these inputs; else they wait again, in halves."""
+        """Return whether one step record can list these inputs. Otherwise put them back in two halves."""
         size_bytes = len(to_bytes(Step(0, staged.recorded, "")))
         if size_bytes <= STEP_RECORD_MAX_BYTES or len(staged.inputs) == 1:
             return True
@@ -320,7 +325,8 @@ class InputQueue:
         return False
 
     def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
-        """Leave out what a peer took, what an earlier transaction holds, and all that is set aside."""
+        """Return the inputs without those that peers, earlier transactions or the open one have, and quarantined
+        ones."""
         left = []
         in_open = set(self._held())
         inputs = [item for item in inputs if (item.source, item.path) not in in_open]
@@ -340,7 +346,7 @@ class InputQueue:
             match next(verdicts[item.source]):
                 case NewInputs(is_there) if not self._is_damaged(item, standing):
                     left.append(item)
-                    in_open.add((item.source, item.path))  # another look may have cut what overlaps it
+                    in_open.add((item.source, item.path))  # another poll may have cut an overlapping range
                     if not is_there:
                         self._ahead.drop()  # a peer may have taken it since
                 case QuarantinedPaths(suspect) if source.is_ours:
@@ -352,12 +358,12 @@ class InputQueue:
         return left
 
     def _again(self, offer: QuarantinedInput) -> Input:
-        """Return an input that is taken again, as it is now: a file may have been mended since."""
+        """Return an offered input with its present size, because a file may have been repaired."""
         is_ours = self._rooms.sources[offer.source].is_ours
         return Input(offer.source, offer.path, offer.size_bytes if is_ours else UNKNOWN_SIZE)
 
     def _measured(self, inputs: Sequence[Input]) -> list[Input]:
-        """Return inputs with their sizes; those of which none can be told this time are named, and left out."""
+        """Return the inputs with their sizes. Report and drop inputs whose size cannot be read now."""
         left = []
         for item in inputs:
             try:
@@ -371,7 +377,7 @@ class InputQueue:
         return left
 
     def _is_damaged(self, item: Input, standing: Standing) -> bool:
-        """Whether the record is damaged that says what is to become of an input: it waits, and is named."""
+        """Return whether the quarantine record of an input is damaged. Such an input is reported and stays pending."""
 
         def sha256() -> str:
             return content_of(self._rooms.objects, item.source, item.path, item.size_bytes)[1]
@@ -385,7 +391,7 @@ class InputQueue:
         return damage is not None
 
     def _read(self, t: int, inputs: Sequence[Input]) -> ReadInput:
-        """Read inputs; those on which a task fails, each alone, are set aside, and the others are read."""
+        """Read inputs. If a task fails, read them in halves; quarantine an input that fails alone repeatedly."""
         tries = 0
         while True:
             self._rooms.tries.begin(t, inputs)

@@ -1,6 +1,6 @@
-"""The way to brokers of Kafka: an optional library, addresses, credentials, and what its failures are here.
+"""Access to Kafka: the optional client library, addresses, credentials, and error translation.
 
-Records of Kafka as a source: which offsets are taken, where a cluster is; and the names of ranges.
+It also defines the records of Kafka sources: taken offsets, cluster addresses, and names of offset ranges.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tracelake.limits import KAFKA_CLIENTS_KEPT_MAX, KAFKA_WAIT_S
 
 SCHEME: Final = "kafka"
 CONFIG_VARIABLE: Final = "TRACELAKE_KAFKA_CONFIG"
-"""Names a file of settings of the client, as for credentials, in the environment of each process."""
+"""Environment variable that names a file of client settings, such as credentials, in each process."""
 _ADDRESS: Final = re.compile(r"kafka://([^/@\s]+:\d+(?:,[^/@\s]+:\d+)*)/([A-Za-z0-9._-]{1,249})")
 
 
 def library() -> Any:
-    """Return the client library, which is optional. Raises UsageError where it is not installed."""
+    """Return the optional client library. Raises UsageError if it is not installed."""
     try:
         import confluent_kafka.admin  # noqa: PLC0415
     except ImportError as error:
@@ -40,17 +40,17 @@ def library() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
-    """What `kafka://broker:9092,other:9092/topic` names."""
+    """Brokers and topic of a URL such as `kafka://broker:9092,other:9092/topic`."""
 
     servers: str
     topic: str
 
 
 def address_of(url: str) -> TopicAddress:
-    """Return what a URL names. Raises UsageError."""
+    """Parse a Kafka URL. Raises UsageError if it is invalid."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
-        # Without the address: what stands before an @ may be a secret.
+        # The message omits the address, because the text before an @ may be a secret.
         raise UsageError(
             "an address of Kafka names brokers and a topic, as kafka://broker1:9092,broker2:9092/otlp_spans. Leave "
             f"credentials to the file that {CONFIG_VARIABLE} names."
@@ -59,14 +59,14 @@ def address_of(url: str) -> TopicAddress:
 
 
 def client_config(servers: str, **ours: Any) -> dict[str, Any]:
-    """Return the settings of a client: what the user's file says, and above all what is ours. Raises UsageError."""
+    """Return the client settings: the user's file, overridden by Tracelake's. Raises UsageError."""
     return {
         "socket.connection.setup.timeout.ms": 5_000,
         "reconnect.backoff.max.ms": 1_000,
         **_user_config(os.environ.get(CONFIG_VARIABLE)),
         "bootstrap.servers": servers,
         "client.id": "tracelake",
-        "log_level": 0,  # what fails is raised, and not written to standard error
+        "log_level": 0,  # errors are raised, not written to stderr
         "allow.auto.create.topics": False,
         **ours,
     }
@@ -92,7 +92,7 @@ def _user_config(path: str | None) -> Mapping[str, str]:
 
 @contextmanager
 def as_storage_error(what: str) -> Iterator[None]:
-    """Raise what the client raises as a StorageError that says what failed."""
+    """Convert errors of the client to StorageError, prefixed with the failed operation."""
     kafka = library()
     try:
         yield
@@ -104,7 +104,7 @@ def as_storage_error(what: str) -> Iterator[None]:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what went wrong, in words of the client."""
+    """Return the client's text for an error."""
     first = error.args[0] if error.args else error
     text = first.str() if hasattr(first, "str") else str(first)
     code = first.name() if hasattr(first, "name") else ""
@@ -112,14 +112,14 @@ def reason_of(error: Exception) -> str:
 
 
 def code_of(error: Exception) -> int | None:
-    """Return the code of an error of the client."""
+    """Return the code of a client error, None if it has none."""
     first: Any = error.args[0] if error.args else None
     code: int | None = first.code() if hasattr(first, "code") else None
     return code
 
 
 def admin_of(servers: str) -> Any:
-    """Return a client that asks about topics: one for each process and address. Raises UsageError."""
+    """Return the admin client, cached per process and address. Raises UsageError."""
     return _admin(servers, os.environ.get(CONFIG_VARIABLE), os.getpid())
 
 
@@ -127,7 +127,7 @@ _MAKING: Final = threading.Lock()
 
 
 def forget_clients() -> None:
-    """Let clients go after a failure: one that knew a broker before it was restarted may ask on as if it were not."""
+    """Drop cached clients after a failure, because a client may not notice that a broker was restarted."""
     _kept_admin.cache_clear()
 
 
@@ -138,12 +138,12 @@ def _admin(servers: str, config: str | None, pid: int) -> Any:
 
 @lru_cache(maxsize=KAFKA_CLIENTS_KEPT_MAX)
 def _kept_admin(servers: str, config: str | None, pid: int) -> Any:
-    del config, pid  # with others it is another
+    del config, pid  # part of the cache key
     return new_client(library().admin.AdminClient, client_config(servers))
 
 
 def new_client(kind: Any, config: dict[str, Any]) -> Any:
-    """Return a new client. Raises UsageError for settings that it does not take."""
+    """Create a client. Raises UsageError if it rejects its settings."""
     try:
         return kind(config)
     except (library().KafkaException, ValueError, TypeError) as error:
@@ -156,7 +156,7 @@ _PATH: Final = re.compile(r"kafka/([^/]+)/([^/]+)/([^/]+)/(\d+)/(\d+)-(\d+)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionName:
-    """One partition, which no other is ever taken for: a topic that is deleted and made anew has another id."""
+    """Unique name of a partition. A topic that is deleted and created again has another topic id."""
 
     cluster: str
     topic: str
@@ -171,12 +171,12 @@ class PartitionName:
         return f"{self.cluster}/{self.topic}/{self.topic_id}/{self.partition:010d}"
 
     def path(self, start: int, stop: int) -> str:
-        """Return the name of a range of it, as an input."""
+        """Return the input path of a range of offsets."""
         return f"kafka/{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}/{start}-{stop}"
 
 
 def name_of(path: str) -> tuple[PartitionName, int, int]:
-    """Return what the name of a range says: its partition, the first offset, and the one behind the last."""
+    """Parse the path of a range. Return its partition, the first offset, and the offset after the last."""
     match = _PATH.fullmatch(path)
     if match is None:
         raise DamageError(f"{path!r} names no range of a partition of Kafka. Restore the journal.")
@@ -185,12 +185,12 @@ def name_of(path: str) -> tuple[PartitionName, int, int]:
 
 
 def is_range(path: str) -> bool:
-    """Whether a name is that of a range of Kafka."""
+    """Return whether a path names a range of Kafka offsets."""
     return _PATH.fullmatch(path) is not None
 
 
 def to_offset_range(path: str, **taken: Any) -> OffsetRange:
-    """Return what was read of a range as the journal records it."""
+    """Return the journal record of a range that was read."""
     name, start, stop = name_of(path)
     return OffsetRange(
         cluster=name.cluster,
@@ -204,17 +204,17 @@ def to_offset_range(path: str, **taken: Any) -> OffsetRange:
 
 
 class PartitionPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What of one partition is taken."""
+    """Taken offsets of one partition."""
 
     taken: tuple[tuple[int, int], ...]
-    """Ranges of offsets in order, none of which touches another; before the first look began, all that was gone."""
+    """Sorted ranges of offsets that do not touch each other. Includes offsets that expired before the first poll."""
     mean_bytes: float | None = None
-    """What an offset had in the mean, to cut ranges by."""
+    """Mean bytes per offset, used to cut ranges."""
     format_version: int = FORMAT_VERSION
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where tasks find a cluster: its brokers as a pipeline was last told them. Credentials stand nowhere."""
+    """Broker addresses of a cluster, as a pipeline last learned them. Tasks read them. Credentials are never stored."""
 
     servers: str
     format_version: int = FORMAT_VERSION

@@ -1,11 +1,12 @@
-"""Maintenance beside transactions: tables are compacted, the index is merged, and what they replaced is collected.
+"""Maintenance schedule of a pipeline: compaction of tables, index merges, and garbage collection of replaced files.
 
-Nothing but time depends on it, and it may take long: until Spark has started, or for one large merge. So a pipeline
-that goes on has it done beside, one piece after the other, and makes transactions meanwhile, as its peers do. It waits
-only where it has come too far ahead: readers would have too many small parts to open. Who runs once has it in turn.
+Only latency depends on maintenance, and it may take long, for example for a large merge or until Spark has started.
+So a continuous pipeline runs it in the background, one pass at a time, while it commits transactions. It waits for
+maintenance only if too many commits are ahead of it, because readers would have to open too many small parts. A
+one-shot run executes maintenance inline.
 
-Where nothing has come for some time, parts of the index are merged further than is due beside new ones: a search asks
-each. Replicas do so one to two times as late as the limit says, each at its own moment, so that one does it for all.
+If no input arrives for some time, index parts are merged further than is due, because a search opens each part.
+Replicas delay this by a random factor of one to two, so that one of them does it for all.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from tracelake.tasks.runners import OnProgress, Progress
 
 
 class MaintenanceScheduler:
-    """The maintenance of one pipeline, which calls this from one thread."""
+    """Maintenance scheduler of one pipeline, called from one thread."""
 
     def __init__(self, rooms: PipelineContext, beside: StartWork | None) -> None:
-        """Have it done by `beside`; None: always in turn."""
+        """Create a scheduler that runs maintenance in the background by `beside`. None: always inline."""
         self._rooms = rooms
         self._beside = beside
         self._lock = threading.Lock()
         self._asked = 0
-        """Commits since the pass that is under way began."""
+        """Commits since the current pass began."""
         self._is_under_way = False
         self._rests = False
-        """Whether nothing has come for so long that the index is merged further, or was."""
+        """True if the index is merged further, or was, because no input arrived for long."""
         self._came_s = time.monotonic()
         self._lateness = random.uniform(1.0, 2.0)  # noqa: S311  no secret
         self._wait: Callable[[], None] | None = None
@@ -41,10 +42,10 @@ class MaintenanceScheduler:
         self._awaited_by: OnProgress | None = None
 
     def after_commit(self, progress: OnProgress, *, goes_on: bool, committed: bool = True) -> None:
-        """See to it that what is due is done: in turn, or, for who `goes_on`, beside what comes next.
+        """Run due maintenance: inline, or in the background with `goes_on`.
 
-        Where nothing was `committed`, as while a client's transaction is open, it waits for nothing. Raises what
-        failed, or had failed beside: nothing that can be expected, for that is logged.
+        If nothing was `committed`, as while a client's transaction is open, do not wait. Raises unexpected failures,
+        including those of background work; expected ones are logged.
         """
         if committed:
             self._came_s, self._rests = time.monotonic(), False
@@ -60,7 +61,7 @@ class MaintenanceScheduler:
         if is_far_ahead:
             self._awaited_by = progress
             try:
-                self.end()  # of this pass: it begins no other
+                self.end()  # waits for this pass only; it starts no other
             finally:
                 self._awaited_by = None
         with self._lock:
@@ -70,9 +71,9 @@ class MaintenanceScheduler:
             self._begin(self._beside)
 
     def rest(self) -> None:
-        """Tell that nothing waits: once nothing has come for long, the index is merged further, beside, and once.
+        """Signal that no input is pending. After a long pause, merge the index further in the background, once.
 
-        What fails of that is tried again after a pause. Waits for nothing. Raises what had failed beside.
+        A failed merge is retried after a backoff. Never waits. Raises failures of earlier background work.
         """
         late_s = limits.INDEX_REST_AFTER_S * self._lateness
         with self._lock:
@@ -87,13 +88,13 @@ class MaintenanceScheduler:
         self._begin(self._beside)
 
     def stop(self) -> None:
-        """Finish the pass that is under way, and begin no other: it may take long. Raises what failed."""
+        """Wait for the current pass, which may take long, and begin no other. Raises its failure."""
         with self._lock:
             self._asked = 0
         self.end()
 
     def end(self) -> None:
-        """Wait until nothing is under way. Raises what failed."""
+        """Wait for background work. Raises its failure."""
         if self._wait is not None:
             self._wait()
             self._wait = None
@@ -105,12 +106,12 @@ class MaintenanceScheduler:
         try:
             self.end()
             self._wait = beside(self._work)
-        except BaseException:  # as where no thread can be started
+        except BaseException:  # for example, if no thread can start
             self._is_under_way = False
             raise
 
     def _work(self) -> None:
-        """Do what is due, and again where commits came meanwhile."""
+        """Run due maintenance, and repeat it if commits arrived in the meantime."""
         while True:
             with self._lock:
                 if not self._asked or self._failure is not None:
@@ -123,7 +124,7 @@ class MaintenanceScheduler:
                 self._failure = error
 
     def _tell(self, step: Progress) -> None:
-        """Show that this process lives; others are told of it where a transaction waits for it."""
+        """Beat the heartbeat. Pass progress on if a transaction waits for maintenance."""
         self._rooms.maintenance_tries.beat()
         if (awaited_by := self._awaited_by) is not None:
             awaited_by(step)

@@ -1,8 +1,8 @@
-"""The second task of a transaction, on executors: from staged pieces to parts and an index part.
+"""The second task of a transaction: merge staged slices with the tables, and write parts and an index part. It runs
+on executors.
 
-A task owns a range of buckets. It reads their staged rows, merges them with what the tables hold as of the
-transaction before, writes the parts of both tables, and builds one index part over the new rows. What it holds at
-once is bounded in bytes, whatever there is to do.
+A task owns a range of buckets. It merges their staged rows with the tables as of the previous transaction, writes the
+parts of both tables, and builds one index part over the new rows. Its memory is bounded whatever the amount of work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, BuiltInTable
 
 @dataclass(frozen=True, slots=True)
 class TableBefore:
-    """A built-in table as of the transaction before, and the epoch of parts that are written to it now."""
+    """A built-in table as of the previous transaction, and the epoch in which parts are written now."""
 
     live: Snapshot
     epoch: int
@@ -42,14 +42,15 @@ class TableBefore:
 
 @dataclass(frozen=True, slots=True)
 class TransactionMergeTask:
-    """Shape the buckets [low, high) of a transaction, given the live parts of each built-in table in them."""
+    """Task that merges the buckets [low, high) of a transaction with the live parts of each built-in table."""
 
     objects_url: str
     transaction: int
     index: str
     build: str
     text: str
-    """The analyzer of the index. Should the index be built anew meanwhile, with another, its output builds again."""
+    """Analyzer of the index. If the index is rebuilt with another analyzer in the meantime, its output builds the
+    part again."""
     buckets: int
     low: int
     high: int
@@ -59,18 +60,18 @@ class TransactionMergeTask:
 
     @property
     def work_bytes(self) -> int:
-        """What its rows take in memory."""
+        """Memory that the rows take."""
         return sum(piece.arrow_bytes for piece in self.pieces)
 
 
 @dataclass(slots=True)
 class TableChange:
-    """What a transaction does to one table; all numbers and names."""
+    """Effect of a transaction on one table: parts and counts."""
 
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
-    """As the batch has them."""
+    """Counts as the batch records them."""
 
     def count(self, **counts: int) -> None:
         """Add to the counts."""
@@ -78,7 +79,7 @@ class TableChange:
             self.counts[name] = self.counts.get(name, 0) + number
 
     def add(self, other: TableChange) -> None:
-        """Add what another task did to the same table."""
+        """Add the effect of another task on the same table."""
         self.parts += other.parts
         self.retractions += other.retractions
         self.count(**other.counts)
@@ -86,7 +87,7 @@ class TableChange:
 
 @dataclass(slots=True)
 class ShapeReceipt:
-    """What a shape task wrote, by table."""
+    """Result of a merge task, by table."""
 
     tables: dict[str, TableChange] = field(default_factory=dict)
 
@@ -95,12 +96,12 @@ class ShapeReceipt:
         return self.tables.setdefault(table, TableChange())
 
     def parts(self) -> list[Part]:
-        """Return all parts of rows."""
+        """Return the parts of all tables that contain rows."""
         return [part for change in self.tables.values() for part in change.parts]
 
 
 def run_shape_task(task: TransactionMergeTask) -> ShapeReceipt:
-    """Carry out one task."""
+    """Run one task."""
     objects = open_objects(task.objects_url)
     receipt = ShapeReceipt()
     new_spans = _MergeRun(task, objects, receipt).run()
@@ -120,7 +121,7 @@ def run_shape_task(task: TransactionMergeTask) -> ShapeReceipt:
 
 
 def steps(pieces: Sequence[StagedSlice], max_bytes: int) -> list[list[StagedSlice]]:
-    """Cut pieces into runs of whole buckets that have at most so many Arrow bytes, or are one bucket."""
+    """Split slices into groups of whole buckets. A group has at most `max_bytes` Arrow bytes, or is a single bucket."""
     runs: list[list[StagedSlice]] = []
     room = 0
     for _, group in groupby(sorted(pieces, key=lambda piece: piece.bucket), lambda piece: piece.bucket):
@@ -135,7 +136,7 @@ def steps(pieces: Sequence[StagedSlice], max_bytes: int) -> list[list[StagedSlic
 
 
 class _MergeRun:
-    """Merges the pieces of a task and writes parts, a step at a time."""
+    """Execution of a task: it merges slices and writes parts, one group of buckets at a time."""
 
     def __init__(self, task: TransactionMergeTask, objects: ObjectStore, receipt: ShapeReceipt) -> None:
         self._task = task
@@ -143,13 +144,13 @@ class _MergeRun:
         self._receipt = receipt
 
     def run(self) -> Iterator[pa.RecordBatch]:
-        """Do all, and yield the new rows of table `spans` on the way."""
+        """Merge and write everything, and yield the new rows of table `spans`."""
         for pieces in steps(self._task.pieces, limits.SHAPED_AT_ONCE_MAX_BYTES):
             yield from self._shape(pieces)
 
     @property
     def _is_together(self) -> bool:
-        """Whether all buckets share parts: what a transaction is made of decides alone, so a replay does alike."""
+        """True if all buckets share parts. It depends on the transaction only, so a replay writes the same parts."""
         task = self._task
         return (task.low, task.high) == (0, task.buckets) and (
             task.work_bytes <= limits.WRITTEN_TOGETHER_MAX_BYTES
@@ -194,9 +195,9 @@ class _MergeRun:
     def _write_spans(
         self, pieces: list[StagedSlice], tables: _OldParts, lost: Numbers
     ) -> Iterator[pa.RecordBatch]:
-        """Write the spans that are taken, of each bucket one part, or several of bounded size, or all in one.
+        """Write the spans that are taken: one part for all buckets, or parts of bounded size for each bucket.
 
-        They are yielded first: the index of their text is made in a thread of its own while their part is written.
+        Rows are yielded before they are written, because a separate thread indexes their text in the meantime.
         """
         task = self._task
         if self._is_together:
@@ -219,7 +220,7 @@ class _MergeRun:
             self._write(TABLE_SPANS, bucket, numbered)
 
     def _write_rows(self, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
-        """Write new rows of a table, of each bucket a part, or all in one."""
+        """Write new rows of a table: one part for all buckets, or parts for each bucket."""
         task = self._task
         if self._is_together:
             rows = pa.concat_tables(several) if several else table.schema.empty_table()
@@ -233,17 +234,17 @@ class _MergeRun:
                 self._write(table, bucket, numbered)
 
     def _numbered_together(self, table: BuiltInTable, rows: pa.Table) -> pa.Table:
-        """Return rows of all buckets with their ids."""
+        """Return rows of all buckets with their row ids."""
         return with_row_ids_of_all(rows, self._task.transaction, table.bucketed_by, self._task.buckets)
 
     def _write_together(self, table: BuiltInTable, numbered: pa.Table) -> None:
-        """Write rows of all buckets as one part, if there are any."""
+        """Write rows of all buckets as one part, unless there are none."""
         if len(numbered):
             self._write(table, all_of(self._task.buckets), numbered)
 
 
 def _runs_of_parts(pieces: Sequence[StagedSlice], max_bytes: int) -> Iterator[list[StagedSlice]]:
-    """Yield runs of pieces of one bucket that become one part."""
+    """Yield groups of slices of one bucket. Each group becomes one part."""
     run: list[StagedSlice] = []
     size = 0
     for piece in pieces:
@@ -257,7 +258,7 @@ def _runs_of_parts(pieces: Sequence[StagedSlice], max_bytes: int) -> Iterator[li
 
 
 class _OldParts:
-    """Pieces as tables: they stay in memory if all of them may, and are read once more otherwise."""
+    """Staged slices as tables. They stay in memory if all of them fit; otherwise they are read twice."""
 
     def __init__(self, objects: ObjectStore, pieces: Sequence[StagedSlice]) -> None:
         self._objects = objects
@@ -270,11 +271,11 @@ class _OldParts:
         self._kept: dict[StagedSlice | tuple[str, int], pa.Table] = {}
 
     def read(self) -> Iterator[pa.Table]:
-        """Yield the table of each piece, in order."""
+        """Yield the table of each slice, in order."""
         return map(self.table, self._pieces)
 
     def table(self, piece: StagedSlice) -> pa.Table:
-        """Return the rows of a piece."""
+        """Return the rows of a slice."""
         if not self._keeps_streams:
             return self._alone(piece)
         stream = self._kept.get(_stream(piece))
@@ -283,7 +284,7 @@ class _OldParts:
         return stream.slice(piece.first, piece.rows)
 
     def _alone(self, piece: StagedSlice) -> pa.Table:
-        """Return the rows of a piece, of whose stream nothing else stays in memory."""
+        """Return the rows of a slice without keeping the rest of its stream in memory."""
         if piece in self._kept:
             return self._kept[piece]
         rows = read_stream(self._objects, piece)

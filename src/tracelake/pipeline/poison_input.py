@@ -1,6 +1,7 @@
-"""Tries of recorded transactions: how often a task failed on one, or a run died of it, and what follows.
+"""Retry policy of recorded transactions, and bisection of failing new input.
 
-New input on which a task fails, or runs died as they read it: narrowed down to the one, which is set aside.
+Class `RetryPolicy` counts failed tasks and crashes of a recorded transaction. Class `PoisonInputFinder` handles new
+input on which tasks fail or processes crash. It bisects the input down to the poison input, and quarantines that.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from tracelake.pipeline.staging import InputReader
 
 
 class RetryPolicy:
-    """The tries of one run."""
+    """Retry counter and policy of one run."""
 
     def __init__(self, rooms: PipelineContext, reader: InputReader, stopping: Callable[[], bool]) -> None:
         self._rooms = rooms
         self._reader = reader
         self._stopping = stopping
         self._tries: Counter[int] = Counter()
-        self._fault: InputFaultError | None = None  # of the last try that failed
-        self._unread: dict[str, str] = {}  # inputs that could not be read for too long, with the reason
+        self._fault: InputFaultError | None = None  # of the last failed attempt
+        self._unread: dict[str, str] = {}  # inputs unreadable for too long, with the reason
 
     def is_first(self, t: int) -> bool:
-        """Whether no try of a transaction has failed yet in this run."""
+        """Return whether no attempt at a transaction has failed in this run."""
         return not self._tries[t]
 
     def died(self, step: Step) -> AttemptFailed | None:
-        """Say that runs died at a transaction again and again, so that it is not begun once more."""
+        """Return AttemptFailed if too many runs crashed on a transaction. Otherwise mark it as begun."""
         t = step.transaction
         enough = tries_max(self._undone_of(step))
         deaths = self._rooms.tries.deaths(t, enough, self._stopping)
@@ -50,7 +51,8 @@ class RetryPolicy:
         return self.undone(step, InputFaultError(DeathsError(deaths, f"did transaction {t}")), deaths)
 
     def undone(self, step: Step, fault: InputFaultError, tries: int = 1) -> AttemptFailed:
-        """Say how often the input of a transaction was too much. Raises what failed once we are to stop."""
+        """Count failed attempts at a transaction. Raises the failure if the run is stopping, or if good input fails
+        too."""
         if self._stopping():
             raise fault.error from fault
         t, self._fault = step.transaction, fault
@@ -62,7 +64,8 @@ class RetryPolicy:
         return undone
 
     def unread(self, step: Step, failed: Mapping[str, str]) -> AttemptFailed:
-        """Say that inputs could not be read for too long. Raises StorageError as long as they may be waited for."""
+        """Return AttemptFailed if inputs were unreadable for too long. Raises StorageError while retrying is still
+        allowed."""
         t = step.transaction
         path, reason = next(iter(failed.items()))
         waited_s = self._rooms.unread.again(t, str(step.number))
@@ -77,7 +80,7 @@ class RetryPolicy:
         return replace_fields(self._undone_of(step), tries=1, unread=True)
 
     def is_suspected(self, inputs: Set[tuple[str, str]]) -> bool:
-        """Whether some of these inputs, by source and path, are suspected."""
+        """Return whether some of these inputs, given by source and path, are suspected."""
         return any((suspect.source, suspect.path) in inputs for suspect in self._rooms.suspects.all())
 
     def _undone_of(self, step: Step) -> AttemptFailed:
@@ -91,7 +94,7 @@ class RetryPolicy:
         )
 
     def give_up(self, t: int) -> NoReturn:
-        """Raise that a transaction can only be finished, and fails here."""
+        """Raise the error of a transaction that can only be finished, but fails here."""
         assert self._fault is not None
         raise TaskError(
             f"transaction {t} has its spans in table spans and can only be finished, and a task fails on it here: "
@@ -99,7 +102,7 @@ class RetryPolicy:
         ) from self._fault
 
     def set_aside(self, step: Step) -> None:
-        """Record that a transaction is set aside."""
+        """Record that a transaction is quarantined."""
         if self._unread:
             self._rooms.journal.set_aside(quarantine_unreadable(step, self._unread))
             self._rooms.unread.over(step.transaction)
@@ -121,7 +124,7 @@ class RetryPolicy:
 
 
 class PoisonInputFinder:
-    """Keeps apart what cannot be read, and names it."""
+    """Finder that isolates inputs on which tasks fail or processes crash, and reports them."""
 
     def __init__(
         self,
@@ -136,7 +139,10 @@ class PoisonInputFinder:
         self._stopping = stopping
 
     def without_deadly(self, t: int, inputs: list[Input], *, suspected: bool) -> list[Input]:
-        """Leave out what runs died of while they read it: it is offered in halves; the one alone is set aside."""
+        """Return the inputs without those on which processes crashed while reading.
+
+        Those are offered again in halves. An input that crashes alone is quarantined.
+        """
         enough = tries_max(AttemptFailed(0, len(inputs), suspected))
         is_alone = suspected and len(inputs) == 1
         deadly = self._rooms.tries.deaths_of_reading(t, inputs, enough, self._stopping, alone=is_alone)
@@ -155,7 +161,7 @@ class PoisonInputFinder:
         return [item for item in inputs if item not in deadly]
 
     def set_aside(self, t: int, item: Input, tries: int, error: Exception) -> None:
-        """Set an input aside that failed alone."""
+        """Quarantine an input that failed alone. Raises `error` if known good input fails too."""
         if not self._reader.tasks_work():
             raise error
         self._narrow(t, item, tries, error, together=0)
@@ -166,7 +172,7 @@ class PoisonInputFinder:
         except OSError as failure:
             self._result.failed[item.path] = f"cannot be read: {failure.strerror or failure}"
             return
-        if not sha256:  # gone meanwhile: where it was offered, nobody could ever take it
+        if not sha256:  # deleted in the meantime; an offer of it could never be taken
             self._rooms.suspects.forget({item.path: None})
             return
         suspect = QuarantinedInput(
@@ -184,8 +190,8 @@ class PoisonInputFinder:
         stands = self._rooms.suspects.change(suspect, partial(on_failure, suspect=suspect)) or suspect
         self._rooms.suspects.forget_others(
             suspect
-        )  # a file that has changed since it was offered has another record
-        if self._rooms.settling.is_taken(suspect):  # a peer could do it, and may not have seen our record
+        )  # a file that changed after it was offered has another record
+        if self._rooms.settling.is_taken(suspect):  # a peer succeeded, perhaps before our record existed
             taken = to_range(
                 item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0
             )

@@ -1,27 +1,22 @@
-"""Overlap: what of the next transaction may be read while one is merged and published, and when it stands. Pure.
+"""Pure decisions of the pipeline: prefetch, fairness between sources, exactly-once outputs, and offset ranges.
 
-Input that is read ahead is recorded nowhere. At its turn all is decided as if nothing had been read: what waits, what
-a peer has taken, what is set aside. Only where just these inputs are to be read then, in this order, the rows that
-were read ahead take the place of reading them.
+Prefetched input is not recorded. When its turn comes, the pipeline decides everything as if nothing had been read:
+which input is pending, taken by a peer, or quarantined. The prefetched rows are used only if exactly these inputs
+come next, in this order.
 
-Decisions about the sources of a pipeline: whose turn it is, and whether what was seen still counts. Pure.
+An output writes each transaction to the external system once:
 
-Outputs to other systems: what is done with a transaction there, once each. Pure.
-
-| its rows | what the system has | then |
+| rows of the transaction | marker in the system | action |
 |---|---|---|
-| of a transaction before the output began | whatever | nothing |
-| none | whatever | nothing: no batch is empty |
-| some | the marker of it, or of a later one | nothing: it was written by a peer, or by us before a crash |
-| some | the marker of an earlier one | rows and marker are written in one step |
+| committed before the output began | any | none |
+| none | any | none: no batch is empty |
+| some | of this transaction or a later one | none: a peer wrote it, or this process before a crash |
+| some | of an earlier transaction | write rows and marker in one step |
 
-Which offsets of a partition are to be read. Pure: no clock, no broker, no store.
-
-A partition has offsets from 0 up. Of each it is known whether it is *taken* (a commit holds it, or nothing of it is
-to be taken), or *held* (set aside, for the user to decide). All others are to be read, wherever they stand: so it
-makes no difference in which order ranges are taken, or which of them failed. Offsets without a record (compacted,
-markers of transactions, aborted) are passed over with the range that they are in. What retention removed before it
-was taken is *lost*: a range of its own, which fails by name.
+Each offset of a Kafka partition, from 0 up, is *taken* (committed or discarded), *held* (quarantined until the user
+decides), or pending. So the order in which ranges are taken or fail does not matter. Offsets without a record
+(compacted, transaction markers, aborted) are skipped with their range. Offsets that retention removed before they
+were taken are *lost*: a separate range that fails with an error.
 """
 
 from __future__ import annotations
@@ -35,30 +30,31 @@ from tracelake.limits import KAFKA_RANGE_BYTES, KAFKA_RANGE_FIRST_MESSAGES, KAFK
 
 
 def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:
-    """Whether input is read beside a transaction that is about to be published.
+    """Return whether the next input may be prefetched while a transaction is published.
 
-    `is_new`: this run has read and recorded it, and no task failed on it. A replay reads nothing further.
-    `is_alone`: nothing of it is suspected, and no other process is at it, or has died of it.
+    Args:
+        is_new: this run read and recorded the transaction, and no task failed on it. A replay prefetches nothing.
+        is_alone: its input is not suspected, and no other process works on it or has crashed on it.
     """
     return is_new and is_alone and not is_stopping
 
 
 def keeps(action: Action) -> bool:
-    """Whether what was read ahead may still have its turn: not where anything but the next new input comes first."""
+    """Return whether prefetched input may still be used. Any action other than opening the next new input drops it."""
     return isinstance(action, ReadState | OpenInputs)
 
 
 def stands_for(ahead: Sequence[object], inputs: Sequence[object]) -> bool:
-    """Whether the rows of inputs that were read ahead are those of the inputs that are to be read now."""
+    """Return whether the prefetched inputs are exactly the inputs to read now."""
     return tuple(ahead) == tuple(inputs)
 
 
 def in_turn(costs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return (source, number) of all inputs, in the order in which they are taken, from what each costs, by source.
+    """Return (source, number) of all inputs in the order in which they are taken, given their costs by source.
 
-    An input has its turn when as much of its own source was taken before it as of the others: so of any beginning of
-    this order, whatever a transaction cuts off, each source has the same share, or all that waits there, and what one
-    leaves of its share falls to the others. Within a source the order stays.
+    Inputs are ordered by the cost that precedes them in their own source. So each prefix of the order, wherever a
+    transaction ends, has an equal share of every source. A source with less pending input leaves its share to the
+    others. The order within a source is kept.
     """
     turns = []
     for source, of_source in enumerate(costs):
@@ -70,38 +66,39 @@ def in_turn(costs: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def counts(looked_at: str, now: str | None, *, is_paused: bool) -> bool:
-    """Whether what was seen of a source that users have added may be taken.
+    """Return whether input polled from a configured source may still be taken.
 
-    It is asked with the record as it is once all was seen: `now` is the id there, None where there is none. Then
-    nothing is taken that came after a pause, or the removal, had returned.
+    `now` is the record's id after polling, None if it was removed. Checking after the poll ensures that nothing is
+    taken that arrived after a pause or removal returned.
     """
     return now == looked_at and not is_paused
 
 
 NO_MARKER: Final = -1
-"""What a system says that has nothing of an output yet."""
+"""Marker of a system that has nothing of an output yet."""
 
 
 def is_to_be_written(transaction: int, since: int, rows: int, marker: int) -> bool:
-    """Whether the rows of a transaction are to be written now. `marker` is the last that the system has."""
+    """Return whether to write a transaction's rows now. `marker` is the last transaction that the system has."""
     return transaction >= since and rows > 0 and transaction > marker
 
 
 def begins_at(upper: int) -> int:
-    """Return the first transaction of an output that is added, from an upper that was read after its record was there.
+    """Return the first transaction of a new output, from an upper that was read after the output's record was
+    written.
 
-    Somebody may be publishing that one and not know of the output. The one after it begins later than its commit, so
-    whoever publishes it sees the record.
+    A peer that does not know of the output yet may be publishing transaction `upper`. The one after it starts after
+    that commit, so its publisher sees the record.
     """
     return upper + 1
 
 
 Offsets: TypeAlias = tuple[int, int]
-"""From the first to before the second."""
+"""A half-open range: first offset, and the offset after the last."""
 
 
 def united(ranges: Iterable[Offsets]) -> tuple[Offsets, ...]:
-    """Return ranges in order, none of which touches another."""
+    """Return the ranges sorted, with touching and overlapping ones merged."""
     whole: list[Offsets] = []
     for start, stop in sorted(ranges):
         if start >= stop:
@@ -114,17 +111,17 @@ def united(ranges: Iterable[Offsets]) -> tuple[Offsets, ...]:
 
 
 def has_all(taken: Sequence[Offsets], start: int, stop: int) -> bool:
-    """Whether all of a range is taken."""
+    """Return whether all of a range is taken."""
     return any(first <= start and stop <= last for first, last in united(taken))
 
 
 def has_any(taken: Sequence[Offsets], start: int, stop: int) -> bool:
-    """Whether some of a range is taken: then another cut it otherwise, and what is left of it is cut anew."""
+    """Return whether some of a range is taken. If so, a peer cut it differently, and the rest is cut anew."""
     return any(start < last and first < stop for first, last in united(taken))
 
 
 def left(taken: Sequence[Offsets], end: int) -> list[Offsets]:
-    """Return what of [0, end) is not taken."""
+    """Return the ranges of [0, end) that are not taken."""
     gaps, at = [], 0
     for start, stop in united(taken):
         if at < start:
@@ -134,14 +131,14 @@ def left(taken: Sequence[Offsets], end: int) -> list[Offsets]:
 
 
 def messages_at_once(mean_bytes: float | None) -> int:
-    """Return how many messages one range has at most, from what one had so far, None where none was seen."""
+    """Return the maximum number of messages in a range, from the mean message size so far (None before the first)."""
     if mean_bytes is None:
         return KAFKA_RANGE_FIRST_MESSAGES
     return max(1, min(KAFKA_RANGE_MESSAGES_MAX, int(KAFKA_RANGE_BYTES / max(1.0, mean_bytes))))
 
 
 def mean_after(mean_bytes: float | None, size_bytes: int, messages: int) -> float | None:
-    """Return what a message has in the mean after some more were read: it follows, and does not jump."""
+    """Return the moving average of the message size after reading more messages."""
     if not messages:
         return mean_bytes
     now = size_bytes / messages
@@ -150,18 +147,18 @@ def mean_after(mean_bytes: float | None, size_bytes: int, messages: int) -> floa
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A partition as a look sees it."""
+    """State of a partition as polled."""
 
     taken: tuple[Offsets, ...]
     held: tuple[Offsets, ...]
     low: int
     """The first offset that the broker still has."""
     end: int
-    """The first that is not there yet, or belongs to a transaction that is not over."""
+    """The first offset that does not exist yet, or belongs to an unfinished Kafka transaction."""
 
 
 def ranges(log: Log, at_once: int, ranges_max: int) -> list[Offsets]:
-    """Return what is to be read, the first offsets first, cut into ranges. What is lost is never in one with others."""
+    """Return the ranges to read, lowest offsets first. A range never mixes lost offsets with others."""
     cut: list[Offsets] = []
     for start, stop in left((*log.taken, *log.held), log.end):
         if start < log.low:
@@ -179,13 +176,14 @@ def lag(log: Log) -> int:
 
 
 def still_held(taken: Sequence[Offsets], suspects: Iterable[Offsets]) -> tuple[Offsets, ...]:
-    """Return which suspects hold their offsets back: not one that is taken by now, or was given up.
+    """Return the quarantined ranges that still hold their offsets back: those neither taken nor discarded.
 
-    Of one that was given up only what is lost is taken, and always its beginning; the rest is read then.
+    Discarding a range takes only its lost part, which always includes its beginning. The rest is then read.
     """
     return tuple((start, stop) for start, stop in suspects if not has_any(taken, start, min(start + 1, stop)))
 
 
 def given_up(start: int, stop: int, low: int) -> Offsets:
-    """Return what is taken once the user gives a range up: what of it is lost, or all of it where nothing is."""
+    """Return the range to mark as taken when the user discards a range: its lost part, or all of it if nothing is
+    lost."""
     return (start, min(stop, low)) if start < low else (start, stop)

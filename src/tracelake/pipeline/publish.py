@@ -1,7 +1,7 @@
-"""Publish transaction T: parts, then to one output after the other (tables, then the index, then one commit).
+"""Publication of transaction T: write its parts, then publish to each output in order (tables, index, commit).
 
-Every stage is idempotent for the same T, and any replica can finish what another began (PROTOCOLS §7): readers
-stay on the last commit until the new one names everything.
+Every stage is idempotent for T, and any replica can finish what another began (PROTOCOLS §7). Readers stay on the
+previous commit until the new one references everything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tracelake.versions.repository import Repository
 
 
 class Outputs:
-    """What a pipeline writes: a list of outputs, each of which holds T only once all before it do."""
+    """Outputs of a pipeline, in order. An output gets T only after all outputs before it have T."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Outputs:
         first: IndexSettings = PLAIN,
         added: AddedOutputs | None = None,
     ) -> None:
-        """`first` is what the index of a lake begins with; `added` are outputs that users added."""
+        """Open the outputs. `first` is the initial index settings; `added` are the outputs that users configured."""
         self._added = added
         self._key_value = key_value
         self._objects = objects
@@ -66,7 +66,7 @@ class Outputs:
             self.repository, *(self.tables[table.name].shard for table in (TABLE_SPANS, TABLE_TRACES))
         )
         self._index = IndexOutput(key_value, objects, buckets, first)
-        # What is put between holds T before readers see it; the commit is the last, and its upper that of all.
+        # Outputs in between get T before readers see it. The commit is the last, so its upper is that of all.
         self._before_commit: Sequence[Output] = (*self.tables.values(), self._index)
 
     @property
@@ -77,11 +77,11 @@ class Outputs:
         return () if self._added is None else self._added.opened(self.upper)
 
     def upper(self) -> int:
-        """Return the least transaction that not every output holds: the commit is the last output of each."""
+        """Return the first transaction that some output lacks. The commit is the last output of each transaction."""
         return self.commit.upper()
 
     def require_committed(self, forgotten: int) -> None:
-        """Check that a transaction of which the journal has no records any more has a commit. Raises DamageError."""
+        """Check that a transaction trimmed from the journal has a commit. Raises DamageError."""
         if self.upper() <= forgotten:
             raise DamageError(
                 f"the journal has forgotten transaction {forgotten}, as if it were committed, and it is not. "
@@ -93,11 +93,11 @@ class Outputs:
         return max(table.upper() for table in self.tables.values())
 
     def begun(self, transaction: int) -> bool:
-        """Whether an output before the commit holds the transaction."""
+        """Return whether an output before the commit has the transaction."""
         return any(output.holds(transaction) for output in self._before_commit)
 
     def only_commit_missing(self, transaction: int) -> bool:
-        """Whether all outputs before the commit hold the transaction."""
+        """Return whether all outputs before the commit have the transaction."""
         return all(output.holds(transaction) for output in (*self._before_commit, *self._others()))
 
     def publish(
@@ -108,11 +108,12 @@ class Outputs:
         runner: TaskRunner,
         progress: OnProgress,
     ) -> tuple[str, Counts]:
-        """Publish what is missing of a sealed transaction; return its commit and counts.
+        """Publish a sealed transaction to the outputs that lack it. Return its commit and counts.
 
-        `pieces` are the staged rows of the transaction, or None where only the commit is missing.
+        `pieces` are its staged rows, or None if only the commit is missing.
         """
-        # Read before anything of T is published: who publishes T + 1 reads it after the commit of T.
+        # Read before anything of T is published. A replica that publishes T + 1 reads it after the commit of
+        # T.
         outputs = (*self._before_commit, *self._others(), self.commit)
         t, done = step.transaction, len(outputs)
         sealed = SealedTransaction(step, seal, {}, {})
@@ -126,9 +127,9 @@ class Outputs:
         return publication.commit, publication.counts
 
     def publish_nothing(self, aside: QuarantineRecord) -> str:
-        """Let all outputs go past a transaction that is set aside; return its commit.
+        """Make all outputs skip a quarantined transaction, and return its commit.
 
-        Raises OvertakenError where a peer had appended rows of it before: then it is not set aside.
+        Raises OvertakenError if a peer has appended rows of it before; then it is not quarantined.
         """
         self._begin(
             [table for table in self.tables.values() if table.upper() < aside.transaction], aside.transaction
@@ -139,26 +140,27 @@ class Outputs:
         return publication.commit
 
     def has_rows(self, transaction: int) -> bool:
-        """Whether table `spans` has rows of a transaction that is not committed yet.
+        """Return whether table `spans` has rows of an uncommitted transaction.
 
-        A transaction of repeats has none, and setting it aside changes as little: there its commit says which
-        it was.
+        A transaction of repeated spans adds no rows, and quarantining it would change as little. Its commit says
+        which of the two happened.
         """
         return self._first.has_rows(transaction)
 
     def rows_of(self, transaction: int) -> tuple[Part, ...]:
-        """Return the parts of table `spans` with the rows of a transaction that is not committed yet."""
+        """Return the parts of table `spans` with the rows of an uncommitted transaction."""
         batch = self._first.shard.batch_at(transaction)
         if batch is None or (batch.lower, batch.upper) != (transaction, transaction + 1):
             raise NotFoundError(f"table spans has no batch of transaction {transaction} alone.")
         return batch.parts
 
     def was_set_aside(self, transaction: int) -> bool:
-        """Whether a committed transaction was set aside."""
+        """Return whether a committed transaction was quarantined."""
         return self.commit.was_set_aside(transaction)
 
     def _begin(self, behind: Sequence[TableOutput], t: int) -> None:
-        """Let tables begin with T that are newer than the lake. One that a commit names has lost what it had."""
+        """Start tables at T that are newer than the lake. A table that a commit references has lost its data, so it
+        is not started."""
         for table in behind:
             head = self.repository.head()
             if head is not None and not self.repository.find(head, [table.table.entry]):
@@ -167,7 +169,7 @@ class Outputs:
     def _shape(
         self, step: Step, seal: Seal, pieces: Sequence[StagedSlice], runner: TaskRunner, progress: OnProgress
     ) -> SealedTransaction:
-        """Let tasks write what the outputs are to publish."""
+        """Run the tasks that write the parts to publish."""
         t = step.transaction
         with ExitStack() as leases:
             states = {
@@ -216,7 +218,7 @@ class Outputs:
 
 
 def by_range(pieces: Iterable[StagedSlice], ranges: Sequence[tuple[int, int]]) -> list[list[StagedSlice]]:
-    """Return the pieces of each range of buckets: of as many as tasks times buckets, so each is looked at once."""
+    """Return the slices of each range of buckets, in one pass. There may be as many slices as tasks times buckets."""
     range_of = {bucket: number for number, (low, high) in enumerate(ranges) for bucket in range(low, high)}
     of_ranges: list[list[StagedSlice]] = [[] for _ in ranges]
     for piece in pieces:
@@ -225,7 +227,7 @@ def by_range(pieces: Iterable[StagedSlice], ranges: Sequence[tuple[int, int]]) -
 
 
 def _change_of(table: str, receipts: Sequence[ShapeReceipt]) -> TableChange:
-    """Put together what tasks did to a table."""
+    """Merge the results of all tasks for one table."""
     change = TableChange()
     for receipt in receipts:
         change.add(receipt.of(table))
@@ -233,7 +235,8 @@ def _change_of(table: str, receipts: Sequence[ShapeReceipt]) -> TableChange:
 
 
 def shape_tasks(spans: int, arrow_bytes: int) -> int:
-    """Return how many tasks shape a transaction, if there are buckets for them: a replay cuts alike."""
+    """Return the number of merge tasks of a transaction, before limiting it to the buckets. A replay gets the same
+    number."""
     if spans <= limits.SMALL_TRANSACTION_SPANS and arrow_bytes <= limits.SHAPED_AT_ONCE_MAX_BYTES:
         return 1
     by_spans = -(-spans // limits.SHAPE_TASK_SPANS)
@@ -242,4 +245,5 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
 
 
 TRANSFORM: Final = "5"
-"""Version of the shape of rows. Change it with any change of decoding or merging that changes a table."""
+"""Version of the transformation from input to rows. Increase it with each change of decoding or merging that changes
+a table."""

@@ -1,4 +1,4 @@
-"""What the user decides of a transaction that cannot be done, and of inputs that were set aside."""
+"""User decisions to retry or discard stuck transactions and quarantined inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Fate: TypeAlias = Literal["retry", "discard"]
 
 
 class QuarantineActions:
-    """Decides the fate of transactions and inputs of one pipeline; safe beside its replicas."""
+    """Retry and discard for the transactions and inputs of one pipeline. Safe while replicas run."""
 
     def __init__(
         self, name: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int, first: IndexSettings
@@ -42,15 +42,15 @@ class QuarantineActions:
         self._pipeline = Pipeline(name, key_value, objects, buckets, InProcess(), first=first, added=added)
 
     def decide(self, t: int, fate: Fate) -> list[QuarantinedInput]:
-        """Offer the inputs of a transaction again, or give up those at fault; return what stands of each.
+        """Offer the inputs of a transaction again, or discard those at fault. Return the new state of each.
 
-        A transaction that is stuck is set aside first. Of its inputs those at fault are the ones that changed since
-        the journal recorded them, or else those that cannot be read, or the only one it has; others are taken again.
+        A stuck transaction is quarantined first. Its inputs at fault are those that changed after they were recorded;
+        if there are none, the unreadable ones, or its only input. The others are taken again.
 
-        Raises UsageError where there is nothing to decide, StorageError where an input cannot be read this time.
+        Raises UsageError if there is nothing to decide, StorageError if an input cannot be read now.
         """
         if not any(suspect.state == "set aside" for suspect in self._of(t)):
-            with contextlib.suppress(TrimmedError):  # then it is stuck no more
+            with contextlib.suppress(TrimmedError):  # trimmed, so no longer stuck
                 step = self._journal.read(t).step if t == self._outputs.upper() else None
                 if step is not None:
                     self._set_aside(step, fate)
@@ -66,7 +66,7 @@ class QuarantineActions:
         return [suspect for suspect in self._suspects.all() if suspect.transaction == t]
 
     def _set_aside(self, step: Step, fate: Fate) -> None:
-        """Set a transaction aside that is not committed, and let tables and index pass it."""
+        """Quarantine an uncommitted transaction, and make tables and index skip it."""
         t = step.transaction
         if self._outputs.has_rows(t):
             raise UsageError(
@@ -91,27 +91,27 @@ class QuarantineActions:
                 set_aside_at=now().isoformat(timespec="microseconds"),
                 together=max(1, narrowed(inputs, died=False, suspected=True)),
                 given_up=tuple(at_fault) if fate == "discard" else (),
-                # Beside one that changed, nobody has given up what cannot be read: it is offered again.
+                # If some input changed, the user did not discard the unreadable ones. They are offered again.
                 unread=() if fate == "discard" and changed else tuple(unread),
             )
         )
         self._unread.over(t)
         try:
-            # No other transaction is begun here, so that no task is run.
+            # `stopping` prevents any further transaction, so that no task runs.
             self._pipeline.run([], stopping=lambda: True)
         except SourceChangedError:
             if self._outputs.upper() <= t:
-                raise  # else of a later one, which a replica has begun since
+                raise  # otherwise of a later one, which a replica has begun since
 
     def _changed(self, step: Step) -> tuple[list[str], dict[str, str]]:
-        """Return the inputs that are not any more what the journal recorded, and with the reason those unreadable.
+        """Return the inputs that changed after they were recorded, and the unreadable ones with reasons.
 
-        Raises StorageError for one that cannot be read, where no run has said the same: it may be so for a moment.
+        Raises StorageError for an unreadable input unless a run has found the same: the failure may be temporary.
         """
         inputs = [(source, taken) for source, ranges in step.sources.items() for taken in inputs_of(ranges)]
         with ThreadPoolExecutor(
             INPUTS_FETCHED_AT_ONCE
-        ) as pool:  # one whose store is gone takes its time to fail
+        ) as pool:  # in parallel, because a lost store fails slowly
             contents = list(pool.map(lambda each: self._content(*each), inputs))
         changed, unread = [], {}
         for (_, taken), content in zip(inputs, contents, strict=True):
@@ -126,7 +126,7 @@ class QuarantineActions:
     def _content(self, source: str, taken: RecordedInput) -> tuple[int, str] | OSError:
         try:
             return content_of(self._objects, source, taken.path, taken.size_bytes)
-        except OSError as error:  # which is not to say that it has changed
+        except OSError as error:  # unreadable does not mean changed
             return error
 
     def _decide(self, suspect: QuarantinedInput, fate: Fate) -> QuarantinedInput:

@@ -1,6 +1,7 @@
-"""Records that users name: sources and outputs that were added. One that cannot be read stops nothing beside it.
+"""Sources and outputs that users configured, stored as named records. Every replica reads them when it polls for
+input.
 
-Sources that users add to a lake: records that every replica reads when it looks for input.
+A damaged record does not affect the others.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tracelake.storage.object_records import whole_of
 
 _NAME: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX_CHARS}}}")
 _END: Final = "/"
-"""Behind a name in its key: so no key is the beginning of another, and one that is torn can be erased alone."""
+"""Suffix of a name in its key. So no key is a prefix of another, and a damaged record can be erased alone."""
 
 
 class Registration(Versioned, Protocol):
@@ -39,11 +40,11 @@ class Registration(Versioned, Protocol):
 
     @property
     def name(self) -> str:
-        """What the user calls it."""
+        """Name given by the user."""
 
     @property
     def id(self) -> str:
-        """Random: one that is removed and added again is another."""
+        """Random id. A record that is removed and added again gets a new one."""
 
 
 RecordT = TypeVar("RecordT", bound=Registration)
@@ -54,23 +55,23 @@ class Registrations(Generic[RecordT]):
     """All records of a kind."""
 
     whole: list[RecordT]
-    """By name."""
+    """Readable records, by name."""
     damaged: dict[str, str]
-    """Names of those that cannot be read, and why."""
+    """Names of unreadable records, with the reason."""
 
 
 class RegistrationStore(Generic[RecordT]):
-    """The records of one kind, of one pipeline."""
+    """Store of the records of one kind and pipeline."""
 
     def __init__(
         self, store: KeyValueStore, partition: str, kind: type[RecordT], what: str, version: int
     ) -> None:
-        """`what` the user calls one of them, as in `tracelake source list`."""
+        """Create a store. `what` is the user's word for the kind, as in `tracelake source list`."""
         self._store, self._partition = store, partition
         self._kind, self._what, self._version = kind, what, version
 
     def require_name(self, name: str, taken: tuple[str, ...] = ()) -> None:
-        """Check that something may be called so. Raises UsageError."""
+        """Check that a name is valid and not reserved. Raises UsageError."""
         if _NAME.fullmatch(name) and name not in taken:
             return
         article = "an" if self._what[0] in "aeiou" else "a"
@@ -81,7 +82,7 @@ class RegistrationStore(Generic[RecordT]):
         )
 
     def all(self) -> Registrations[RecordT]:
-        """Return what was added. A record that is damaged hides no other."""
+        """Return all records. A damaged record hides no other."""
         records: Registrations[RecordT] = Registrations([], {})
 
         def damaged(key: str, error: DamageError) -> None:
@@ -96,7 +97,7 @@ class RegistrationStore(Generic[RecordT]):
         return records
 
     def create(self, record: RecordT) -> RecordT:
-        """Write a new record. Raises UsageError where there is one of its name."""
+        """Write a new record. Raises UsageError if its name exists."""
         value, name = encode(record), record.name
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             try:
@@ -110,14 +111,15 @@ class RegistrationStore(Generic[RecordT]):
             if isinstance(outcome, Conflict) and outcome.current is not None:
                 standing = self._read(outcome.current)
                 if standing is not None and standing.id == record.id:
-                    return record  # written before, and the reply was lost
+                    return record  # written by an earlier attempt whose reply was lost
                 raise UsageError(
                     f"{self._what} {name} is there already; remove it first, or choose another name."
                 )
         raise self._contention(name)
 
     def change(self, name: str, decide: Callable[[RecordT], RecordT]) -> RecordT:
-        """Carry out a decision until it is done; return what stands then. Raises UsageError where there is none."""
+        """Apply a decision by conditional writes, with retries. Return the new record. Raises UsageError if the name
+        is unknown."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._entry(name)
             record = self._decode(entry)
@@ -128,13 +130,13 @@ class RegistrationStore(Generic[RecordT]):
         raise self._contention(name)
 
     def remove(self, name: str) -> RecordT | None:
-        """Take a record away, whatever it holds; return what it was, None where nobody can read it.
+        """Remove a record, even a damaged one. Return the removed record, or None if it was unreadable.
 
-        Raises UsageError where there is none of this name.
+        Raises UsageError if the name is unknown.
         """
         try:
             entry = self._entry(name)
-        except DamageError:  # of the store: it has no version, and nobody can have changed it
+        except DamageError:  # damaged in the store: without a version, nothing can have changed it
             self._store.erase(self._partition, name + _END)
             return None
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -143,11 +145,11 @@ class RegistrationStore(Generic[RecordT]):
             before = self._read(entry)
             if current is None or (before is not None and self._is_another(before, current)):
                 return before
-            entry = current  # it was changed meanwhile
+            entry = current  # changed in the meantime
         raise self._contention(name)
 
     def _is_another(self, before: RecordT, now: Entry) -> bool:
-        """Whether a record was added again. A damaged one may be the same."""
+        """Return whether the name was added again. A damaged record may be the same one."""
         record = self._read(now)
         return record is not None and record.id != before.id
 
@@ -183,13 +185,13 @@ FORMAT_VERSION: Final = 1
 
 
 class SourceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One source that was added."""
+    """A source that a user configured."""
 
     name: str
     address: str
-    """A pattern of files or objects, or a topic: what `--watch` takes. A path is absolute."""
+    """Pattern of files or objects, or a topic, as for `--watch`. A path is absolute."""
     id: str
-    """Random: one that is removed and added again is another."""
+    """Random id. A source that is removed and added again gets a new one."""
     is_paused: bool = False
     format_version: int = FORMAT_VERSION
 
@@ -198,7 +200,7 @@ SourceRecords: TypeAlias = Registrations[SourceRecord]
 
 
 class AddedSources:
-    """The sources that users have added to one pipeline."""
+    """Sources that users configured for one pipeline."""
 
     def __init__(self, key_value: KeyValueStore, pipeline: str = "main") -> None:
         self._records = RegistrationStore(
@@ -206,13 +208,13 @@ class AddedSources:
         )
 
     def records(self) -> SourceRecords:
-        """Return what was added, by name. A record that is damaged stops no other."""
+        """Return the configured sources by name. A damaged record does not affect the others."""
         return self._records.all()
 
     def add(self, name: str, address: str, check: Callable[[str], object]) -> SourceRecord:
-        """Add a source. `check` is what opens it, and raises UsageError where it names nothing that can be watched.
+        """Add a source. `check` opens it, and raises UsageError for an address that cannot be watched.
 
-        Raises UsageError for a name that is none, or is taken; LimitError where there are as many as there can be.
+        Raises UsageError for an invalid or existing name, LimitError if there are too many sources.
         """
         self._records.require_name(name, OWN)
         if len(address) > SOURCE_ADDRESS_MAX_CHARS:
@@ -227,16 +229,16 @@ class AddedSources:
         return self._records.create(SourceRecord(name, address, uuid.uuid4().hex))
 
     def pause(self, name: str, *, on: bool) -> SourceRecord:
-        """Let nobody look at a source any more, or again. Raises UsageError where there is none of this name."""
+        """Pause or resume polling of a source. Raises UsageError if the name is unknown."""
         return self._records.change(name, lambda record: msgspec.structs.replace(record, is_paused=on))
 
     def remove(self, name: str) -> None:
-        """Look at a source no more. Raises UsageError where there is none of this name."""
+        """Remove a source, so that it is no longer polled. Raises UsageError if the name is unknown."""
         self._records.remove(name)
 
 
 def _for_all(address: str) -> str:
-    """Return an address that means the same to every replica, in whatever directory it runs. Raises UsageError."""
+    """Return an address that every replica resolves alike, whatever its working directory. Raises UsageError."""
     if source_of(address) != FILES:
         return address
     return to_name(str(Path(path_of(address)).absolute()))

@@ -1,9 +1,8 @@
-"""The input of the transaction that is open: its steps as they were read here, and their rows as staged.
+"""Replay of the open transaction from the journal, and its staged rows.
 
-Where a transaction waits for more, both outlive the run: the next one goes on behind them. Who is killed reads them
-anew, as the journal has recorded them.
-
-Looking what stands at a transaction, once the inputs of the one before are let go.
+A transaction that waits for more input keeps its steps and rows between runs, and the next run continues it. After a
+crash they are read again as the journal recorded them. `StateReader` reads the state of the lowest uncommitted
+transaction after acknowledging the inputs of the one before.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tracelake.pipeline.staging import InputReader, ReadInput
 
 
 def lost_records(t: int) -> DamageError:
-    """Return that what was recorded of a transaction is not there any more, or is another."""
+    """Return the error for journal records of a transaction that are lost or have changed."""
     return DamageError(
         f"transaction {t}: the journal has lost what it had recorded, or has other records now. Nothing was published. "
         "Restore the metadata from a backup."
@@ -36,53 +35,53 @@ def lost_records(t: int) -> DamageError:
 
 
 class OpenSteps:
-    """Steps of one transaction that were read here, with their rows."""
+    """The open transaction: its recorded steps, with their staged rows."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
         self.read: list[ReadInput] = []
         self.is_new = True
-        """Whether all of it was read for the first time."""
+        """True if all steps were read for the first time."""
         self.began_s = time.monotonic()
 
     @property
     def pieces(self) -> list[StagedSlice]:
-        """Their staged rows."""
+        """Staged rows of all steps."""
         return [piece for each in self.read for piece in each.pieces]
 
     def staged(self) -> list[str]:
-        """Return the objects that have these rows."""
+        """Return the paths of the staged objects."""
         return sorted({piece.path for piece in self.pieces})
 
     @property
     def inputs(self) -> list[Input]:
-        """What was read."""
+        """Inputs of all steps."""
         return [item for each in self.read for item in each.inputs]
 
     def age_s(self) -> float:
-        """Return how long ago the transaction was begun, whoever began it: never less than here."""
+        """Return the seconds since the transaction was begun by any replica, at least those since this one read it."""
         here_s, began_at = time.monotonic() - self.began_s, self.steps[0].began_at
         return max(here_s, (now() - datetime.fromisoformat(began_at)).total_seconds() if began_at else 0.0)
 
     @property
     def rows(self) -> int:
-        """How many rows are staged."""
+        """Number of staged rows."""
         return sum(piece.rows for piece in self.pieces)
 
     def paths(self) -> set[tuple[str, str]]:
-        """Return sources and paths of its inputs: none is taken a second time before all this is committed."""
+        """Return source and path of its inputs. They must not be taken again before the commit."""
         steps = ((source, ranges) for step in self.steps for source, ranges in step.sources.items())
         return {(source, taken.path) for source, ranges in steps for taken in inputs_of(ranges)}
 
     def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
-        """Put one more step to it."""
+        """Add a step."""
         self.steps.append(step)
         self.read.append(read)
         self.is_new = self.is_new and is_new
 
 
 class Replayer:
-    """Reads what the journal has recorded of a transaction, step by step."""
+    """Replayer that reads the recorded inputs of a transaction again, step by step."""
 
     def __init__(
         self,
@@ -92,7 +91,7 @@ class Replayer:
         result: RunResult,
         opened: OpenSteps | None,
     ) -> None:
-        """`opened` is what an earlier run has left of a transaction that waits."""
+        """Create a replayer. `opened` is the open transaction that the previous run left."""
         self._rooms = rooms
         self._reader = reader
         self._attempts = attempts
@@ -100,16 +99,16 @@ class Replayer:
         self.opened = opened
 
     def paths(self) -> set[tuple[str, str]]:
-        """Return sources and paths of what the open transaction has."""
+        """Return source and path of each input in the open transaction."""
         return set() if self.opened is None else self.opened.paths()
 
     def steps(self) -> list[Step]:
-        """Return the steps of the open transaction that are fed; there is one at least."""
+        """Return the replayed steps of the open transaction. It must have at least one."""
         assert self.opened is not None
         return self.opened.steps
 
     def fed(self, steps: Sequence[Step]) -> int:
-        """Return how many of the recorded steps of a transaction are fed; what was fed of another one is dropped."""
+        """Return how many of these recorded steps are replayed. Rows of any other transaction are discarded."""
         ours = [] if self.opened is None else self.opened.steps
         if ours and list(steps[: len(ours)]) == ours:
             return len(ours)
@@ -117,14 +116,14 @@ class Replayer:
         return 0
 
     def add(self, step: Step, read: ReadInput, *, is_new: bool) -> None:
-        """Take a step for fed."""
+        """Add a step whose rows are staged."""
         self.opened = self.opened or OpenSteps()
         self.opened.add(step, read, is_new=is_new)
 
     def feed(self, step: Step) -> Replayed | Published | AttemptFailed:
-        """Read a step again as it was recorded, unless table `spans` has the rows of its transaction."""
+        """Read a step again as recorded, unless table `spans` has the rows of its transaction."""
         fed = self._feed(step)
-        # It had none of them at the last look: a peer has appended them since, and they stand for what cannot be read.
+        # A peer has appended the rows since the state was read. They replace the input that cannot be read.
         return replace(fed, tries=0) if isinstance(fed, AttemptFailed) and fed.held else fed
 
     def _feed(self, step: Step) -> Replayed | Published | AttemptFailed:
@@ -150,7 +149,7 @@ class Replayer:
             self._rooms.outputs.tally.rows_dropped += sum(piece.rows for piece in read.pieces)
             self._reader.discard(read)
             self.discard()
-            return Published()  # a peer was faster, and has deleted what it took from the inbox
+            return Published()  # a peer committed it and deleted its inbox segments
         if read.failed:
             self._reader.discard(read)
             undone = self._attempts.unread(step, read.failed)
@@ -161,7 +160,7 @@ class Replayer:
         return Replayed(read.sources)
 
     def restage(self, step: Step) -> Replayed | Published | AttemptFailed:
-        """Read the rows that table `spans` has of a transaction."""
+        """Stage the rows that table `spans` has of a transaction."""
         t = step.transaction
         self.discard()
         if t not in self._result.recovered:
@@ -172,64 +171,66 @@ class Replayer:
             return self.undone(t, fault)
         except TracelakeError:
             if self._rooms.outputs.upper() > t:
-                return Published()  # and what a peer has published may be compacted by now
+                return Published()  # a peer's parts may be compacted by now
             raise
         self.add(step, ReadInput({}, pieces, ()), is_new=False)
         return Replayed(step.sources)
 
     def recorded(self, t: int) -> Step:
-        """Return all recorded steps of a transaction as one. Raises DamageError where they are gone since."""
+        """Return all recorded steps of a transaction as one. Raises DamageError if they are lost."""
         step = self._rooms.journal.read(t).step
         if step is None:
             raise lost_records(t)
         return step
 
     def undone(self, t: int, fault: InputFaultError) -> AttemptFailed:
-        """Say that a task failed on what a transaction has."""
+        """Discard the staged rows after a task failed on them, and count the failed attempt."""
         self.discard()
         return self._attempts.undone(self.recorded(t), fault)
 
     def discard(self) -> None:
-        """Delete the rows that are staged."""
+        """Delete the staged rows."""
         if self.opened is not None:
             opened, self.opened = self.opened, None
             for read in opened.read:
                 self._reader.discard(read)
 
     def clean_up(self) -> None:
-        """Delete them as well as it goes: the next run reads its input again."""
+        """Delete the staged rows, ignoring errors. The next run reads the input again."""
         with contextlib.suppress(TracelakeError, OSError):
             self.discard()
 
 
 class StateReader:
-    """Looks for one run."""
+    """Reader of the recorded state of transactions during one run."""
 
     def __init__(self, rooms: PipelineContext, feeding: Replayer, result: RunResult) -> None:
         self._rooms = rooms
         self._feeding = feeding
         self._result = result
-        self._settled = -1  # the transaction of which this run has let the inputs go
+        self._settled = -1  # transaction whose inputs this run acknowledged last
 
     def settle(self, t: int) -> None:
-        """Let go of the inputs of a committed transaction, and note what is kept of them."""
+        """Acknowledge the inputs of a committed transaction, and add those that are kept to the result."""
         self._result.note(self._rooms.settling.settle(t))
         self._settled = t
 
     def look(self, at_least: int) -> StateRead:
-        """Say what stands at the least transaction, from `at_least` on, that has no commit."""
+        """Return the state of the lowest transaction, from `at_least` on, that has no commit."""
         while True:
             t = max(at_least, self._rooms.outputs.upper())
             try:
                 return self._look_at(t)
-            except TrimmedError:  # we were late: peers have gone on
+            except TrimmedError:  # peers are far ahead of this process
                 self._rooms.outputs.require_committed(t)
 
     def _look_at(self, t: int) -> StateRead:
         if t > 0 and t - 1 != self._settled:
-            # Before T is open, the segments that T-1 holds are gone: none can be recorded a second time.
+            # Before T opens, the inbox segments of T-1 must be deleted. Otherwise they could be recorded
+            # twice.
             self.settle(t - 1)
-        # Outputs first: a peer may seal and append between the two looks, and a seal is never taken back.
+        # Read the outputs first. A peer may seal and append between the two reads, and a seal is never
+        # removed.
         begun = self._rooms.outputs.begun(t)
         recorded = self._rooms.journal.read(t)
         aside = recorded.step is not None and self._rooms.journal.aside(t) is not None
@@ -254,7 +255,7 @@ class StateReader:
         )
 
     def require_aside(self, t: int) -> None:
-        """Check that a transaction of which table `spans` has no rows was set aside. Raises DamageError."""
+        """Check that a transaction that table `spans` skipped is quarantined. Raises DamageError."""
         if self._rooms.journal.aside(t) is None:
             raise DamageError(
                 f"table spans has passed transaction {t} without its rows, and the journal does not say that it "

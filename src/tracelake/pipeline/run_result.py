@@ -1,9 +1,4 @@
-"""What one run of a pipeline did.
-
-What a transaction did, in numbers: its commit carries them.
-
-What a run of the loop did, as the public API says it.
-"""
+"""Result of a pipeline run, the counts that a commit carries, and their form in the public API."""
 
 from __future__ import annotations
 
@@ -19,7 +14,7 @@ from tracelake.results import BadInput, IngestReport, Problem, SetAsideInput
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What a transaction did to the tables."""
+    """Effect of a transaction on the tables, in counts."""
 
     new: int
     replaced: int
@@ -27,7 +22,7 @@ class Counts:
     traces: int
 
     def to_metadata(self) -> dict[str, str]:
-        """Return the counts as a commit carries them."""
+        """Return the counts as commit metadata."""
         return {
             "spans_new": str(self.new),
             "spans_replaced": str(self.replaced),
@@ -37,59 +32,61 @@ class Counts:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> Counts:
-        """Return the counts that a commit carries."""
+        """Return the counts from commit metadata."""
         names = ("spans_new", "spans_replaced", "spans_repeated", "traces")
         return cls(*(int(metadata[name]) for name in names))
 
 
 @dataclass(slots=True)
 class RunResult:
-    """What one run did."""
+    """Result of one run."""
 
     transactions: list[int] = field(default_factory=list)
     recovered: list[int] = field(default_factory=list)
     ranges: list[RecordedRange] = field(default_factory=list)
-    """Every input that was read, of recovered transactions and of new ones, in order."""
+    """Every input that was read, of recovered and new transactions, in order."""
     known: list[ReadRange] = field(default_factory=list)
-    """Inputs whose bytes an earlier transaction holds, as they were read then: they are not read again."""
+    """Inputs whose bytes an earlier transaction contains, as recorded then. They are not read again."""
     failed: dict[str, str] = field(default_factory=dict)
-    """Inputs that could not be read this time, as path and reason: nothing was taken, and the next run tries again."""
+    """Path and reason of inputs that could not be read. Nothing of them was taken, and the next run tries again."""
     set_aside: list[QuarantinedInput] = field(default_factory=list)
-    """Inputs that are not taken: set aside in this run, or before and named again."""
+    """Inputs in quarantine: quarantined in this run, or earlier and named again."""
     counts: list[Counts] = field(default_factory=list)
     commit: str | None = None
     steps: int = 0
-    """How many steps it recorded."""
+    """Number of steps that this run recorded."""
     recorded: set[tuple[str, str]] = field(default_factory=set)
-    """Sources and paths of what they have."""
+    """Source and path of each input in these steps."""
     waits: int | None = None
-    """The transaction that is open at the end, and waits for more: its input is recorded, and not committed."""
+    """The transaction that is still open at the end. Its input is recorded but not committed."""
 
     def note_step(self, inputs: Iterable[Input]) -> None:
-        """Note what a step has that this run has recorded."""
+        """Add the inputs of a step that this run recorded."""
         self.steps += 1
         self.recorded.update((item.source, item.path) for item in inputs)
 
     def note(self, kept: Iterable[QuarantinedInput]) -> None:
-        """Note inputs that are not taken."""
+        """Add quarantined inputs."""
         for suspect in kept:
             self.note_aside(suspect)
 
     def note_aside(self, suspect: QuarantinedInput) -> None:
-        """Note an input that is not taken, once."""
+        """Add a quarantined input, once. An input that is offered again is skipped."""
         if suspect.state != "offered" and suspect not in self.set_aside:
             self.set_aside.append(suspect)
 
 
 def now() -> datetime:
     """Return the time in UTC."""
-    return datetime.fromtimestamp(time.time(), UTC)  # by `time`, so that a simulation can answer
+    return datetime.fromtimestamp(time.time(), UTC)  # from `time`, so that a simulation can control it
 
 
 def report_of(result: RunResult, seconds: float) -> IngestReport:
-    """Return what a run did that took so long."""
+    """Return the public report of a run. `seconds` is its duration."""
     ranges = [*result.ranges, *result.known]
-    inputs = [taken for taken in ranges if not isinstance(taken, SegmentRange)]  # all that have problems
+    inputs = [
+        taken for taken in ranges if not isinstance(taken, SegmentRange)
+    ]  # segment ranges have no problems
     bad = tuple(
         BadInput(
             taken.path,
@@ -124,7 +121,7 @@ def report_of(result: RunResult, seconds: float) -> IngestReport:
 
 
 def shown(suspect: QuarantinedInput) -> SetAsideInput:
-    """Return an input that is not taken as the public API shows it."""
+    """Return a quarantined input in the form of the public API."""
     return SetAsideInput(
         path=suspect.path,
         source=suspect.source,

@@ -1,4 +1,4 @@
-"""Rows on their way from one task to another: Arrow streams by bucket, several in one staged object."""
+"""Staged rows between two tasks: Arrow streams by bucket, several in one object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STAGED: Final = pa.ipc.IpcWriteOptions(
 
 @dataclass(frozen=True, slots=True)
 class StagedSlice:
-    """Rows of one bucket in a staged object, out of an Arrow stream in the bytes [offset, offset + length)."""
+    """Rows of one bucket, in the Arrow stream at bytes [offset, offset + length) of a staged object."""
 
     path: str
     offset: int
@@ -31,17 +31,17 @@ class StagedSlice:
     bucket: int
     rows: int
     arrow_bytes: int = 0
-    """About what the rows take in memory."""
+    """Estimated memory of the rows."""
     xxh3: int = 0
-    """The hash of these bytes: they lie in a store before they are read, and Arrow believes whatever it finds."""
+    """Hash of these bytes. It is verified when they are read, because Arrow does not validate its input."""
     first: int = 0
-    """Where its rows begin in the stream, which several small ones share."""
+    """Position of its first row in the stream, which several small slices share."""
 
 
 def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> list[StagedSlice]:
-    """Write rows as one object whose path begins with `staging`: for each bucket Arrow streams of bounded size.
+    """Write rows as one object, with Arrow streams of bounded size for each bucket. Its path begins with `staging`.
 
-    A stream costs as much as a hundred small rows, so few rows share one.
+    A stream costs as much as a hundred small rows, so the buckets of a small table share one.
     """
     path = f"{staging}{uuid.uuid4().hex}.arrow"
     sink = pa.BufferOutputStream()
@@ -62,7 +62,7 @@ def stage(rows: pa.Table, objects: ObjectStore, staging: str, buckets: int) -> l
 
 
 def _slices(path: str, data: pa.Buffer, ordered: Sequence[tuple[int, pa.Table]]) -> list[StagedSlice]:
-    """Describe the rows of each bucket, which stand one after another in one stream."""
+    """Describe the rows of each bucket in a shared stream, in which the buckets follow each other."""
     xxh3 = xxhash.xxh3_64_intdigest(memoryview(data))
     starts = accumulate((len(rows) for _, rows in ordered), initial=0)
     return [
@@ -72,7 +72,7 @@ def _slices(path: str, data: pa.Buffer, ordered: Sequence[tuple[int, pa.Table]])
 
 
 def staged_bytes(rows: pa.Table) -> pa.Buffer:
-    """Return rows as a piece has them."""
+    """Return rows as an Arrow stream, encoded like a staged slice."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=STAGED) as writer:
         writer.write_table(rows)
@@ -80,19 +80,19 @@ def staged_bytes(rows: pa.Table) -> pa.Buffer:
 
 
 def slice_of(path: str, offset: int, data: pa.Buffer, bucket: int, rows: pa.Table) -> StagedSlice:
-    """Describe rows whose bytes stand in an object."""
+    """Describe the rows of a stream at an offset of an object."""
     return StagedSlice(
         path, offset, len(data), bucket, len(rows), rows.nbytes, xxhash.xxh3_64_intdigest(memoryview(data))
     )
 
 
 def read_piece(objects: ObjectStore, piece: StagedSlice) -> pa.Table:
-    """Read rows that were staged. Raises DamageError where they are not what was written."""
+    """Read staged rows. Raises DamageError if the checksum differs."""
     return read_stream(objects, piece).slice(piece.first, piece.rows)
 
 
 def read_stream(objects: ObjectStore, piece: StagedSlice) -> pa.Table:
-    """Read the stream of a piece, which others may share. Raises DamageError where it is not what was written."""
+    """Read the stream of a slice, which others may share. Raises DamageError if the checksum differs."""
     data = objects.get_range(piece.path, piece.offset, piece.length)
     if xxhash.xxh3_64_intdigest(data) != piece.xxh3:
         raise DamageError(

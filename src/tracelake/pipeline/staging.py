@@ -1,11 +1,8 @@
-"""Staging of rows: what tasks read of inputs, or of a table, until its transaction is committed.
+"""Staging of decoded rows until their transaction is committed, restaging from table `spans`, and dry-run replay.
 
-The rows of a transaction out of table `spans`, staged as if its input had been read again.
-
-Once `spans` has the rows of T, T can be finished without its input, which may have changed or gone: what was taken of
-it is these rows. Merged with the tables as of T-1 they give the trace rows, and the index part, that were missing.
-
-Reading the recorded input of a transaction again, to compare it: nothing is written, and nothing decided.
+Once `spans` has the rows of T, T can be finished without its input, which may have changed or disappeared. Its rows
+are staged from the table as if the input had been read again. Merged with the tables as of T-1, they give the missing
+trace rows and index part. `replay` only reads recorded input again and compares it; it writes nothing.
 """
 
 from __future__ import annotations
@@ -40,16 +37,16 @@ from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskR
 
 @dataclass(frozen=True, slots=True)
 class RestageTask:
-    """Stage the rows of one part of table `spans`."""
+    """Task that stages the rows of one part of table `spans`."""
 
     objects_url: str
     part: Part
     staging: str
-    """Prefix of the objects that the task writes."""
+    """Path prefix of the staged objects."""
 
 
 def run_restage_task(task: RestageTask) -> list[StagedSlice]:
-    """Carry out one task, a row group at a time. Raises DamageError for a part that is not what was written."""
+    """Run one task, a row group at a time. Raises DamageError if the part is damaged."""
     objects = open_objects(task.objects_url)
     pieces: list[StagedSlice] = []
     with scratch_directory("restage") as folder:
@@ -73,30 +70,30 @@ STAGING: Final = "staging/pipeline/"
 
 @dataclass(frozen=True)
 class ReadInput:
-    """Input that was read: what the journal records of it, and its rows as staged."""
+    """Input that was read: its journal record and its staged rows."""
 
     sources: Sources
     pieces: list[StagedSlice]
     inputs: tuple[Input, ...]
     failed: dict[str, str] = field(default_factory=dict)
-    """Inputs that could not be read this time, as path and reason."""
+    """Path and reason of inputs that could not be read."""
 
     @cached_property
     def recorded(self) -> Recorded:
-        """What a step records of it."""
+        """The sources as a step records them."""
         return compress(self.sources)
 
     def ranges(self) -> list[ReadRange]:
-        """Return what was read of each input."""
+        """Return the ranges of all inputs."""
         return [taken for ranges in self.sources.values() for taken in ranges]
 
     def is_whole(self) -> bool:
-        """Whether each input was read whole."""
+        """Return whether every input was read completely."""
         return all(taken.sha256 for taken in self.ranges())
 
 
 class InputReader:
-    """Carries out read tasks, and stages what they read."""
+    """Reader that runs read tasks and manages the rows that they stage."""
 
     def __init__(self, objects: ObjectStore, buckets: int, runner: TaskRunner, progress: OnProgress) -> None:
         self._objects = objects
@@ -105,8 +102,10 @@ class InputReader:
         self._progress = progress
 
     def stage(self, inputs: Sequence[Input], transaction: int | None = None) -> ReadInput:
-        """Read inputs; what a failing try has staged is deleted. Raises InputFaultError."""
-        staging = f"{STAGING}{uuid.uuid4().hex}-"  # no directory: files would leave it
+        """Read inputs. On failure, the rows staged so far are deleted. Raises InputFaultError."""
+        staging = (
+            f"{STAGING}{uuid.uuid4().hex}-"  # no directory, because deleting files would leave it behind
+        )
         tasks = read_tasks(inputs, self._objects.url, self._buckets, staging)
         stage: Stage = "reading" if transaction is None else "recovering"
         receipts = self._run(run_read_task, tasks, staging, stage, transaction)
@@ -116,7 +115,9 @@ class InputReader:
 
     def restage(self, parts: Sequence[Part], transaction: int) -> list[StagedSlice]:
         """Stage the rows of parts of table `spans`. Raises InputFaultError."""
-        staging = f"{STAGING}{uuid.uuid4().hex}-"  # no directory: files would leave it
+        staging = (
+            f"{STAGING}{uuid.uuid4().hex}-"  # no directory, because deleting files would leave it behind
+        )
         tasks = [RestageTask(self._objects.url, part, staging) for part in parts]
         pieces = self._run(run_restage_task, tasks, staging, "recovering", transaction)
         return [piece for of_part in pieces for piece in of_part]
@@ -140,11 +141,11 @@ class InputReader:
             raise
 
     def discard(self, staged: ReadInput) -> None:
-        """Delete what was staged."""
+        """Delete staged rows."""
         self._delete(staged.pieces)
 
     def tasks_work(self) -> bool:
-        """Whether tasks can be done at all."""
+        """Return whether tasks succeed on a known good input."""
         return tasks_work(self._runner, self._objects, self._buckets)
 
     def _delete(self, pieces: Sequence[StagedSlice]) -> None:
@@ -152,21 +153,21 @@ class InputReader:
 
 
 class Leftovers:
-    """Rows that runs which were killed have staged: none is published by them any more."""
+    """Cleaner of staged rows that crashed runs left. No transaction uses them any more."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
         self._looks_next_s = float("-inf")
 
     def clean(self) -> None:
-        """Delete those that are old, if it is time to look: what is staged now is listed with them."""
+        """Delete old staged rows, at most once per STAGED_ROWS_LOOK_EACH_S, because listing includes current ones."""
         if time.monotonic() >= self._looks_next_s:
             self._looks_next_s = time.monotonic() + limits.STAGED_ROWS_LOOK_EACH_S
             _delete_below(self._objects, STAGING, time.time() - limits.STAGED_ROWS_AGE_MAX_S)
 
 
 def _delete_below(objects: ObjectStore, prefix: str, oldest_s: float | None = None) -> None:
-    """Delete objects as well as it goes: what is left is deleted when it is old."""
+    """Delete objects, ignoring errors. Remaining ones are deleted when they are old."""
     with contextlib.suppress(TracelakeError, OSError):
         old = (info.path for info in objects.list(prefix) if oldest_s is None or info.modified_s < oldest_s)
         delete_all(objects, list(old))
@@ -174,24 +175,24 @@ def _delete_below(objects: ObjectStore, prefix: str, oldest_s: float | None = No
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSource:
-    """What one source gave when it was read again."""
+    """Result of replaying one source."""
 
     source: str
     inputs: int
     records: int
-    """As it was recorded."""
+    """As recorded."""
     spans: int
     read_records: int
-    """As it was read now."""
+    """As read now."""
     read_spans: int
     gone: int
-    """Inputs that are not there any more: a source lets go of what is committed."""
+    """Inputs that no longer exist, because a source deletes committed input."""
     difference: str | None
-    """The first that differs, by name; None where all is as it was recorded."""
+    """Name of the first difference, None if all is as recorded."""
 
 
 def replay(step: Step, objects: ObjectStore, buckets: int, runner: TaskRunner) -> list[ReplayedSource]:
-    """Read what a step names again, and compare it: first the sources, then their values."""
+    """Read the inputs of a step again and compare them: first the sources, then their values."""
     inputs = [
         Input(source, taken.path, taken.size_bytes)
         for source, ranges in step.sources.items()

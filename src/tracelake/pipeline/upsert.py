@@ -1,11 +1,11 @@
-"""Upsert of some buckets: which incoming spans are new, which replace a stored one, which are repeats.
+"""Upsert of some buckets: classify incoming spans as new, replacing a stored row, or repeated.
 
-A span that comes several times is one row: the greatest claim stands (`claims.py`). The rule looks at content only,
-so neither the order of inputs nor the number of partitions nor a replay changes the table (S5, S6: what is there
-already gives no output).
+A span that arrives several times has one row, its greatest claim (`upsert_rule`). The rule depends on content only.
+So the order of inputs, the number of partitions and a replay do not change the table (S5, S6: repeats give no
+output).
 
-DuckDB computes the sets out of keys, and of what the row of a trace is made of. Of texts only those of contested
-spans are looked at, a piece at a time: neither the new spans nor the stored ones need fit into memory.
+DuckDB computes the sets from keys and from the columns that the rows of traces need. Texts are read only for
+contested spans, one piece at a time, so neither new nor stored spans need to fit into memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from tracelake.tables import upsert_rule
 from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_SPANS, TRACES, aggregate_sql, summed
 
 Incoming = Callable[[], Iterable[pa.Table]]
-"""Gives the incoming spans (schema SPANS, in any order, with repeats) as tables, the same each time."""
+"""Function that returns the incoming spans as tables, the same each time. They have schema SPANS, in any order, with
+repeats."""
 
 _TRACE_CONTENT: Final = [name for name in TRACES.names if name != TRANSACTION_FIELD.name]
 _NOTHING_GONE: Final = pa.schema([("row_id", pa.int64())]).empty_table()
@@ -40,10 +41,10 @@ _STORED: Final = pa.schema([*(SPANS.field(name) for name in SPAN_COLUMNS), ROW_I
 
 @dataclass(frozen=True, slots=True)
 class UpsertResult:
-    """What is to be done, of which the spans themselves are with the caller (see `taken`)."""
+    """Result of an upsert. The caller selects the spans themselves with `taken`."""
 
     lost: Numbers
-    """Sorted numbers of the incoming spans that are not taken; they are counted in their order."""
+    """Sorted numbers of the incoming spans that are not taken. Spans are numbered in input order."""
     span_retractions: pa.Table
     traces: list[pa.Table]
     """New rows, sorted by trace, in tables of bounded size."""
@@ -54,14 +55,14 @@ class UpsertResult:
 
 
 def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -> UpsertResult:
-    """Merge incoming spans with what is stored."""
+    """Merge incoming spans with the stored ones."""
     with _connect() as db:
         read = _load_incoming(db, incoming)
         held = _load(db, "stored", list(spans.rows(_distinct(read["trace_id"]), SPAN_COLUMNS)), _STORED)
         if not len(held) and (few := _of_few(read, transaction)) is not None:
             return few
         lost, gone = _contest(db, incoming, spans)
-        # A trace has a row iff it has a span.
+        # A trace has a row if and only if it has a span.
         known = _distinct(held["trace_id"])
         fits = read.nbytes + held.nbytes <= limits.SHAPED_AT_ONCE_MAX_BYTES
         trace_rows, trace_gone = _merge_traces(db, traces, known, transaction, fits=fits)
@@ -77,9 +78,10 @@ def merge(incoming: Incoming, spans: Lookup, traces: Lookup, transaction: int) -
 
 
 def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
-    """Return the result where few spans came, each once, of traces of which none is stored; else None.
+    """Return the result if there are few spans, each once, and their traces are not stored yet. Otherwise return
+    None.
 
-    That is what most small transactions are, and statements take longer than the rows of a few traces.
+    Most small transactions are like this, and SQL statements take longer than computing a few trace rows.
     """
     if len(read) > limits.UPSERT_FEW_SPANS:
         return None
@@ -87,7 +89,7 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
     for span in read.select(SPAN_COLUMNS).to_pylist():
         ids = span["span_id"], is_server_side(span)
         if of_traces.setdefault(span["trace_id"], {}).setdefault(ids, span) is not span:
-            return None  # its ids came twice: which claims stand, the rule says
+            return None  # a repeated span needs the upsert rule
     rows = [
         summed(list(spans.values())) | {TRANSACTION_FIELD.name: transaction}
         for _, spans in sorted(of_traces.items())
@@ -100,7 +102,7 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
 
 
 def taken(tables: Iterable[pa.Table], first: int, lost: Numbers, transaction: int) -> pa.Table:
-    """Return the rows of some incoming tables that are taken, sorted by trace, as table `spans` has them.
+    """Return the rows of some incoming tables that are taken, in the form and order of table `spans`.
 
     `first` is the number of their first span among all incoming ones.
     """
@@ -126,7 +128,7 @@ def _connect() -> Iterator[duckdb.DuckDBPyConnection]:
 
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    return duckdb.connect(config={"threads": 1})  # one core for each task, as Spark counts them
+    return duckdb.connect(config={"threads": 1})  # one core per task, as Spark counts
 
 
 def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[Numbers, pa.Table]]:
@@ -137,7 +139,7 @@ def _numbered(tables: Iterable[pa.Table]) -> Iterator[tuple[Numbers, pa.Table]]:
 
 
 def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> pa.Table:
-    """Make `incoming`, of what the row of a trace is made of."""
+    """Register relation `incoming` with the columns that the rows of traces need."""
     narrow = [
         table.select(SPAN_COLUMNS).append_column("ord", pa.array(ords))
         for ords, table in _numbered(incoming())
@@ -146,7 +148,7 @@ def _load_incoming(db: duckdb.DuckDBPyConnection, incoming: Incoming) -> pa.Tabl
 
 
 def _load(db: duckdb.DuckDBPyConnection, name: str, tables: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Make a relation of tables, whose chunks stay as they are: together they may have more than one can hold."""
+    """Register tables as a relation. Their chunks are kept, because together they may exceed the size limit of one."""
     rows = pa.concat_tables(tables) if tables else schema.empty_table()
     db.register(name, rows)
     return rows
@@ -188,7 +190,7 @@ def _contest(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -
 
 
 def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup) -> None:
-    """Fill `claims` with what the claims about contested spans are compared by, from one table after the other."""
+    """Fill `claims` with the ranking columns of contested spans, table by table."""
     is_contested = f"semi join contested using ({upsert_rule.IDS})"
     ords: Numbers = (
         db.sql(
@@ -222,7 +224,7 @@ def _add_claims(db: duckdb.DuckDBPyConnection, incoming: Incoming, spans: Lookup
 
 
 def _together(tables: Iterable[pa.Table], enough_bytes: int) -> Iterator[pa.Table]:
-    """Yield the rows of tables in larger ones, each as soon as it has enough."""
+    """Yield the rows of tables in larger tables, each as soon as it has enough bytes."""
     few: list[pa.Table] = []
     for table in tables:
         few.append(table)
@@ -240,9 +242,10 @@ def _distinct(ids: pa.ChunkedArray[Any]) -> list[str]:
 def _merge_traces(
     db: duckdb.DuckDBPyConnection, traces: Lookup, known: list[str], transaction: int, *, fits: bool
 ) -> tuple[list[pa.Table], pa.Table]:
-    """Make the rows of traces that changed anew from all their spans; return rows and retractions.
+    """Compute the rows of changed traces from all their spans. Return rows and retractions.
 
-    `fits` says that all their texts may be in memory at once.
+    Args:
+        fits: all their texts fit into memory at once.
     """
     spans = ", ".join(SPAN_COLUMNS)
     db.execute(f"""
@@ -270,7 +273,7 @@ def _merge_traces(
 
 
 def _changed_traces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
-    """Yield the new rows in order, so many at once that their texts fit."""
+    """Yield the new rows in order, in tables whose texts fit into memory."""
     texts = " + ".join(f"coalesce(strlen({field.name}), 0)" for field in TRACES if field.type == pa.string())
     sizes = db.sql(f"""
         select trace_id, 64 + {texts} as size from aggregated

@@ -1,8 +1,6 @@
-"""What a pipeline published, for `tracelake verify`: journal, tables, index and commits must tell of the same rows.
+"""Checks of a pipeline for `tracelake verify`: journal, tables, index and commits must agree on the same rows.
 
-Reading back what the lake knows of topics of Kafka, for `tracelake verify`; no broker is asked.
-
-Reading back the records of outputs, for `tracelake verify`; no other system is asked.
+It also checks the records of Kafka topics and outputs, without contacting a broker or another system.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from tracelake.versions.verify import CheckedCommit
 def check_quarantine(
     key_value: KeyValueStore, objects: ObjectStore
 ) -> tuple[tuple[SetAsideInput, ...], list[Finding]]:
-    """Return the inputs that no task could do, and what is wrong: those that are the lake's own must be there."""
+    """Return the quarantined inputs, and a finding for each quarantined inbox segment that is missing."""
     suspects = QuarantineStore(key_value, "main").all()
     sources = SourceRegistry(objects, IngestedFiles(key_value, "main"))
     gone = [
@@ -63,7 +61,7 @@ def check_quarantine(
 def check_counts(
     commits: list[CheckedCommit], steps: Mapping[int, Step], spans: ShardCheck
 ) -> Iterator[Finding]:
-    """Compare what each transaction read with what became of it, and what its commit says of it."""
+    """Compare the spans that each transaction read with the counts in its batch and commit."""
     counted = {batch.lower: batch.counts for batch in spans.batches if batch.counts}
     for committed in commits:
         t, metadata = committed.transaction, committed.commit.metadata
@@ -90,11 +88,11 @@ def check_counts(
 def check_index(
     objects: ObjectStore, commits: list[CheckedCommit], spans: ShardCheck, buckets: int
 ) -> tuple[IndexCheck, list[Finding]]:
-    """Check the index as of every commit against the rows of table spans; return what was read, and findings."""
+    """Check the index as of every commit against the rows of table `spans`. Return the check and its findings."""
 
     def live_at(t: int, some: range | None) -> Mapping[int, int] | None:
         if spans.unknown:
-            return None  # some rows cannot be read
+            return None  # some rows are unreadable
         snapshot = spans.shard.snapshot(t)
         return live_rows_by_transaction(objects, snapshot.for_buckets(set(some or range(buckets))))
 
@@ -119,9 +117,9 @@ def check_topics(
     kept: Collection[str] = (),
     pipeline: str = "main",
 ) -> Iterator[Finding]:
-    """Yield what is missing, damaged or contradictory of the records of partitions and clusters.
+    """Yield missing, damaged or contradictory records of partitions and clusters.
 
-    Of transactions below `settled`, with these steps, all that was read is noted as taken, but what is `kept` by name.
+    All offsets that transactions below `settled` read must be recorded as taken, except inputs in `kept`.
     """
     partition = f"{PARTITION}/{pipeline}"
     damaged: dict[str, str] = {}
@@ -195,7 +193,7 @@ VersionedT = TypeVar("VersionedT", OutputRecord, OversizedRecord)
 def check_outputs(
     key_value: KeyValueStore, upper: Callable[[], int], pipeline: str = "main"
 ) -> tuple[list[str], list[Finding]]:
-    """Return what outputs have left out, in sentences, and what is damaged or contradictory of their records."""
+    """Return sentences about rows that outputs left out, and findings about damaged or contradictory output records."""
     findings: list[Finding] = []
     records: dict[str, OutputRecord] = {}
     for place, record in _read(

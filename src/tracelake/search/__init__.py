@@ -1,1 +1,1 @@
-"""Full-text search over spans: parts built apart, published together (PROTOCOLS §6)."""
+"""Full-text search over spans. Index parts are built separately and published together (PROTOCOLS §6)."""

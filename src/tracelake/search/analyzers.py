@@ -1,30 +1,30 @@
-"""How texts become words: the choices that a lake has, each with its fingerprint.
+"""Text analyzers and the fields of the index.
 
-| name | a word is | for |
+A lake chooses one of three analyzers. Each has a fingerprint.
+
+| name | word | for |
 |---|---|---|
-| `english` | a run of letters and digits, by its English stem | most lakes |
-| `whitespace` | what stands between white space, brackets, quotes and commas | identifiers, ids, URLs |
-| `cjk` | as `english`; of scripts without spaces each letter with the next | Chinese, Japanese, Korean, Thai… |
+| `english` | a run of letters and digits, reduced to its English stem | most lakes |
+| `whitespace` | characters between white space, brackets, quotes and commas | identifiers, ids, URLs |
+| `cjk` | as `english`; in scripts without spaces, each pair of adjacent letters | Chinese, Japanese, Korean, Thai… |
 
-All are in lower case. tantivy gets texts that are made words already (`wording.py`), of many rows at once; the words of
-queries and excerpts are made by the same code, one by one. Queries are analyzed as the manifest says that is read.
-
-The fields of the index, and how whole values become terms; how texts become words, `analyzers.py` says.
+All words are lower case. `tokenization.BatchTokenizer` splits the texts of many rows before tantivy gets them. The same
+code splits the words of queries and excerpts. A query is analyzed with the analyzer of the manifest that it reads.
 
 | field | holds | how |
 |---|---|---|
 | `id` | trace id, span id, id of the row | stored, not searched |
-| `row` | id of the row | for `live.py` alone |
-| `service`, `kind`, `status`, `model`, `session`, `user`, `workspace` | the columns of those names | a whole value in lower case; as it is, for facets |
-| `trace` | the trace id | a whole value |
+| `row` | id of the row | used by `live_docs.py` only |
+| `FACETS` | service, kind, status, model, session, user, workspace | whole value in lower case; fast field |
+| `trace` | the trace id | whole value |
 | `start`, `duration`, `tokens`, `input_tokens`, `output_tokens` | nanoseconds and counts | fast fields |
 | `name` | the span's name | words with positions |
 | `text` | input, output, attribute values, status message, events | words with positions |
-| `attribute` | path and value of each attribute, also of events, resource and array elements; the span id | `query_values.py` |
-| `number` | path and value of each attribute or element that is a number | `values.py` |
-| `has` | the paths of all attributes, and of `PARTS` that are there | whole values |
+| `attribute` | path and value of attributes (span, events, resource, array elements); span id | `query_values.py` |
+| `number` | path and value of each numeric attribute or element | `query_values.py` |
+| `has` | the paths of all attributes, and the `PARTS` that the span has | whole values |
 
-Nothing but `id` is stored: text for highlights is read back from the table.
+Only `id` is stored. The text for highlights is read back from the table.
 """
 
 from __future__ import annotations
@@ -64,28 +64,28 @@ FACETS: Final = {
     "user": "user_id",
     "workspace": "workspace",
 }
-"""Fields that hold a whole value, which can be counted, by their columns of table `spans`."""
+"""Whole-value fields that facets can count, each with its column of table `spans`."""
 KEYWORDS: Final = (*FACETS, "trace")
 LISTS: Final = ("attribute", "number", "has")
-"""Fields of many whole values, which tantivy gets as one text with `values.JOINT` between them: a value by itself
-costs as much as a field."""
+"""Fields of many whole values. tantivy gets them as one text, joined by `JOINT`, because each separate value would
+cost as much as a field."""
 NUMBERS: Final = ORDERED
-"""Fast fields of integers: nanoseconds since 1970, nanoseconds, and three counts."""
+"""Fast integer fields: nanoseconds since 1970, nanoseconds, and three counts."""
 TEXTS: Final = ("name", "text")
-"""Where words without a prefix are looked for."""
+"""Fields that are searched for words without a prefix."""
 BOOSTS: Final = {"name": 1.5}
 PARTS: Final = ("parent", "input", "output", "events", "links")
-"""What a span may have that is no field of its own."""
+"""Optional parts of a span that have no field."""
 
 FORMAT_VERSION: Final = 3
-"""Version of the documents of a new index. Version 2 has no terms of events, elements of arrays and span ids, and keeps
-the Unicode form of each word."""
+"""Document version of a new index. Version 2 lacks terms of events, array elements and span ids, and keeps the
+Unicode form of each word."""
 EARLIER_FORMAT: Final = 2
-"""Version of the documents of an index that an earlier release built; new parts of such an index have it, too."""
+"""Document version of an index that an earlier release built. New parts of such an index keep this version."""
 
 
 def settings(format_version: int) -> tuple[object, ...]:
-    """Return what all indexes of a format have in common; what texts become is the other half of a fingerprint."""
+    """Return the settings that all indexes of a format share. A fingerprint adds the analyzer's `says`."""
     return (
         format_version,
         version("tantivy"),
@@ -111,18 +111,18 @@ def schema() -> tantivy.Schema:
 
 
 def keyword_analyzer() -> tantivy.TextAnalyzer:
-    """Return what makes one word of a whole value, and of queries on it."""
+    """Return the analyzer that makes one word of a whole value, also in queries."""
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).filter(tantivy.Filter.lowercase()).build()
 
 
 def lowered(value: str) -> str:
-    """Return a whole value as its term has it."""
+    """Return a whole value in the form of its term."""
     return "".join(_KEYWORD.analyze(value))
 
 
 def _terms_analyzer() -> tantivy.TextAnalyzer:
-    """Return what makes words of several whole values, the same as `keyword_analyzer` of each."""
-    # Not with an expression: tantivy compiles its automaton anew for each document.
+    """Return the analyzer for several whole values. Each becomes the same term as with `keyword_analyzer`."""
+    # Not a regular expression, because tantivy would compile its automaton for each document.
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
     return builder.filter(tantivy.Filter.lowercase()).build()
 
@@ -131,17 +131,18 @@ _KEYWORD: Final = keyword_analyzer()
 
 
 def register_tokenizers(index: tantivy.Index, words: tantivy.TextAnalyzer) -> None:
-    """Tell an index its tokenizers, that of `TEXTS` too; tantivy forgets them whenever it opens one."""
+    """Register the tokenizers of an index, including that of `TEXTS`. tantivy forgets them whenever it opens an
+    index."""
     index.register_tokenizer(KEYWORD, keyword_analyzer())
     index.register_tokenizer(TERMS, _terms_analyzer())
     index.register_tokenizer(WORDS, words)
-    # Facets show values as they are.
+    # Facets show values unchanged.
     as_it_is = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.raw()).build()
     index.register_fast_field_tokenizer(KEYWORD, as_it_is)
 
 
 def trace_of(stored: bytes) -> str:
-    """Return the trace id of a stored `id`; documents.py writes it in bulk."""
+    """Return the trace id of a stored `id`, which documents.py writes in bulk."""
     return stored[:16].hex()
 
 
@@ -151,12 +152,12 @@ def span_of(stored: bytes) -> str:
 
 
 def row_of(stored: bytes) -> int:
-    """Return the id of the row of a stored `id`."""
+    """Return the row id of a stored `id`."""
     return int.from_bytes(stored[24:])
 
 
 def transaction_of(stored: bytes) -> int:
-    """Return the transaction of the row of a stored `id`: the upper half of the row's id."""
+    """Return the transaction of a stored `id`, which is the upper half of the row id."""
     return int.from_bytes(stored[24:28])
 
 
@@ -168,64 +169,64 @@ _STEMS: Final = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).filt
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word of a text: as it is written, in lower case, its stem, which the index holds, and its place."""
+    """One word of a text: its lower-case spelling, its stem (which the index holds) and its position."""
 
     written: str
     stem: str
     position: int
     begins: bool = False
-    """Whether any word that begins so is meant: a single letter of a script without spaces."""
+    """Whether the word matches as a prefix. True for a single letter of a script without spaces."""
 
 
 @dataclass(frozen=True)
 class Analyzer:
-    """What makes words of `name` and `text`. It never changes, and any number of threads may use it."""
+    """Analyzer of `name` and `text`. It is immutable and safe to share between threads."""
 
     name: str
     says: str
-    """What is done, for the fingerprint: change it with the code."""
+    """Description of the analysis. It is part of the fingerprint, so change it together with the code."""
     stemmed: bool
     cut: Callable[[str], Iterator[str]] | None = None
-    """Yields words; None where tantivy cuts by itself."""
+    """Splitter that yields words; None if tantivy splits by itself."""
     parts: Parts = field(default=identifiers, repr=False)
-    """Returns the parts of the identifiers of texts, by their numbers."""
+    """Function that returns the parts of the identifiers in texts, by text number."""
     parts_of_long: Callable[[str], Iterator[Sequence[str]]] = field(
         default=tokenization.parts_of_run, repr=False
     )
-    """Yields those of a long text without separators, some at a time."""
+    """Function that yields the parts of a long text without separators, in batches."""
     parts_of_name: Callable[[str], tuple[str, ...]] = field(default=parts_of_name, repr=False)
-    """Returns those of one, and remembers them: many spans have the same name."""
+    """Function that returns the parts of one name, with a cache because many spans have the same name."""
     letter: str = r"[^\W_]"
-    """A letter of a word that has borders, as an expression."""
+    """Regular expression for a letter of a word that has borders."""
     separators: str = field(default=tokenization.BETWEEN_RUNS, repr=False)
-    """ASCII characters that are in no word, as it is cut."""
+    """ASCII characters that separate words."""
     format_version: int = FORMAT_VERSION
-    """Version of the documents that it makes."""
+    """Version of the documents that the analyzer makes."""
 
     @property
     def is_current(self) -> bool:
-        """Whether it makes documents of the current format; if not, the index is from an earlier release."""
+        """Whether the analyzer makes documents of the current format. Otherwise, an earlier release built the index."""
         return self.format_version == FORMAT_VERSION
 
     @property
     def public_name(self) -> str:
-        """The name that users choose it by, whatever its format."""
+        """The name by which users choose the analyzer, without its format."""
         return self.name.partition("@")[0]
 
     @cached_property
     def fingerprint(self) -> str:
-        """Parts are put together in one index only if they agree on this."""
+        """Fingerprint of the settings. An index contains only parts with the same fingerprint."""
         return hashlib.sha256(json.dumps([*settings(self.format_version), self.says]).encode()).hexdigest()
 
     @staticmethod
     def tokenizer() -> tantivy.TextAnalyzer:
-        """Return what tells tantivy the words of a text that `wording` returned."""
+        """Return the tantivy tokenizer for texts that `wording` has already split."""
         plain = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace())
         return plain.filter(tantivy.Filter.custom_stopword([GAP])).build()
 
     @cached_property
     def wording(self) -> BatchTokenizer:
-        """Makes words of the texts of many rows."""
+        """The tokenizer for the texts of many rows."""
         stems_of = _STEMS.analyze if self.stemmed else str.split
         return BatchTokenizer(
             self.separators,
@@ -237,13 +238,13 @@ class Analyzer:
         )
 
     def _words_of_chunks(self, text: str) -> list[str]:
-        """Return the words of a text in lower case, however long they are; it has no separators but spaces."""
+        """Return the lower-case words of a text, of any length. The text has no separators but spaces."""
         if self.separators is tokenization.BETWEEN_RUNS and text.isascii():
             return text.lower().split()
         return self._unbounded.analyze(self.prepared(text))
 
     def _words_of_long(self, text: str) -> Iterator[list[str]]:
-        """Yield the same of a long text, some words at a time."""
+        """Yield the lower-case words of a long text in batches."""
         text = self.normalized(text)
         if self.cut is None:
             pieces = tokenization.pieces(text, lru_cache(INDEX_IDENTIFIERS_KEPT)(self._unbounded.analyze))
@@ -256,16 +257,16 @@ class Analyzer:
         return self._built(bounded=False, stemmed=False)
 
     def normalized(self, text: str) -> str:
-        """Return a text in one Unicode form, so that each spelling of a word is the same word."""
+        """Normalize the Unicode form of a text, so that each spelling of a word is the same word."""
         return tokenization.normalized(text) if self.is_current else text
 
     def prepared(self, text: str) -> str:
-        """Return a text as it is cut into words."""
+        """Return a text in the form that is split into words."""
         text = self.normalized(text)
         return text if self.cut is None else " ".join(self.cut(text))
 
     def words_of(self, text: str) -> list[Word]:
-        """Return the words of a text as the index has them."""
+        """Return the words of a text in the form that the index holds."""
         cut = self.prepared(text)
         stems, written = (analyzer.pre_tokenize(cut).tokens for analyzer in (self._stems, self._written))
         return [Word(word.text, stem.text, word.position) for word, stem in zip(written, stems, strict=True)]
@@ -273,8 +274,8 @@ class Analyzer:
     def dropped_from(self, text: str) -> str | None:
         """Return the first part of a query's text that the index cannot hold; None if it holds all of it.
 
-        Such a part must not be ignored. Otherwise, the query would find spans that do not have it. ASCII signs,
-        punctuation and white space only separate words.
+        If such a part were ignored, the query would find spans that do not have it. ASCII signs, punctuation and
+        white space only separate words.
         """
         written = [word.written for word in self.words_of(text)]
         unbounded = self._unbounded.analyze(self.prepared(text))
@@ -287,9 +288,10 @@ class Analyzer:
         return next((symbol for symbol in symbols if symbol.lower() not in held), None)
 
     def words_wanted(self, text: str) -> list[Word]:
-        """Return the words that a text must have which has this one in it.
+        """Return the words that any text containing this text must have.
 
-        A run of letters without spaces may go on there: its last letter is no word then, and one alone begins words.
+        A run of letters without spaces may continue in the matching text. So the last letter of a run is not a
+        separate word, and a single letter matches as a prefix.
         """
         wanted: list[Word] = []
         for word in self.words_of(text):
@@ -316,7 +318,7 @@ class Analyzer:
 
 
 def _goes_on(before: Word, letter: Word) -> bool:
-    """Whether a letter that is a word by itself ends the run of the word before it."""
+    """Whether a single-letter word is the end of the run that the word before it belongs to."""
     return before.position + 1 == letter.position and tokenization.is_pair(before.written)
 
 
@@ -352,7 +354,7 @@ _BY_FINGERPRINT: Final = {each.fingerprint: each for each in (*ANALYZERS.values(
 
 
 def analyzer_named(name: str) -> Analyzer:
-    """Return the analyzer of this name. Raises UsageError where there is none."""
+    """Return the analyzer of this name. Raises UsageError if the name is unknown."""
     try:
         return ANALYZERS.get(name) or EARLIER[name]
     except KeyError as error:
@@ -360,7 +362,7 @@ def analyzer_named(name: str) -> Analyzer:
 
 
 def hint_of(analyzer: Analyzer, texts: Iterable[str]) -> str | None:
-    """Return why an index of this analyzer may lack texts that a query looks for; None if there is no reason."""
+    """Return a warning if an index of this analyzer may miss these texts of a query; otherwise None."""
     if analyzer.cut is not tokenization.pairs and any(map(tokenization.has_unspaced, texts)):
         return (
             f"this index has the text setting {analyzer.public_name!r}, which finds Chinese, Japanese, Korean, Thai, "
@@ -381,5 +383,5 @@ def current(analyzer: Analyzer) -> Analyzer:
 
 
 def of_fingerprint(fingerprint: str) -> Analyzer | None:
-    """Return the analyzer with which an index was built; None where this version has none of these settings."""
+    """Return the analyzer that built an index; None if this version knows no analyzer with the fingerprint."""
     return _BY_FINGERPRINT.get(fingerprint)

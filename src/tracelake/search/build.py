@@ -1,20 +1,18 @@
-"""What a worker does: one part of the index out of rows of its buckets, or of other parts, staged with its receipt.
+"""Building of index parts: a worker indexes rows, or merges parts, and stages one part with its receipt.
 
-Several parts become one without their text: tantivy joins the postings that it has written.
+Parts merge without their text: tantivy joins the postings that it has written, in a tenth of the time that indexing
+the rows takes. The binding has no call for a merge, but a writer that commits looks for segments to merge. It merges
+all segments that count as equally large, if there are enough of them.
 
-That takes a tenth of what it takes to make them again of their rows. The binding has no call for it, but a writer that
-commits looks for segments to merge, and takes at once all that count as equally large, if there are enough of them.
-How large a segment counts is what `meta.json` says of its documents; which are left out is what a file of deletes says.
-So each segment gets a file of deletes that is true, and counts as one document; and where segments are too few, others
-of two documents, which are left out, make up the number. `test_merging.py` holds tantivy to this.
+The size of a segment is the document count in `meta.json`, and a file of deletes lists its omitted documents. So each
+segment gets a correct file of deletes and counts as one document. If there are too few segments, fillers of two
+omitted documents each make up the number. `test_merging.py` checks this behaviour of tantivy.
 
-The vectors of several parts become those of one, as they are: the function is not asked again.
+Vectors of merged parts are copied, so the embedding function is not called again.
 
-Parts that no manifest names: rows that no commit holds yet, indexed for one process, beside those of a manifest.
-
-They are parts as all others, so that queries, scores, facets and orders need not know of them. A row has an id that
-no row of a table has. Where a claim of a table and one of these rows are about the same span, `WithUnpublished` leaves
-the document of the weaker one out, as that of a row that was replaced.
+An `UnpublishedPart` indexes uncommitted rows for one process. No manifest names it, but queries, scores, facets and
+sort orders treat it as any other part. Its rows have ids that no table row has. If a table row and an uncommitted row
+are versions of the same span, `WithUnpublished` hides the losing document like that of a replaced row.
 """
 
 from __future__ import annotations
@@ -58,20 +56,21 @@ from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
 
 _SEGMENTS_MERGED: Final = 8
-"""tantivy's `LogMergePolicy` merges no fewer, and counts all of up to 10,000 documents as equally large."""
+"""Minimum number of segments to merge. tantivy's `LogMergePolicy` treats all segments of up to 10,000 documents as
+equally large."""
 _HEAP_MIN: Final = 15_000_000
-"""The least that tantivy takes: a merge does not use it."""
+"""Smallest heap that tantivy accepts. A merge does not use it."""
 _PANIC: Final = "PanicException"
 _MARKS: Final = 1
-"""The number in the name of the files of deletes."""
+"""The number in the names of the files of deletes."""
 
 
 def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live: RowIds) -> int:
-    """Write an index of one segment with the documents of these rows, sorted, and return how many there are.
+    """Write an index of one segment with the documents of these sorted row ids; return their number.
 
     Raises:
-        DamageError: A part is missing or altered, or was before it was packed, tantivy does not merge them, or they
-            have not one document for each of the rows.
+        DamageError: A part is missing or altered, or was damaged before it was packed. Also if tantivy does not
+            merge the parts, or they do not have exactly one document for each row.
     """
     if not len(live):
         return 0
@@ -81,7 +80,8 @@ def write_merged(directory: Path, objects: ObjectStore, parts: Sequence[PartRef]
     except DamageError:
         raise
     except BaseException as error:
-        # tantivy panics where a part says of itself what is not so: no `Exception`, so that it would end the process.
+        # tantivy panics on a part with wrong metadata. The panic is not an `Exception`, so it would end the
+        # process.
         if isinstance(error, ValueError | TypeError | OverflowError) or type(error).__name__ == _PANIC:
             raise DamageError(f"parts of the index cannot be merged: {error}") from error
         raise
@@ -109,7 +109,8 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
     segments = [segment for header in headers for segment in header.segments]
     marks = _marks(directory, segments, live)
     marked = {segment: marks.get(at, []) for at, segment in enumerate(segments)}
-    # tantivy reads no deletes of a segment that counts as whole; one that has nothing left is not needed.
+    # tantivy ignores the deletes of a segment that it counts as complete. A segment with no remaining
+    # documents is not needed.
     marked = {segment: numbers for segment, numbers in marked.items() if len(numbers) < segment.max_doc}
     marked |= {filler: [0, 1] for filler in _fillers(directory, _SEGMENTS_MERGED - len(marked))}
     for segment, numbers in marked.items():
@@ -120,7 +121,7 @@ def _write(directory: Path, objects: ObjectStore, parts: Sequence[PartRef], live
 
 
 def _marks(directory: Path, segments: Sequence[IndexSegment], live: RowIds) -> Marked:
-    """Return the documents to leave out."""
+    """Return the documents to omit."""
     searcher = tantivy.Index.open(str(directory)).searcher()
     marks: Marked = {}
     several = [live[:0]]
@@ -150,7 +151,7 @@ def _fillers(directory: Path, count: int) -> Iterator[IndexSegment]:
     for _ in range(count):
         with scratch_directory("merge") as scratch:
             index = tantivy.Index(analyzers.schema(), path=str(scratch))
-            analyzers.register_tokenizers(index, ENGLISH.tokenizer())  # there is no word in them
+            analyzers.register_tokenizers(index, ENGLISH.tokenizer())  # the documents have no words
             writer = index.writer(heap_size=_HEAP_MIN, num_threads=1)
             writer.add_document(tantivy.Document())
             writer.add_document(tantivy.Document())
@@ -175,9 +176,9 @@ def write_joined(
     live: RowIds,
     settings: VectorSettings,
 ) -> PartVectors:
-    """Write the vectors of these rows, sorted, out of parts that have them, and say what there is.
+    """Write the vectors of these sorted row ids from parts that have vectors; return their description.
 
-    Raises DamageError where a part is missing or altered, or has not what its manifest says.
+    Raises DamageError if a part is missing or altered, or does not match its manifest.
     """
     with scratch_directory("join") as scratch:
         PartCache(objects, scratch).fetch(parts, {})
@@ -190,7 +191,7 @@ def write_joined(
             vectors = writer.finish()
         finally:
             writer.close()
-    # Which rows failed nobody has written down: some of them may be those that are gone.
+    # The failed rows are not recorded individually: some of them may be among the removed rows.
     failed = sum(part.vectors.failed for part in parts if part.vectors is not None)
     return PartVectors(
         fingerprint=settings.fingerprint, vectors=vectors, failed=min(failed, len(live) - vectors)
@@ -199,7 +200,7 @@ def write_joined(
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What there is in a directory that was written: how many documents, within what, with which vectors."""
+    """Contents of a written directory: number of documents, bounds of the rows, and vectors."""
 
     documents: int
     contents: PartContents | None
@@ -224,12 +225,16 @@ def build_part(
 ) -> Receipt:
     """Index rows of table `spans` (at least `documents.COLUMNS`) and stage the part for buckets [lo, hi).
 
-    The receipt is returned, and lies beside the part, so that any finalizer can continue. `attempt` must
-    differ between tasks that may run at once. Without rows there is a receipt only. `lower` is the first transaction,
-    where a build of one transaction has rows of others before it. With `vectors`, the part has those of its rows, too.
+    The receipt is returned and also stored next to the part, so that any finalizer can continue. If there are no
+    rows, only a receipt is staged.
+
+    Args:
+        attempt: Must differ between tasks that may run at the same time.
+        lower: The first transaction, if a build of one transaction also has rows of earlier ones.
+        vectors: Settings for the vectors that the part gets.
 
     Raises:
-        StorageError: The part could not be staged; nothing is visible, run it again.
+        StorageError: The part could not be staged. Nothing is visible; run it again.
     """
     write = partial(_write_part, rows=rows, analyzer=analyzer, vectors=vectors)
     return _stage(objects, index, build, (lo, hi), attempt, write, analyzer, lower)
@@ -248,13 +253,13 @@ def merge_parts(
     analyzer: Analyzer = ENGLISH,
     vectors: VectorSettings | None = None,
 ) -> Receipt:
-    """Make one part of others, of which only documents of these rows are left, and stage it as `build_part` does.
+    """Merge parts into one that has only documents of these rows, and stage it as `build_part` does.
 
-    All parts are of this analyzer. With `vectors`, all of them have those, and so has what becomes of them.
+    All parts were built with this analyzer. With `vectors`, all parts have vectors, and so has the result.
 
     Raises:
-        DamageError: A part is missing or altered, or they have not one document for each of the rows.
-        StorageError: The part could not be staged; nothing is visible, run it again.
+        DamageError: A part is missing or altered, or the parts do not have exactly one document for each row.
+        StorageError: The part could not be staged. Nothing is visible; run it again.
     """
 
     def write(directory: Path) -> _Written:
@@ -277,7 +282,7 @@ def _stage(
     analyzer: Analyzer,
     lower: int | None,
 ) -> Receipt:
-    """Have an index written into a directory, and stage it."""
+    """Let `write` write an index into a scratch directory, then stage the index."""
     lo, hi = buckets
     with scratch_directory("part") as directory:
         written = write(directory)
@@ -302,7 +307,7 @@ def _stage(
     )
     if data:
         objects.put(path, data)
-    # The receipt comes last: where there is one, its part is durable (F7, F8).
+    # The receipt is written last: if it exists, its part is durable (F7, F8).
     told = staged_path(index, build, lo=lo, hi=hi, attempt=attempt, suffix="receipt")
     objects.put(told, receipt.to_json(told))
     return receipt
@@ -314,7 +319,7 @@ def _write_part(
     analyzer: Analyzer,
     vectors: VectorSettings | None,
 ) -> _Written:
-    """Write text and vectors of the rows."""
+    """Write the text index and the vectors of the rows."""
     with nullcontext() if vectors is None else PartVectorWriter(directory, vectors) as writer:
         contents = ContentsOf()
         batches = map(contents.add, _small_batches(rows))
@@ -323,15 +328,16 @@ def _write_part(
 
 
 def write_index(directory: Path, rows: pa.Table, analyzer: Analyzer) -> int:
-    """Write a tantivy index of rows that have `documents.COLUMNS`, and return how many there are."""
+    """Write a tantivy index of rows that have `documents.COLUMNS`; return the number of rows."""
     return _write_batches(directory, _small_batches(rows), analyzer)
 
 
 def _write_batches(directory: Path, batches: Iterable[pa.RecordBatch], analyzer: Analyzer) -> int:
-    """Write a tantivy index of the rows, and return how many there are."""
+    """Write a tantivy index of the batches; return the number of rows."""
     index = tantivy.Index(analyzers.schema(), path=str(directory))
     analyzers.register_tokenizers(index, analyzer.tokenizer())
-    # One thread and ample heap make one segment; the pack takes several, should a part outgrow the heap.
+    # One thread and ample heap produce one segment. The pack supports several, in case a part outgrows the
+    # heap.
     writer = index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
     count = 0
     for batch in batches:
@@ -352,7 +358,8 @@ def _small_batches(rows: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
 
 
 def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield rows of not too many bytes together, or one: their texts become one column, and that several more."""
+    """Yield slices of bounded bytes, or of a single row, because the texts of a slice become one column and then
+    several."""
     if batch.num_rows <= 1 or batch.nbytes <= limits.INDEX_BATCH_MAX_BYTES:
         yield batch
         return
@@ -362,38 +369,38 @@ def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 FIRST_UNPUBLISHED: Final = 1 << 62
-"""The least id of such rows: that of a transaction that no lake will come to."""
+"""Smallest id of uncommitted rows. It belongs to a transaction that no lake will reach."""
 
 
 @dataclass(frozen=True, eq=False)
 class UnpublishedPart:
-    """An index of some rows, in a directory that goes when nobody has the part any more."""
+    """Index of uncommitted rows, in a directory that is deleted when the last reference to the part is gone."""
 
     directory: Path
     header: Header
     analyzer: Analyzer
     rows: pa.Table
-    """Claims about spans with their `_row_id`; several may be about one span."""
+    """Versions of spans with their `_row_id`. A span may have several versions."""
 
     @cached_property
     def last_ns(self) -> int:
-        """The time at which its last span starts."""
+        """The start time of its latest span."""
         return int(pc.max(self.rows["start_ns"]).as_py())
 
     @property
     def name(self) -> str:
-        """What tells it from other parts, in a place where those have their checksums."""
+        """Unique name of the part, used where published parts have their checksums."""
         return self.directory.name
 
 
 def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
-    """Index rows that have `_row_id` beside the columns of documents, at least one, in a cache of parts.
+    """Index one or more rows that have `_row_id` and the columns of documents, in a directory of the part cache.
 
-    Raises StorageError where that cannot be written to.
+    Raises StorageError if the directory cannot be written to.
     """
     assert len(rows), "a part has documents"
     try:
-        with stumbling():  # tantivy says by a ValueError that a disk is full, or panics
+        with stumbling():  # on a full disk, tantivy raises ValueError or panics
             return _written(rows, analyzer, cache)
     except (OSError, ValueError) as error:
         raise StorageError(
@@ -402,7 +409,7 @@ def write_unpublished(rows: pa.Table, analyzer: Analyzer, cache: Path) -> Unpubl
 
 
 def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart:
-    rows = rows.combine_chunks()  # of which some are taken again and again
+    rows = rows.combine_chunks()  # because rows are taken from it repeatedly
     cache.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
     try:
@@ -416,7 +423,7 @@ def _written(rows: pa.Table, analyzer: Analyzer, cache: Path) -> UnpublishedPart
 
 
 def no_index(fingerprint: str) -> Manifest:
-    """Return what stands for the manifest of a lake that has no index yet."""
+    """Return an empty manifest for a lake that has no index yet."""
     return Manifest(
         index="none", build="none", upper=0, fingerprint=fingerprint, parent=None, lists=(), newest=()
     )
@@ -424,21 +431,21 @@ def no_index(fingerprint: str) -> Manifest:
 
 @dataclass(frozen=True, slots=True)
 class WithUnpublished:
-    """`live.Rows` of a table, or of none, and of unpublished parts beside it."""
+    """`live_docs.RowSelection` of a table (or no table) together with unpublished parts."""
 
     table: RowSelection | None
     parts: Sequence[UnpublishedPart]
     hidden: RowIds
-    """Rows of either that another claim stands before."""
+    """Rows of the table or the parts that lost against another version of their span."""
 
     @property
     def as_of(self) -> int:
-        """The transaction as of which the table is read."""
+        """The last transaction of the table's snapshot."""
         return -1 if self.table is None else self.table.as_of
 
     @property
     def count(self) -> int | None:
-        """How many there are, None where only reading tells."""
+        """The number of live rows; None if only reading can determine it."""
         of_table = 0 if self.table is None else self.table.count
         return (
             None
@@ -447,11 +454,11 @@ class WithUnpublished:
         )
 
     def gone(self, parts: Sequence[PartRef]) -> RowIds:
-        """Return ids of rows that are gone: what the table knows of these parts, and what is hidden."""
+        """Return ids of removed rows: those that the table knows of these parts, and the hidden ones."""
         return np.concatenate([NOBODY if self.table is None else self.table.gone(parts), self.hidden])
 
     def live(self) -> RowIds:
-        """Return the ids of all rows that are there, sorted."""
+        """Return the ids of all live rows, sorted."""
         ours = [part.rows["_row_id"].to_numpy() for part in self.parts]
         every = np.concatenate([NOBODY if self.table is None else self.table.live(), *ours])
         return np.setdiff1d(every, self.hidden)

@@ -1,7 +1,7 @@
-"""Spans as documents.
+"""Conversion of spans to index documents.
 
-Arrow makes the terms of whole columns, without an object for each attribute; then each row becomes one document, in
-one go: documents that are filled column by column do not stay in the cache of the processor, which took twice as long.
+Arrow makes the terms of whole columns, without an object for each attribute. Then each row becomes one document at
+once. Filling documents column by column took twice as long, because they did not stay in the processor's cache.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ COLUMNS: Final = (
     "otlp",
     "_row_id",
 )
-"""The columns of table `spans` that the index is made of, with the id of the row, which tells its transaction."""
+"""The columns of table `spans` that the index is built from, and the row id, which contains the transaction."""
 
 _PART_COLUMNS: Final = {"parent": "parent_span_id"}
 _NESTED: Final = re.compile("[^sidbxnSIDBXN+-]")
-"""Letters of attributes whose value may be an array (see `otlp.values`)."""
+"""Type letters of attributes whose value may be an array (see `otlp.values`)."""
 _INT64_MAX: Final = (1 << 63) - 1
 
 Texts: TypeAlias = list[str | None]
 Column: TypeAlias = Any
-"""A column as pyarrow gives it; its stubs do not know which kind of array it is."""
+"""A pyarrow column. The stubs of pyarrow do not know its array type."""
 
 
 def document_text(row: Mapping[str, Any]) -> list[str]:
-    """Return the texts of field `text` for one row, maps as dicts: what a highlight is cut from.
+    """Return the texts of field `text` for one row, with maps as dicts. Highlights are cut from them.
 
-    Attribute values first, then input, output and status message, then the events. Input and output are
-    left out where an attribute holds the same text.
+    Attribute values come first, then input, output and status message, then the events. Input and output are omitted
+    if an attribute holds the same text.
     """
     texts: Texts = list((row["attributes"] or {}).values())
     for name in ("input", "output"):
@@ -95,7 +95,10 @@ def document_text(row: Mapping[str, Any]) -> list[str]:
 
 
 def texts_of(batch: pa.RecordBatch) -> tuple[Column, Numbers]:
-    """Return the texts of `document_text` for each row of a batch: (texts, firsts), the last of `firsts` the end."""
+    """Return the texts of `document_text` for each row of a batch, as (texts, firsts).
+
+    `firsts` holds the index of each row's first text; its last element is the end.
+    """
     of_attributes, values = _flat(batch.column("attributes"), "items")
     of_events, events = _flat(batch.column("events"), "values")
     of_event_values, event_values = _flat(events.field("attributes"), "items")
@@ -121,9 +124,9 @@ def texts_of(batch: pa.RecordBatch) -> tuple[Column, Numbers]:
 
 
 def written(batch: pa.RecordBatch) -> Column:
-    """Return for each row of a batch all that its words and whole values are made of, as it is written.
+    """Return for each row the unprocessed text that its words and whole values are made of.
 
-    That is the texts of `document_text`, names and values, a line between; paths of attributes are not in it.
+    It contains the texts of `document_text`, names and values, separated by newlines, but no attribute paths.
     """
     texts, firsts = texts_of(batch)
     of_resource, values = _flat(batch.column("resource"), "items")
@@ -139,10 +142,10 @@ def written(batch: pa.RecordBatch) -> Column:
 
 
 def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[tantivy.Document]:
-    """Yield one document for each row of a batch that has `COLUMNS`, its texts as an analyzer words them.
+    """Yield one document for each row of a batch that has `COLUMNS`. The analyzer splits its texts into words.
 
     Raises:
-        ValueError: An id is not hexadecimal, or not 32 or 16 digits.
+        ValueError: An id is not hexadecimal, or does not have 32 or 16 digits.
     """
     integers = list(_numbers(batch))
     terms = _terms(batch) if analyzer.is_current else _earlier_terms(batch)
@@ -161,7 +164,7 @@ def documents(batch: pa.RecordBatch, analyzer: Analyzer = ENGLISH) -> Iterator[t
 
 
 def _words(batch: pa.RecordBatch, analyzer: Analyzer) -> Iterator[tuple[str, Texts]]:
-    """Yield the fields of words: all texts of a row are one text."""
+    """Yield the word fields. All texts of a row become one text."""
     wording, rows = analyzer.wording, batch.num_rows
     names: Column = batch.column("name")
     names = names.fill_null("")
@@ -170,7 +173,7 @@ def _words(batch: pa.RecordBatch, analyzer: Analyzer) -> Iterator[tuple[str, Tex
 
 
 def _columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
-    """Yield the fields that are columns, where any row has a value."""
+    """Yield the column fields in which any row has a value."""
     for field, column in {"trace": "trace_id", **analyzers.FACETS}.items():
         values = batch.column(column)
         if values.null_count < len(values):
@@ -178,7 +181,7 @@ def _columns(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
 
 
 def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:
-    """Yield the fields of integers with their values. A span that still runs has no duration."""
+    """Yield the integer fields with their values. A running span has no duration."""
     yield "row", _values(batch, "_row_id")
     yield "start", _values(batch, "start_ns")
     ends, durations = _values(batch, "end_ns"), _values(batch, "duration_ns")
@@ -198,17 +201,17 @@ def _numbers(batch: pa.RecordBatch) -> Iterator[tuple[str, list[int | None]]]:
 
 
 class _Owned(NamedTuple):
-    """The attributes of some owners: those of owner n begin at `offsets[n]`, and the last of `offsets` is the end."""
+    """Attributes of several owners. Those of owner n begin at `offsets[n]`; the last offset is the end."""
 
     offsets: list[int]
     keys: Column
     values: Column
     types: Texts
-    """For each owner the letters of its attributes; None if all are texts."""
+    """The type letters of each owner's attributes; None if all are texts."""
     rows: Sequence[int]
-    """For each owner the row of its span."""
+    """The row of each owner's span."""
     in_rows: list[int]
-    """The same as `offsets`, for rows."""
+    """Offsets by row instead of by owner."""
 
 
 def _owned(batch: pa.RecordBatch, column: str, letters: str) -> _Owned:
@@ -230,7 +233,7 @@ def _owned_by_events(batch: pa.RecordBatch) -> _Owned:
 
 
 def _terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
-    """Yield the fields of attributes, and of what spans have: the terms of a row are one text, which tantivy splits."""
+    """Yield the fields of attributes and span parts. The terms of a row form one text, which tantivy splits."""
     several = {
         "attributes": _owned(batch, "attributes", "attribute_types"),
         "resource": _owned(batch, "resource", "resource_types"),
@@ -242,7 +245,7 @@ def _terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
 
 
 def _earlier_terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
-    """Yield the same as documents of `fields.EARLIER_FORMAT` have it."""
+    """Yield the same fields in the form of `analyzers.EARLIER_FORMAT`."""
     several = {
         "attributes": _owned(batch, "attributes", "attribute_types"),
         "resource": _owned(batch, "resource", "resource_types"),
@@ -253,7 +256,7 @@ def _earlier_terms(batch: pa.RecordBatch) -> Iterator[tuple[str, Texts]]:
 def _terms_of(
     batch: pa.RecordBatch, several: Mapping[str, _Owned], others: list[Column], *, with_elements: bool
 ) -> Iterator[tuple[str, Texts]]:
-    """Yield the fields of attributes of several kinds of owners, of `others`, and of parts of spans."""
+    """Yield the `attribute`, `has` and `number` fields from the owners' attributes, `others` and the span parts."""
     attributes, has, numbers = others, [], defaultdict[int, list[str]](list)
     for owner, owned in several.items():
         paths, items = _paths(owner, owned.keys), owned.values
@@ -282,7 +285,7 @@ def _terms_of(
 
 
 def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, Element]]:
-    """Yield the plain elements of arrays, each with the number of its owner and its path."""
+    """Yield the scalar elements of arrays as (owner number, path, element)."""
     for owner, letters in enumerate(owned.types):
         if letters is None:
             continue
@@ -297,7 +300,7 @@ def _elements(owned: _Owned, paths: Column) -> Iterator[tuple[int, str, Element]
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[Column]:
-    """Say which of `fields.PARTS` are there."""
+    """Yield a column for each of `analyzers.PARTS`: the part's name in rows that have it, otherwise an empty text."""
     for field in analyzers.PARTS:
         column: Column = batch.column(_PART_COLUMNS.get(field, field))
         measure = pc.list_value_length if pa.types.is_list(column.type) else pc.binary_length
@@ -306,14 +309,14 @@ def _parts(batch: pa.RecordBatch) -> Iterator[Column]:
 
 
 def _paths(owner: str, keys: Column) -> Column:
-    """Return the paths of attributes as they stand in terms; there are few different ones."""
+    """Return the paths of attributes in the form of terms. Dictionary encoding pays off because few paths differ."""
     encoded = keys.dictionary_encode()
     known = [path_term(f"{owner}.{key}") for key in encoded.dictionary.to_pylist()]
     return pa.array(known, pa.string()).take(encoded.indices)
 
 
 def _in_terms(values: Column) -> Column:
-    """Return values as `term_of` has them."""
+    """Return values in the form of `term_of`."""
     valid, offsets, data = values.buffers()
     if data is None:
         return values
@@ -322,7 +325,7 @@ def _in_terms(values: Column) -> Column:
 
 
 def _joined(offsets: list[int], terms: Column) -> Column:
-    """Return the terms of each row as one text."""
+    """Join the terms of each row into one text."""
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pc.fill_null(terms, ""))
     return pc.binary_join(lists, JOINT)
 
@@ -330,7 +333,7 @@ def _joined(offsets: list[int], terms: Column) -> Column:
 def _number_terms(
     offsets: list[int], types: Texts, paths: Column, values: Column
 ) -> Iterator[tuple[int, str]]:
-    """Yield the second terms of attributes that are numbers, each with its row."""
+    """Yield the numeric terms of attributes that are numbers, each with the number of its owner."""
     lengths = (last - first for first, last in pairwise(offsets))
     letters = "".join((one or "").ljust(length)[:length] for one, length in zip(types, lengths, strict=True))
     places = [match.start() for match in NUMERIC.finditer(letters)]
@@ -348,7 +351,7 @@ def _number_terms(
 
 
 def _ids(batch: pa.RecordBatch) -> Iterator[bytes]:
-    """Yield 16 bytes of trace id, 8 of span id, 8 of row id, big-endian."""
+    """Yield ids of 32 bytes: 16 of the trace id, 8 of the span id and 8 of the row id, big-endian."""
     ids = np.empty((batch.num_rows, 32), np.uint8)
     ids[:, :16] = np.frombuffer(_hex(batch, "trace_id", 32), np.uint8).reshape(-1, 16)
     ids[:, 16:24] = np.frombuffer(_hex(batch, "span_id", 16), np.uint8).reshape(-1, 8)
@@ -359,7 +362,7 @@ def _ids(batch: pa.RecordBatch) -> Iterator[bytes]:
 
 
 def _hex(batch: pa.RecordBatch, column: str, digits: int) -> bytes:
-    """Return the bytes of all ids of a column, one after another."""
+    """Return the concatenated bytes of all ids of a column."""
     ids = _values(batch, column)
     if any(len(one) != digits for one in ids):
         wrong = next(one for one in ids if len(one) != digits)

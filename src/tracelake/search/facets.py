@@ -1,6 +1,7 @@
-"""How many spans a query finds, and how they spread over services, models, days: of the whole result, in one pass.
+"""Facets and completions.
 
-What may follow in a query that is being typed: names of fields, paths of attributes, and values of both.
+Facets count all spans that a query matches, by service, model, day and so on, in one pass. Completions propose the
+next part of a query that a user types: field names, attribute paths, and values of both.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from tracelake.search.query_values import SEPARATOR, as_written, path_term, term
 
 DAY: Final = "day"
 NAMES: Final = (*analyzers.FACETS, DAY)
-"""What can be counted: fields that hold a whole value, and the day, in UTC, on which spans start."""
+"""Names of facets: the whole-value fields, and the UTC day on which spans start."""
 
 _DAY_NS: Final = timedelta(days=1) // timedelta(microseconds=1) * 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TOTAL: Final = "total of all"
 _ONLY: Final = "only of"
 Only: TypeAlias = tuple[tuple[str, str], ...]
-"""Fields with the one value of each that is counted."""
+"""Fields, each with the only value that is counted."""
 NO_OTHERS: Final[Only] = ()
 _NONE: Final = f"\0{secrets.token_hex(16)}"
-"""Under what tantivy counts the spans that have no value: nobody can have given one that is named so."""
+"""Key under which tantivy counts the spans without a value. It is random, so that no real value can equal it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawFacet:
-    """Values with their numbers, and how many spans have others that are not told."""
+    """Values with their counts, and the number of spans whose values are not listed."""
 
     values: tuple[tuple[str, int], ...]
     others: int
@@ -50,21 +51,21 @@ class RawFacet:
 
 @dataclass(frozen=True, slots=True)
 class FacetCounts:
-    """How many spans there are in all, and facets by name."""
+    """Total number of spans, and facets by name."""
 
     total: int
     facets: dict[str, RawFacet]
 
 
 def check(names: Sequence[str]) -> None:
-    """Raise QueryError for a name that is no facet."""
+    """Raise QueryError for an unknown facet name."""
     for name in names:
         if name not in NAMES:
             raise QueryError(f"there is no facet {name!r}, only {', '.join(NAMES)}.")
 
 
 def only(*, service: str | None, workspace: str | None) -> Only:
-    """Return what only counts, where only some does."""
+    """Return the field values that restrict the count."""
     pairs = (("workspace", workspace), ("service", service))
     return tuple((field, value) for field, value in pairs if value is not None)
 
@@ -72,7 +73,7 @@ def only(*, service: str | None, workspace: str | None) -> Only:
 def count(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only = NO_OTHERS
 ) -> FacetCounts:
-    """Count what a query finds, of spans with exactly these values of fields. Raises LimitError."""
+    """Count the spans that match a query and have exactly these field values. Raises LimitError."""
     try:
         return _counted(searcher, query, {name: _aggregation(name) for name in names}, only)
     except ValueError as error:
@@ -89,7 +90,7 @@ def _counted(
         counts = searcher.aggregate(query, {**wanted, **_with_total(whole, wanted)})
         total = counts[_TOTAL]["value"] if whole is None else _in_all(counts[whole])
     else:
-        # The index finds names in any case, and counts them as they are.
+        # The index ignores case when it searches for names, but counts them by exact value.
         nested: dict[str, Any] = dict(wanted)
         for field, _ in reversed(only):
             nested = {_ONLY: {**_terms(field), "aggs": nested}}
@@ -104,7 +105,10 @@ def _counted(
 
 
 def _with_total(whole: str | None, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how all spans are counted: beside the values of a facet those that have none, which costs no more."""
+    """Return the aggregation that yields the total.
+
+    If a facet is counted in any case, it also counts spans without a value, which costs nothing extra.
+    """
     if whole is None:
         return {_TOTAL: {"value_count": {"field": "row"}}}
     return {whole: {"terms": {**wanted[whole]["terms"], "missing": _NONE}}}
@@ -117,7 +121,7 @@ def _in_all(counts: dict[str, Any]) -> int:
 def _one_by_one(
     searcher: tantivy.Searcher, query: tantivy.Query, names: Sequence[str], only: Only
 ) -> FacetCounts:
-    """Count each facet in a pass of its own: tantivy bounds the values that one pass finds in all facets together."""
+    """Count each facet in a separate pass, because tantivy limits the values of all facets in one pass together."""
     whole = _counted(searcher, query, {}, only)
     for name in names:
         try:
@@ -137,7 +141,7 @@ def _one_by_one(
 
 
 def _last_days(searcher: tantivy.Searcher, query: tantivy.Query) -> dict[str, Any]:
-    """Return how the last days are counted of more than one pass can tell."""
+    """Return an aggregation of the last days only, if there are more days than one pass can count."""
     latest = searcher.aggregate(query, {DAY: {"max": {"field": "start"}}})[DAY]["value"]
     last = int(latest) // _DAY_NS * _DAY_NS
     bounds = {"min": last - (FACET_VALUES_COUNTED_MAX - 1) * _DAY_NS, "max": last + _DAY_NS}
@@ -155,7 +159,7 @@ def _aggregation(name: str) -> dict[str, Any]:
 
 
 def _terms(field: str) -> dict[str, Any]:
-    # Each segment tells all of its values, or sums over segments would lack some.
+    # Each segment returns all of its values. Otherwise, sums over segments would be too low.
     counted = FACET_VALUES_COUNTED_MAX
     return {"terms": {"field": field, "size": counted, "segment_size": counted}}
 
@@ -169,7 +173,7 @@ def _facet(name: str, counts: dict[str, Any]) -> RawFacet:
     order = sorted(buckets) if name == DAY else sorted(buckets, key=lambda value: (-value[1], value[0]))
     shown = order[-FACET_VALUES_MAX:] if name == DAY else order[:FACET_VALUES_MAX]
     rest = sum(number for _, number in buckets) - sum(number for _, number in shown)
-    # Values that a part of the index does not tell may be some that others do.
+    # If a part of the index omits values, they may be values that other parts list.
     exact = not counts.get("doc_count_error_upper_bound")
     return RawFacet(tuple(shown), rest + int(counts.get("sum_other_doc_count", 0)), exact)
 
@@ -189,24 +193,24 @@ _PLAIN_PATH: Final = re.compile(r"\w+\.[\w./-]+")
 
 @dataclass(frozen=True, slots=True)
 class OneWorkspace:
-    """The workspace that what goes on must be of."""
+    """Workspace that the completions are restricted to."""
 
     grammar: tantivy.Index
     name: str
 
     def has(self, searcher: tantivy.Searcher, field: str, term: str) -> bool:
-        """Whether a span of this workspace has a term. The list of terms of an index says nothing of whose they are."""
+        """Whether a span of this workspace has a term. The index's list of terms does not record workspaces."""
         schema = self.grammar.schema
         having = tantivy.Query.term_query(schema, field, term, "basic")
-        # The index finds a workspace in any case, and counts it as it is.
+        # The index ignores case when it searches for a workspace, but counts by exact value.
         asked = only_of(self.grammar, having, "workspace", self.name)
         return count(searcher, asked, (), only(service=None, workspace=self.name)).total > 0
 
 
 def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace | None = None) -> list[str]:
-    """Return queries that begin like this one and go on with what is in the index, the most frequent values first.
+    """Return completed queries that begin with this one, the most frequent values first.
 
-    With a workspace, with what its spans have, among the most frequent values of all.
+    If a workspace is given, only values of its spans are returned, from among the most frequent values of the index.
     """
     typed = _TYPED.search(query)
     if typed is None or len(query) > limits.QUERY_MAX_CHARS:
@@ -228,7 +232,7 @@ def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace 
 
 
 def _names(index: _Terms, beginning: str) -> Iterator[str]:
-    """Yield fields, and attributes of which the path or the key begins so."""
+    """Yield fields, and attributes whose path or key begins with this text."""
     for name in (*analyzers.TEXTS, *KEYWORDS, "span", "has", "like"):
         if name.startswith(beginning):
             yield f"{name}:"
@@ -259,18 +263,18 @@ def _values(index: _Terms, field: str, beginning: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """The terms of an index, of one workspace or of all."""
+    """Terms of an index, of one workspace or of all."""
 
     searcher: tantivy.Searcher
     workspace: OneWorkspace | None
 
     def beginning(self, field: str, prefix: str) -> Iterator[str]:
-        """Yield those of a field that begin so, as they are written in queries."""
+        """Yield the terms of a field with this prefix, in query syntax."""
         workspace = self.workspace
         most = limits.COMPLETIONS_MAX if workspace is None else limits.COMPLETIONS_LOOKED_AT_MAX
         for term, _ in self.searcher.terms_with_prefix(field, prefix, limit=most):
             if field == "has" and len(term) > limits.INDEX_VALUE_MAX_CHARS:
-                continue  # a path that is cut, which no query has
+                continue  # a truncated path, which no query can contain
             if workspace is None or workspace.has(self.searcher, field, term):
                 yield as_written(term) if field in analyzers.LISTS else term
 

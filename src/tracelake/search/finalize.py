@@ -1,6 +1,7 @@
-"""What a driver does: make one index of the staged parts, idempotently, whoever else does the same.
+"""Finalization of a build: a driver publishes the staged parts as one index, idempotently and safe with concurrent
+drivers.
 
-The manifest is the marker and the commit point (PROTOCOLS §6). Canonical names are written, never deleted.
+The manifest is both marker and commit point (PROTOCOLS §6). Objects under canonical names are written, never deleted.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ def finalize(
     restage: Callable[[], None] | None = None,
     vectors: VectorSettings | None = None,
 ) -> tuple[str, Manifest]:
-    """Publish the staged parts of a build, after those of the parent; return the manifest and its path.
+    """Publish the staged parts of a build after those of the parent; return the manifest and its path.
 
     Args:
-        objects: Where parts are staged and published.
+        objects: The store of staged and published parts.
         index: The name of the index.
-        build: The build; finalizing it again returns what was published first.
-        upper: The transaction number after the last that the index covers then.
-        input_size: The number of buckets; the staged ranges must cover [0, input_size) exactly.
-        parent: The index as it was before, or None for the first build.
-        fingerprint: The settings of the index.
-        restage: Stages the rows again, with these settings, where they were staged with others.
-        vectors: The vectors of an index that has no parent; else those of the parent count.
+        build: The name of the build. Finalizing it again returns what was published first.
+        upper: The transaction number after the last one that the index then covers.
+        input_size: The number of buckets. The staged ranges must cover [0, input_size) exactly.
+        parent: The previous manifest of the index, or None for the first build.
+        fingerprint: The fingerprint of the settings of the index.
+        restage: Stages the rows again with these settings, if they were staged with others.
+        vectors: The vector settings of an index without a parent. Otherwise, those of the parent apply.
 
     Raises:
-        DamageError: A range is missing (F9), or no part of it is there whole (F8); names it.
+        DamageError: A range is missing (F9) or has no intact part (F8). The message names it.
         UsageError: The parts or the parent were built with other settings (F12).
-        StorageError: The store failed; everything staged is kept, finalize again (F4, F13).
+        StorageError: The store failed. Everything staged is kept; finalize again (F4, F13).
     """
     assert input_size > 0, input_size
     path = manifest_path(index, build)
@@ -79,8 +80,8 @@ def finalize(
             draft = assemble(index, build, upper, chosen, parent, fingerprint, vectors)
             draft = with_lists(objects, draft)
         except (DamageError, UsageError):
-            # F11: we saw no marker; another finalizer wrote it and cleaned the staging that we then read.
-            # Parts vanish from staging only after the marker is there, so looking once more settles it.
+            # F11: we saw no marker, but another finalizer then wrote it and cleaned the staging that we read.
+            # Parts vanish from staging only after the marker exists, so a second look decides.
             manifest = published(objects, path)
             if manifest is None:
                 raise
@@ -103,7 +104,7 @@ def finalize_nothing(
     fingerprint: str = ENGLISH.fingerprint,
     vectors: VectorSettings | None = None,
 ) -> tuple[str, Manifest]:
-    """Publish a build that adds nothing to its parent, whatever is staged for it; as idempotent as `finalize`."""
+    """Publish a build that adds nothing to its parent, and ignore its staged parts. Idempotent like `finalize`."""
     path = manifest_path(index, build)
     manifest = published(objects, path)
     if manifest is None:
@@ -115,7 +116,7 @@ def finalize_nothing(
 
 
 def read_manifest(objects: ObjectStore, path: str) -> Manifest:
-    """Return the manifest that a commit names. Raises DamageError where it is missing or altered."""
+    """Return the manifest that a commit names. Raises DamageError if it is missing or altered."""
     try:
         data = objects.get(path)
     except NotFoundError as error:
@@ -124,13 +125,13 @@ def read_manifest(objects: ObjectStore, path: str) -> Manifest:
 
 
 def read_parts(objects: ObjectStore, manifest: Manifest) -> tuple[PartRef, ...]:
-    """Return all parts of a manifest, in order. Raises DamageError where a list is missing or altered."""
+    """Return all parts of a manifest, in order. Raises DamageError if a list is missing or altered."""
     older = [part for ref in manifest.lists for part in read_list(objects, ref)]
     return (*older, *manifest.newest)
 
 
 def read_list(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
-    """Return the parts of one list. Raises DamageError where it is missing, altered, or not what the manifest says."""
+    """Return the parts of one list. Raises DamageError if it is missing, altered, or differs from the manifest."""
     try:
         parts = PartList.from_json(objects.get(ref.path), ref.path).parts
     except NotFoundError as error:
@@ -141,9 +142,9 @@ def read_list(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
 
 
 def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
-    """Return the manifest with its newest parts in a list, where they are many; the list is written first.
+    """Move the newest parts of a manifest into a list if there are many. The list is written before the manifest.
 
-    Who builds the same manifest writes the same list.
+    Every builder of the same manifest writes the same list.
     """
     joined = lists_to_join([ref.parts for ref in draft.lists], len(draft.newest))
     if joined is None:
@@ -159,7 +160,7 @@ def with_lists(objects: ObjectStore, draft: Manifest) -> Manifest:
 
 
 def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
-    """Delete what is staged for a published build, best-effort: what is left is never part of an index."""
+    """Delete the staging of a published build, best-effort. Remaining objects never become part of an index."""
     prefix = staging_prefix(index, build)
     with contextlib.suppress(StorageError):
         delete_all(objects, [info.path for info in objects.list(prefix)])
@@ -167,9 +168,9 @@ def clean_staging(objects: ObjectStore, index: str, build: str) -> None:
 
 
 def published(objects: ObjectStore, path: str) -> Manifest | None:
-    """Return the manifest of a build that is at the path, None where there is none. An empty or torn one is none.
+    """Return the published manifest of a build; None if it is missing, empty or torn.
 
-    A whole manifest of a later format is refused with an error instead of being replaced.
+    A complete manifest of a later format raises an error instead of being replaced.
     """
     try:
         data = objects.get(path)
@@ -189,7 +190,7 @@ def _check_settings(index: str, parent: Manifest | None, fingerprint: str) -> No
 def _receipts(
     objects: ObjectStore, index: str, build: str
 ) -> tuple[list[Receipt], DamageError | StorageError | None]:
-    """Return the receipts of a build that can be read, and why one cannot."""
+    """Return the readable receipts of a build, and the error of an unreadable one."""
     receipts = []
     failure: DamageError | StorageError | None = None
     for path in [info.path for info in objects.list(staging_prefix(index, build))]:
@@ -214,7 +215,8 @@ def _receipt(objects: ObjectStore, path: str, build: str) -> Receipt:
 def _first(
     before: DamageError | StorageError | None, error: DamageError | StorageError
 ) -> DamageError | StorageError:
-    """Return what is to be said: what may pass before what does not, for then it is only to be tried again."""
+    """Return the error to report. A StorageError wins, because it may be transient and the user only needs to try
+    again."""
     return error if before is None or isinstance(error, StorageError) else before
 
 
@@ -227,10 +229,10 @@ def write_parts(
     lower: int | None = None,
     vectors: VectorSettings | None = None,
 ) -> list[Receipt]:
-    """Write the canonical objects of a cover whose parts are all whole, and return its receipts (see `choose`).
+    """Write the canonical objects of a cover whose parts are all intact; return its receipts (see `choose`).
 
-    A receipt or staged part that is gone, altered, or cannot be read is left out; another attempt at its range may be
-    whole. Where none is, one such thing is named (F8).
+    A receipt or staged part that is missing, altered or unreadable is skipped, because another attempt at its range
+    may be intact. If no attempt is, one such error is raised (F8).
     """
     receipts, failure = _receipts(objects, index, build)
     written: set[Receipt] = set()
@@ -256,9 +258,9 @@ def write_parts(
 
 
 def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
-    """Write the canonical object whatever is there: the same bytes, or what a crash left of them (F3).
+    """Write the canonical object even if it exists: it has the same bytes, or the remains of a crash (F3).
 
-    What is written is what was compared with the checksum, so the bytes go through this process.
+    The bytes pass through this process, so that exactly the bytes that matched the checksum are written.
     """
     if receipt.path is None or receipt.sha256 is None:
         return
@@ -280,13 +282,13 @@ def _write_part(objects: ObjectStore, index: str, receipt: Receipt) -> None:
 
 
 def write_marker(objects: ObjectStore, path: str, draft: Manifest) -> Manifest:
-    """Create the marker, and return what stands there then, ours or that of who was first."""
+    """Create the marker; return the published manifest, ours or that of the finalizer that came first."""
     if objects.create(path, draft.to_json(path)):
         return draft
     first = published(objects, path)
     if first is not None:
         return first
-    # What stands there is torn, so no reader has opened it. Two who repair it at once may both write: each
-    # writes a complete index whose parts are all in place, so either may stand.
+    # The existing marker is torn, so no reader has opened it. Two finalizers that repair it at the same time
+    # may both write. Each writes a complete index whose parts all exist, so either may win.
     objects.put(path, draft.to_json(path))
     return read_manifest(objects, path)

@@ -1,11 +1,12 @@
-"""Garbage of an index: what is staged for a build that is published, and what builds wrote that lost or died.
+"""Garbage collection of an index: staging of published builds, and objects of builds that lost a race or crashed.
 
-It is safe beside finalizers, and trusts no clock. A build of a transaction is published by its marker, once and for
-good: from then on its staging is read by nobody, and of the parts and lists that lie under its name those are garbage
-that the marker does not name. Without a marker all of it stays, for somebody will finish it.
+Collection is safe with concurrent finalizers and trusts no clock. The marker publishes the build of a transaction
+permanently. From then on nothing reads its staging, and parts and lists under its name that the marker does not name
+are garbage. Without a marker all objects stay, because another finalizer may complete the build.
 
-Nobody finishes a build that makes the index anew. It has the epoch of garbage collection in its name; two epochs later
-no commit can name it for the first time (`versions.protocol.is_fresh`), so what no commit names then is garbage.
+A rebuild of the index is never completed by another process. Its name contains the epoch of garbage collection. Two
+epochs later no commit can name it for the first time (`versions.protocol.is_fresh`). Objects of it that no commit
+names are then garbage.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KINDS: Final = ("staging", "parts", "lists")
 
 @dataclass(frozen=True, slots=True)
 class CollectedIndexParts:
-    """What was deleted, or would be."""
+    """Number and size of the deleted objects, or in a dry run of the objects to delete."""
 
     objects: int = 0
     size_bytes: int = 0
@@ -45,11 +46,11 @@ def collect(
     """Delete the garbage of an index.
 
     Args:
-        objects: where the index is.
-        index: its name.
-        reached: the paths of all manifests that commits name.
-        is_over: tells of an epoch whether nothing of it can be committed any more.
-        dry_run: delete nothing.
+        objects: The store that has the index.
+        index: The name of the index.
+        reached: The paths of all manifests that commits name.
+        is_over: Whether nothing of an epoch can be committed any more.
+        dry_run: Delete nothing.
     """
     doomed = list(_garbage(objects, index, reached, is_over))
     if not dry_run:
@@ -64,7 +65,7 @@ def _garbage(
 ) -> Iterator[ObjectInfo]:
     known: set[str] = set()
     for build, infos in sorted(_by_build(objects, index).items(), reverse=True):
-        # The newest first: what its manifest names is most of what all builds before it have.
+        # Newest first, because its manifest names most objects of all earlier builds.
         unknown = [info for info in infos if info.path not in known]
         if not unknown:
             continue
@@ -75,7 +76,7 @@ def _garbage(
                     known |= {ref.path for ref in manifest.lists}
                     known |= {part.path for part in read_parts(objects, manifest)}
             except DamageError:
-                continue  # nobody knows what it names: `tracelake verify` tells
+                continue  # its references are unknown; `tracelake verify` reports the damage
             yield from (info for info in unknown if info.path not in known)
     for info in list(objects.list(f"search/{index}/manifests/")):
         begun = _REBUILT.match(info.path.rpartition("/")[2])
@@ -95,7 +96,7 @@ def _by_build(objects: ObjectStore, index: str) -> dict[str, list[ObjectInfo]]:
 def _manifests(
     objects: ObjectStore, index: str, build: str, reached: Collection[str], is_over: Callable[[int], bool]
 ) -> list[Manifest] | None:
-    """Return all manifests that may ever name what a build wrote, None where that is still open."""
+    """Return all manifests that may ever name objects of a build; None while the build is open."""
     begun = _REBUILT.match(build)
     try:
         if begun is None:

@@ -1,6 +1,6 @@
 """Excerpts of hits, cut from texts that the caller read back from the table.
 
-Words of a text that a query finds though they are written otherwise: alike, or as a part of an identifier.
+Excerpts also mark words that a query matches in another spelling: similar words, or parts of identifiers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from tracelake.search.tokenization import BORDER, is_pair, is_unspaced, parts_of
 
 _BORDER: Final = re.compile(BORDER)
 _OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
-"""How an English stem may end where its words do not: `dying` is `die`, `hoping` is `hope`, `visibility` is `visibl`.
+"""Endings of English stems that may differ from the word: `dying` has the stem `die`, `hoping` `hope`, `visibility`
+`visibl`.
 
-By the rules of the stemmer (snowballstem.org/algorithms/english): all that it puts in the place of another ending."""
+These are all replacement endings in the rules of the stemmer (snowballstem.org/algorithms/english).
+"""
 
 
 def beginning(stem: str) -> str:
-    """Return how each word begins that has this English stem."""
+    """Return the common prefix of all words that have this English stem."""
     return _OTHER_ENDING.sub("", stem)
 
 
 def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list[str]:
-    """Return the different words at the beginning of a text, in order, or those with capitals inside."""
+    """Return the distinct words at the beginning of a text, in order, or only those with capitals inside."""
     beginning = text[:HIGHLIGHT_SPELLINGS_MAX_CHARS]
     if identifiers_only and _BORDER.search(beginning) is None:
         return []
@@ -40,7 +42,7 @@ def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list
 
 
 def has_part(identifier: str, size: int, holds: Callable[[str], bool]) -> bool:
-    """Whether so many parts beside each other of `refundPolicy` are what is looked for."""
+    """Whether any `size` adjacent parts of an identifier such as `refundPolicy` satisfy `holds`."""
     return any(holds(parts) for parts in _runs(identifier, size))
 
 
@@ -52,7 +54,8 @@ def _runs(word: str, size: int) -> Iterator[str]:
 
 
 def is_alike(one: str, other: str, distance: int) -> bool:
-    """Whether words differ by so many letters at most; two that changed places are one."""
+    """Whether the edit distance of two words is at most `distance`. A transposition of adjacent letters counts as one
+    edit."""
     if abs(len(one) - len(other)) > distance:
         return False
     before: list[int] = []
@@ -64,7 +67,7 @@ def is_alike(one: str, other: str, distance: int) -> bool:
             if at and place and (letter, one[at - 1]) == (other[place - 1], there):
                 cost = min(cost, earlier[place - 1] + 1)
             row.append(cost)
-        # A later cell is at least as far as the nearest of the last row, or one more than that of the row before.
+        # A later cell is at least the minimum of the last row, or the minimum of the row before plus one.
         if min(row) > distance and min(before) >= distance:
             return False
     return row[-1] <= distance
@@ -88,32 +91,32 @@ class _Window(NamedTuple):
 
 
 def highlight(texts: Sequence[str], query: str, analyzer: Analyzer = ENGLISH) -> str:
-    """Return the excerpt of the texts that shows most of the query, its matches between [[ and ]].
+    """Return the excerpt of the texts that shows most of the query, with its matches between [[ and ]].
 
-    At most `limits.HIGHLIGHT_MAX_CHARS` characters with the marks, white space folded; the beginning of the
-    first text where nothing matches, such as for a query on `service` only. The analyzer is that of the index. Raises
-    QueryError.
+    It has at most `limits.HIGHLIGHT_MAX_CHARS` characters including the marks, with white space folded. If nothing
+    matches, such as for a query on `service` only, it is the beginning of the first text. The analyzer is that of the
+    index. Raises QueryError.
     """
     wanted = _terms(query, analyzer)
     texts = [analyzer.normalized(text) for text in texts]
     windows = [window for text in texts for window in _windows(text, wanted, analyzer)]
     if windows:
-        best = max(windows, key=lambda window: window.score)  # the first of the best
+        best = max(windows, key=lambda window: window.score)  # the first of equal ones
         return _render(best.text, best.matches)
     return _render(next((text for text in texts if text.strip()), ""), [])
 
 
 class _Wanted(NamedTuple):
-    """A word or phrase that a query looks for."""
+    """Word or phrase that a query searches for."""
 
     analyzer: Analyzer
     words: tuple[Word, ...]
     prefix: bool
     distance: int = 0
-    """Letters by which it may differ."""
+    """Maximum edit distance of a match."""
 
     def pattern(self) -> str:
-        """Return what finds all that may be it, between borders of words as the index sees them."""
+        """Return a regular expression for all candidate matches, between word borders as the index sees them."""
         letter, last = self.analyzer.letter, self.words[-1]
         pattern, before = "", None
         for word in self.words:
@@ -133,15 +136,15 @@ class _Wanted(NamedTuple):
         return pattern
 
     def _root(self, word: Word) -> str:
-        """Return what all words of a stem begin with, as an expression."""
+        """Return a regular expression for the common prefix of all words of a stem."""
         if not self.analyzer.stemmed:
             return _written(word.stem)
         root = _written(beginning(word.stem))
-        # Or each word with this letter would be one that may be `die`.
+        # Otherwise, each word with this letter would be a candidate for `die`.
         return f"{root}(?:ie|y)" if word.stem.endswith("ie") else root
 
     def holds(self, text: str) -> bool:
-        """Whether a text that the pattern found is it, or has it as a part."""
+        """Whether a text that the pattern found is a match, or has one as a part."""
         wanted = self.analyzer.words_wanted
         return self._is(wanted(text)) or any(
             self._is(wanted(parts)) for parts in self.analyzer.parts_of_name(text)
@@ -156,19 +159,20 @@ class _Wanted(NamedTuple):
         return all(one.stem == other.stem for one, other in pairs)
 
     def is_alike(self, stems: Iterable[str]) -> bool:
-        """Whether a word differs by no more letters than may be, as the index has both."""
+        """Whether any stem is within the edit distance of this word's stem."""
         return any(is_alike(stem, self.words[0].stem, self.distance) for stem in stems)
 
 
 @lru_cache(limits.QUERIES_KEPT)
 def _terms(query: str, analyzer: Analyzer) -> tuple[_Wanted, ...]:
-    """Return the first of the different words and phrases that a query looks for: a text is searched for each."""
+    """Return the first distinct words and phrases of a query. Their number is bounded because a text is searched for
+    each."""
     wanted = (each for text in texts_wanted(query) for each in _wanted_of(text, analyzer))
     return tuple(islice(dict.fromkeys(wanted), limits.HIGHLIGHT_TERMS_MAX))
 
 
 def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Wanted]:
-    """Yield what a clause looks for; words that others may stand between, each by itself, too."""
+    """Yield the words or phrase of a clause. For a phrase with slop, also yield each word."""
     words = analyzer.words_wanted(text.text)
     if words:
         yield _Wanted(analyzer, tuple(words), text.prefix, 0 if text.quoted else text.distance)
@@ -178,12 +182,12 @@ def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Wanted]:
 
 
 def _written(text: str) -> str:
-    """Return what finds a text in lower case: of all letters İ alone becomes two."""
+    """Return a regular expression for a lower-case text. Only the letter İ becomes two characters in lower case."""
     return re.escape(text).replace("i\u0307", "(?:i\u0307|\u0130)")
 
 
 def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Wanted]:
-    """Return the first words of a text that are wanted in another spelling: it is searched for each, too."""
+    """Return the first words of a text that match in another spelling. The text is searched for each of them too."""
     alike = [one for one in wanted if one.distance]
     shortest = min((len(one.words[0].stem) - one.distance for one in alike), default=0)
 
@@ -204,13 +208,13 @@ def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
 
 
 def _pattern(wanted: Sequence[_Wanted]) -> re.Pattern[str]:
-    """Return what finds the phrases, longer ones first."""
+    """Return a regular expression for the phrases, longer ones first."""
     longest_first = sorted(wanted, key=lambda one: -sum(len(word.written) for word in one.words))
     return re.compile("|".join(one.pattern() for one in longest_first), re.IGNORECASE)
 
 
 def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_Window]:
-    """Return the excerpts that begin with each match: more different terms are better, then more matches."""
+    """Return one excerpt for each match, beginning at it. The score prefers more distinct terms, then more matches."""
     if not wanted:
         return []
     wanted = [*wanted, *_spelled(text, wanted, analyzer)]
@@ -236,7 +240,7 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
 
 
 def _render(text: str, matches: Sequence[_Match]) -> str:
-    """Return the excerpt around the matches, which is within the limit whatever they are."""
+    """Return the excerpt around the matches. It never exceeds the limit."""
     start = _word_border(text, max(0, matches[0].start - limits.HIGHLIGHT_CONTEXT_CHARS)) if matches else 0
     pieces = [_ELLIPSIS] if start else []
     room = limits.HIGHLIGHT_MAX_CHARS - 2 * len(_ELLIPSIS)
@@ -257,7 +261,7 @@ def _render(text: str, matches: Sequence[_Match]) -> str:
 
 
 def _word_border(text: str, place: int) -> int:
-    """Return the beginning of the next word, unless it is far."""
+    """Return the beginning of the next word, or `place` if that is far."""
     border = re.compile(r"\s\S").search(text, place, place + limits.HIGHLIGHT_CONTEXT_CHARS // 2)
     return border.start() + 1 if border is not None and place > 0 else place
 

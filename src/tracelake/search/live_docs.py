@@ -1,9 +1,9 @@
-"""Which documents are of rows that are there. Others are left out of all that is found, counted and sorted.
+"""Filter for documents of live rows. Other documents are excluded from hits, counts and sort orders.
 
-No part is written again when rows are replaced. Each document knows the id of its row, and the table which ids are
-gone: at a commit these documents are marked as deleted, in the form in which tantivy itself does so, beside the links
-to the parts. So totals and facets are exact, at every commit. Scores go on counting the words of marked documents until
-their part is merged.
+No part is rewritten when rows are replaced. Each document has the id of its row, and the table knows the ids of
+removed rows. For each commit, documents of removed rows are marked as deleted in tantivy's file format, next to the
+links to the parts. So totals and facets are exact at every commit. Scores still count the words of marked documents
+until their part is merged.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tracelake.search.model import PartRef
 
 RowIds: TypeAlias = npt.NDArray[np.int64]
 Marked: TypeAlias = dict[int, list[int]]
-"""Documents to leave out: their numbers, by the number of their segment."""
+"""Numbers of the documents to omit, by segment number."""
 
 NOBODY: Final[RowIds] = np.array([], np.int64)
 _FOOTER_END: Final = struct.Struct("<II")
-"""Its length, and a magic number; the same in every file of tantivy."""
+"""Length of the footer and a magic number, in the same format in every tantivy file."""
 
 
 class RowSelection(Protocol):
-    """The rows of table `spans` as of a commit, by their ids."""
+    """The rows of table `spans` in a snapshot, by id."""
 
     @property
     def as_of(self) -> int:
@@ -40,13 +40,13 @@ class RowSelection(Protocol):
 
     @property
     def count(self) -> int | None:
-        """How many there are, None where only reading tells."""
+        """The number of live rows; None if only reading can determine it."""
 
     def gone(self, parts: Sequence[PartRef]) -> RowIds:
-        """Return ids of rows that are gone: all that are in these parts, as far as the table remembers them."""
+        """Return ids of removed rows: at least all that are in these parts, as far as the table remembers them."""
 
     def live(self) -> RowIds:
-        """Return the ids of all rows that are there, sorted."""
+        """Return the ids of all live rows, sorted."""
 
 
 def marked(
@@ -56,11 +56,11 @@ def marked(
     parts: Sequence[PartRef],
     rows: RowSelection,
 ) -> Marked:
-    """Return the documents whose rows are not there.
+    """Return the documents whose rows are not live.
 
-    The table says which are gone, which takes time in proportion to these. It may have forgotten some, or the index may
-    be of another transaction than the table: then the numbers do not agree, and each document is looked at. `sizes` are
-    the numbers of documents of the segments.
+    The table lists the removed rows, which takes time proportional to their number. It may have forgotten some, or
+    the index may be of another transaction than the table. Then the counts differ, and each document is checked.
+    `sizes` are the document counts of the segments.
     """
     gone = rows.gone(parts)
     marks: Marked = defaultdict(list)
@@ -74,7 +74,7 @@ def marked(
 
 
 def not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> Marked:
-    """Return the documents whose rows are not among these, by looking at each; `sizes` as in `marked`."""
+    """Return the documents whose rows are not in `live`, by checking each; `sizes` as in `marked`."""
     marks: Marked = {}
     for segment, documents in enumerate(sizes):
         ids = rows_of_documents(searcher, segment, documents)
@@ -83,13 +83,13 @@ def not_live(searcher: tantivy.Searcher, sizes: Sequence[int], live: RowIds) -> 
 
 
 def rows_of_documents(searcher: tantivy.Searcher, segment: int, documents: int) -> RowIds:
-    """Return the ids of the rows of all documents of a segment, given how many there are, in their order."""
+    """Return the row ids of all documents of a segment, in document order."""
     addresses = [tantivy.DocAddress(segment, document) for document in range(documents)]
     return np.array(searcher.fast_field_values("row", addresses), np.int64)
 
 
 def write_marks(path: Path, documents: int, marked_ones: Sequence[int], like: Path) -> None:
-    """Write which documents of a segment are left out, as a file of tantivy, with the footer of another one."""
+    """Write the omitted documents of a segment as a tantivy file of deletes, with the footer of the file `like`."""
     alive = np.ones(-(-documents // 64) * 64, bool)
     alive[documents:] = False
     alive[list(marked_ones)] = False
@@ -101,7 +101,7 @@ def write_marks(path: Path, documents: int, marked_ones: Sequence[int], like: Pa
 
 
 def is_as_written(path: Path) -> bool:
-    """Whether a file is what tantivy wrote, by the checksum in its footer, which tantivy itself does not ask."""
+    """Whether a file matches the checksum in its footer. tantivy itself does not check it."""
     try:
         body, footer, _ = _split(path.read_bytes())
         return bool(footer["crc"] == zlib.crc32(body))
@@ -110,7 +110,7 @@ def is_as_written(path: Path) -> bool:
 
 
 def _split(data: bytes) -> tuple[memoryview, dict[str, Any], int]:
-    """Return what is in a file of tantivy, its footer, and the number at its end."""
+    """Return the body of a tantivy file, its footer, and the number at its end."""
     size, magic = _FOOTER_END.unpack_from(data, len(data) - _FOOTER_END.size)
     end = len(data) - _FOOTER_END.size
     return memoryview(data)[: end - size], json.loads(data[end - size : end]), magic

@@ -1,10 +1,10 @@
-"""What the index writes down: receipts of staged parts, manifests with their lists; and where everything lies.
+"""Records of an index: receipts of staged parts, manifests, part lists and part contents, with their paths.
 
-A manifest stands for the whole index as of one transaction. The newest parts are in the manifest itself, older ones
-in lists that it shares with the manifests before it. A part is one object of pack.py. Parts and lists lie under the
-build that made them, with a name made of their checksum, so that writing one twice is harmless.
+A manifest describes the complete index as of one transaction. It contains the newest parts itself, and refers to
+lists of older parts, which it shares with earlier manifests. A part is one object of pack.py. Parts and lists are
+stored under the build that made them and are named by their checksum, so writing one twice is harmless.
 
-What the spans of a part lie within, so that searches can leave out parts that have nothing of what they ask for.
+`PartContents` bounds the spans of a part, so that searches can skip parts without matches.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from tracelake.search import analyzers
 from tracelake.search.vectors import PartVectors, VectorSettings
 
 NAMED: Final = {"service": "services", "workspace": "workspaces"}
-"""Fields of which a part names all values, with where they stand."""
+"""Fields of which a part lists all values, with their attribute in `PartContents`."""
 
 
 class PartContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The times at which the spans of a part start, both included, and their values of some fields, in lower case.
+    """First and last start time of a part's spans, both inclusive, and the lower-case values of some fields.
 
-    It may be wider than what is there, and never narrower. Values that are too many or too long are None: any.
+    The bounds may be wider than the spans, never narrower. None stands for any value, if values are too many or too
+    long.
     """
 
     first_ns: int
@@ -41,25 +42,25 @@ class PartContents(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     workspaces: tuple[str, ...] | None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, when written and when read."""
+        """Reject contradictory values, on writing and on reading."""
         if self.first_ns > self.last_ns:
             raise ValueError(f"the first span starts at {self.first_ns}, after the last at {self.last_ns}")
 
     def values(self, field: str) -> tuple[str, ...] | None:
-        """Return the values of one of the fields that are `NAMED`, None for any."""
+        """Return the values of one of the `NAMED` fields; None for any."""
         values: tuple[str, ...] | None = getattr(self, NAMED[field])
         return values
 
 
 class ContentsOf:
-    """Looks at the rows of a part as they pass by."""
+    """Collector of the contents of a part while its rows are written."""
 
     def __init__(self) -> None:
         self._times: list[int] = []
         self._values: dict[str, set[str] | None] = {field: set() for field in NAMED}
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take note of some rows, at least one, and return them as they are."""
+        """Record a non-empty batch of rows, and return it unchanged."""
         ends: Any = pc.min_max(batch.column("start_ns"))
         self._times += [ends["min"].as_py(), ends["max"].as_py()]
         for field, values in self._values.items():
@@ -69,12 +70,12 @@ class ContentsOf:
         return batch
 
     def finish(self) -> PartContents | None:
-        """Return what they all lie within, None of no rows."""
+        """Return the bounds of all recorded rows; None if there were no rows."""
         return _contents(self._times, self._values)
 
 
 def together(several: Iterable[PartContents | None]) -> PartContents | None:
-    """Return what parts lie within when they are one; None where one of them does not say it."""
+    """Return the bounds of several parts merged into one; None if a part has no bounds."""
     times: list[int] = []
     values: dict[str, set[str] | None] = {field: set() for field in NAMED}
     for each in several:
@@ -103,7 +104,7 @@ def _contents(times: Sequence[int], values: dict[str, set[str] | None]) -> PartC
 
 
 def spans_outside(searcher: tantivy.Searcher, contents: PartContents) -> int:
-    """Return how many spans of an index start at other times, or have other values, than its contents say."""
+    """Return the number of spans of an index that are outside of these contents, by start time or by value."""
     schema, all_of_them = analyzers.schema(), tantivy.Query.all_query()
     within = tantivy.Query.range_query(
         schema, "start", tantivy.FieldType.Integer, contents.first_ns, contents.last_ns
@@ -126,17 +127,17 @@ def _without(query: tantivy.Query, other: tantivy.Query) -> tantivy.Query:
 
 FORMAT_VERSION: Final = 1
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
-"""What names of indexes, builds and attempts look like, so that paths can be made of them."""
+"""Pattern for names of indexes, builds and attempts, which become parts of paths."""
 
 BUILD_ANEW: Final = "build the index anew with `tracelake index rebuild`"
-"""What to do about an index that cannot be read."""
+"""Advice in errors about an unreadable index."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 def rebuild_name(epoch: int, unique: str) -> str:
-    """Return the name of a build that makes the index anew, begun in an epoch of garbage collection."""
+    """Return the name of a rebuild of the index that began in an epoch of garbage collection."""
     return f"rebuild-{epoch:06d}-{unique}"
 
 
@@ -157,12 +158,12 @@ def part_path(index: str, build: str, sha256: str) -> str:
 
 
 def list_path(index: str, build: str, parts: PartList) -> str:
-    """Return the path of a list of parts that a build made: that of its content."""
+    """Return the path of a build's list of parts, which contains its checksum."""
     return f"search/{index}/lists/{build}/{hashlib.sha256(parts.to_json('')).hexdigest()}.json"
 
 
 def manifest_path(index: str, build: str) -> str:
-    """Return the path of the manifest of one build, which is also the marker that the build is done."""
+    """Return the path of the manifest of a build, which is also the marker that the build is complete."""
     return f"search/{index}/manifests/{build}.json"
 
 
@@ -170,7 +171,7 @@ class _ManifestRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     format_version: int = FORMAT_VERSION
 
     def to_json(self, path: str) -> bytes:
-        """Return the record as JSON for its path; equal records give equal bytes."""
+        """Return the record as JSON for its path. Equal records give equal bytes."""
         return encode(self, path)
 
 
@@ -182,9 +183,9 @@ def _decode(kind: type[_AnyRecord], data: bytes, path: str) -> _AnyRecord:
 
 
 class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker says of the part that it staged for buckets [lo, hi): its path, and what is in it.
+    """Description by a worker of the part that it staged for buckets [lo, hi).
 
-    A range without documents has a receipt and no part: `path` and `sha256` are None.
+    A range without documents has a receipt but no part: `path` and `sha256` are None.
     """
 
     build: str
@@ -197,14 +198,14 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
     sha256: Sha256 | None
     path: str | None
     lower: Count | None = None
-    """The first transaction whose rows it holds, where that is not the one of the build."""
+    """The first transaction whose rows the part holds, if it differs from that of the build."""
     vectors: PartVectors | None = None
-    """What the part has of vectors; None where none were asked for."""
+    """The part's vectors; None if none were requested."""
     contents: PartContents | None = None
-    """What its spans lie within; None where there is no part, or nobody knows."""
+    """Bounds of the part's spans; None if there is no part or the bounds are unknown."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, when written and when read."""
+        """Reject contradictory values, on writing and on reading."""
         if self.lo >= self.hi:
             raise ValueError(f"the range [{self.lo}, {self.hi}) is empty")
         if self.path is None and self.contents is not None:
@@ -217,7 +218,7 @@ class Receipt(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Receipt:
-        """Read a receipt that was found at `path`. Raises DamageError."""
+        """Read a receipt from `path`. Raises DamageError."""
         return _decode(cls, data, path)
 
 
@@ -229,20 +230,21 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     size_bytes: Annotated[int, msgspec.Meta(gt=0)]
     sha256: Sha256
     build: str
-    """The build that made it, and the buckets [lo, hi) that it covers there."""
+    """The build that made the part, and the buckets [lo, hi) that it covers in that build."""
     lo: Count
     hi: Count
     lower: Count
-    """The transactions [lower, upper) whose rows it holds: all of one; after a merge, those live `as_of` then."""
+    """The transactions [lower, upper) whose rows the part holds: all rows of one, or after a merge those live at
+    `as_of`."""
     upper: Count
     as_of: Count
-    """The transaction as of which its rows are live; that of the rows themselves where nobody has merged it."""
+    """The transaction as of which its rows are live. For a part that was never merged, that of the rows."""
     vectors: PartVectors | None = None
     contents: PartContents | None = None
-    """What its spans lie within; None where nobody knows, so that it may have anything."""
+    """Bounds of the part's spans; None if unknown, so that the part may contain anything."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, when written and when read."""
+        """Reject contradictory values, on writing and on reading."""
         if not self.path.endswith(f"/parts/{self.build}/{self.sha256}.pack"):
             raise ValueError(
                 f"the path {self.path} is not that of the checksum {self.sha256} and build {self.build}"
@@ -250,18 +252,18 @@ class PartRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class PartList(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Some parts, in order."""
+    """Ordered list of parts."""
 
     parts: tuple[PartRef, ...]
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> PartList:
-        """Read a list that was found at `path`. Raises DamageError."""
+        """Read a list from `path`. Raises DamageError."""
         return _decode(cls, data, path)
 
 
 class ListRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a manifest says of a list: where it is, and what is in its parts together."""
+    """Reference from a manifest to a list, with the totals of its parts."""
 
     path: str
     parts: Annotated[int, msgspec.Meta(gt=0)]
@@ -269,10 +271,10 @@ class ListRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The whole index as of transaction `upper` - 1: exactly the parts that a searcher opens, in order.
+    """Complete index as of transaction `upper` - 1: exactly the parts that a searcher opens, in order.
 
-    These are the parts of the lists, then the newest. Every list has more than twice the parts of the next, so
-    that there are few (see `protocol.lists_to_join`).
+    These are the parts of the lists, then the newest. Each list has more than twice the parts of the next, so there
+    are few lists (see `protocol.lists_to_join`).
     """
 
     index: str
@@ -280,11 +282,11 @@ class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
     upper: Count
     fingerprint: str
     parent: str | None
-    """The path of the manifest that the branch named when this one was made."""
+    """Path of the manifest that the branch named when this one was made."""
     lists: tuple[ListRef, ...]
     newest: tuple[PartRef, ...]
     vectors: VectorSettings | None = None
-    """The vectors that its parts have, and those of the next transaction will; None where nobody wants any."""
+    """Vector settings of its parts and of the next transaction; None if vectors are off."""
 
     @property
     def documents(self) -> int:
@@ -298,13 +300,13 @@ class Manifest(_ManifestRecord, frozen=True, kw_only=True, forbid_unknown_fields
 
     @classmethod
     def from_json(cls, data: bytes, path: str) -> Manifest:
-        """Read a manifest that was found at `path`. Raises DamageError."""
+        """Read a manifest from `path`. Raises DamageError."""
         return _decode(cls, data, path)
 
 
 @dataclass(frozen=True, slots=True)
 class PartProblem:
-    """One part or list of a manifest that cannot be searched."""
+    """Part or list of a manifest that cannot be searched."""
 
     kind: Literal["missing", "damaged"]
     path: str

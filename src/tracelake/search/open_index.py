@@ -1,9 +1,10 @@
-"""An index that stays open: a searcher of another manifest maps what is new, and shares all else with those before it.
+"""Index that stays open across manifests. A searcher of another manifest maps only the new parts and shares the
+others.
 
-The parts of the newest opening are linked into one directory, and one tantivy index reads it. Opening another manifest
-links the parts that come, writes `meta.json` anew, and has tantivy read that. A file that is mapped already is not
-mapped again, so the price is that of the new parts, and a tenth of a millisecond for each of the others. Searchers that
-were taken before keep what they have mapped, whatever becomes of the links.
+The parts that were opened last are linked into one directory, which one tantivy index reads. To open another
+manifest, the new parts are linked, `meta.json` is rewritten, and tantivy reloads it. A mapped file is not mapped
+again. So the cost is that of the new parts, plus a tenth of a millisecond for each other part. Earlier searchers keep
+their mapped files, even if the links are deleted.
 """
 
 from __future__ import annotations
@@ -47,39 +48,39 @@ from tracelake.storage.ports import ObjectStore
 
 
 def open_index(directory: Path, analyzer: Analyzer) -> tantivy.Index:
-    """Open an assembled directory for reading. The directory may go once a searcher was taken from it.
+    """Open an assembled directory for reading. The directory may be deleted once a searcher exists.
 
     Raises:
-        ValueError: tantivy refuses it.
+        ValueError: tantivy rejects the directory.
     """
     index = tantivy.Index.open(str(directory))
     analyzers.register_tokenizers(index, analyzer.tokenizer())
-    index.config_reader(reload_policy="manual")  # what a manifest names never changes: no watcher thread
+    index.config_reader(reload_policy="manual")  # a manifest never changes: no watcher thread
     return index
 
 
 class OpenIndex:
-    """One index as a process has it open, whatever the manifest. Threads may share it."""
+    """Index that a process holds open for any manifest. Threads may share it."""
 
     def __init__(self, objects: ObjectStore, cache_dir: Path) -> None:
-        """Take parts from the store by way of a cache directory, which is made when it is needed."""
+        """Take parts from the store through a cache directory, which is created on first use."""
         self._objects = objects
         self._cache = PartCache(objects, cache_dir)
         self._lock = threading.Lock()
         self._lists: dict[str, tuple[PartRef, ...]] = {}
         self._links: dict[str, SegmentDirectory] = {}
-        """What is linked, by the name of the analyzer: parts of another one are in no index with these."""
+        """The linked parts, by analyzer name. An index contains only parts of one analyzer."""
         self._blocks: dict[str, VectorBlock] = {}
         """The vectors of parts, by checksum."""
         self.renewals = 0
-        """How often all was opened anew, since copies were altered or may have been."""
+        """Number of times that the index was reopened because cached files were altered, or may have been."""
         self._renewed_s = float("-inf")
 
     def renew(self, analyzer: Analyzer, parts: Sequence[PartRef]) -> int:
-        """Let come again those of these parts whose copies were altered; return how often that was so until now.
+        """Re-fetch parts whose cached files fail their checksum; return the number of renewals so far.
 
-        What was opened before has mapped what was altered, though another process may have let it come again: so it is
-        opened anew where no copy differs, too, but then once in some minutes.
+        The open index still maps the altered files, even if another process has already fetched the part again. So
+        the index is reopened even if no file differs, but in that case at most once in some minutes.
         """
         now_s = time.monotonic()
         if self._cache.drop_altered(parts) or now_s - self._renewed_s > PART_COPY_IDLE_MIN_S:
@@ -97,13 +98,13 @@ class OpenIndex:
         parts: Sequence[PartRef],
         unpublished: Sequence[UnpublishedPart] = (),
     ) -> OpenedIndex:
-        """Return a searcher over these parts of a manifest, and unpublished ones beside them; there is one at least.
+        """Return a searcher over these parts of a manifest and the unpublished ones. At least one part is required.
 
-        With `rows`, over what all of them have live. Manifest and parts are of this analyzer.
+        With `rows`, the searcher only finds documents of live rows. Manifest and parts must be of this analyzer.
 
         Raises:
-            DamageError: A part or list is missing or altered; names it (F14).
-            LimitError: There are more parts than this machine can map; nothing is wrong with them.
+            DamageError: A part or list is missing or altered; the message names it (F14).
+            LimitError: There are more parts than this machine can map; the parts are intact.
             StorageError: The cache cannot be used.
         """
         assert manifest.fingerprint == analyzer.fingerprint, (manifest.fingerprint, analyzer)
@@ -116,8 +117,8 @@ class OpenIndex:
                 with stumbling():
                     return self._open(manifest, parts, known, rows, analyzer, unpublished)
             except (OSError, ValueError) as error:
-                # Somebody has swept away the links, perhaps, as those of a process that was killed, or the cache; or
-                # what is in the cache was altered there: nothing of the lake is damaged then.
+                # Another process may have swept the links (as those of a killed process) or the cache, or
+                # files in the cache were altered. In each case the lake is intact.
                 self._links.pop(analyzer.name, None)
                 if isinstance(error, ValueError) and not is_exhausted(error):
                     self.renew(analyzer, parts)
@@ -134,11 +135,11 @@ class OpenIndex:
             ) from error
 
     def blocks(self, manifest: Manifest, vectors: VectorSettings) -> list[VectorBlock]:
-        """Return the vectors of all parts of a manifest that have those of these settings, mapped into memory.
+        """Return the memory-mapped vectors of all parts that have vectors of these settings.
 
         Raises:
-            DamageError: A part is missing or altered, or has not what the manifest says; names it (F14).
-            LimitError: There are more parts than this machine can map; nothing is wrong with them.
+            DamageError: A part is missing or altered, or differs from the manifest; the message names it (F14).
+            LimitError: There are more parts than this machine can map; the parts are intact.
             StorageError: The cache cannot be used.
         """
         having = {
@@ -152,7 +153,7 @@ class OpenIndex:
         try:
             try:
                 read = self._read_blocks(new, vectors, having.values())
-            except OSError:  # somebody has swept away the cache, perhaps
+            except OSError:  # another process may have swept the cache
                 read = self._read_blocks(new, vectors, having.values())
         except OSError as error:
             if is_exhausted(error):
@@ -179,7 +180,8 @@ class OpenIndex:
         return block
 
     def parts(self, manifest: Manifest) -> tuple[PartRef, ...]:
-        """Return all parts, in order; lists that the last manifest had too are not read again. Raises DamageError."""
+        """Return all parts, in order. Lists that the previous manifest also had are not read again. Raises
+        DamageError."""
         before = self._lists
         lists = {ref.path: before.get(ref.path) or read_list(self._objects, ref) for ref in manifest.lists}
         self._lists = lists
@@ -194,7 +196,7 @@ class OpenIndex:
         analyzer: Analyzer,
         unpublished: Sequence[UnpublishedPart],
     ) -> OpenedIndex:
-        headers = self._cache.fetch(parts, known)  # from far away, perhaps: others do not wait for it
+        headers = self._cache.fetch(parts, known)  # may be slow, so other threads must not wait for it
         wanted = {part.sha256: header for part, header in zip(parts, headers, strict=True)}
         beside = {part.name: part.header for part in unpublished}
         with self._lock:
@@ -206,9 +208,9 @@ class OpenIndex:
             return links.open(wanted | beside, parts, rows, kept | beside.keys())
 
     def _let_go(self, links: SegmentDirectory) -> None:
-        """Note that these links are used now, and let go of those of another analyzer that nobody has used for long.
+        """Record the use of these links, and drop links of other analyzers that were not used for a long time.
 
-        An index that was built anew with another one leaves them, with all that it was before.
+        A rebuild with another analyzer leaves such links, with all parts of the earlier index.
         """
         now_s = links.used_s = time.monotonic()
         for name, of in list(self._links.items()):
@@ -218,37 +220,37 @@ class OpenIndex:
 
 @dataclass(frozen=True, slots=True)
 class OpenedIndex:
-    """A searcher, the index to parse queries with, and how many documents there are, with those that are left out."""
+    """Searcher, its index for parsing queries, and the number of documents including the omitted ones."""
 
     index: tantivy.Index
     searcher: tantivy.Searcher
     documents: int
     marks: Marked
-    """Documents that are left out."""
+    """The omitted documents."""
 
 
 class SegmentDirectory:
-    """A directory with links to the files of parts, and the tantivy index that reads it; goes when it is let go of."""
+    """Directory of links to the files of parts, and the tantivy index that reads it. It is deleted with the object."""
 
     def __init__(self, cache: Path, analyzer: Analyzer) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=cache))
         weakref.finalize(self, delete_directory, self.directory)
         self.used_s = time.monotonic()
         self.headers: dict[str, Header] = {}
-        """The parts that are linked, by checksum."""
+        """The linked parts, by checksum."""
         self._cache = cache
         self._analyzer = analyzer
         self._index: tantivy.Index | None = None
         self._marks: dict[tuple[str, int], list[int]] = {}
-        """What each file of marks says: by segment, and by the number in its name; what was used last is the last."""
+        """Contents of the files of deletes, by segment and number in the file name, least recently used first."""
         self._numbers = itertools.count(1)
 
     def open(
         self, wanted: dict[str, Header], parts: Sequence[PartRef], rows: RowSelection | None, kept: Set[str]
     ) -> OpenedIndex:
-        """Return a searcher over these parts, in this order, and its index; links of others are kept, or go."""
+        """Return a searcher over these parts in this order, with its index. Links not in `kept` are deleted."""
         for sha256 in wanted.keys() - self.headers.keys():
-            for file in wanted[sha256].segment_files:  # an unpublished part lies under its name
+            for file in wanted[sha256].segment_files:  # the directory of an unpublished part has its name
                 link(self._cache / sha256 / file.name, self.directory / file.name)
         self.headers |= {sha256: wanted[sha256] for sha256 in wanted.keys() - self.headers.keys()}
         index, searcher = self._read(wanted, {})
@@ -278,15 +280,15 @@ class SegmentDirectory:
         return self._index, self._index.searcher()
 
     def _mark(self, segment: IndexSegment, documents: Sequence[int]) -> int:
-        """Return the number of the file that marks these documents of a segment; it is written where there is none."""
+        """Return the number of the file that marks these documents of a segment; write it if necessary."""
         wanted = sorted(documents)
         for (segment_id, number), there in self._marks.items():
             if segment_id == segment.segment_id and there == wanted:
-                self._marks[segment_id, number] = self._marks.pop((segment_id, number))  # it was used last
+                self._marks[segment_id, number] = self._marks.pop((segment_id, number))  # most recently used
                 return number
         number = next(self._numbers)
         name = self.directory / segment.segment_id.replace("-", "")
-        # Files are mapped by their names, so no name is used for other content.
+        # Files are mapped by name, so a name is never reused for other content.
         write_marks(
             name.with_suffix(f".{number}.del"), segment.max_doc, wanted, like=name.with_suffix(".fieldnorm")
         )
@@ -294,7 +296,7 @@ class SegmentDirectory:
         return number
 
     def _drop(self, kept: Set[str]) -> None:
-        """Take away the links of all other parts, what marks their documents, and marks that were used long ago."""
+        """Delete the links of all other parts, their files of deletes, and the least recently used files of deletes."""
         for sha256 in self.headers.keys() - kept:
             for file in self.headers[sha256].segment_files:
                 (self.directory / file.name).unlink(missing_ok=True)

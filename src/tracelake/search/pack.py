@@ -1,9 +1,9 @@
-"""One part as one object: the files of a tantivy index, one after another.
+"""Pack format: the files of a tantivy index, concatenated into one object.
 
     magic "TLPACK01" | header length, 4 bytes little-endian | header, JSON | the files, in order
 
-tantivy's `meta.json` is not among the files: what is needed of it stands in the header, and searchers write
-one `meta.json` for all parts together.
+tantivy's `meta.json` is not packed. The header contains the required parts of it, and searchers write one `meta.json`
+for all parts together.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tracelake.search.vector_index import FILE as VECTORS_FILE
 
 MAGIC: Final = b"TLPACK01"
 SEGMENT_SUFFIXES: Final = ("fast", "fieldnorm", "idx", "pos", "store", "term")
-"""The files of one tantivy segment; a missing `pos` would open and fail on the first phrase."""
+"""Suffixes of the files of a tantivy segment. Without `pos`, an index would open but fail on the first phrase."""
 META_FILE: Final = "meta.json"
 HEADER_FILE: Final = "pack.json"
-"""Where an unpacked part keeps its header, beside the files."""
+"""File for the header of an unpacked part, next to the packed files."""
 
 _LENGTH: Final = struct.Struct("<I")
 
 
 class IndexSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tantivy segment as `meta.json` names it. Parts never hold deleted documents."""
+    """tantivy segment as in `meta.json`. Parts never hold deleted documents."""
 
     segment_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f-]{36}$")]
     max_doc: int
@@ -41,7 +41,7 @@ class IndexSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _Meta(msgspec.Struct, frozen=True):
-    """What is needed of tantivy's `meta.json`."""
+    """The required part of tantivy's `meta.json`."""
 
     segments: list[IndexSegment]
     schema: Any
@@ -49,14 +49,14 @@ class _Meta(msgspec.Struct, frozen=True):
 
 
 class PackedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One file of a pack."""
+    """File of a pack."""
 
     name: Annotated[str, msgspec.Meta(pattern="^([0-9a-f]{32}[.][a-z]+|vectors[.]block)$")]
     size_bytes: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a pack says of itself. There is one segment, unless the heap did not suffice for the part."""
+    """Header of a pack. There is one segment, unless the part outgrew the heap."""
 
     format_version: Literal[1] = 1
     files: list[PackedFile]
@@ -75,7 +75,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return [file for file in self.files if file.name != VECTORS_FILE]
 
     def present_in(self, directory: Path) -> bool:
-        """True iff every file is in the directory with its size."""
+        """Whether every file is in the directory with its size."""
         try:
             return all((directory / file.name).stat().st_size == file.size_bytes for file in self.files)
         except FileNotFoundError:
@@ -83,7 +83,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def read_meta(directory: Path) -> Header:
-    """Return what a pack of the finished tantivy index in a directory says of itself."""
+    """Return the pack header for the finished tantivy index in a directory."""
     meta = decoder(_Meta).decode((directory / META_FILE).read_bytes())
     names = [
         f"{segment.segment_id.replace('-', '')}.{suffix}"
@@ -101,7 +101,7 @@ def read_meta(directory: Path) -> Header:
 
 
 def pack(directory: Path) -> tuple[Header, bytes]:
-    """Return the finished tantivy index in a directory as one object, and its header."""
+    """Pack the finished tantivy index in a directory; return the header and the object."""
     header = read_meta(directory)
     contents = [(directory / file.name).read_bytes() for file in header.files]
     assert [len(data) for data in contents] == [file.size_bytes for file in header.files]
@@ -110,10 +110,10 @@ def pack(directory: Path) -> tuple[Header, bytes]:
 
 
 def unpack(data: bytes, sha256: str, path: str, directory: Path) -> Header:
-    """Write the files of a pack, and its header, into a directory that exists.
+    """Write the files of a pack and its header into an existing directory.
 
     Raises:
-        DamageError: The bytes are not those that were packed; names `path`.
+        DamageError: The bytes differ from those that were packed; the message names `path`.
     """
     actual = hashlib.sha256(data).hexdigest()
     if actual != sha256:
@@ -147,7 +147,7 @@ def _split(data: bytes, path: str) -> tuple[Header, int]:
 
 
 def read_header(directory: Path) -> Header | None:
-    """Return the header of an unpacked part, or None where the part is not there completely."""
+    """Return the header of an unpacked part, or None if the part is incomplete."""
     try:
         header = decoder(Header).decode((directory / HEADER_FILE).read_bytes())
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -156,13 +156,13 @@ def read_header(directory: Path) -> Header | None:
 
 
 def is_as_packed(directory: Path, sha256: str) -> bool:
-    """Whether an unpacked part still is what was unpacked, by the checksum of the pack: reads all of it."""
+    """Whether an unpacked part still matches the checksum of its pack. Reads all of its files."""
     try:
         encoded = (directory / HEADER_FILE).read_bytes()
         digest = hashlib.sha256(b"".join((MAGIC, _LENGTH.pack(len(encoded)), encoded)))
         for packed in decoder(Header).decode(encoded).files:
             with (directory / packed.name).open("rb") as file:
-                hashlib.file_digest(file, lambda: digest)  # goes on with it
+                hashlib.file_digest(file, lambda: digest)  # continues the same digest
     except (OSError, ValueError):
         return False
     return digest.hexdigest() == sha256
@@ -171,9 +171,9 @@ def is_as_packed(directory: Path, sha256: str) -> bool:
 def write_meta(
     directory: Path, headers: Iterable[Header], deletes: Mapping[str, tuple[int, int]] | None = None
 ) -> None:
-    """Write the `meta.json` that makes one tantivy index of the segments of all parts, in this order.
+    """Write the `meta.json` that combines the segments of all parts, in this order, into one tantivy index.
 
-    `deletes` has, by segment, how many documents are left out and the number in the name of the file that says which.
+    `deletes` maps a segment to the number of omitted documents and the number in the name of its file of deletes.
     """
     parts: Sequence[Header] = list(headers)
     first = parts[0]

@@ -1,20 +1,18 @@
-"""Parts on local disk, where tantivy can map them: each unpacked once, checked before its first use.
+"""Local cache of index parts. Each part is unpacked once and checked before its first use, so that tantivy can map
+it.
 
     <directory>/<sha256>/        the files of one part, and its header; shared by processes and manifests
     <directory>/open-…/          links to the files of all parts that a process has open; deleted when it closes them
 
-So nothing but parts stays, once each. Those that merges replaced go when nobody has asked for them for a while: the
-directory grows with the index, not with the number of manifests. Who has one open keeps it by its links.
+Parts that were replaced by merges are deleted after a while without use. So the directory grows with the index, not
+with the number of manifests. A process keeps an open part through its links.
 
-How many parts a searcher can open: every file of every part is mapped into memory, and maps are limited.
+Every file of every open part is memory-mapped, and Linux allows a process `vm.max_map_count` maps, by default 65,530.
+Beyond that, opening fails as if files were damaged. Therefore the number of parts is checked first.
 
-Linux allows a process `vm.max_map_count` of them, 65,530 by default. Beyond that opening fails as if files were
-damaged, so it is checked before.
-
-tantivy stumbles over what a disk has altered in the copies of an index: then they come again, and it is asked again.
-
-It says so by a ValueError, as it does of queries that it refuses, or it panics: that is a BaseException, which nobody
-above would take for an error. Neither is the fault of who asks.
+If the disk altered a cached file, tantivy raises ValueError, as for a query that it refuses, or panics. A panic is a
+BaseException, which callers would not treat as an error. In both cases the cached parts are fetched again and the
+query is retried, because the query is not at fault.
 """
 
 from __future__ import annotations
@@ -51,10 +49,10 @@ _PART: Final = re.compile("[0-9a-f]{64}")
 
 
 class PartCache:
-    """The parts of any number of indexes, unpacked under one directory. Processes may share it."""
+    """Unpacked parts of any number of indexes in one directory. Processes may share it."""
 
     def __init__(self, objects: ObjectStore, directory: Path) -> None:
-        """Use the directory; it is made when the first part comes."""
+        """Use the directory, which is created with the first part."""
         self.directory = directory
         self._objects = objects
         self._swept_links = False
@@ -64,12 +62,13 @@ class PartCache:
     def fetch(
         self, parts: Sequence[PartRef], known: Mapping[str, Header], used: Iterable[PartRef] = ()
     ) -> list[Header]:
-        """Bring parts into the cache, and return their headers; those that are known, by checksum, are there.
+        """Fetch parts into the cache and return their headers. Parts in `known`, by checksum, are already cached.
 
-        So may be others that are `used`. None of them goes for some minutes from now on.
+        `used` are other cached parts that the caller needs. All of these parts are protected from sweeps for some
+        minutes.
 
         Raises:
-            DamageError: A part is missing or altered; names it (F14).
+            DamageError: A part is missing or altered; the message names it (F14).
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         new = {part.sha256: part for part in parts if part.sha256 not in known}
@@ -77,9 +76,9 @@ class PartCache:
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             fetched = {sha256: pool.submit(self._fetch, part) for sha256, part in new.items()}
             pending = set(fetched.values())
-            while pending := wait(pending, PART_COPY_IDLE_MIN_S / 4).not_done:  # the first wait for the last
+            while pending := wait(pending, PART_COPY_IDLE_MIN_S / 4).not_done:  # keeps early ones
                 self._note_use(mine)
-        if not self._swept_links:  # of others: we have none yet
+        if not self._swept_links:  # of other processes, because this one has no links yet
             self._swept_links = True
             self._sweep_links()
         if time.monotonic() >= self._sweeps_next_s:
@@ -89,7 +88,7 @@ class PartCache:
         return [known.get(part.sha256) or fetched[part.sha256].result() for part in parts]
 
     def _fetch(self, part: PartRef) -> Header:
-        """Return the header of a part that is in the cache, after bringing it there."""
+        """Return the header of a part, after fetching it into the cache if necessary."""
         place = self.directory / part.sha256
         header = read_header(place)
         if header is not None and header.documents == part.documents and _touch(place):
@@ -105,17 +104,18 @@ class PartCache:
             try:
                 target.rename(place)
             except OSError:
-                # There is a directory: the same part, put there a moment ago, or what a loss of power left of
-                # it. Each file is replaced by one that is whole, and none is ever gone: another process may
-                # be linking them.
+                # The directory exists: it holds the same part from another process, or its remains after a
+                # power loss. Each file is replaced atomically by an intact one and is never absent, because
+                # another process may be linking it.
                 for file in target.iterdir():
                     file.replace(place / file.name)
         return header
 
     def drop_altered(self, parts: Iterable[PartRef]) -> int:
-        """Delete those of these parts that are not what was unpacked: they come again when they are asked for.
+        """Delete those of these parts that fail their checksum, so that they are fetched again on demand.
 
-        That reads all of them, but what it has read it does not read again for some minutes. Returns how many went.
+        All files of a part are read, but a part that passed is not checked again for some minutes. Returns the number
+        of deleted parts.
         """
         now_s, dropped = time.monotonic(), 0
         for sha256 in {part.sha256 for part in parts}:
@@ -135,14 +135,14 @@ class PartCache:
             _touch(self.directory / sha256)
 
     def _sweep_links(self) -> None:
-        """Delete what killed processes left; it is links, mostly."""
+        """Delete directories of killed processes, which contain mostly links."""
         for path in self.directory.glob(TEMPORARY + "*"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > INDEX_SCRATCH_AGE_MAX_S:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _sweep_parts(self) -> None:
-        """Delete parts that nobody has used for a while."""
+        """Delete parts that were not used for a while."""
         now_s = time.time()
         with os.scandir(self.directory) as entries:
             for entry in entries:
@@ -151,25 +151,25 @@ class PartCache:
                         self._drop(entry.path)
 
     def _drop(self, place: str) -> None:
-        """Delete a part. It goes at once: nobody is to find half of it."""
+        """Delete a part. It is renamed first, so that no reader finds an incomplete part."""
         doomed = self.directory / f"{TEMPORARY}{uuid.uuid4().hex}"
         Path(place).rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
 
 def _touch(place: Path) -> bool:
-    """Note that a part is used now; False where it is gone."""
+    """Record that a part is used now. Return False if the part is gone."""
     try:
         os.utime(place)
     except FileNotFoundError:
         return False
-    except OSError:  # somebody else's, or a disk that takes no writes: it can be read all the same
+    except OSError:  # of another user, or on a read-only disk; it is still readable
         return True
     return True
 
 
 def link(source: Path, target: Path) -> None:
-    """Have a file at another place too, as a link if that can be."""
+    """Link a file to another path, or copy it if links are impossible."""
     try:
         os.link(source, target)
     except OSError:  # a file system without hard links, or too many of them
@@ -180,29 +180,30 @@ _ALLOWED: Final = Path("/proc/sys/vm/max_map_count")
 _USED: Final = Path("/proc/self/maps")
 MAPS_PER_PART: Final = len(SEGMENT_SUFFIXES)
 MAPS_PER_BLOCK: Final = 1
-"""Vectors of a part are one file more, which is mapped once they are searched."""
+"""Additional map of a part with vectors. The file is mapped on the first vector search."""
 _NO_FILES: Final = re.compile(r"too many open files|os error (?:23|24)\b", re.IGNORECASE)
 _NO_MAPS: Final = re.compile(r"cannot allocate memory|os error 12\b", re.IGNORECASE)
 
 
 def ceiling(*, with_vectors: bool = False) -> int | None:
-    """Return how many parts a searcher can open on this machine, None where the system does not say."""
+    """Return the number of parts that a searcher can open on this machine; None if the system does not report it."""
     allowed = _allowed()
     return None if allowed is None else allowed // (MAPS_PER_PART + MAPS_PER_BLOCK * with_vectors)
 
 
 def check_ceiling(parts: int, more: int) -> None:
-    """Raise LimitError where an index of so many parts, `more` of them not open yet, cannot be opened here."""
+    """Raise LimitError if an index of this many parts, `more` of them not open yet, cannot be opened here."""
     _check(parts, parts * MAPS_PER_PART, more * MAPS_PER_PART)
 
 
 def check_blocks(blocks: int, more: int) -> None:
-    """Raise LimitError where the vectors of so many parts, `more` not mapped yet, cannot be beside their text."""
+    """Raise LimitError if the vectors of this many parts, `more` of them not mapped yet, cannot be mapped in
+    addition."""
     _check(blocks, blocks * (MAPS_PER_PART + MAPS_PER_BLOCK), more * MAPS_PER_BLOCK, with_vectors=True)
 
 
 def too_many(parts: int, error: Exception | None = None, *, with_vectors: bool = False) -> LimitError:
-    """Return the error of an index that has more parts than can be opened, or for which the system failed so."""
+    """Return the error for an index with more parts than can be opened, or for this failure of the system."""
     if error is not None and _NO_FILES.search(str(error)):
         return LimitError(
             f"the index has {parts:,} parts, and this process may have no more files open. Nothing is damaged: raise "
@@ -218,12 +219,12 @@ def too_many(parts: int, error: Exception | None = None, *, with_vectors: bool =
 
 
 def is_exhausted(error: Exception) -> bool:
-    """Whether opening failed because the system had no more memory maps or files to give."""
+    """Whether opening failed because the system ran out of memory maps or files."""
     return bool(_NO_FILES.search(str(error)) or _NO_MAPS.search(str(error)))
 
 
 def _allowed() -> int | None:
-    """Return how many maps parts may have."""
+    """Return the number of maps that parts may use."""
     try:
         return max(0, int(_ALLOWED.read_text()) - limits.INDEX_MAPS_KEPT_FREE)
     except (OSError, ValueError):
@@ -231,7 +232,7 @@ def _allowed() -> int | None:
 
 
 def _check(parts: int, maps: int, more: int, *, with_vectors: bool = False) -> None:
-    """Raise LimitError where so many parts have more maps than they may, or `more` are not to be had now."""
+    """Raise LimitError if these parts need more maps than allowed, or if `more` maps are unavailable now."""
     allowed = _allowed()
     if allowed is None:
         return
@@ -244,32 +245,32 @@ def _check(parts: int, maps: int, more: int, *, with_vectors: bool = False) -> N
 
 
 _OF_DATA: Final = re.compile("An IO error|Data corrupted|An internal error|Failed to open|Schema error")
-"""How tantivy's errors begin that no query is to blame for."""
+"""Beginnings of tantivy errors that no query causes."""
 _OF_QUERY: Final = re.compile("An invalid argument was passed|Aborting aggregation")
-"""And those for which one is."""
+"""Beginnings of tantivy errors that a query causes."""
 
 P = ParamSpec("P")
 AnswerT = TypeVar("AnswerT")
 
 
 class RenewableIndex(Protocol):
-    """Who asks an index that may come again."""
+    """Object whose index can be renewed after corruption."""
 
     def renew(self) -> bool:
-        """Let come again what was altered of the copies of the index; False where nothing was."""
+        """Re-fetch altered files of the index; return False if no file was altered."""
         ...
 
     @property
     def described(self) -> str:
-        """Which index it is, for people."""
+        """Description of the index for messages."""
         ...
 
 
 class IndexCorrupt(ValueError):  # noqa: N818  nobody outside meets it
-    """tantivy failed, and what it has read may be to blame."""
+    """Failure of tantivy that corrupt files may have caused."""
 
     def __init__(self, reason: str, else_: Exception | None = None) -> None:
-        """Say how; `else_` is the error where no copy was altered, if tantivy does not say what is to blame."""
+        """Store the reason. `else_` is the error if no file was altered and tantivy names no cause."""
         super().__init__(reason)
         self.else_ = else_
 
@@ -279,7 +280,7 @@ SelfT = TypeVar("SelfT", bound=RenewableIndex)
 
 @contextmanager
 def stumbling() -> Iterator[None]:
-    """Have panics, too, be errors."""
+    """Convert panics of tantivy to IndexCorrupt."""
     try:
         yield
     except BaseException as error:
@@ -289,7 +290,7 @@ def stumbling() -> Iterator[None]:
 
 
 def classify_error(query: str, error: ValueError) -> Exception:
-    """Return the error of a query that was refused; or of what has been read, where that may be to blame."""
+    """Return the error for a rejected query, or IndexCorrupt if the files may be at fault."""
     if isinstance(error, QuerySyntaxError) or _OF_QUERY.match(str(error)):
         return refusal(query, error)
     if isinstance(error, IndexCorrupt):
@@ -302,9 +303,9 @@ def classify_error(query: str, error: ValueError) -> Exception:
 def retry_after_reopen(
     ask: Callable[Concatenate[SelfT, P], AnswerT],
 ) -> Callable[Concatenate[SelfT, P], AnswerT]:
-    """Have a question asked once more where tantivy stumbled, and copies of the index were altered.
+    """Decorate a method to be retried once if tantivy failed and cached files of the index were altered.
 
-    Where none was, it raises DamageError.
+    If no file was altered, the method raises DamageError.
     """
 
     @wraps(ask)
@@ -312,7 +313,7 @@ def retry_after_reopen(
         try:
             with stumbling():
                 return ask(self, *args, **kwargs)
-        except (IndexCorrupt, ValueError) as error:  # what gave up, and what tantivy says by itself
+        except (IndexCorrupt, ValueError) as error:  # panics, and errors of tantivy
             if not _is_of_data(error):
                 raise
             if not self.renew():
@@ -341,5 +342,5 @@ def _told(asked: RenewableIndex, error: ValueError) -> Exception:
 
 
 def _is_panic(error: BaseException) -> bool:
-    """Whether this is a panic of Rust; each library has a class of its own, which it does not show."""
+    """Whether this is a panic of Rust. Each library has a separate panic class, which it does not export."""
     return not isinstance(error, Exception) and type(error).__name__ == "PanicException"

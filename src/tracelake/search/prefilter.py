@@ -1,8 +1,8 @@
-"""What a span must have written in it for a query to find it: told by looking through its text, without an index.
+"""Prefilter for queries: a test on the text of a span, without an index.
 
-A sieve lets more through than the query finds, and never less: a few spans are indexed then, where all would be. It
-goes by words and whole values. Where a span may be found by others, such as a number that is written otherwise, there
-is none.
+A prefilter passes all spans that the query finds, and perhaps more. So only a few spans need to be indexed instead of
+all. It uses words and whole values. If a span may match without them, such as by a number in another notation, there
+is no prefilter.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tracelake.search.tokenization import normalized
 
 _ESCAPED_IN_JSON: Final = '"\\'
 Prefilter: TypeAlias = Callable[[bytes], bool]
-"""Tells whether a text (`documents.written`, in lower case, UTF-8) may have what a query asks for."""
+"""Function that returns whether a text may match the query. The text is `documents.written`, lower case, in UTF-8."""
 
 
 def prefilter_of(
     query: str, service: str | None, workspace: str | None, analyzer: Analyzer
 ) -> Prefilter | None:
-    """Return what a span must have for a query to find it, in one service and workspace; None where any may do.
+    """Return the prefilter of a query in one service and workspace; None if any span may match.
 
-    None too for what is no query: who asks it is told why.
+    Also None if the query does not parse, because the search itself reports the error.
     """
     try:
         node = tree(query)
@@ -48,7 +48,7 @@ def prefilter_of(
 
 @dataclass(frozen=True, slots=True)
 class _Needed:
-    """A sieve, and how many texts it looks for."""
+    """Prefilter and the number of texts that it searches for."""
 
     sieve: Prefilter
     texts: int
@@ -70,7 +70,7 @@ def _of_node(node: Node, analyzer: Analyzer) -> _Needed | None:
 
 
 def _needles(node: Text, analyzer: Analyzer) -> Iterable[str]:
-    """Return what is written in each span that has a word, phrase or value; "" where nothing is sure."""
+    """Return texts that each matching span contains; "" if no text is certain."""
     if node.distance and not node.quoted:
         return []
     if (ids := ids_in(node)) is not None:
@@ -87,21 +87,21 @@ def _needles(node: Text, analyzer: Analyzer) -> Iterable[str]:
 
 
 def _of_word(word: Word, analyzer: Analyzer) -> str:
-    """Return how each word begins that has this stem, or that begins as this word does."""
+    """Return the common prefix of all words that have this stem, or that begin with this word."""
     return _sure(beginning(word.stem) if analyzer.stemmed else word.stem)
 
 
 def _sure(text: str) -> str:
-    """Return the longest run of characters that are written so in each text which is the same in lower case.
+    """Return the longest run of characters that every text with the same lower-case form contains unchanged.
 
-    What becomes of a letter that has two cases is sure of ASCII alone, and one in lower case may have got another in a
-    newer Unicode than Python's. Control characters stand for others in terms.
+    Only ASCII is certain among letters with two cases. A lower-case letter may have gained an upper case in a newer
+    Unicode than Python's. Control characters are excluded because terms use them as replacements.
     """
     return _longest(text, _is_sure)
 
 
 def _sure_of_value(text: str, *, may_be_json: bool) -> str:
-    """Return the same of a whole value: it may be written in another Unicode form, or in an array as JSON."""
+    """Return the same for a whole value, which may have another Unicode form or be JSON inside an array."""
     unsure = _ESCAPED_IN_JSON if may_be_json else ""
     return _longest(text, lambda letter: letter not in unsure and _is_sure(letter) and _has_one_form(letter))
 
@@ -126,7 +126,8 @@ def _has(needle: str) -> _Needed:
 
 
 def _all(several: Sequence[_Needed]) -> _Needed | None:
-    """Return a sieve for all of these, as far as it may look for so many texts: the rest lets more through."""
+    """Return a prefilter that requires all of these, within the limit of texts. Omitting the others only passes more
+    spans."""
     sieves, texts = list[Prefilter](), 0
     for each in several:
         if texts + each.texts <= SIEVE_TEXTS_MAX:

@@ -1,16 +1,15 @@
-"""The decisions of finalization, pure: which staged parts make the index, and in which order.
+"""Pure decisions about parts: which staged parts form an index, and which parts are merged.
 
-Receipts come from workers that died, were started twice, or were run again with other ranges, perhaps by
-another version of the software. What makes an index is any set of ranges that covers every bucket exactly
-once, all with one fingerprint.
+Receipts may come from workers that crashed, were started twice, or ran again with other ranges, perhaps with another
+version of the software. An index is formed by any set of ranges that covers every bucket exactly once, all with the
+same fingerprint.
 
-Which parts of an index are merged, pure.
+Parts of the same transactions are a *generation*: together they cover all buckets. Adjacent generations are merged
+like batches of a table, by number of documents. A generation whose parts have their full size gains nothing from a
+merge and stays. If no input arrives for some time, the remaining generations are merged further.
 
-Parts of the same transactions are a *generation*: they cover all buckets together. Adjacent generations become one as
-batches of a table do, by the number of their documents. A generation whose parts are as large as parts become gains
-nothing by it, and is left alone. Where nothing comes for some time, what is left of that becomes fewer still.
-
-A run is no larger than what a task joins: what is larger is built of the rows, which takes ten times as long.
+A run of generations is at most as large as one task can merge. A larger index must be built from the rows, which
+takes ten times as long.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ def choose(
 ) -> list[Receipt]:
     """Choose one attempt for each range of an exact cover of [0, size), in order.
 
-    Every finalizer that sees the same receipts chooses the same: of attempts at one range that which has the most
-    vectors of the settings with the fingerprint `vectors`. `lower` is the first transaction that they must hold, where
-    that is not the one of the build.
+    Every finalizer that sees the same receipts makes the same choice. It prefers the attempt at a range that has the
+    most vectors of the fingerprint `vectors`. `lower` is the first transaction that the parts must hold, if it
+    differs from that of the build.
 
     Raises:
-        UsageError: The cover needs parts that were built with other settings (F12), or of other transactions.
-        DamageError: There is no cover; the message names what is missing (F9) or overlaps.
+        UsageError: The cover needs parts of other settings (F12) or other transactions.
+        DamageError: There is no cover. The message names the missing (F9) or overlapping ranges.
     """
     ordered = sorted(receipts, key=lambda each: (each.lo, -each.hi, -_vectors(each, vectors), each.attempt))
     ours = [receipt for receipt in ordered if (receipt.fingerprint, receipt.lower) == (fingerprint, lower)]
@@ -75,7 +74,7 @@ def _first(lower: int | None) -> str:
 
 def _cover(receipts: Sequence[Receipt], size: int) -> list[Receipt] | None:
     """Return the exact cover of [0, size) that takes the widest range first, or None."""
-    finishing = {size}  # the places from which some chain of ranges ends exactly at size
+    finishing = {size}  # the positions from which some chain of ranges ends exactly at size
     for receipt in reversed(receipts):
         if receipt.hi in finishing:
             finishing.add(receipt.lo)
@@ -114,10 +113,10 @@ def assemble(
     fingerprint: str,
     vectors: VectorSettings | None = None,
 ) -> Manifest:
-    """Return the manifest: what the parent has first, then the new parts in order of range.
+    """Return the manifest: the parts of the parent, then the new parts in order of range.
 
-    Where the parent ends before the transaction of the build, the new parts hold all from there on. Without
-    a parent, the index has these vectors.
+    If the parent ends before the transaction of the build, the new parts hold all transactions after it. `vectors`
+    applies only without a parent.
 
     Raises:
         UsageError: The parent is of another index or a later transaction.
@@ -146,14 +145,14 @@ def assemble(
 
 
 def first_missing(upper: int, parent: Manifest | None) -> int | None:
-    """Return the first transaction that an index up to `upper` lacks, None where it is only the last."""
+    """Return the first transaction that an index up to `upper` lacks; None if only the last is missing."""
     return None if parent is None or parent.upper == upper - 1 else parent.upper
 
 
 def parts_of_build(
     index: str, chosen: Sequence[Receipt], lower: int, upper: int, *, as_of: int
 ) -> list[PartRef]:
-    """Return the parts of a build of the transactions [lower, upper); ranges without documents have none."""
+    """Return the parts of a build of the transactions [lower, upper). Ranges without documents have no part."""
     return [
         PartRef(
             path=part_path(index, receipt.build, receipt.sha256),
@@ -175,10 +174,10 @@ def parts_of_build(
 
 
 def lists_to_join(sizes: Sequence[int], newest: int) -> int | None:
-    """Return how many of the last lists are made one with the newest parts, None where those stay as they are.
+    """Return how many of the last lists to join with the newest parts; None to leave those in the manifest.
 
-    A list is joined with what follows unless it is more than twice as large. So n parts make at most log2(n) lists,
-    and each part is written again at most log2(n) times.
+    A list is joined with its successors unless it is more than twice as large. So n parts form at most log2(n) lists,
+    and each part is rewritten at most log2(n) times.
     """
     if newest <= INDEX_NEWEST_PARTS_MAX:
         return None
@@ -214,27 +213,27 @@ class Generation:
 
     @property
     def documents(self) -> int:
-        """How many documents its parts have together."""
+        """The number of documents of all its parts."""
         return sum(part.documents for part in self.parts)
 
     @property
     def size_bytes(self) -> int:
-        """How large its parts are together."""
+        """The size of all its parts."""
         return sum(part.size_bytes for part in self.parts)
 
     @property
     def is_full(self) -> bool:
-        """Whether its parts are as large as parts become. Of others, any two can be joined."""
+        """Whether its parts have their full size. Any two other generations can be merged."""
         return self.documents >= INDEX_REBUILT_PART_ROWS or 2 * self.size_bytes > INDEX_MERGED_MAX_BYTES
 
 
 def generations(parts: Sequence[PartRef]) -> list[Generation]:
-    """Return the parts of an index by the transactions whose rows they hold, in order."""
+    """Group the parts of an index by their transactions, in order."""
     return [Generation(tuple(same)) for _, same in groupby(parts, lambda part: (part.lower, part.upper))]
 
 
 def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequence[Generation]:
-    """Return adjacent generations to merge now, the oldest that are due; none where nothing is."""
+    """Return adjacent generations to merge now, the oldest that are due, or an empty sequence."""
     for stretch in _not_full(generations):
         run = tiers.due([each.documents for each in stretch], fan_out)
         if run:
@@ -245,7 +244,7 @@ def due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> Sequ
 
 
 def due_at_rest(generations: Sequence[Generation]) -> Sequence[Generation]:
-    """Return adjacent generations to merge into one part where nothing comes, the newest; none where few are left."""
+    """Return the newest adjacent generations to merge into one part while no input arrives, or an empty sequence."""
     for stretch in reversed(_not_full(generations)):
         newest = _of_one_part(stretch[-(INDEX_FAN_OUT**2) :])
         run = tiers.due_at_rest([each.documents for each in newest], INDEX_REST_SHARE)
@@ -255,7 +254,7 @@ def due_at_rest(generations: Sequence[Generation]) -> Sequence[Generation]:
 
 
 def _of_one_part(stretch: Sequence[Generation]) -> Sequence[Generation]:
-    """Return the newest that are no larger together than parts become."""
+    """Return the newest generations that together do not exceed the size of a part."""
     documents = list(accumulate(each.documents for each in reversed(stretch)))
     sizes = accumulate(each.size_bytes for each in reversed(stretch))
     fit = sum(
@@ -266,9 +265,10 @@ def _of_one_part(stretch: Sequence[Generation]) -> Sequence[Generation]:
 
 
 def until_due(generations: Sequence[Generation], fan_out: int = INDEX_FAN_OUT) -> int:
-    """Return how many transactions must come before anything is due, where nothing is now.
+    """Return how many transactions must arrive before a merge is due, if no merge is due now.
 
-    If they are small ones, that is: after a large one something may be due earlier, and is then late by so many.
+    This assumes small transactions. After a large one a merge may be due earlier, and is then late by at most this
+    number.
     """
     if not generations or generations[-1].is_full:
         return fan_out
@@ -281,13 +281,14 @@ def _not_full(generations: Sequence[Generation]) -> list[list[Generation]]:
 
 
 def counts_replaced(documents: int, live: int) -> bool:
-    """Whether an index counts so many rows that were replaced that scores suffer."""
+    """Whether an index counts enough replaced rows to distort scores."""
     replaced = documents - live
     return replaced >= INDEX_REPLACED_MIN and replaced > INDEX_REWRITTEN_SHARE * documents
 
 
 def to_rewrite(generations: Sequence[Generation], live: Mapping[int, int]) -> list[Generation]:
-    """Return the generations most of whose replaced documents are to go, given the live rows of each transaction."""
+    """Return the generations to rewrite because too many of their documents are replaced. `live` maps transactions to
+    live rows."""
     return [
         each
         for each in generations
@@ -297,7 +298,7 @@ def to_rewrite(generations: Sequence[Generation], live: Mapping[int, int]) -> li
 
 
 def without_vectors(generations: Sequence[Generation], vectors: VectorSettings | None) -> list[Generation]:
-    """Return the generations that were built before their index had these vectors, or with others."""
+    """Return the generations that were built without vectors of these settings."""
     return [
         each for each in generations if not all(has_vectors(part.vectors, vectors) for part in each.parts)
     ]
@@ -306,7 +307,7 @@ def without_vectors(generations: Sequence[Generation], vectors: VectorSettings |
 def with_merged(
     parts: Sequence[PartRef], run: Sequence[PartRef], merged: Sequence[PartRef]
 ) -> tuple[PartRef, ...] | None:
-    """Return the parts of an index with others in the place of a run, None where the run is not there any more."""
+    """Replace a run of parts of an index by merged parts; return None if the run is no longer in the index."""
     if run[0] not in parts:
         return None
     start = parts.index(run[0])

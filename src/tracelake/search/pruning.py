@@ -1,4 +1,4 @@
-"""Which parts of an index may have hits of a query, by what their spans lie within. What it cannot tell may be."""
+"""Pruning of index parts by their contents. A part is kept unless its contents exclude every hit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from tracelake.search.query_values import starts
 
 _INT64_MAX: Final = (1 << 63) - 1
 MayMatch: TypeAlias = Callable[[PartContents], bool]
-"""Tells whether a part may have hits."""
+"""Function that returns whether a part may have hits."""
 
 
 def newest_after(parts: Sequence[PartRef]) -> int | None:
-    """Return a time after which a small share of all spans start, in the newest parts; None where nothing tells one."""
+    """Return a time after which a small share of all spans start, in the newest parts; None if the contents give
+    none."""
     last = [(part.contents.last_ns, part.documents) for part in parts if part.contents is not None]
     room = limits.SEARCH_NEWEST_SHARE * sum(part.documents for part in parts)
     if len(last) < len(parts):
@@ -33,7 +34,7 @@ def newest_after(parts: Sequence[PartRef]) -> int | None:
 
 
 def only_after(schema: tantivy.Schema, query: tantivy.Query, after_ns: int) -> tantivy.Query:
-    """Return the query among spans that start after a time; tantivy does not look into segments that have none."""
+    """Restrict a query to spans that start after a time. tantivy skips segments without such spans."""
     later = tantivy.Query.range_query(
         schema, "start", tantivy.FieldType.Integer, after_ns, include_lower=False
     )
@@ -42,21 +43,21 @@ def only_after(schema: tantivy.Schema, query: tantivy.Query, after_ns: int) -> t
 
 
 def latest_start(now_ns: int) -> int:
-    """Return the latest time at which a span may start that is listed among the newest."""
+    """Return the latest start time of spans that are listed among the newest."""
     return min(now_ns + limits.NEWEST_AHEAD_MAX_S * 10**9, _INT64_MAX)
 
 
 def only_until(schema: tantivy.Schema, query: tantivy.Query, time_ns: int) -> tantivy.Query:
-    """Return the query among spans that start at a time or before."""
+    """Restrict a query to spans that start at a time or before."""
     until = tantivy.Query.range_query(schema, "start", tantivy.FieldType.Integer, None, time_ns)
     uncounted = tantivy.Query.const_score_query(until, 0.0)
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, uncounted)])
 
 
 def may_match(node: Node, now_ns: int) -> MayMatch | None:  # noqa: PLR0911 - one for each kind of node
-    """Return what tells the parts that may have hits of a query that parses; None where any may.
+    """Return a test for parts that may have hits of a parsed query; None if any part may.
 
-    What NOT stands before says nothing of parts: one with a service may have other services, too.
+    An operand of NOT excludes no part: a part with one service may have other services too.
     """
     match node:
         case Boost(inner, _):

@@ -1,9 +1,10 @@
-"""The query language: queries for tantivy, with errors that help, and the words to highlight.
+"""Query compiler: turns the trees of query_parser.py into tantivy queries, with helpful errors, and yields the
+highlighted words.
 
-What grammar.py reads becomes terms, ranges and phrases of the index, all of them: no row is looked at for a filter.
-Filters count nothing in the score, so hits are ranked by their words. docs/reference/search.md is the page for people.
+All clauses become terms, ranges and phrases of the index, so no filter reads rows. Filters add nothing to the score,
+so that hits are ranked by their words. docs/reference/search.md is the user documentation.
 
-Queries that are ready to be asked: read and compiled once, however often they are, for they depend on no index.
+Compiled queries depend on no index, so each is cached and compiled only once.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tracelake.search.tokenization import has_unspaced
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*analyzers.FACETS, "trace")
 FIELDS: Final = (*KEYWORDS, *analyzers.NUMBERS, *analyzers.TEXTS, "span", "has", "like")
-"""All fields but attributes, for which see `OWNERS`."""
+"""All fields except attributes, for which see `OWNERS`."""
 
 _REBUILT: Final = "an index of this version; run `tracelake index rebuild`"
 _IDS: Final = (
@@ -52,10 +53,10 @@ _IDS: Final = (
     re.compile("(?P<span>[0-9a-f]{16})", re.ASCII),
     re.compile("(?:[0-9a-f]{2}-)?(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})(?:-[0-9a-f]{2})?", re.ASCII),
 )
-"""Ids as tools show them; MLflow puts `tr-` in front of the id of a trace."""
+"""Ids as tools show them. MLflow prefixes a trace id with `tr-`."""
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$#&~-]")
-"""What means something in an expression; tantivy refuses a backslash before much else."""
+"""Special characters of regular expressions. tantivy rejects a backslash before most other characters."""
 
 
 def parse(
@@ -65,10 +66,12 @@ def parse(
     alike: Alike | None = None,
     analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
-    """Return the query for an index, None for one without words. Raises QueryError where it does not parse.
+    """Return the query for an index; None if the query has no words. Raises QueryError if it does not parse.
 
-    `now_ns` is when `last 2h` ends; `alike` makes the queries of spans that others are to be like; the analyzer is
-    that of the index.
+    Args:
+        now_ns: The end of `last 2h`.
+        alike: Makes the queries for `like:` clauses.
+        analyzer: The analyzer of the index.
     """
     try:
         return compiled(index, tree(query), now_ns, alike, analyzer)
@@ -83,19 +86,19 @@ def compiled(
     alike: Alike | None = None,
     analyzer: Analyzer = ENGLISH,
 ) -> tantivy.Query | None:
-    """Return the query of a tree, None for one without words. Raises Refused."""
+    """Return the query of a tree; None if it has no words. Raises QuerySyntaxError."""
     return _Compiler(index, now_ns, alike, analyzer).compiled(node)
 
 
 def only_of(index: tantivy.Index, query: tantivy.Query, field: str, value: str) -> tantivy.Query:
-    """Return the query among spans of one service, or workspace, its name in any case; scores stay as they are."""
-    text = value.encode(errors="replace").decode()  # a lone surrogate is in no name
+    """Restrict a query to one service or workspace, whose name matches in any case. Scores do not change."""
+    text = value.encode(errors="replace").decode()  # no name contains a lone surrogate
     by_value = tantivy.Query.term_query(index.schema, field, analyzers.lowered(text), "basic")
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, query), (tantivy.Occur.Must, _filter(by_value))])
 
 
 def tree(query: str) -> Node:
-    """Return the tree of a query. Raises Refused, QueryError."""
+    """Return the tree of a query. Raises QuerySyntaxError or QueryError."""
     if not query.strip():
         raise QueryError(
             f"the search is empty; give words to look for, or * for all spans. Example: {EXAMPLE}"
@@ -127,14 +130,14 @@ def tree(query: str) -> Node:
 
 
 def _cost(node: Text) -> int:
-    """Return how much of the index a word with * or ~ reads: the fields, times the terms that it may stand for."""
+    """Return the cost of a word with * or ~: the number of fields times the number of terms that it may match."""
     terms = limits.QUERY_FUZZY_COST if node.distance > 1 and not node.quoted else 1
     return terms * (len(analyzers.TEXTS) if node.field is None else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Compiler:
-    """Makes a tree a query for one index at one time."""
+    """Compiler of trees to queries for one index at one time."""
 
     index: tantivy.Index
     now_ns: int
@@ -142,7 +145,7 @@ class _Compiler:
     analyzer: Analyzer
 
     def compiled(self, node: Node) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of node
-        """Return what finds the documents of a node, None where no word is in it, such as in `!!!`."""
+        """Return the query for the documents of a node; None if the node has no word, such as `!!!`."""
         match node:
             case Boost(inner, factor):
                 query = self.compiled(inner)
@@ -150,8 +153,8 @@ class _Compiler:
             case Not(_):
                 return self._conjunction([node])
             case AllOf(nodes):
-                # Spans of services have a few words and agents' have hundreds: with OR by default, the short
-                # ones with one word of the query would come first.
+                # Service spans have a few words, agent spans hundreds. With OR by default, short spans with
+                # only one word of the query would rank first.
                 return self._conjunction(nodes)
             case AnyOf(nodes):
                 queries = [query for inner in nodes if (query := self.compiled(inner)) is not None]
@@ -173,12 +176,12 @@ class _Compiler:
                 occur = tantivy.Occur.MustNot if isinstance(node, Not) else tantivy.Occur.Must
                 clauses.append((occur, query))
         if clauses and all(occur == tantivy.Occur.MustNot for occur, _ in clauses):
-            # tantivy finds nothing where it is only told what to leave out.
+            # tantivy finds nothing if a query only has excluded terms.
             clauses.append((tantivy.Occur.Must, _filter(tantivy.Query.all_query())))
         return _boolean(clauses)
 
     def _text(self, node: Text, field: str) -> tantivy.Query | None:  # noqa: PLR0911 - one for each kind of field
-        """Return what finds a value of one field."""
+        """Return the query for a value of one field."""
         if field in analyzers.TEXTS and (node.text or not node.prefix):
             return self._words(node, (field,))
         if node.prefix and not node.text:
@@ -211,7 +214,7 @@ class _Compiler:
         return query
 
     def _unset(self, node: Text) -> tantivy.Query:
-        """Return what finds spans whose status is unset: it is so written, or OTLP had none."""
+        """Return the query for spans whose status is unset: the status is recorded as such, or OTLP had none."""
         without = [
             (tantivy.Occur.Must, tantivy.Query.all_query()),
             (tantivy.Occur.MustNot, tantivy.Query.exists_query("status")),
@@ -219,13 +222,13 @@ class _Compiler:
         return _either([self._whole(node, "status", node.text), tantivy.Query.boolean_query(without)])
 
     def _span(self, node: Text) -> tantivy.Query:
-        """Return what finds a span by its id."""
+        """Return the query for a span id."""
         if not self.analyzer.is_current:
             raise QuerySyntaxError(node.place, f"span: needs {_REBUILT}")
         return self._whole(node, "attribute", term_of(path_term("span"), node.text))
 
     def _of_ids(self, node: Text) -> tantivy.Query | None:
-        """Return what finds the trace or span whose id a word is; None for any other word."""
+        """Return the query for a trace or span if the word is its id; None for any other word."""
         ids = ids_in(node)
         if ids is None:
             return None
@@ -237,7 +240,7 @@ class _Compiler:
         return _filter(_every(clauses))
 
     def _whole(self, node: Text, field: str, value: str) -> tantivy.Query:
-        """Return what finds a whole value, in each Unicode form that it may have."""
+        """Return the query for a whole value, in each of its Unicode forms."""
         return _either([self._in_form(node, field, form) for form in forms_of(value)])
 
     def _in_form(self, node: Text, field: str, value: str) -> tantivy.Query:
@@ -267,7 +270,7 @@ class _Compiler:
         return _filter(_either([*written, *numbers]))
 
     def _paths(self, path: str, place: int) -> list[str]:
-        """Return the paths in terms of an attribute: one of a span may be of its events, too."""
+        """Return the term paths of an attribute. A span attribute may also be one of its events."""
         if path.startswith("events.") and not self.analyzer.is_current:
             raise QuerySyntaxError(place, f"attributes of events need {_REBUILT}")
         if path.startswith("attributes.") and self.analyzer.is_current:
@@ -302,7 +305,7 @@ class _Compiler:
         low, high = (None if text is None else query_values.double(text) for text in (node.low, node.high))
         for text, value in ((node.low, low), (node.high, high)):
             if text is not None and value is None:
-                if node.written:  # a text with two dots in it
+                if node.written:  # a text that contains two dots
                     return self._attribute(query_parser.text_of(node), node.field)
                 raise QuerySyntaxError(
                     node.place, f"{text!r} is no number, and only numbers have an order; quote it behind :"
@@ -332,7 +335,7 @@ class _Compiler:
         )
 
     def _words(self, node: Text, names: Sequence[str]) -> tantivy.Query | None:
-        """Return what finds a word or phrase in fields of text."""
+        """Return the query for a word or phrase in text fields."""
         of_words, of_ids = self._in_texts(node, names), self._of_ids(node)
         return of_words if of_ids is None else _either([of_words, of_ids])
 
@@ -370,7 +373,7 @@ class _Compiler:
 
 
 def _not_held(dropped: str, analyzer: Analyzer) -> str:
-    """Say why a search cannot look for a part of a text: the index does not hold it."""
+    """Return the reason why the index does not hold a part of the query's text."""
     shown = dropped if len(dropped) <= limits.QUOTED_MAX_CHARS else dropped[: limits.QUOTED_MAX_CHARS] + "…"
     size = len(dropped.encode())
     if size >= limits.INDEX_WORD_MAX_BYTES and any(letter.isalnum() for letter in dropped):
@@ -383,14 +386,14 @@ def _not_held(dropped: str, analyzer: Analyzer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PastedIds:
-    """The ids of a trace and a span, as a person pastes them; one of them may be missing."""
+    """Ids of a trace and a span, as users paste them. One of them may be missing."""
 
     trace_id: str | None
     span_id: str | None
 
 
 def ids_in(node: Text) -> PastedIds | None:
-    """Return the ids that a word or phrase without a field is: of a trace, a span, or both as W3C's traceparent."""
+    """Return the ids in a word or phrase without a field: of a trace, a span, or both as W3C's traceparent."""
     if node.field is not None or node.prefix or node.distance:
         return None
     text = node.text.lower()
@@ -429,12 +432,12 @@ def _either(queries: Sequence[tantivy.Query]) -> tantivy.Query:
 
 
 def _filter(query: tantivy.Query) -> tantivy.Query:
-    """Return the query as one that counts nothing in the score."""
+    """Exclude a query from the score."""
     return tantivy.Query.const_score_query(query, 0.0)
 
 
 def _pattern(word: Word, *, begins: bool) -> str:
-    """Return the expression of a word of a phrase, for tantivy."""
+    """Return the tantivy regular expression for a word of a phrase."""
     stem, written = (_SPECIAL.sub(r"\\\g<0>", text) for text in (word.stem, word.written))
     return f"(?:{written}.*|{stem})" if begins or word.begins else stem
 
@@ -460,7 +463,7 @@ def _no_order(node: ValueRange) -> NoReturn:
 
 
 def _leaves(node: Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
-    """Yield all clauses, or only those `wanted` of hits, not what they must not have."""
+    """Yield all clauses. With `wanted`, skip those that hits must not match."""
     nodes: list[tuple[Node, bool]] = [(node, True)]
     while nodes:
         inner, positive = nodes.pop()
@@ -477,12 +480,12 @@ def _leaves(node: Node, wanted: bool = False) -> Iterator[query_parser.Clause]:
 
 
 def is_like(node: Node) -> bool:
-    """Whether a query asks for spans like another one: which words tell that, the whole index decides."""
+    """Whether a query has a `like:` clause. The index determines the words of such a clause."""
     return any(isinstance(leaf, Text) and leaf.field == "like" for leaf in _leaves(node))
 
 
 def is_graded(node: Node) -> bool:
-    """Whether hits have scores by words or phrases that are written out."""
+    """Whether hits have scores by complete words or phrases."""
     leaves = (leaf for leaf in _leaves(node, wanted=True) if isinstance(leaf, Text))
     return any(
         leaf.field == "like"
@@ -492,19 +495,19 @@ def is_graded(node: Node) -> bool:
 
 
 def is_relative(node: Node) -> bool:
-    """Whether it depends on the time at which it is asked, as `last 2h` does."""
+    """Whether the query depends on the current time, as `last 2h` does."""
     return any(isinstance(leaf, Last) for leaf in _leaves(node))
 
 
 def is_ranked(node: Node) -> bool:
-    """Whether hits have scores by words of theirs; all else counts nothing."""
+    """Whether the words of hits give them scores. All other clauses add nothing."""
     return any(
         isinstance(leaf, Text) and leaf.field in (None, "like", *analyzers.TEXTS) for leaf in _leaves(node)
     )
 
 
 def texts_wanted(query: str) -> list[Text]:
-    """Return the words and phrases that hits may have in names and texts, for highlighting. Raises QueryError."""
+    """Return the words and phrases to highlight in names and texts. Raises QueryError."""
     try:
         leaves = list(_leaves(tree(query), wanted=True))
     except QuerySyntaxError as error:
@@ -513,11 +516,11 @@ def texts_wanted(query: str) -> list[Text]:
 
 
 def refusal(query: str, error: ValueError) -> QueryError:
-    """Return the error that says what is wrong with a query, and where."""
+    """Return the error that names the problem of a query and its position."""
     shown = query if len(query) <= limits.QUOTED_MAX_CHARS else query[: limits.QUOTED_MAX_CHARS - 1] + "…"
     if isinstance(error, QuerySyntaxError):
         character, problem = error.place + 1, str(error)
-    else:  # tantivy's own words: a prefix that too many words begin with
+    else:  # an error of tantivy: too many words begin with a prefix
         character, problem = None, f"{error}; write longer words before *"
     where = "" if character is None else f" at character {character}"
     return QueryError(f"the search {shown!r} cannot be read{where}: {problem}. Example: {EXAMPLE}", character)
@@ -525,15 +528,16 @@ def refusal(query: str, error: ValueError) -> QueryError:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A query as it is asked, the service and the workspace that it is asked in among its words."""
+    """Compiled query, restricted to the service and workspace of the search."""
 
     node: Node
     query: tantivy.Query | None
-    """None where no word is in it: it finds nothing."""
+    """None if the query has no word; it then finds nothing."""
     is_ranked: bool
-    """Whether hits have scores by words of theirs."""
+    """Whether the words of hits give them scores."""
     is_graded: bool
-    """Whether these tell hits apart, as those of words and phrases do: tantivy gives all that begin alike the same."""
+    """Whether scores distinguish hits, as those of words and phrases do. tantivy scores all matches of a prefix
+    equally."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +549,7 @@ class _Read:
 
 @lru_cache(len(ANALYZERS) + len(EARLIER))
 def grammar_of(analyzer: Analyzer) -> tantivy.Index:
-    """Return an empty index to make queries with: they are the same for all that have its fields and words."""
+    """Return an empty index for compiling queries, which suit all indexes with its fields and analyzer."""
     index = tantivy.Index(analyzers.schema())
     analyzers.register_tokenizers(index, analyzer.tokenizer())
     index.config_reader(reload_policy="manual")
@@ -553,14 +557,14 @@ def grammar_of(analyzer: Analyzer) -> tantivy.Index:
 
 
 def asks_for_likeness(query: str) -> bool:
-    """Whether a query has a span that others are to be like, which the index decides. Raises Refused, QueryError."""
+    """Whether a query has a `like:` clause, which depends on the index. Raises QuerySyntaxError or QueryError."""
     return _read(query).is_like
 
 
 def prepared(
     query: str, service: str | None, analyzer: Analyzer, now_ns: int, workspace: str | None = None
 ) -> Prepared:
-    """Return a query that asks for no likeness, in one service and workspace. Raises Refused, QueryError."""
+    """Compile a query without `like:` for one service and workspace. Raises QuerySyntaxError or QueryError."""
     return _prepared(query, service, workspace, analyzer.name, now_ns if _read(query).is_relative else 0)
 
 
@@ -572,7 +576,7 @@ def prepared_alike(
     alike: Alike,
     workspace: str | None = None,
 ) -> Prepared:
-    """Return a query that asks for likeness to a span, which `alike` makes words of. Raises Refused, QueryError."""
+    """Compile a query with `like:`, for which `alike` supplies words. Raises QuerySyntaxError or QueryError."""
     return _compiled(query, service, workspace, analyzer, now_ns, alike)
 
 

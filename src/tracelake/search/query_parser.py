@@ -1,25 +1,21 @@
-"""The grammar of queries. What each field makes of its values is in values.py and syntax.py.
+"""Parser of the query language. query_compiler.py and query_values.py interpret the values of each field.
 
-query        = alternatives { alternatives }          all of them: words beside each other mean AND
-alternatives = conjunction { OR conjunction }
-conjunction  = operand { AND operand }
-operand      = [ NOT | - | + ] ( [ field ":" ] "(" query ")" [ boost ] | clause [ boost ] )
-clause       = [ field ":" ] text | field ( ">" | ">=" | "<" | "<=" ) word | [ field ":" ] word ".." word
-             | "has:" path [ "*" ] | "last" number unit | "*"
-text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
-field        = letter { letter | digit | "_" | "." | "-" | "/" } | path
-path         = ( "attributes" | "events" | "resource" ) "." '"' anything '"'
-boost        = "^" number
+    query        = alternatives { alternatives }          all of them: adjacent words mean AND
+    alternatives = conjunction { OR conjunction }
+    conjunction  = operand { AND operand }
+    operand      = [ NOT | - | + ] ( [ field ":" ] "(" query ")" [ boost ] | clause [ boost ] )
+    clause       = [ field ":" ] text | field ( ">" | ">=" | "<" | "<=" ) word | [ field ":" ] word ".." word
+                 | "has:" path [ "*" ] | "last" number unit | "*"
+    text         = word [ "*" | "~" digit ] | '"' anything '"' [ "~" digits ] [ "*" ]
+    field        = letter { letter | digit | "_" | "." | "-" | "/" } | path
+    path         = ( "attributes" | "events" | "resource" ) "." '"' anything '"'
+    boost        = "^" number
 
-A word is what has no space, quote or parenthesis in it; a backslash takes the next character as it is.
+A word contains no space, quote or parenthesis. A backslash makes the next character literal.
 
-Queries made of others: narrowed by a value, as who clicks one wants, and wide again.
-
-What of a query is meant, and what is a condition, for searches by meaning. Pure.
-
-Words and phrases that stand beside each other on the highest level, without a field, are the text whose meaning is
-looked for. All else is a condition, which the text index answers: fields, times, parentheses, what NOT or OR is
-before, and words with * or ~.
+The module also adds clauses to a query and removes them, as facets in the UI do, and splits queries for semantic
+search. Adjacent top-level words and phrases without a field are the text to compare by meaning. Everything else is a
+condition, which the text index answers: fields, times, parentheses, operands of NOT or OR, and words with * or ~.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ from tracelake import limits
 
 
 class QuerySyntaxError(ValueError):
-    """What is wrong with a query, from which character on, counted from 0."""
+    """Syntax error of a query at a character position, counted from 0."""
 
     def __init__(self, place: int, problem: str) -> None:
         super().__init__(problem)
@@ -44,7 +40,7 @@ class QuerySyntaxError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A word or phrase, its value if it has a field."""
+    """Word or phrase, or a field's value."""
 
     field: str | None
     text: str
@@ -52,14 +48,14 @@ class Text:
     quoted: bool = False
     prefix: bool = False
     distance: int = 0
-    """Letters by which a word may differ, or words that may stand between those of a phrase."""
+    """Maximum edit distance of a word, or number of words allowed between those of a phrase."""
     source: str = dataclass_field(default="", compare=False)
-    """The whole clause as it is written in the query; empty if none was read."""
+    """The source text of the clause; empty if it was not parsed from a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What lies between two values, each None where it is open."""
+    """Range between two values; None for an open end."""
 
     field: str
     low: str | None
@@ -68,14 +64,14 @@ class ValueRange:
     with_low: bool = True
     with_high: bool = True
     written: str = ""
-    """The whole value `low..high` as it is written, which may be a text (see `text_of`)."""
+    """The source of the value `low..high`, which may be a text (see `text_of`)."""
     source: str = dataclass_field(default="", compare=False)
-    """The whole clause as it is written in the query; empty if none was read."""
+    """The source text of the clause; empty if it was not parsed from a query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What began within this time."""
+    """Spans that began within this period before now."""
 
     text: str
     place: int
@@ -88,28 +84,28 @@ class Everything:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """What the node does not find."""
+    """Spans that the node does not match."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """What every node finds."""
+    """Spans that every node matches."""
 
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """What at least one node finds."""
+    """Spans that at least one node matches."""
 
     nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Boost:
-    """What the node finds, weighing more or less."""
+    """Spans that the node matches, with their score multiplied."""
 
     node: Node
     factor: float
@@ -119,19 +115,19 @@ Clause: TypeAlias = Text | ValueRange | Last | Everything
 Node: TypeAlias = Clause | Not | AllOf | AnyOf | Boost
 
 ORDERED: Final = ("start", "duration", "tokens", "input_tokens", "output_tokens")
-"""Fields of numbers and times: what is compared with them may stand behind `>`."""
+"""Fields of numbers and times, which may precede `>`."""
 _SPACE: Final = re.compile(r"\s*")
 _OPERATOR: Final = re.compile(r'(AND|OR|NOT)(?=[\s("]|$)')
 _SIGN: Final = re.compile(r"[+-](?=[^\s)])")
 QUOTED_PATH: Final = r"""(?:attributes|events|resource)\."(?:\\.|[^"\\])*\""""
-"""A path with quotes around its key, as an expression."""
+"""Regular expression for a path with quotes around its key."""
 _PATH: Final = re.compile(rf"({QUOTED_PATH})(\*?)", re.DOTALL)
 _FIELD: Final = re.compile(rf"({QUOTED_PATH}|[A-Za-z_][\w./-]*+)(:?>=|:?<=|:?>|:?<|:)", re.DOTALL)
 _APART: Final = re.compile(
     rf"({QUOTED_PATH}|(?:attributes|events|resource)\.[\w./-]+|{'|'.join(ORDERED)})\s+([<>]=?)\s*[\d.+-]",
     re.DOTALL,
 )
-"""What means to compare, and would be words without a sign between them."""
+"""Comparisons with spaces, which would otherwise be parsed as words."""
 _PHRASE: Final = re.compile(r'"((?:\\.|[^"\\])*)"', re.DOTALL)
 _WORD: Final = re.compile(r'(?:\\.|[^\s"()\\])+', re.DOTALL)
 _SLOP: Final = re.compile(r"~(\w*)")
@@ -145,11 +141,11 @@ _ENDS: Final = re.compile(r"(?=[\s)]|$)")
 
 
 OWNERS: Final = ("attributes.", "events.", "resource.")
-"""What fields of attributes begin with."""
+"""Prefixes of attribute fields."""
 
 
 def parse(query: str) -> Node:
-    """Return the tree of a query. Raises Refused for what is none, or is nested too deep."""
+    """Return the tree of a query. Raises QuerySyntaxError if it does not parse or is nested too deeply."""
     parser = _Parser(query)
     node = parser.query(None, 0)
     if not parser.at_end():
@@ -169,13 +165,13 @@ class _Parser:
         return self.place == len(self._text)
 
     def query(self, field: str | None, depth: int) -> Node:
-        """Read up to the end, or a parenthesis that closes."""
+        """Parse up to the end or a closing parenthesis."""
         nodes = [self._alternatives(field, depth)]
         while not self.at_end() and self._text[self.place] != ")":
             nodes.append(self._alternatives(field, depth))
         return nodes[0] if len(nodes) == 1 else AllOf(tuple(nodes))
 
-    # No helper for these two: the fewer calls a level takes, the further Python's own limit is away.
+    # These two share no helper, because fewer calls per level keep Python's recursion limit further away.
     def _alternatives(self, field: str | None, depth: int) -> Node:
         nodes = [self._conjunction(field, depth)]
         while self._operator("OR"):
@@ -209,7 +205,7 @@ class _Parser:
         return self._with_source(self._clause(field, depth))
 
     def _with_source(self, node: Node) -> Node:
-        """Return a clause that has just been read, with the text that it was read from."""
+        """Return a clause that was just parsed, with its source text."""
         match node:
             case Boost(inner, factor):
                 return Boost(self._with_source(inner), factor)
@@ -294,7 +290,7 @@ class _Parser:
         return self._boosted(Text(field, text, start, quoted=True, prefix=prefix, distance=int(digits)))
 
     def _operator(self, word: str) -> bool:
-        """Step over this operator, if it is what comes next after white space."""
+        """Skip this operator if it comes next after white space; return whether it did."""
         self._take(_SPACE)
         match = _OPERATOR.match(self._text, self.place)
         if match is None or match.group(1) != word:
@@ -311,13 +307,13 @@ class _Parser:
 
 
 def name_of(field: str) -> str:
-    """Return a field, the quotes around an attribute's key taken off."""
+    """Return a field without the quotes around an attribute's key."""
     owner, quote, key = field.partition('"')
     return f"{owner}{plain(key[:-1])}" if quote else field
 
 
 def _word(field: str | None, word: str, start: int) -> Clause:
-    """Return what one word without quotes means, field and boost taken off."""
+    """Return the clause of an unquoted word, without field and boost."""
     if word == "*" and field is None:
         return Everything()
     low, dots, high = word.partition("..")
@@ -332,7 +328,7 @@ def _has_order(field: str) -> bool:
 
 
 def text_of(node: ValueRange) -> Text:
-    """Return the text that a range is whose ends have no order: `../lib*`. Raises Refused."""
+    """Return a range whose ends have no order, such as `../lib*`, as a text. Raises QuerySyntaxError."""
     return _text(node.field, node.written, node.place)
 
 
@@ -354,38 +350,38 @@ def plain(text: str) -> str:
 
 
 _FIELDS: Final = {"day": "start"}
-"""The fields of facets that have another name."""
+"""Query fields of facets whose names differ."""
 _PLAIN_VALUE: Final = re.compile(r"[\w/@+-][\w./@:+-]*")
 
 
 def written(value: str) -> str:
-    """Return a value as it is written in a query: in quotes where it needs some."""
+    """Return a value in query syntax, in quotes if necessary."""
     if _PLAIN_VALUE.fullmatch(value) and ".." not in value:
         return value
     return f'"{escaped(value)}"'
 
 
 def escaped(text: str) -> str:
-    """Return a text as it stands between quotes."""
+    """Escape a text for use between quotes."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def clause_of(facet: str, value: str) -> str:
-    """Return the clause that finds the spans which a facet counts under a value."""
+    """Return the clause that finds the spans that a facet counts for a value."""
     return f"{_FIELDS.get(facet, facet)}:{written(value)}"
 
 
 def narrowed(query: str, clause: str) -> str:
-    """Return a query of what one finds and the clause does, too.
+    """Add a clause to a query.
 
-    What stands beside each other must all match, whatever operators are in it: nothing needs parentheses.
+    Adjacent parts must all match, whatever operators they contain, so no parentheses are needed.
     """
     query = query.strip()
     return clause if query in ("", "*") else f"{query} {clause}"
 
 
 def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
-    """Return, by clause, the query without it: of these clauses those that narrow all of the query."""
+    """Return, by clause, the query without it, for those clauses that are a top-level condition of the query."""
     try:
         node = parse(query)
     except QuerySyntaxError:
@@ -399,7 +395,7 @@ def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
             if not query.startswith(clause, part.place) or query[stop : stop + 1].strip():
                 continue
             rest = f"{query[: part.place].strip()} {query[stop:].strip()}".strip() or "*"
-            with suppress(QuerySyntaxError):  # an operator stood beside the clause
+            with suppress(QuerySyntaxError):  # an operator was adjacent to the clause
                 parse(rest)
                 wider[clause] = rest
     return wider
@@ -407,7 +403,7 @@ def widened(query: str, clauses: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SemanticQuery:
-    """A query in its parts: a text to compare with, a span to compare with, and what hits must be."""
+    """Parts of a semantic query: a text or a span to compare with, and the condition for hits."""
 
     text: str
     like: Text | None
@@ -415,7 +411,7 @@ class SemanticQuery:
 
 
 def split_semantic(node: Node) -> SemanticQuery:
-    """Return the parts of a query. Raises Refused where it names several things to compare with."""
+    """Split a query for semantic search. Raises QuerySyntaxError if it names several things to compare with."""
     words: list[str] = []
     likes: list[Text] = []
     conditions: list[Node] = []

@@ -1,13 +1,14 @@
-"""Values of queries: times, durations and numbers, as exact bounds of integers or floats.
+"""Values of queries and terms of attributes.
 
-Terms of attributes: what stands in the fields `attribute` and `number`, for documents and for queries.
+Times, durations and numbers of a query become exact bounds of integers or floats. The times that a query names become
+the first and last nanosecond at which its spans start.
 
-An attribute is one term of path and value, so that a path may have any characters, and one look into the dictionary
-answers. Numbers have a second term of sixteen hex digits each for the path and for the value, whose order is that
-of the numbers: a range of terms is a range of numbers. tantivy's own fields of JSON are not used: a range over one
-with numbers of two kinds ends the process of tantivy 0.27, and one whose path has a dot finds nothing.
+An attribute becomes one term of path and value in field `attribute`. So a path may have any characters, and one
+dictionary lookup answers a query. A number also becomes a term of field `number`: sixteen hex digits each for the
+path and the value, ordered like the numbers. So a range of terms is a range of numbers.
 
-The times that a query names, as nanoseconds between which spans start.
+tantivy's JSON fields are not used. In tantivy 0.27, a range over a field with two kinds of numbers ends the process,
+and a range over a path with a dot finds nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number that a text is, None where it is none."""
+    """Parse an exact number; return None if the text is no number."""
     if not _NUMBER.fullmatch(text):
         return None
     try:
@@ -62,23 +63,23 @@ def number(text: str) -> Decimal | None:
 
 
 def double(text: str) -> float | None:
-    """Return the number that a text is as attributes are compared, None where it is none."""
+    """Parse a number in the form in which attributes are compared; return None if the text is no number."""
     if text.lower().lstrip("+-") == "infinity":
         return -math.inf if text.startswith("-") else math.inf
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def nanoseconds(text: str) -> Decimal | None:
-    """Return how long a text such as `1.5s` says, None where it says nothing."""
+    """Parse a duration such as `1.5s`; return None if the text is no duration."""
     match = _QUANTITY.fullmatch(text)
     unit = None if match is None else _NS.get(match.group(2))
     return None if match is None or unit is None else Decimal(match.group(1)) * unit
 
 
 def period(text: str) -> tuple[int, int] | None:
-    """Return the first and last nanosecond since 1970 that a time names: a month, day, minute, second or less.
+    """Return the first and last nanosecond since 1970 of a month, day, minute, second or fraction.
 
-    UTC where it names no zone. None where it is no time.
+    The time is UTC if it names no zone. Return None if the text is no time.
     """
     match = _TIME.fullmatch(text)
     if match is None:
@@ -96,7 +97,8 @@ def period(text: str) -> tuple[int, int] | None:
         )
     except ValueError:
         return None
-    # In integers: the calendar of Python ends with the year 9999, and the last day of it is a time, too.
+    # Computed with integers, because Python's calendar ends with the year 9999 and its last day is a valid
+    # time.
     first = _since(moment)
     if zone not in (None, "Z"):
         ahead = (int(zone[1:3]) * 60 + int(zone[4:6])) * _NS["m"]
@@ -107,7 +109,7 @@ def period(text: str) -> tuple[int, int] | None:
         return first, first + step - 1
     if day is None:
         return first, first + monthrange(moment.year, moment.month)[1] * _NS["d"] - 1
-    return first, first + _NS["s" if second else "m" if hour else "d"] - 1  # what it names last
+    return first, first + _NS["s" if second else "m" if hour else "d"] - 1  # the smallest unit named
 
 
 def _since(moment: datetime) -> int:
@@ -118,7 +120,7 @@ def _since(moment: datetime) -> int:
 def integers(
     low: Decimal | None, high: Decimal | None, with_low: bool, with_high: bool
 ) -> tuple[int, int] | None:
-    """Return the least and the greatest integer of 64 bits between two numbers, None where there is none."""
+    """Return the smallest and largest 64-bit integer between two numbers; None if there is none."""
     if (low is not None and low > _MOST) or (high is not None and high < _LEAST):
         return None
     least = math.ceil(_LEAST if low is None else max(low, _LEAST))
@@ -130,23 +132,23 @@ def integers(
 
 Element: TypeAlias = str | bool | int | float
 SEPARATOR: Final = "\0"
-"""Between path and value of a term."""
+"""Separator between path and value of a term."""
 JOINT: Final = " "
-"""Between the terms of a row, which tantivy gets as one text."""
+"""Separator between the terms of a row, which tantivy gets as one text."""
 REPLACEMENT: Final = "\x1a"
-"""What stands in terms for characters that mean something there."""
+"""Replacement in terms for characters with a special meaning."""
 _SPACES: Final = " \t\n\r\f"
 _FOR_SPACES: Final = "\1\2\3\4\5"
 _IN_TERMS: Final = str.maketrans(_FOR_SPACES + _SPACES, len(_FOR_SPACES) * REPLACEMENT + _FOR_SPACES)
 _IN_VALUES: Final = str.maketrans(_FOR_SPACES, _SPACES)
 BYTES_IN_TERMS: Final = bytes(ord(chr(byte).translate(_IN_TERMS)) for byte in range(256))
-"""What each byte of a value is in terms: white space is another character there, for tantivy splits terms at it."""
+"""Translation of value bytes to term bytes. White space is replaced because tantivy splits terms at it."""
 NUMERIC: Final = re.compile("[idID]")
-"""Letters of attributes whose value is a number (see `otlp.values`)."""
+"""Type letters of numeric attributes (see `otlp.values`)."""
 
 
 def path_term(path: str) -> str:
-    """Return the path of an attribute as it stands in terms: of a long one the beginning and a checksum of all."""
+    """Return the path of an attribute in the form of terms. A long path becomes its beginning and a checksum."""
     path = path.replace(SEPARATOR, REPLACEMENT).translate(_IN_TERMS)
     if len(path) <= INDEX_VALUE_MAX_CHARS:
         return path
@@ -154,12 +156,12 @@ def path_term(path: str) -> str:
 
 
 def term_of(path: str, value: str) -> str:
-    """Return the term of an attribute, its path as `path_term` gives it."""
+    """Return the term of an attribute; `path` is a result of `path_term`."""
     return f"{path}{SEPARATOR}{value.translate(_IN_TERMS)}"
 
 
 def elements_of(text: str) -> list[Element]:
-    """Return the plain elements of an array that is written as JSON, the first ones; none for what is no array."""
+    """Return the first scalar elements of a JSON array; none if the text is no array."""
     if not text.startswith("["):
         return []
     try:
@@ -172,12 +174,12 @@ def elements_of(text: str) -> list[Element]:
 
 
 def element_text(element: Element) -> str:
-    """Return an element of an array as a query names it."""
+    """Return an array element in the form that a query names."""
     return element if isinstance(element, str) else json.dumps(element)
 
 
 def element_number(element: Element) -> float | None:
-    """Return the number that an element is; None for a text or boolean."""
+    """Return the number of an element; None for a text or boolean."""
     if isinstance(element, str | bool):
         return None
     try:
@@ -188,13 +190,13 @@ def element_number(element: Element) -> float | None:
 
 
 def as_written(term: str) -> str:
-    """Return a path or value of a term as a person writes it."""
+    """Return a path or value of a term in its original spelling."""
     return term.translate(_IN_VALUES)
 
 
 def number_terms(paths: Sequence[str], values: Sequence[float]) -> list[str]:
-    """Return the terms of attributes that are numbers; NaN is none, and is given to nobody."""
-    bits = (np.asarray(values, np.float64) + 0.0).view(np.uint64)  # + 0.0: there is one zero
+    """Return the terms of numeric attributes. Values must not be NaN."""
+    bits = (np.asarray(values, np.float64) + 0.0).view(np.uint64)  # + 0.0 turns -0.0 into 0.0
     sign = np.uint64(1 << 63)
     ordered = np.where(bits & sign, ~bits, bits | sign).astype(">u8").tobytes().hex()
     return [_digits_of(path) + ordered[16 * at : 16 * at + 16] for at, path in enumerate(paths)]
@@ -206,9 +208,9 @@ def _digits_of(path: str) -> str:
 
 
 def starts(node: Last | ValueRange, now_ns: int) -> tuple[int, int] | None:
-    """Return the first and the last nanosecond at which its spans may start, None for none.
+    """Return the first and last nanosecond at which matching spans may start; None if there is none.
 
-    `now_ns` is when `last 2h` ends. Raises Refused for what is no time.
+    `now_ns` is the end of `last 2h`. Raises QuerySyntaxError if the text is no time.
     """
     if isinstance(node, Last):
         ago = nanoseconds(node.text)
@@ -224,7 +226,7 @@ def starts(node: Last | ValueRange, now_ns: int) -> tuple[int, int] | None:
                 node.place,
                 f"{text!r} is no time; write 2026-01-31, 2026-01-31T17:30 or 2026-01-31T17:30:05Z",
             )
-    # A day is a time from its first nanosecond to its last: > is after all of it, <= before its end.
+    # A day lasts from its first to its last nanosecond: > means after all of it, <= until its end.
     least = None if low is None else Decimal(low[0] if node.with_low else low[1])
     greatest = None if high is None else Decimal(high[1] if node.with_high else high[0])
     return integers(least, greatest, node.with_low, node.with_high)

@@ -1,7 +1,5 @@
-"""What a search returns: a page of hits, and what is known of the whole result.
-
-What the index says of a hit, before its row is read.
-"""
+"""Search results: a page of hits and facts about the complete result, and the index's data of a hit before its row is
+read."""
 
 from __future__ import annotations
 
@@ -20,16 +18,16 @@ from tracelake.search.query_parser import clause_of
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One span that a search found. `highlight` is an excerpt with the matches between [[ and ]]."""
+    """Span that a search found. `highlight` is an excerpt with the matches between [[ and ]]."""
 
     trace_id: str
     span_id: str
-    score: float  # 0 where hits are sorted by time
+    score: float  # 0 if hits are sorted by time
     service: str | None
     name: str
     start_ns: int
     highlight: str
-    duration_ns: int = 0  # 0 where it still runs
+    duration_ns: int = 0  # 0 if the span is still running
     status: str | None = None
     model: str | None = None
     session_id: str | None = None
@@ -39,19 +37,19 @@ class Hit:
 
     @property
     def id(self) -> str:
-        """Trace and span id as one text, as queries with `like:` take it."""
+        """Trace and span id as one text, in the form of `like:` queries."""
         return f"{self.trace_id}-{self.span_id}"
 
     @property
     def neighbours(self) -> dict[str, str]:
-        """Queries that find spans beside this one: of its session, of its user, and like it elsewhere."""
+        """Queries for related spans: of its session, of its user, and similar spans."""
         beside = {"session": self.session_id, "user": self.user_id, "like": self.id}
         return {field: clause_of(field, value) for field, value in beside.items() if value}
 
 
 @dataclass(frozen=True, slots=True)
 class FacetValue:
-    """How many spans of a result have a value."""
+    """Number of spans of a result that have a value."""
 
     value: str
     spans: int
@@ -59,25 +57,26 @@ class FacetValue:
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """How the spans of a whole result spread over the values of a field; days in order, others by number."""
+    """Distribution of a complete result over the values of a field. Days are in order, other values by number of
+    spans."""
 
     values: tuple[FacetValue, ...]
     others: int
-    """Spans with values that are not among these."""
+    """The number of spans with other values."""
     exact: bool = True
-    """Whether the numbers are exact: a part of the index may have had more different values than are counted there."""
+    """Whether the numbers are exact. They are not if a part of the index has more distinct values than are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartsAsked:
-    """How many parts of the index a search asks, and how many it leaves out since they cannot have what it asks for."""
+    """Number of parts that a search reads, and of parts that it skips because they cannot match."""
 
     asked: int
     pruned: int
 
 
 class SearchResults(list[Hit]):
-    """The hits of one page, in order, and what is known of the whole result."""
+    """Hits of one page, in order, with facts about the complete result."""
 
     def __init__(
         self,
@@ -94,26 +93,26 @@ class SearchResults(list[Hit]):
     ) -> None:
         super().__init__(hits)
         self.total = total
-        """How many spans the search finds in all; None where a condition decides."""
+        """The number of all matching spans; None if a condition decides."""
         self.facets = dict(facets or {})
-        """Those that were asked for, by name."""
+        """The requested facets, by name."""
         self.commit = commit
         """The commit that was searched; None for an empty lake."""
         self.next_page = next_page
-        """What to give to the same search as `page` for the hits that follow; None where there are none."""
+        """The `page` argument of the same search for the following hits; None if there are no more."""
         self.text = text
-        """How texts become words in the index that was searched; None for an empty lake."""
+        """The analyzer of the index that was searched; None for an empty lake."""
         self.parts = parts
-        """How many parts of the index were asked for the hits, and how many were not."""
+        """The number of index parts that were read and skipped for the hits."""
         self.vectors = vectors
-        """Which vectors the index has that was searched; None for none."""
+        """The vector settings of the index that was searched; None if it has no vectors."""
         self.not_searched = not_searched
-        """What was acknowledged and this search has not looked at, and why; None where it has looked at all."""
+        """Acknowledged data that this search did not cover, and the reason; None if it covered all."""
         self.hint = hint
-        """Why the index may lack what the query asks for, and what to do; only if the search finds nothing."""
+        """Why the index may lack matches of the query, and the remedy. Set only if the search finds nothing."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON types."""
+        """Return the results as plain JSON types."""
         return {
             "hits": [{**asdict(hit), "neighbours": hit.neighbours} for hit in self],
             "total": self.total,
@@ -129,51 +128,55 @@ class SearchResults(list[Hit]):
 
 
 AnyHit: TypeAlias = tuple[float, tantivy.DocAddress]
-"""A hit of tantivy: what it is ranked by, and its document."""
+"""A hit of tantivy: its rank value and its document."""
 SEGMENTS_IN_ORDER: Final = 2
-"""tantivy puts the lists of segments together in a buffer that is twice as long as the list which is asked for. So it
-drops nothing before those of the first two are there; of equal ones it keeps what comes first, and in a segment that
-is put to others later they come in any order."""
+"""Number of leading segments whose hits have a stable order.
+
+tantivy merges the hits of segments in a buffer of twice the requested length. So it drops nothing before those of the
+first two segments are merged. It keeps the first of equal hits, and hits of later segments arrive in any order.
+"""
 
 
 class RawHit(msgspec.Struct, frozen=True):
-    """One row of table `spans` that matches, as the index stores it: who reads few of its ids has few of them made."""
+    """Row of table `spans` that matches, as the index stores it. Its ids are decoded on access."""
 
     stored: bytes
     score: float
-    """0 where hits are sorted by time."""
+    """0 if hits are sorted by time."""
 
     @property
     def trace_id(self) -> str:
-        """In lower-case hex."""
+        """The trace id in lower-case hex."""
         return analyzers.trace_of(self.stored)
 
     @property
     def span_id(self) -> str:
-        """In lower-case hex."""
+        """The span id in lower-case hex."""
         return analyzers.span_of(self.stored)
 
     @property
     def row(self) -> int:
-        """The id of the row."""
+        """The row id."""
         return analyzers.row_of(self.stored)
 
     @property
     def transaction(self) -> int:
-        """That of the row."""
+        """The transaction of the row."""
         return analyzers.transaction_of(self.stored)
 
 
 def ranked_as_far_as(
     wanted: int, best: Callable[[int], list[AnyHit]], *, beyond: int = SEARCH_RANKED_BEYOND_HITS
 ) -> list[AnyHit]:
-    """Return a list of the best hits that is the same for all as far as `wanted`; `best` gives so many of them.
+    """Return a list of the best hits whose first `wanted` are the same for every length; `best` returns lists by
+    length.
 
-    Which of equal scores tantivy keeps at the end of its list depends on how long the list is, or a hit could stand
-    on two pages and another on none. So a list counts where the score at which the page ends is not that at which
-    the list does, or the page ends in a segment of which nothing is dropped before its whole list is there. All of a
-    list becomes objects of Python, so short ones are tried first, of so many hits beyond the page as are likely to
-    tell: 0 where there are few different scores, and then no longer one is tried. The last counts as it is.
+    The length of a list decides which of equal scores tantivy keeps at its end. Without this function, a hit could be
+    on two pages and another on none. A list is accepted if the page ends at a different score than the list. It is
+    also accepted if the page ends in a segment of which tantivy drops nothing until all of its hits are collected.
+
+    Each hit of a list becomes a Python object, so short lists are tried first, with `beyond` hits after the page.
+    With 0, for queries with few distinct scores, no longer list is tried. The last list is accepted unchecked.
     """
     longest = SEARCH_RANKED_FIRST_HITS if wanted <= SEARCH_RANKED_FIRST_HITS else SEARCH_RANKED_STEP_HITS
     for length in (wanted + beyond, SEARCH_RANKED_FIRST_HITS) if beyond else (wanted,):
@@ -186,7 +189,7 @@ def ranked_as_far_as(
 
 
 def _is_sure(hits: list[AnyHit], wanted: int) -> bool:
-    """Whether a list of any other length begins as this one does, as far as `wanted`."""
+    """Whether a list of any other length has the same first `wanted` hits."""
     score, address = hits[wanted - 1]
     return address.segment_ord < SEGMENTS_IN_ORDER or score != hits[-1][0]
 
@@ -195,5 +198,5 @@ def raw_hit(searcher: tantivy.Searcher, score: float, address: tantivy.DocAddres
     """Return the hit of a document."""
     stored = searcher.doc(address).get_first("id")
     if not isinstance(stored, bytes):
-        raise ValueError(f"Data corrupted: a document has no id but {stored!r}")  # as tantivy would say it
+        raise ValueError(f"Data corrupted: a document has no id but {stored!r}")  # worded like tantivy's
     return RawHit(stored, score)

@@ -1,6 +1,6 @@
-"""Search over exactly the parts of one manifest, scored as if they were one index (F15).
+"""Search over exactly the parts of one manifest, with scores as if they were one index (F15).
 
-One search, of whatever kind: how it is asked for hits in pages, for a number of all, and for facets.
+`make_request` combines the hits in pages, the total and the facets of a search of any mode.
 """
 
 from __future__ import annotations
@@ -47,23 +47,24 @@ from tracelake.search.similar import Alike, TextsOf, alike_in
 from tracelake.storage.ports import ObjectStore
 
 Sort: TypeAlias = Literal["score", "newest", "oldest"]
-"""Best first, or by the time at which spans start."""
+"""Sort order: by score, or by the start time of spans."""
 
 
 class _Plan(NamedTuple):
-    """What is asked of which parts; made for each search, so of the kind that is made quickly."""
+    """Query and the parts that it reads. A NamedTuple because one is created for each search, and it is fast to
+    create."""
 
     query: tantivy.Query | None
-    """None where no word is in it: it finds nothing."""
+    """None if the query has no word; it then finds nothing."""
     searcher: tantivy.Searcher | None
-    """None where no part may have a hit."""
+    """None if no part can have a hit."""
     parts: PartsAsked
     is_graded: bool
-    """Whether scores tell hits apart."""
+    """Whether scores distinguish hits."""
 
 
 class Searcher:
-    """An index as of one manifest. It never changes, and any number of threads may use it."""
+    """Index as of one manifest. It is immutable and safe to share between threads."""
 
     def __init__(
         self,
@@ -76,20 +77,20 @@ class Searcher:
         at_once: bool = True,
         unpublished: Sequence[UnpublishedPart] = (),
     ) -> None:
-        """Open the parts of the manifest; `index` is one that is open already, or a directory for its cache.
+        """Open the parts of the manifest; `index` is an open index, or a directory for its cache.
 
-        With `rows`, documents of other rows are left out of everything but scores. `texts_of` gives the texts of spans
-        that others are to be like. Where not `at_once`, parts are opened when a search needs them, and then it raises.
-        `unpublished` parts are of the same analyzer, and searched with those of the manifest.
+        With `rows`, documents of other rows are excluded from everything except scores. `texts_of` returns the texts
+        of spans for `like:` clauses. Unless `at_once`, parts are opened when a search needs them, and errors are
+        raised then. `unpublished` parts have the same analyzer and are searched together with those of the manifest.
 
         Raises:
-            DamageError: A part is missing or altered; names it (F14).
-            LimitError: There are more parts than this machine can map; nothing is wrong with them.
-            UsageError: The index was built with other settings than this version has.
+            DamageError: A part is missing or altered; the message names it (F14).
+            LimitError: There are more parts than this machine can map; the parts are intact.
+            UsageError: The index was built with settings that this version does not have.
         """
         self.vectors = None if manifest.vectors is None else str(manifest.vectors)
-        """Which vectors it has, for people; None for none."""
-        # A search and its count ask for the same span.
+        """Description of the vector settings for users; None if the index has no vectors."""
+        # Cached because a search and its count read the texts of the same span.
         self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
         self._manifest = manifest
         self._rows = rows
@@ -102,18 +103,18 @@ class Searcher:
                 f"that built it, or {BUILD_ANEW}"
             )
         self.analyzer = analyzer or ENGLISH
-        """What made words of the texts, and makes them of queries."""
+        """Analyzer of the index, also used for queries."""
         self._grammar = grammar_of(self.analyzer)
         self._index = index if isinstance(index, OpenIndex) else OpenIndex(objects, Path(index))
         self._renewals = self._index.renewals
         self._parts = self._index.parts(manifest)
         self._all = tuple(range(len(self._parts)))
         self.all_parts = PartsAsked(len(self._parts), 0)
-        """What is asked where nothing is left out."""
+        """Number of parts that a search reads without pruning."""
         self._whole: OpenedIndex | None = None
         self._by_meaning: SemanticSearch | None = None
         self._some: dict[tuple[int, ...], OpenedIndex] = {}
-        """Some of the parts, open, by their numbers."""
+        """Open subsets of the parts, by part numbers."""
         if at_once:
             self.open()
 
@@ -123,7 +124,7 @@ class Searcher:
         self._opened()
 
     def renew(self) -> bool:
-        """Open what is opened from now on out of copies that are as they were packed; False where all of them were."""
+        """Reopen the index from intact cached files; return False if all files were intact."""
         before, self._renewals = self._renewals, self._index.renew(self.analyzer, self._parts)
         if self._renewals == before:
             return False
@@ -133,17 +134,17 @@ class Searcher:
 
     @property
     def described(self) -> str:
-        """Which index it is, for people."""
+        """Description of the index for messages."""
         return f"index {self._manifest.index} build {self._manifest.build}"
 
     def _opened(self) -> OpenedIndex | None:
-        """Return all parts, open; None where there is none."""
+        """Open and return all parts; None if there are no parts."""
         if self._whole is None and (self._parts or self._unpublished):
             self._whole = self._open(tuple(range(len(self._parts))), self._rows)
         return self._whole
 
     def _opened_of(self, numbers: tuple[int, ...]) -> OpenedIndex | None:
-        """Return these parts, open; None where there is none."""
+        """Open and return these parts; None if there are no parts."""
         if len(numbers) == len(self._all):
             return self._opened()
         opened = self._some.get(numbers)
@@ -178,11 +179,11 @@ class Searcher:
     ) -> list[RawHit]:
         """Return hits `offset` to `offset + limit` in order, equal ones mostly in order of the parts.
 
-        With `service` or `workspace`, only of those of that name, in upper or lower case. `now_ns` is when `last 2h`
-        ends, by default now.
+        `service` and `workspace` restrict the hits to that name, in any case. `now_ns` is the end of `last 2h`, by
+        default now.
 
         Raises:
-            QueryError: The query does not parse; says what is wrong with it, and gives an example.
+            QueryError: The query does not parse. The message names the problem and gives an example.
         """
         assert limit >= 0, limit
         assert offset >= 0, offset
@@ -220,14 +221,15 @@ class Searcher:
         now_ns: int | None,
         ranked_of: Callable[[tantivy.Query], list[AnyHit]],
     ) -> list[AnyHit]:
-        """Return the newest hits, those that start far in the future last: they would head the list for good."""
+        """Return the newest hits, but those with a start time far in the future last. Otherwise, these would always
+        come first."""
         schema, latest_ns = self._grammar.schema, latest_start(time.time_ns() if now_ns is None else now_ns)
         has_later = self._may_start_after(latest_ns)
         usual = only_until(schema, asked, latest_ns) if has_later else asked
         ranked: list[AnyHit] = []
         if self._newest_after is not None:
             ranked = ranked_of(only_after(schema, usual, self._newest_after))
-        if len(ranked) < wanted:  # all of them are later than all others
+        if len(ranked) < wanted:  # a full list needs no other hits, because these are later than all others
             ranked = ranked_of(usual)
         if len(ranked) < wanted and has_later:
             ranked = [*ranked, *ranked_of(only_after(schema, asked, latest_ns))]
@@ -248,10 +250,10 @@ class Searcher:
         now_ns: int | None = None,
         workspace: str | None = None,
     ) -> FacetCounts:
-        """Return how many documents a query finds, and facets of these; `service` and `workspace` are exact names.
+        """Return the number of matching documents and their facets; `service` and `workspace` are exact names.
 
         Raises:
-            QueryError: The query does not parse, or there is no such facet.
+            QueryError: The query does not parse, or a facet is unknown.
         """
         check(facets)
         plan = self._plan(query, service, now_ns, workspace, scored=False)
@@ -271,15 +273,15 @@ class Searcher:
         now_ns: int | None = None,
         workspace: str | None = None,
     ) -> PartsAsked:
-        """Return how many parts `search` asks for this, and how many it leaves out. Raises QueryError."""
+        """Return how many parts `search` reads and skips for this query. Raises QueryError."""
         return self._plan(query, service, now_ns, workspace, scored=sort == "score").parts
 
     def _plan(
         self, query: str, service: str | None, now_ns: int | None, workspace: str | None, *, scored: bool
     ) -> _Plan:
-        """Decide which parts are asked: without those that cannot have hits, where only hits decide what is told.
+        """Choose the parts to read. Parts without possible hits are skipped if only hits determine the result.
 
-        Scores count the words of all parts (F15), and so does what tells which spans are like one.
+        Scores count the words of all parts (F15), and so do `like:` clauses.
         """
         now_ns = time.time_ns() if now_ns is None else now_ns
         try:
@@ -301,7 +303,7 @@ class Searcher:
         return _Plan(asked.query, None if opened is None else opened.searcher, parts, asked.is_graded)
 
     def _alike(self, workspace: str | None) -> Alike:
-        """Return what makes words of a span that others are to be like: which are rare, all parts tell."""
+        """Return the function that makes queries for `like:` clauses. It needs all parts to determine rare words."""
         opened = self._opened()
         counted = self._grammar.searcher() if opened is None else opened.searcher
         return alike_in(self._grammar.schema, counted, self._texts_of, self.analyzer, workspace)
@@ -314,14 +316,15 @@ class Searcher:
 
     @cached_property
     def _is_prunable(self) -> bool:
-        """Whether every document is of a row that is there: else all parts together tell which are to be left out."""
+        """Whether every document is of a live row. Otherwise, all parts are needed to determine the documents to
+        omit."""
         rows, manifest = self._rows, self._manifest
         documents = manifest.documents + self._beside
         return rows is None or (rows.as_of == manifest.upper - 1 and rows.count == documents)
 
     @cached_property
     def _newest_after(self) -> int | None:
-        """The time after which the newest spans start; None where no part tells it."""
+        """The time after which the newest spans start; None if the contents of parts give none."""
         return newest_after(self._parts)
 
     @property
@@ -330,7 +333,7 @@ class Searcher:
 
     @retry_after_reopen
     def traces_among(self, trace_ids: Collection[str]) -> set[str]:
-        """Return which of these traces have documents here, those of replaced rows left out."""
+        """Return those of these traces that have documents of live rows here."""
         opened = self._opened()
         return set() if opened is None else _traces_of(opened.searcher, self._of_traces(trace_ids))
 
@@ -343,13 +346,13 @@ class Searcher:
         now_ns: int,
         workspace: str | None = None,
     ) -> set[str]:
-        """Return which of these traces have documents here that a query finds. Raises QueryError."""
+        """Return those of these traces that have documents here that match a query. Raises QueryError."""
         plan = self._plan(query, service, now_ns, workspace, scored=False)
         if plan.query is None or plan.searcher is None:
             return set()
         both = [(tantivy.Occur.Must, each) for each in (self._of_traces(trace_ids), plan.query)]
         try:
-            # To look up a trace takes as long as to read a hit, in each part.
+            # In each part, looking up a trace takes as long as reading a hit.
             some = plan.searcher.search(plan.query, len(trace_ids) + 1, count=False).hits
             if len(some) <= len(trace_ids):
                 return _traces(plan.searcher, some) & set(trace_ids)
@@ -370,9 +373,9 @@ class Searcher:
         now_ns: int,
         workspace: str | None = None,
     ) -> tuple[SemanticSearch, SemanticRequest] | None:
-        """Return who searches by meaning, and what it is asked; None for an index without rows.
+        """Return the semantic search and its request; None for an index without rows.
 
-        Raises QueryError where the index has no vectors.
+        Raises QueryError if the index has no vectors.
         """
         if self.vectors is None:
             raise QueryError(NO_VECTORS)
@@ -385,13 +388,13 @@ class Searcher:
 
     @retry_after_reopen
     def hits_by_meaning(self, asked: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
-        """Return hits `offset` to `offset + limit` of a search by meaning, in order. Raises QueryError."""
+        """Return hits `offset` to `offset + limit` of a semantic search, in order. Raises QueryError."""
         meaning = self._meaning()
         return [] if meaning is None else meaning.search(asked, limit, offset)
 
     @retry_after_reopen
     def count_by_meaning(self, asked: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
-        """Return how many spans the result has, and facets of these. Raises QueryError."""
+        """Return the number of spans in the result and their facets. Raises QueryError."""
         meaning = self._meaning()
         assert meaning is not None, "who has something to ask has an index"
         return meaning.count(asked, facets)
@@ -400,7 +403,7 @@ class Searcher:
         opened = self._opened()
         if opened is None or self._manifest.vectors is None:
             return None
-        if self._by_meaning is None:  # not before: damage of vectors does not stop a search by words
+        if self._by_meaning is None:  # opened on demand, so that damaged vectors do not prevent text search
             blocks = self._index.blocks(self._manifest, self._manifest.vectors)
             vectors = Vectors(self._manifest.vectors, blocks, rows_gone(opened))
             self._by_meaning = SemanticSearch(opened, vectors, self._texts_of, self.analyzer)
@@ -408,7 +411,7 @@ class Searcher:
 
     @retry_after_reopen
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
-        """Return queries that go on where one that is being typed ends (see `complete.completions`)."""
+        """Return completions of a query that a user types (see `facets.completions`)."""
         opened = self._opened()
         searcher = self._grammar.searcher() if opened is None else opened.searcher
         return completions(
@@ -417,7 +420,7 @@ class Searcher:
 
 
 def _traces_of(searcher: tantivy.Searcher, query: tantivy.Query) -> set[str]:
-    """Return the traces of all that a query finds."""
+    """Return the traces of all matches of a query."""
     return _traces(searcher, searcher.search(query, searcher.num_docs, count=False).hits)
 
 
@@ -427,12 +430,12 @@ def _traces(searcher: tantivy.Searcher, hits: Sequence[AnyHit]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class RequestSearcher:
-    """A search at one manifest: its hits from an offset on, and how many there are with facets."""
+    """Search at one manifest: its hits from an offset on, and its total with facets."""
 
     hits: Callable[[int, int], list[RawHit]]
     count: Callable[[Sequence[str]], FacetCounts]
     parts: PartsAsked
-    """Those that are asked for hits."""
+    """The parts that are read for hits."""
 
 
 def make_request(
@@ -444,9 +447,9 @@ def make_request(
     by: Ranking,
     workspace: str | None = None,
 ) -> RequestSearcher:
-    """Return what a searcher answers to a query, in one workspace or in all.
+    """Prepare a search for a query, in one workspace or in all.
 
-    Raises QueryError where the index has no vectors that it needs.
+    Raises QueryError if the search needs vectors that the index does not have.
     """
     by.check(sort)
     if by.mode == "text":
@@ -464,7 +467,7 @@ def make_request(
 
 
 def check_request(query: str, sort: Sort, facets: Sequence[str], now_ns: int, by: Ranking) -> None:
-    """Refuse what is refused where there are spans, in a lake that has none yet. Raises QueryError."""
+    """Check a request to a lake without spans, with the same errors as in other lakes. Raises QueryError."""
     by.check(sort)
     check(facets)
     if by.mode == "text":
@@ -473,14 +476,15 @@ def check_request(query: str, sort: Sort, facets: Sequence[str], now_ns: int, by
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a search goes by: words, meaning or both; and what it compares with instead of the words of its query."""
+    """Ranking of a search: by words, meaning or both, with an optional vector to compare with instead of the words."""
 
     mode: Mode = "text"
     vector: Vector | None = None
 
     @classmethod
     def of(cls, mode: Mode | None, vector: Sequence[float] | None) -> Ranking:
-        """Return it as a user says it: by default words, with a vector meaning. Raises QueryError."""
+        """Return the ranking that a user requests. The default is `text`, or `semantic` if a vector is given. Raises
+        QueryError."""
         if mode not in (None, *get_args(Mode)):
             raise QueryError(f"mode must be one of {', '.join(get_args(Mode))}, not {mode!r}.")
         if mode == "text" and vector is not None:
@@ -496,7 +500,7 @@ class Ranking:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What tells a search from others, for the names of pages; nothing for one by words."""
+        """Key of the ranking for page tokens; empty for a text search."""
         if self.mode == "text":
             return ()
         return self.mode, "" if self.vector is None else hashlib.sha256(
@@ -504,7 +508,7 @@ class Ranking:
         ).hexdigest()
 
     def check(self, sort: Sort) -> None:
-        """Refuse an order that it does not have. Raises QueryError."""
+        """Reject a sort order that the mode does not support. Raises QueryError."""
         if self.mode != "text" and sort != "score":
             raise QueryError(
                 f"a search by meaning is in the order of likeness, and has no order {sort!r}; leave it out, or search "

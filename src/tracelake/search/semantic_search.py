@@ -1,11 +1,9 @@
-"""Search by meaning: the spans whose vectors are nearest, and those ranked together with hits of words.
+"""Semantic search: finds the spans with the nearest vectors, or ranks them together with text hits (hybrid).
 
-A result has at most `SEMANTIC_HITS_MAX` spans of either kind: it has pages, a total and facets as any other, but ends
-where likeness does. Conditions come first: spans that do not meet them are in no ranking.
+A result has at most `SEMANTIC_HITS_MAX` spans of either kind. It has pages, a total and facets like any other result,
+but ends with the last similar span. Conditions are applied first: no ranking contains spans that do not meet them.
 
-A searcher that compares meanings, beside the one of words: the same conditions, pages, totals and facets.
-
-One order of several: reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009). Pure.
+Hybrid rankings are combined by reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009).
 """
 
 from __future__ import annotations
@@ -43,9 +41,10 @@ from tracelake.search.vectors import HOW, VectorSettings, call, load_embedder
 
 
 def fused(rankings: Sequence[Sequence[int]], smoothed: int = 60) -> list[tuple[int, float]]:
-    """Return what is in any of the rankings with its score, best first: the sum of 1 / (60 + rank), from 1.
+    """Return the rows of all rankings with their scores, best first. A score is the sum of 1 / (60 + rank), ranks
+    from 1.
 
-    Equal ones are in the order of their numbers. `smoothed` is the constant of the paper.
+    Rows with equal scores are ordered by number. `smoothed` is the constant of the paper.
     """
     scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
@@ -55,7 +54,7 @@ def fused(rankings: Sequence[Sequence[int]], smoothed: int = 60) -> list[tuple[i
 
 
 Mode: TypeAlias = Literal["text", "semantic", "hybrid"]
-"""By words, by meaning, or ranked by both."""
+"""Search by words, by meaning, or ranked by both."""
 Vector: TypeAlias = tuple[float, ...]
 
 NO_VECTORS: Final = (
@@ -66,7 +65,7 @@ NO_VECTORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Rows in order, best first, each with its score."""
+    """Rows with their scores, best first."""
 
     rows: tuple[int, ...]
     scores: tuple[float, ...]
@@ -74,12 +73,12 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """The vectors of an index as of one manifest, beside the searcher of its texts."""
+    """Vectors of an index as of one manifest."""
 
     settings: VectorSettings
     blocks: Sequence[VectorBlock]
     gone: RowIds
-    """Rows that are not there any more, sorted."""
+    """Removed rows, sorted."""
 
     def near(
         self,
@@ -106,11 +105,11 @@ class Vectors:
             asked *= SEMANTIC_FARTHER
 
     def vector_of_text(self, text: str) -> Doubles:
-        """Return the vector of a text that is searched for.
+        """Return the vector of a query text.
 
         Raises:
-            UsageError: The function is not here, or makes other vectors than the index has.
-            EmbeddingError: It failed.
+            UsageError: The function is not available here, or makes other vectors than those of the index.
+            EmbeddingError: The function failed.
             QueryError: There is nothing to compare with, or the vectors come from an attribute.
         """
         if self.settings.attribute is not None:
@@ -122,7 +121,7 @@ class Vectors:
         return self.checked(vectors[0].tolist())
 
     def checked(self, vector: Sequence[float]) -> Doubles:
-        """Return a vector ready to compare with. Raises QueryError for one that is none."""
+        """Return a vector that is ready for comparison. Raises QueryError if it is invalid."""
         try:
             numbers = np.array(vector, np.float64)
         except (TypeError, ValueError, OverflowError) as error:
@@ -142,7 +141,7 @@ class Vectors:
     def vector_of_span(
         self, searcher: tantivy.Searcher, schema: tantivy.Schema, like: Text, workspace: str | None
     ) -> Doubles:
-        """Return the vector of a span, by both of its ids and its workspace. Raises Refused where it has none."""
+        """Return the vector of a span, by its two ids and its workspace. Raises QuerySyntaxError if it has none."""
         ids = SPAN.fullmatch(like.text.lower())
         if ids is None:
             raise QuerySyntaxError(
@@ -153,7 +152,7 @@ class Vectors:
         for row, address in searcher.search(of_trace, searcher.num_docs, order_by_field="row").hits:
             if searcher.doc(address)["id"][0][16:24].hex() == ids[2]:
                 vector = vector_of(self.blocks, int(row))
-                # Workspaces that send the same ids have a row each (W11).
+                # Each workspace that sends the same ids has a separate row (W11).
                 this = tantivy.Query.term_set_query(schema, "row", [int(row)])
                 if vector is not None and count(searcher, this, (), here).total:
                     return self.checked(vector.tolist())
@@ -173,18 +172,18 @@ def ranked(
     compiled: Callable[[Node], tantivy.Query | None],
     workspace: str | None = None,
 ) -> Ranked:
-    """Return the rows that a search by meaning finds, in order.
+    """Return the rows that a semantic search finds, in order.
 
     Args:
-        mode: `semantic`, or `hybrid`, which ranks them together with hits of words.
-        vectors: those of the index.
-        searcher: the searcher of its texts.
-        schema: that of the searcher.
-        asked: the query in its parts.
-        vector: what to compare with, instead of the words.
-        words: the whole query, for its hits; of hybrid searches only.
-        compiled: makes a query of a condition.
-        workspace: of which a span must be to compare with it.
+        mode: `semantic`, or `hybrid`, which also ranks text hits.
+        vectors: The vectors of the index.
+        searcher: The searcher of its texts.
+        schema: The schema of the searcher.
+        asked: The parts of the query.
+        vector: The vector to compare with, instead of the words.
+        words: The complete query. A hybrid search takes its text hits from it.
+        compiled: Compiles a condition.
+        workspace: The workspace that a span must belong to, if it is compared with.
     """
     own: tantivy.Query | None = None
     if vector is not None:
@@ -228,7 +227,7 @@ def _both(one: tantivy.Query, other: tantivy.Query) -> tantivy.Query:
 
 @dataclass(frozen=True, slots=True)
 class SemanticRequest:
-    """One search by meaning."""
+    """Request for a semantic search."""
 
     query: str
     mode: Mode
@@ -239,12 +238,12 @@ class SemanticRequest:
 
     @property
     def only(self) -> Only:
-        """What its spans have in common."""
+        """The field values that restrict its spans."""
         return only(service=self.service, workspace=self.workspace)
 
 
 class SemanticSearch:
-    """Searches by meaning at one manifest. It never changes, and any number of threads may use it."""
+    """Semantic search at one manifest. It is immutable and safe to share between threads."""
 
     def __init__(
         self, opened: OpenedIndex, vectors: Vectors, texts_of: TextsOf | None, analyzer: Analyzer
@@ -253,7 +252,7 @@ class SemanticSearch:
         self._vectors = vectors
         self._texts_of = texts_of
         self._analyzer = analyzer
-        # The pages of one search, and its facets, are cut from the same order.
+        # Cached because the pages and facets of a search are taken from the same ranking.
         self._ranked = lru_cache(SEMANTIC_RESULTS_KEPT)(self._rank)
 
     def search(self, asked: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
@@ -274,7 +273,7 @@ class SemanticSearch:
         ]
 
     def count(self, asked: SemanticRequest, facets: Sequence[str]) -> FacetCounts:
-        """Return how many spans the result has, and facets of these."""
+        """Return the number of spans in the result and their facets."""
         check(facets)
         rows = self._ranked(asked).rows
         if not rows:
@@ -299,7 +298,7 @@ class SemanticSearch:
             parts = split_semantic(node)
             if (
                 asked.vector is not None
-            ):  # words are conditions then: there is something to compare with already
+            ):  # words become conditions, because the vector is what to compare with already
                 parts = SemanticQuery("", None, None if isinstance(node, Everything) else node)
             if parts.condition is None and asked.only:
                 parts = SemanticQuery(parts.text, parts.like, Everything())
@@ -320,7 +319,7 @@ class SemanticSearch:
 
 
 def rows_gone(opened: OpenedIndex) -> RowIds:
-    """Return the ids of the rows whose documents are left out, sorted."""
+    """Return the row ids of omitted documents, sorted."""
     addresses = [
         tantivy.DocAddress(segment, document)
         for segment, documents in opened.marks.items()

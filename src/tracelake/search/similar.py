@@ -1,6 +1,6 @@
-"""Spans that are like another one: those of other traces that have the words which tell most of it.
+"""More-like-this: finds spans of other traces that share the most characteristic words of a span.
 
-The index holds no text, so tantivy cannot say by itself what is like a document: the words come from the row.
+The index stores no text, so tantivy cannot find similar documents by itself. The words come from the table row.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from tracelake.limits import (
 from tracelake.search.analyzers import Analyzer
 
 TextsOf: TypeAlias = Callable[[str, str, str | None], Sequence[str] | None]
-"""Returns the texts of a span, by trace and span id and workspace (None for any); None where there is none."""
+"""Function that returns the texts of a span, by trace id, span id and workspace (None for any); None if it does not
+exist."""
 Alike: TypeAlias = Callable[[str, str], tantivy.Query | None]
-"""Returns what finds spans like one, by trace and span id; None where there is no such span."""
+"""Function that returns the query for spans similar to one, by trace and span id; None if the span does not exist."""
 SPAN: Final = re.compile(r"([0-9a-f]{32})[- ]([0-9a-f]{16})", re.ASCII)
 
 
@@ -36,7 +37,7 @@ def likeness(
     texts: Sequence[str],
     analyzer: Analyzer,
 ) -> tantivy.Query:
-    """Return what finds spans of other traces that have enough of the words which tell most of these texts."""
+    """Return the query for spans of other traces that have enough of the most characteristic words of these texts."""
     told = _telling(searcher, texts, analyzer)
     if not told:
         return tantivy.Query.empty_query()
@@ -53,7 +54,8 @@ def alike_in(
     analyzer: Analyzer,
     workspace: str | None = None,
 ) -> Alike:
-    """Return what makes queries of likeness to spans of a workspace, by how rare words are in what a searcher has."""
+    """Return a function that makes more-like-this queries for spans of a workspace. The searcher determines rare
+    words."""
 
     def query(trace_id: str, span_id: str) -> tantivy.Query | None:
         texts = None if texts_of is None else texts_of(trace_id, span_id, workspace)
@@ -63,7 +65,7 @@ def alike_in(
 
 
 def _telling(searcher: tantivy.Searcher, texts: Sequence[str], analyzer: Analyzer) -> list[str]:
-    """Return the stems that are frequent in the texts and rare in the index, those first that tell most."""
+    """Return the stems that are frequent in the texts and rare in the index, the most characteristic first."""
     counted: Counter[str] = Counter()
     for stem in _stems(texts, analyzer):
         if stem in counted or len(counted) < LIKE_WORDS_READ_MAX:
@@ -71,9 +73,9 @@ def _telling(searcher: tantivy.Searcher, texts: Sequence[str], analyzer: Analyze
     weights = {}
     for stem, count in counted.items():
         having = searcher.doc_freq("text", stem)
-        if having > 1:  # a word of this span alone finds no other
+        if having > 1:  # a word that only this span has finds no other
             weights[stem] = math.sqrt(count) * math.log(max(1, searcher.num_docs / having))
-    # What nearly all spans have tells nothing, unless it is all that there is to tell.
+    # Words of nearly all spans are dropped, unless there are no others.
     least = LIKE_WEIGHT_SHARE * max(weights.values(), default=0)
     ranked = sorted(weights, key=lambda stem: (-weights[stem], stem))
     return [stem for stem in ranked[:LIKE_WORDS_MAX] if weights[stem] >= least]

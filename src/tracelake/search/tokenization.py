@@ -1,17 +1,16 @@
-"""Cutting texts into words where tantivy's own tokenizers do not: between white space, and without any.
+"""Tokenization of texts where tantivy's tokenizers do not suffice.
 
-Scripts without spaces are cut into pairs: 東京都 is 東京, 京都 and 都. So each letter begins one word, runs of letters
-are phrases of pairs wherever they stand, and a single letter is the beginning of words.
+Scripts without spaces are split into pairs: 東京都 becomes 東京, 京都 and 都.
 
-Parts of identifiers: `refundPolicy` is found as a whole, for it is one word, and as `refund`, `policy` and both.
+So each letter begins one word, any run of letters is a phrase of pairs, and a single letter matches as a prefix.
 
-Other identifiers need nothing: `_`, `-`, `.`, `/` and `:` are between words anyway.
+Identifiers are indexed as one word and also by their parts: `refundPolicy` is found as a whole, and as `refund`,
+`policy` or both. The characters `_`, `-`, `.`, `/` and `:` need no such rule, because they separate words anyway.
 
-Texts as the index gets them: words in lower case, by their stems, a space between; the texts of many rows at once.
-
-Words repeat. So Arrow cuts texts into chunks, between characters that no word of the analyzer has, and each
-different chunk is made words once: a fourth of what tantivy's own filters take, which work wherever a word stands.
-A row that is large by itself is made words in pieces, so that little is held beside its text and its words.
+`BatchTokenizer` turns the texts of many rows into lower-case stems, separated by spaces. Because words repeat, Arrow
+splits texts into chunks at characters that no word contains, and each distinct chunk is tokenized once. This takes a
+fourth of the time of tantivy's own filters, which process every occurrence. A large row is tokenized in pieces, to
+bound the memory beyond its text and its words.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from tracelake.limits import (
 
 _LETTERS: Final = r"[0-9A-Za-z\u{80}-\u{10FFFF}]*"
 BORDER: Final = "[a-z0-9][A-Z]|[A-Z][A-Z][a-z]"
-"""The letters on both sides of where a part ends, as an expression for Python and Polars."""
+"""Regular expression for the letters on both sides of a border between parts, for Python and Polars."""
 _IDENTIFIER: Final = f"{_LETTERS}(?:{BORDER}){_LETTERS}"
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z]+")
 
 
 @lru_cache(INDEX_IDENTIFIERS_KEPT)
 def _parts_of(identifier: str) -> str:
-    """Return an identifier with spaces between its parts: `HTTPServer` is `HTTP Server`."""
+    """Insert spaces between the parts of an identifier: `HTTPServer` becomes `HTTP Server`."""
     return " ".join(_PART.findall(identifier))
 
 
@@ -59,13 +58,13 @@ def _parts_of_short(name: str) -> tuple[str, ...]:
 
 
 def parts_of_name(name: str) -> tuple[str, ...]:
-    """Return the parts of the identifiers of a name; many spans have the same, and short ones are remembered."""
+    """Return the parts of the identifiers of a name. Short names are cached because many spans have the same."""
     return _parts_of_short(name) if len(name) <= INDEX_VALUE_MAX_CHARS else identifiers([name]).get(0, ())
 
 
 def identifiers(texts: Sequence[str]) -> dict[int, tuple[str, ...]]:
-    """Return the parts of the identifiers with capitals inside, once each, by the number of their text."""
-    # Polars looks through a text in a tenth of the time that Python's own expressions take, or numpy.
+    """Return the distinct parts of identifiers with inner capitals, by the number of their text."""
+    # Polars scans a text in a tenth of the time of Python's regular expressions or numpy.
     import polars as pl  # noqa: PLC0415  a sixth of the start of a process that has no use for it
 
     words_of_texts = pl.Series(texts, dtype=pl.String).str.extract_all(_IDENTIFIER)
@@ -82,14 +81,14 @@ _UNSPACED: Final = (
     "\u0e01-\u0e3e\u0e40-\u0e4e\u0e50-\u0e59"  # Thai
     "\u0e81-\u0eff"  # Lao
     "\u1000-\u1049\u1050-\u109f"  # Burmese
-    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Korean: with spaces, but what is added to words has none
+    "\u1100-\u11ff\ua960-\ua97f\uac00-\ud7ff"  # Korean: has spaces, but none before the endings of words
     "\u1780-\u17d3\u17e0-\u17e9"  # Khmer
     "\u3005-\u3007\u3031-\u3035\u303b\u303c\u3041-\u3096\u3099-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"  # Kana
     "\uff66-\uff9f"
     "\u3105-\u312f"  # Bopomofo
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
-"""Letters of scripts without spaces, without their punctuation, as a part of an expression."""
+"""Letters of scripts without spaces, without their punctuation, as a part of a regular expression."""
 SPACED_LETTER: Final = rf"[^\W_{_UNSPACED}]"
 _RUNS: Final = re.compile(rf"[{_UNSPACED}]+|{SPACED_LETTER}+")
 _LETTER: Final = re.compile(rf"[{_UNSPACED}]")
@@ -98,15 +97,15 @@ _BETWEEN_SPACES: Final = re.compile(
 )
 _SPACED_RUN: Final = re.compile(r"[^\W_]+")
 _OTHER_WIDTH: Final = re.compile("[\ufb00-\ufb06\uff01-\uff9f\uffa0-\uffdc]+")
-"""Ligatures of Latin letters, full-width ASCII, half-width kana and Hangul."""
+"""Latin ligatures, full-width ASCII, half-width kana and Hangul."""
 _SYMBOLS: Final = frozenset(("Sc", "Sm", "So", "Cn", "Co", "Cs"))
 _NO_LETTER: Final = re.compile(r"[\W_]")
 BETWEEN_RUNS: Final = "".join(letter for letter in map(chr, range(128)) if not letter.isalnum())
-"""Characters of ASCII that are in no run of letters and digits."""
+"""ASCII characters that are in no run of letters and digits."""
 
 
 def pairs(text: str) -> Iterator[str]:
-    """Yield the words of a text: pairs of letters of scripts without spaces, many at a time, and runs of others."""
+    """Yield the words of a text: batches of letter pairs for scripts without spaces, and runs of other letters."""
     for match in (_SPACED_RUN if text.isascii() else _RUNS).finditer(text):
         run = match[0]
         if is_unspaced(run):
@@ -118,18 +117,18 @@ def pairs(text: str) -> Iterator[str]:
 def _paired(run: str) -> Iterator[str]:
     at_once = 1 + INDEX_WORDED_AT_ONCE_BYTES // 3
     for first in range(0, len(run) - 1, at_once):
-        some = run[first : first + at_once + 1]  # the last letter begins the next of them
+        some = run[first : first + at_once + 1]  # the last letter also begins the next batch
         yield " ".join(map(add, some, some[1:]))
     yield run[-1]
 
 
 def is_letter(word: str) -> bool:
-    """Whether a word is a single letter of a script without spaces: where a run of them ends."""
+    """Whether a word is a single letter of a script without spaces, which ends a run of them."""
     return len(word) == 1 and _LETTER.match(word) is not None
 
 
 def normalized(text: str) -> str:
-    """Return a text in form NFC, full-width letters, half-width kana and ligatures replaced by the usual ones."""
+    """Return a text in form NFC, with the usual characters for full-width letters, half-width kana and ligatures."""
     if text.isascii():
         return text
     text = _OTHER_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
@@ -137,7 +136,7 @@ def normalized(text: str) -> str:
 
 
 def is_symbol(letter: str) -> bool:
-    """Whether a character outside ASCII is a symbol and no letter, such as an emoji or a currency sign."""
+    """Whether a non-ASCII character is a symbol, such as an emoji or a currency sign."""
     return not letter.isascii() and unicodedata.category(letter) in _SYMBOLS
 
 
@@ -152,14 +151,14 @@ def has_unspaced(text: str) -> bool:
 
 
 def is_pair(word: str) -> bool:
-    """Whether a word is two letters of a script without spaces, of which the second begins the next word."""
+    """Whether a word is two letters of a script without spaces. The second letter begins the next word."""
     return len(word) == 2 and is_unspaced(word)
 
 
 def between_spaces(text: str) -> Iterator[str]:
-    """Yield the words of a text between white space: what has letters at both ends, as it is written.
+    """Yield the words of a text between white space, unchanged. A word begins and ends with a letter or digit.
 
-    One that is longer than the index takes is cut into runs of letters and digits.
+    A word that is too long for the index is split into runs of letters and digits.
     """
     for match in _BETWEEN_SPACES.finditer(text):
         word = match[0]
@@ -170,7 +169,7 @@ def between_spaces(text: str) -> Iterator[str]:
 
 
 def together(words: Iterator[str]) -> Iterator[str]:
-    """Yield texts of some of the words each, with spaces between."""
+    """Join words with spaces into texts of bounded size."""
     some, size = list[str](), 0
     for word in words:
         some.append(word)
@@ -182,7 +181,8 @@ def together(words: Iterator[str]) -> Iterator[str]:
 
 
 def pieces(text: str, has_words: Callable[[str], object]) -> Iterator[str]:
-    """Yield a text in pieces that end before a character which is in no word: where `has_words` says so, too."""
+    """Yield a text in pieces. Each ends before a character that is neither a letter nor a word according to
+    `has_words`."""
     first = 0
     while len(text) - first > INDEX_WORDED_AT_ONCE_BYTES:
         borders = _NO_LETTER.finditer(text, first + INDEX_WORDED_AT_ONCE_BYTES)
@@ -193,7 +193,7 @@ def pieces(text: str, has_words: Callable[[str], object]) -> Iterator[str]:
 
 
 def at_spaces(text: bytes) -> Iterator[bytes]:
-    """Yield a text in pieces between spaces: what has not many bytes together, or has no space in it."""
+    """Yield a text in pieces between spaces. A piece is of bounded size, or has no space."""
     first = 0
     while len(text) - first > INDEX_WORDED_AT_ONCE_BYTES:
         most = first + INDEX_WORDED_AT_ONCE_BYTES
@@ -208,13 +208,13 @@ def at_spaces(text: bytes) -> Iterator[bytes]:
 
 
 def parts_of_run(text: str) -> Iterator[Sequence[str]]:
-    """Yield the parts of a text without ASCII between its words, which is one identifier: a long one has none."""
+    """Yield the parts of a text without ASCII separators. It is one identifier, and a long one has no parts."""
     if len(text) <= IDENTIFIER_MAX_BYTES:
         yield identifiers([text]).get(0, ())
 
 
 def parts_of_long(text: str) -> Iterator[Sequence[str]]:
-    """Yield what `parts_of_words` returns of a text, some at a time."""
+    """Yield the parts that `parts_of_words` returns for a text, in batches."""
     for piece in pieces(text, lambda letter: not letter.isascii()):
         yield identifiers([piece]).get(0, ())
     several = filter(None, (_runs_of(word) for word in between_spaces(text) if not word.isalnum()))
@@ -223,7 +223,7 @@ def parts_of_long(text: str) -> Iterator[Sequence[str]]:
 
 
 def parts_of_words(texts: Sequence[str]) -> dict[int, tuple[str, ...]]:
-    """Return the parts of words that have more than letters and digits in them, and of those with capitals inside."""
+    """Return the parts of words that have inner capitals or characters other than letters and digits."""
     parts = identifiers(texts)
     for number, text in enumerate(texts):
         several = {_runs_of(word) for word in between_spaces(text) if not word.isalnum()}
@@ -239,7 +239,7 @@ def _parts_of_short_name(name: str) -> tuple[str, ...]:
 
 
 def parts_of_identifier(name: str) -> tuple[str, ...]:
-    """Return the parts of the words of a name; short ones are remembered."""
+    """Return the parts of the words of a name. Short names are cached."""
     return (
         _parts_of_short_name(name)
         if len(name) <= INDEX_VALUE_MAX_CHARS
@@ -253,7 +253,8 @@ def _runs_of(word: str) -> str:
 
 
 GAP: Final = "\1"
-"""A word that the index leaves out, but for its place: between texts of a row, and where a word is too long."""
+"""Word that the index omits but counts as a position. It separates the texts of a row and replaces words that are too
+long."""
 _BETWEEN_TEXTS: Final = f" {GAP} "
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -263,14 +264,14 @@ _NONE: Final = pa.array([], pa.string())
 
 
 class _Parts(NamedTuple):
-    """Parts of identifiers, each once and in order, and lists of the numbers of those that each of some texts has."""
+    """Distinct parts of identifiers in order, and for each text the list of its part numbers."""
 
     different: Any
     numbers: Any
 
 
 class BatchTokenizer:
-    """Makes words of chunks, and remembers those of short ones without parts. Any number of threads may use it."""
+    """Tokenizer for chunks of text. It caches the words of short chunks without parts, and threads may share it."""
 
     def __init__(
         self,
@@ -281,11 +282,15 @@ class BatchTokenizer:
         parts_of: Callable[[Sequence[str]], Mapping[int, Sequence[str]]],
         parts_of_long: Callable[[str], Iterable[Sequence[str]]],
     ) -> None:
-        """`separators` are ASCII, and in no word.
+        """Store the functions that split texts.
 
-        `words_of` gives the words of a text in lower case, `words_of_long` the same, some at a time, `stems_of` those
-        of words with spaces between, `parts_of` the parts of the identifiers of texts, by their numbers, and
-        `parts_of_long` those of a long text without separators, some at a time, of which any may come again.
+        Args:
+            separators: ASCII characters that are in no word.
+            words_of: Returns the lower-case words of a text.
+            words_of_long: Yields the lower-case words of a long text in batches.
+            stems_of: Returns the stems of words with spaces between.
+            parts_of: Returns the parts of the identifiers of texts, by text number.
+            parts_of_long: Yields the parts of a long text without separators in batches, possibly with duplicates.
         """
         self._to_spaces = bytes.maketrans(separators.encode(), b" " * len(separators))
         self._words_of, self._words_of_long = words_of, words_of_long
@@ -294,9 +299,9 @@ class BatchTokenizer:
         self._known: dict[str, str] = {}
 
     def texts_of_rows(self, texts: Any, firsts: Numbers) -> list[str]:
-        """Return one text for each row, of which `texts[firsts[row] : firsts[row + 1]]` are: parts, then texts.
+        """Return one text for each row: its identifier parts, then its words.
 
-        `texts` is an array of Arrow without nulls.
+        The texts of a row are `texts[firsts[row] : firsts[row + 1]]`; `texts` is an Arrow array without nulls.
         """
         if texts.nbytes > INDEX_BATCH_MAX_BYTES:
             return [
@@ -312,7 +317,7 @@ class BatchTokenizer:
         return whole
 
     def _large(self, texts: Any) -> str:
-        """Return the same of one row, a few texts at a time, or a piece of one."""
+        """Return the text of one row, processed in batches of texts, or in pieces of a long text."""
         words, parts = list[str](), [_NONE]
         for first, last in _some_at_a_time(_sizes(texts)):
             if first:
@@ -326,14 +331,14 @@ class BatchTokenizer:
         return " ".join([*(f"{_BETWEEN_TEXTS.join(some)} {GAP}" for some in words_of_parts), *words])
 
     def _pieces(self, text: Any) -> Iterator[Any]:
-        """Yield a text in pieces, each an array: chunks of not many bytes together, or one that has more."""
+        """Yield a text in pieces, as arrays. A piece is of bounded size, or one larger chunk."""
         return (
             _strings([piece])
             for piece in at_spaces(text[0].as_buffer().to_pybytes().translate(self._to_spaces))
         )
 
     def _few(self, texts: Any) -> tuple[Iterable[str], Iterable[Any]]:
-        """Return the words of a few texts of a row, and the parts; or of one chunk, however large."""
+        """Return the words and the parts of a batch of texts of a row, or of one chunk of any size."""
         if len(texts) == 1 and texts[0].as_buffer().size > INDEX_WORDED_AT_ONCE_BYTES:
             chunk = texts[0].as_py()
             return self._words_some_at_a_time(chunk), (_strings(some) for _, some in self._parts([chunk]))
@@ -355,7 +360,7 @@ class BatchTokenizer:
         return joined_rows.to_pylist(), _Parts(different, of_rows)
 
     def _with_spaces(self, texts: Any) -> Any:
-        """Return texts with spaces for all separators."""
+        """Replace all separators in texts by spaces."""
         valid, offsets, data = texts.buffers()
         if data is None:
             return texts
@@ -363,7 +368,8 @@ class BatchTokenizer:
         return pa.Array.from_buffers(texts.type, len(texts), [valid, offsets, written], offset=texts.offset)
 
     def _different(self, written: Any) -> tuple[Any, _Parts]:
-        """Return the words of different chunks as an array, and their parts; few at a time become objects of Python."""
+        """Return the words of distinct chunks as an array, and their parts. Batches bound the number of Python
+        objects."""
         words, parts, owners = [_NONE], [_NONE], [np.empty(0, np.int64)]
         for first, last in _some_at_a_time(_sizes(written)):
             some, held = self._chunks(written.slice(first, last - first).to_pylist())
@@ -377,7 +383,7 @@ class BatchTokenizer:
         return pa.concat_arrays(words), _Parts(different, _lists(of_each, numbers))
 
     def _chunks(self, written: list[str]) -> tuple[list[str], list[tuple[Numbers, Any]]]:
-        """Return the words of different chunks, and parts, each with the number of a chunk that has it, in order."""
+        """Return the words of distinct chunks, and their parts as (chunk numbers, parts), ordered by chunk."""
         words = list(map(self._known.get, written))
         unknown = [number for number, known in enumerate(words) if known is None]
         texts = [written[number] for number in unknown]
@@ -393,7 +399,8 @@ class BatchTokenizer:
         return cast("list[str]", words), [(numbers[owners], parts) for owners, parts in held]
 
     def _parts(self, texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
-        """Yield the parts of texts, each with the number of a text that has it, in order; of a large one, some each."""
+        """Yield the parts of texts as (text numbers, parts), ordered by text. The parts of a large text are yielded
+        in batches."""
         if len(texts) == 1 and len(texts[0]) > INDEX_WORDED_AT_ONCE_BYTES:
             for some in self._parts_of_long(texts[0]):
                 different = list(dict.fromkeys(some))
@@ -415,7 +422,7 @@ class BatchTokenizer:
         self._known.update(new)
 
     def _worded(self, texts: Sequence[str]) -> list[str]:
-        """Return the words of each text as the index has them, with gaps where one is too long."""
+        """Return the words of each text in the form of the index, with gaps for words that are too long."""
         if len(texts) == 1 and len(texts[0]) > INDEX_WORDED_AT_ONCE_BYTES:
             return [" ".join(self._words_some_at_a_time(texts[0]))]
         return self._stemmed(list(map(self._words_of, texts)))
@@ -434,7 +441,8 @@ class BatchTokenizer:
 
 
 def _some_at_a_time(sizes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Yield where each few texts of these sizes begin and end: not too many, nor of too many bytes, or one."""
+    """Yield the begin and end of each batch of texts with these sizes. Their number and bytes are bounded, except for
+    one large text."""
     ends = np.cumsum(sizes)
     first = 0
     while first < len(ends):
@@ -445,7 +453,7 @@ def _some_at_a_time(sizes: npt.NDArray[Any]) -> Iterator[tuple[int, int]]:
 
 
 def _together(held: Any, codes: npt.NDArray[Any], firsts: npt.NDArray[Any]) -> Any:
-    """Return the numbers of all that each list has in it, once each: list n is `codes[firsts[n] : firsts[n + 1]]`."""
+    """Return the distinct numbers that each list contains; list n is `codes[firsts[n] : firsts[n + 1]]`."""
     lengths = held.value_lengths().to_numpy()
     places = np.flatnonzero(lengths[codes])
     having = codes[places]
@@ -467,7 +475,7 @@ def _lists(firsts: Numbers, values: Any) -> Any:
 
 
 def _ordered(parts: Sequence[Any]) -> Any:
-    """Return the different parts of some arrays, in order."""
+    """Return the distinct parts of some arrays, in order."""
     different: Any = pc.unique(pa.concat_arrays(parts))
     return different.take(pc.sort_indices(different))
 

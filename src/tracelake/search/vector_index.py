@@ -1,28 +1,26 @@
-"""The vectors of one part as one file of its pack, for searches that map it into memory.
+"""Vector blocks: the vectors of one part as one file of its pack, which searches memory-map.
 
     magic "TLVECT01" | header length, 4 bytes little-endian | header, JSON | arrays, each at a multiple of 64 bytes
 
-| array | each | what |
+| array | type | content |
 |---|---|---|
 | rows | int64 | the id of the row in table `spans` |
-| norms | float32 | the length of the vector; 1 where the metric is cosine |
-| scales, errors | float32 | what a code is worth, and how far code and vector are apart at most |
-| codes | int8 × dimensions | the vector of length 1, coarsely: the first look, at a third of the bytes |
-| exact | float16 × dimensions | the vector of length 1: what scores are of |
+| norms | float32 | the length of the vector; 1 if the metric is cosine |
+| scales, errors | float32 | the scale of the code, and the maximum distance between code and vector |
+| codes | int8 × dimensions | the vector of length 1, quantized: for the first pass, at a third of the bytes |
+| exact | float16 × dimensions | the vector of length 1, used for scores |
 
-Rows are told by their ids, not by the order of documents, so the marks of replaced rows and filters of the text
-index hold for vectors, too.
+Rows are identified by id, not by document order. So deletes of replaced rows and filters of the text index also apply
+to vectors.
 
-The nearest vectors to one, exactly: a first look at coarse codes, then all that may be among the nearest.
+Nearest-neighbour search is exact. A first pass over the codes bounds each score. The error of a product with the
+query is at most the distance between code and vector, times the length of the query. A vector whose upper bound is
+below the k-th highest lower bound cannot be among the k nearest. All others are compared exactly, so codes only save
+work.
 
-A code differs from its vector by a known distance, so its product with the vector that is asked for differs by no more
-than that distance times the length of the latter. What is worse at its best than the k-th at its worst is not among
-the k nearest. The others are compared exactly, so none is lost by the codes; they only save work.
-
-Vectors of rows while a part is built. Whatever becomes of them, spans and text search go on.
-
-A span has a vector if its attribute holds one, or if the function makes one of its text: input, output and status
-message. Where that fails, the span has none, and is counted; building the index anew tries again.
+A span has a vector if its attribute holds one, or if the function makes one from its text: input, output and status
+message. A failure leaves the span without a vector and is counted, but indexing and text search continue. A rebuild
+of the index tries again.
 """
 
 from __future__ import annotations
@@ -76,7 +74,7 @@ def _layout(dimensions: int, vectors: int) -> Iterator[tuple[str, Any, tuple[int
 
 
 def usable(vectors: Floats) -> npt.NDArray[np.bool_]:
-    """Return which rows are vectors: of numbers, and not of length 0 or beyond all numbers."""
+    """Return which rows are valid vectors: finite, and with a length that is neither 0 nor out of range."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     usable_ones: npt.NDArray[np.bool_] = (
         np.isfinite(lengths) & (lengths > 0) & (lengths < np.finfo(np.float32).max)
@@ -85,7 +83,7 @@ def usable(vectors: Floats) -> npt.NDArray[np.bool_]:
 
 
 class BlockWriter:
-    """Writes a block into a directory; what it holds in memory is 20 bytes a vector."""
+    """Writer of a block into a directory. It needs 20 bytes of memory per vector."""
 
     def __init__(self, directory: Path, settings: VectorSettings) -> None:
         self._directory = directory
@@ -96,13 +94,13 @@ class BlockWriter:
         )
 
     def add(self, rows: RowIds, vectors: Floats) -> None:
-        """Take vectors that are `usable`, each with the id of its row."""
+        """Add vectors that are `usable`, with the ids of their rows."""
         norms = np.linalg.norm(vectors.astype(np.float64), axis=1)
         exact = (vectors / norms[:, None]).astype("<f2")
         unit = exact.astype(np.float32)
         scales = (np.abs(unit).max(axis=1, initial=0) / np.iinfo(np.int8).max).astype("<f4")
         codes = np.rint(unit / scales[:, None]).astype("i1")
-        # More than sums of float32 differ by, of vectors of length 1.
+        # More than the rounding error of float32 sums for vectors of length 1.
         slack = 1e-4
         errors = np.linalg.norm(unit - codes * scales[:, None], axis=1) + slack
         if self._settings.metric == "cosine":
@@ -112,7 +110,7 @@ class BlockWriter:
         self._exact.write(exact.tobytes())
 
     def join(self, block: VectorBlock, places: npt.NDArray[np.int64]) -> None:
-        """Take some vectors of another block of the same settings as they are."""
+        """Copy some vectors from another block of the same settings."""
         self._small.append(
             (block.rows[places], block.norms[places], block.scales[places], block.errors[places])
         )
@@ -122,7 +120,7 @@ class BlockWriter:
             self._exact.write(block.exact[some].tobytes())
 
     def finish(self) -> int:
-        """Write the block, and return how many vectors are in it."""
+        """Write the block; return its number of vectors."""
         vectors = sum(len(small[0]) for small in self._small)
         header = msgspec.json.encode(_Header(settings=self._settings, vectors=vectors))
         large = {"codes": self._codes, "exact": self._exact}
@@ -138,7 +136,7 @@ class BlockWriter:
         return vectors
 
     def close(self) -> None:
-        """Take away what was written on the way."""
+        """Delete the temporary files."""
         for file in (self._codes, self._exact):
             file.close()
             Path(file.name).unlink(missing_ok=True)
@@ -151,7 +149,7 @@ def _append(file: BinaryIO, other: BinaryIO) -> None:
 
 @dataclass(frozen=True, slots=True)
 class VectorBlock:
-    """The vectors of one part, mapped into memory; it stays so whatever becomes of the file."""
+    """Memory-mapped vectors of one part. The mapping remains valid if the file is deleted."""
 
     settings: VectorSettings
     rows: RowIds
@@ -163,9 +161,10 @@ class VectorBlock:
 
 
 def read_block(path: Path, part: str) -> VectorBlock:
-    """Map the block of a part. Raises DamageError, naming the part, where it is missing or is not whole; OSError."""
+    """Map the block of a part. Raises OSError, or DamageError with the part's name if the block is missing or
+    incomplete."""
     try:
-        # numpy's own maps keep their files open, and a process has more maps than files.
+        # numpy's maps keep their files open, and a process may have fewer open files than maps.
         with pa.memory_map(str(path)) as file:
             mapped = np.frombuffer(memoryview(file.read_buffer()), np.uint8)
     except FileNotFoundError as error:
@@ -196,7 +195,7 @@ def read_block(path: Path, part: str) -> VectorBlock:
 
 
 def check_block(block: VectorBlock, part: PartRef, settings: VectorSettings | None = None) -> None:
-    """Raise DamageError where a block is not the one that a manifest says the part has."""
+    """Raise DamageError if a block is not the one that the manifest describes for the part."""
     known = part.vectors
     told = (block.settings.fingerprint, len(block.rows))
     if known is None or told != (known.fingerprint, known.vectors) or settings not in (None, block.settings):
@@ -216,9 +215,9 @@ def nearest(
     allowed: RowIds | None = None,
     gone: RowIds = NOBODY,
 ) -> tuple[RowIds, Doubles]:
-    """Return the ids of the `most` rows whose vectors are nearest, best first, and their scores.
+    """Return the ids of the `most` rows with the nearest vectors, best first, and their scores.
 
-    Equal ones are in the order of their ids. With `allowed`, only of these rows; without those that are `gone`; both
+    Rows with equal scores are ordered by id. `allowed` restricts the search to these rows; `gone` excludes rows. Both
     are sorted.
     """
     places = [_held(block.rows, allowed, gone) for block in blocks]
@@ -242,7 +241,7 @@ def nearest(
 
 
 def vector_of(blocks: Sequence[VectorBlock], row: int) -> Doubles | None:
-    """Return the vector of a row, None where it has none."""
+    """Return the vector of a row; None if it has none."""
     for block in blocks:
         places = np.flatnonzero(block.rows == row)
         if len(places):
@@ -251,13 +250,13 @@ def vector_of(blocks: Sequence[VectorBlock], row: int) -> Doubles | None:
 
 
 def _bounds(block: VectorBlock, query: Doubles, held: Places | None) -> tuple[Doubles, Doubles]:
-    """Return about what each score would be with a query of length 1, and by how much it may be more or less."""
+    """Return an estimate of each score for a query of length 1, and its maximum error."""
     if held is not None and 2 * len(held) > len(block.rows):
-        # One after another they are read faster than most of them are picked.
+        # Reading all rows sequentially is faster than picking most of them.
         middle, error = _bounds(block, query, None)
         return middle[held], error[held]
     number = len(block.rows) if held is None else len(held)
-    # Of any other length products may be beyond the numbers of 32 bits.
+    # At other lengths, products may overflow float32.
     narrow = (query / np.linalg.norm(query)).astype(np.float32)
     products = np.empty(number, np.float32)
     chunk = np.empty((min(VECTORS_AT_ONCE, number), len(query)), np.float32)
@@ -276,12 +275,12 @@ def _scores(block: VectorBlock, query: Doubles, places: Places) -> Doubles:
     for start in range(0, len(places), VECTORS_AT_ONCE):
         some = places[start : start + VECTORS_AT_ONCE]
         scores[start : start + VECTORS_AT_ONCE] = block.exact[some].astype(np.float64) @ (query / length)
-    # Digits that count: equal vectors have equal scores, wherever they stand.
+    # Rounded, so that equal vectors have equal scores at any position.
     return np.round(scores, 9) * length * block.norms[places]
 
 
 def _held(rows: RowIds, allowed: RowIds | None, gone: RowIds) -> Places | None:
-    """Return the places of the rows that count, None for all."""
+    """Return the positions of the rows to compare; None for all."""
     if allowed is None and not len(gone):
         return None
     held = np.ones(len(rows), bool) if allowed is None else _among(rows, allowed)
@@ -289,7 +288,7 @@ def _held(rows: RowIds, allowed: RowIds | None, gone: RowIds) -> Places | None:
 
 
 def _among(rows: RowIds, allowed: RowIds) -> npt.NDArray[np.bool_]:
-    """Return which rows are among some that are sorted."""
+    """Return which rows are in a sorted array."""
     if not len(allowed):
         return np.zeros(len(rows), bool)
     places = np.minimum(np.searchsorted(allowed, rows), len(allowed) - 1)
@@ -298,22 +297,22 @@ def _among(rows: RowIds, allowed: RowIds) -> npt.NDArray[np.bool_]:
 
 
 TEXTS: Final = ("input", "output", "status_message")
-"""The columns that tell what a span means."""
+"""The columns from which a span's vector is made."""
 logger = logging.getLogger("tracelake.search")
 
 
 class VectorSource(Protocol):
-    """Makes vectors of rows of table `spans`."""
+    """Source of vectors for rows of table `spans`."""
 
     problem: str | None
-    """Why a span has none that should have one: the first time."""
+    """The first reason why a span lacks a vector that it should have."""
 
     def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """Return, by their places, the rows that should have a vector, each with its own or None."""
+        """Return, by position, the vector of each row that should have one; None if it failed."""
 
 
 class PartVectorWriter:
-    """Writes the vectors of one part beside its tantivy files, in a `with` block."""
+    """Context manager that writes the vectors of one part next to its tantivy files."""
 
     def __init__(self, directory: Path, settings: VectorSettings) -> None:
         self._settings = settings
@@ -322,17 +321,17 @@ class PartVectorWriter:
         self._failed = 0
 
     def __enter__(self) -> PartVectorWriter:
-        """Return it."""
+        """Return the writer."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take away what was written on the way."""
+        """Delete the temporary files."""
         self._writer.close()
 
     def add(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Take the vectors of rows; return the rows as the text index is to have them."""
+        """Add the vectors of rows; return the rows in the form that the text index needs."""
         wanted = self._source.vectors(batch)
         with_one = {row: vector for row, vector in wanted.items() if vector is not None}
         vectors = np.array(list(with_one.values()), np.float32).reshape(
@@ -349,7 +348,7 @@ class PartVectorWriter:
         return batch if self._settings.attribute is None else _without_words(batch, self._settings.attribute)
 
     def finish(self) -> PartVectors:
-        """Write the block, and say what is in it."""
+        """Write the block; return its description."""
         vectors = self._writer.finish()
         if self._failed:
             logger.warning(
@@ -372,7 +371,7 @@ def _source_of(settings: VectorSettings) -> VectorSource:
 
 
 class AttributeSource:
-    """Vectors that spans bring along: an array of numbers, or float32, little-endian, as bytes or in base64."""
+    """Vectors in span attributes: an array of numbers, or float32, little-endian, as bytes or in base64."""
 
     def __init__(self, key: str, dimensions: int) -> None:
         self.problem: str | None = None
@@ -380,7 +379,7 @@ class AttributeSource:
         self._dimensions = dimensions
 
     def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """See VectorSource."""
+        """Return the vectors of a batch (see VectorSource)."""
         values = pc.map_lookup(batch.column("attributes"), self._key, "first").to_pylist()
         return {row: self._vector(value) for row, value in enumerate(values) if value}
 
@@ -394,7 +393,7 @@ class AttributeSource:
 
 
 def vector_in(value: str) -> Floats | None:
-    """Return the vector that the text of an attribute holds, None where it holds none."""
+    """Parse the vector in the text of an attribute; return None if it is no vector."""
     with suppress(ValueError, binascii.Error, msgspec.MsgspecError, OverflowError, RecursionError):
         if value.startswith("["):
             numbers = msgspec.json.decode(value)
@@ -407,7 +406,7 @@ def vector_in(value: str) -> Floats | None:
 
 
 class FunctionSource:
-    """Vectors by a function of the user."""
+    """Vectors from an embedding function of the user."""
 
     def __init__(self, function: Embedder | None, problem: str | None = None) -> None:
         self.problem = problem
@@ -416,7 +415,7 @@ class FunctionSource:
         self._failed_s = 0.0
 
     def vectors(self, batch: pa.RecordBatch) -> dict[int, Floats | None]:
-        """See VectorSource."""
+        """Return the vectors of a batch (see VectorSource)."""
         texts = meant_texts(batch)
         different = list(dict.fromkeys(texts.values()))
         vectors: dict[str, Floats] = {}
@@ -448,14 +447,14 @@ class FunctionSource:
 
 
 def meant_texts(batch: pa.RecordBatch) -> dict[int, str]:
-    """Return the texts that vectors are made of, by the places of their rows; spans that say nothing have none."""
+    """Return the texts to embed, by row position. Spans without text are omitted."""
     columns = [batch.column(name).to_pylist() for name in TEXTS]
     texts = ("\n".join(filter(None, told)) for told in zip(*columns, strict=True))
     return {row: text[: limits.EMBEDDED_TEXT_MAX_CHARS] for row, text in enumerate(texts) if text.strip()}
 
 
 def _without_words(batch: pa.RecordBatch, key: str) -> pa.RecordBatch:
-    """Return rows with an empty text for this attribute: its numbers are no words that anybody looks for."""
+    """Return rows with an empty text for this attribute, because no user searches its numbers as words."""
     place = batch.schema.get_field_index("attributes")
     attributes: Column = batch.column(place)
     items: Column = pc.if_else(pc.equal(attributes.keys, pa.scalar(key)), "", attributes.items)

@@ -1,9 +1,10 @@
-"""Vectors beside the text: where they come from, and what a part says of its own.
+"""Vector settings, and embedding functions of users.
 
-Settings belong to an index and stand in its manifest. A part has vectors of one settings, or none; a search compares
-with vectors of the manifest's settings alone, so vectors of two are never mixed (F12).
+An index has one vector setting, stored in its manifest. A part has vectors of one setting or none. A search only
+compares with vectors of the manifest's setting, so vectors of different settings are never mixed (F12).
 
-Functions of users that make vectors of texts: declared by them, found by name, called with care.
+A user declares an embedding function, a lake names it, and calls to it are isolated: with a timeout, and any
+exception becomes an EmbeddingError.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from tracelake.limits import (
 
 Metric: TypeAlias = Literal["cosine", "dot"]
 ATTRIBUTE: Final = "attributes."
-"""What sources begin with that are attributes of spans; all others are functions, `module:function`."""
+"""Prefix of sources that are span attributes. All other sources are functions, `module:function`."""
 HOW: Final = "`tracelake index rebuild --vectors module:function`"
-"""How a lake gets vectors."""
+"""Command that adds vectors to a lake."""
 
 _FORMAT: Final = 1
 _FUNCTION: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the vectors of an index come from, and how they are compared."""
+    """Source of an index's vectors, and the metric that compares them."""
 
     source: str
-    """`attributes.` and the key of an attribute that holds them, or the function of the user, `module:function`."""
+    """`attributes.` and the key of an attribute with vectors, or the user's function, `module:function`."""
     dimensions: int
     metric: Metric = "cosine"
     version: str = ""
-    """What the user says of the function or its model: where it changes, vectors do not fit those of before."""
+    """Version of the function or its model, chosen by the user. Vectors of different versions are incompatible."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, when written and when read. Raises ValueError."""
+        """Reject invalid settings, on writing and on reading. Raises ValueError."""
         if not 1 <= self.dimensions <= VECTOR_DIMENSIONS_MAX:
             raise ValueError(f"dimensions must be from 1 to {VECTOR_DIMENSIONS_MAX:,}, not {self.dimensions}")
         if max(len(self.source), len(self.version)) > VECTOR_NAME_MAX_CHARS:
@@ -63,28 +64,28 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def attribute(self) -> str | None:
-        """The key of the attribute; None where a function makes them."""
+        """The key of the attribute; None if a function makes the vectors."""
         return self.source.removeprefix(ATTRIBUTE) if self.source.startswith(ATTRIBUTE) else None
 
     @property
     def fingerprint(self) -> str:
-        """What vectors must agree on to be compared."""
+        """Fingerprint of the settings. Only vectors with the same fingerprint are compared."""
         told = [_FORMAT, self.source, self.dimensions, self.metric, self.version]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     @property
     def rows_per_part(self) -> int:
-        """How many rows a part has at most, so that a task can hold it."""
+        """Maximum number of rows per part, so that it fits into a task."""
         return max(1, VECTOR_PART_MAX_BYTES // (3 * self.dimensions))
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Describe the settings for users."""
         version = f", version {self.version}" if self.version else ""
         return f"{self.source} ({self.dimensions} dimensions, {self.metric}{version})"
 
 
 def checked_settings(source: str, dimensions: int, metric: str, version: str = "") -> VectorSettings:
-    """Return settings of what a user gave. Raises UsageError."""
+    """Validate settings from a user. Raises UsageError."""
     known: Metric = "dot" if metric == "dot" else "cosine"
     if metric != known:
         raise UsageError(f"the metric must be cosine or dot, not {metric!r}.")
@@ -95,12 +96,12 @@ def checked_settings(source: str, dimensions: int, metric: str, version: str = "
 
 
 def has_vectors(known: PartVectors | None, wanted: VectorSettings | None) -> bool:
-    """Whether a part has the vectors that are wanted, if any are; it may have failed to make some of them."""
+    """Whether a part has the wanted vectors, or none are wanted. Some of its spans may lack one after failures."""
     return wanted is None or (known is not None and known.fingerprint == wanted.fingerprint)
 
 
 class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an index is built with: how texts become words, and which vectors it has."""
+    """Settings of an index: its analyzer and its vectors."""
 
     text: str = "english"
     """The name of the analyzer."""
@@ -108,27 +109,27 @@ class IndexSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 PLAIN: Final = IndexSettings()
-"""What an index is built with where nobody says anything."""
+"""Default settings of an index."""
 
 
 class PartVectors(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a part says of its vectors."""
+    """Summary of a part's vectors."""
 
     fingerprint: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     vectors: Annotated[int, msgspec.Meta(ge=0)]
     failed: Annotated[int, msgspec.Meta(ge=0)]
-    """Spans that should have one, and have none: the function failed, or the attribute holds no vector."""
+    """Number of spans that should have a vector but lack one: the function failed, or the attribute holds no vector."""
 
 
 NO_SOURCE: Final = "none"
-"""What users say who want no vectors."""
+"""Source name with which users turn vectors off."""
 Floats: TypeAlias = npt.NDArray[np.float32]
 EmbeddingFunction: TypeAlias = Callable[[list[str]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """A function that makes vectors of texts, with what must be known of these. Calling it calls the function."""
+    """Declared embedding function with the settings of its vectors. Calling the object calls the function."""
 
     function: EmbeddingFunction
     dimensions: int
@@ -136,22 +137,22 @@ class Embedder:
     version: str
 
     def __call__(self, texts: list[str]) -> Any:
-        """Return what the function returns."""
+        """Call the function and return its result."""
         return self.function(texts)
 
 
 def embedder(
     *, dimensions: int, metric: Metric = "cosine", version: str = ""
 ) -> Callable[[EmbeddingFunction], Embedder]:
-    """Declare that a function makes vectors: of a list of n texts, n rows of `dimensions` numbers.
+    """Declare an embedding function: it maps a list of n texts to n rows of `dimensions` numbers.
 
-    Several threads and processes may call it at once. Lakes name it as `module:function`, so it stands in a module that
-    can be imported wherever tasks and searches run.
+    Several threads and processes may call the function at once. Lakes name it as `module:function`. So its module
+    must be importable wherever tasks and searches run.
 
     Args:
-        dimensions: numbers of each vector.
-        metric: how two are compared, `cosine` or `dot`.
-        version: of its model, say. Where it changes, the vectors of a lake have to be built anew.
+        dimensions: The length of each vector.
+        metric: The comparison of two vectors, `cosine` or `dot`.
+        version: For example, the version of its model. If it changes, the vectors of a lake must be rebuilt.
     """
 
     def declared(function: EmbeddingFunction) -> Embedder:
@@ -162,19 +163,19 @@ def embedder(
 
 
 def load(source: str) -> tuple[Embedder, VectorSettings]:
-    """Import a function by its name, `module:function`, and return it with the settings that it makes vectors of.
+    """Import an embedding function by its name, `module:function`; return it with its vector settings.
 
-    Only what is declared as an embedder is ever called: a name in a lake is no reason to run anything else.
+    Only a declared embedder is ever called, so that a name in a lake cannot make other code run.
 
     Raises:
-        UsageError: there is no such function here, or it is not declared.
+        UsageError: The function does not exist here, or is not declared.
     """
-    checked_settings(source, 1, "cosine")  # a name of this form, before anything is imported
+    checked_settings(source, 1, "cosine")  # validates the name before anything is imported
     try:
         loaded = pkgutil.resolve_name(source)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever the module does when it is imported, sys.exit too
+    except BaseException as error:  # the import of the module may raise anything, also SystemExit
         raise UsageError(
             f"the function {source}, which makes the vectors, cannot be imported here: {_told(error)}. Install its "
             "module where searches and tasks run, or name its folder in PYTHONPATH."
@@ -187,7 +188,7 @@ def load(source: str) -> tuple[Embedder, VectorSettings]:
 
 
 def load_embedder(settings: VectorSettings) -> Embedder:
-    """Return the function that these vectors come from. Raises UsageError where it makes others now."""
+    """Return the function that made these vectors. Raises UsageError if its settings have changed."""
     function, now = load(settings.source)
     if now != settings:
         raise UsageError(
@@ -198,10 +199,10 @@ def load_embedder(settings: VectorSettings) -> Embedder:
 
 
 def call(function: Embedder, texts: Sequence[str]) -> Floats:
-    """Return the vectors of texts, one a row; what is no number in them is for the caller to see.
+    """Return the vectors of texts, one per row. The caller must check for values that are not finite.
 
     Raises:
-        EmbeddingError: The function failed, took too long, or returned something else.
+        EmbeddingError: The function failed, took too long, or returned another shape.
     """
     outcome: list[Any] = []
     failure: list[BaseException] = []
@@ -212,7 +213,7 @@ def call(function: Embedder, texts: Sequence[str]) -> Floats:
         except BaseException as error:  # noqa: BLE001  of the user: none of ours is raised in there
             failure.append(error)
 
-    # A thread of its own, which nobody waits for that hangs.
+    # A separate daemon thread, so that a hanging function blocks no caller.
     thread = threading.Thread(target=run, name="tracelake-embedding", daemon=True)
     thread.start()
     thread.join(EMBEDDING_CALL_MAX_S)
@@ -234,9 +235,9 @@ def call(function: Embedder, texts: Sequence[str]) -> Floats:
 
 
 def requested_vectors(source: str, dimensions: int | None, metric: str | None) -> VectorSettings | None:
-    """Return the settings that a user asks for: of an attribute, or as a function is declared; None for `none`.
+    """Return the vector settings that a user requests: of an attribute or a declared function; None for `none`.
 
-    Raises UsageError for what cannot be.
+    Raises UsageError if the settings are invalid.
     """
     if source == NO_SOURCE:
         return None

@@ -1,7 +1,4 @@
-"""Reading back every part of a manifest, for `tracelake verify`.
-
-Checks every manifest of the index that a commit names, the lists and parts they share, and what is in them.
-"""
+"""Index checks of `tracelake verify`: reads every manifest that a commit names, with its lists and parts."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ from tracelake.storage.ports import ObjectStore
 def verify_lists(
     objects: ObjectStore, manifest: Manifest, whole: dict[str, tuple[PartRef, ...]]
 ) -> Iterator[PartProblem]:
-    """Yield what is wrong with the lists of a manifest, those left out that are in `whole`; put the others there.
+    """Yield the problems of a manifest's lists. Lists in `whole` are skipped; intact ones are added to it.
 
     Raises:
-        StorageError: The store failed, so nothing can be said.
+        StorageError: The store failed, so the check has no result.
     """
     for ref in manifest.lists:
         if ref.path not in whole:
@@ -41,10 +38,10 @@ def verify_lists(
 
 
 def verify_parts(objects: ObjectStore, parts: Iterable[PartRef]) -> Iterator[PartProblem]:
-    """Yield what is wrong with parts: each is read, compared with its checksum, and opened.
+    """Yield the problems of parts. Each part is read, checked against its checksum, and opened.
 
     Raises:
-        StorageError: The store failed, so nothing can be said.
+        StorageError: The store failed, so the check has no result.
     """
     for part in parts:
         try:
@@ -68,7 +65,7 @@ def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
     with scratch_directory("verify") as directory:
         try:
             write_meta(directory, [unpack(data, part.sha256, part.path, directory)])
-            searcher = open_index(directory, ENGLISH).searcher()  # whatever words are in it
+            searcher = open_index(directory, ENGLISH).searcher()  # any analyzer works here
             if part.vectors is not None:
                 check_block(read_block(directory / VECTORS_FILE, part.path), part)
         except (DamageError, ValueError) as error:
@@ -80,15 +77,15 @@ def _what_is_wrong(data: bytes, part: PartRef) -> str | None:
 
 
 RowsOf = Callable[[int, range | None], int | None]
-"""Returns how many rows a transaction inserted, in these buckets or in all; None where that is unknown."""
+"""Function that returns how many rows a transaction inserted, in these buckets or in all; None if unknown."""
 LiveAt = Callable[[int, range | None], Mapping[int, int] | None]
-"""Returns how many rows of each transaction were live as of one, in these buckets or in all; None where that is
+"""Function that returns how many rows of each transaction were live as of one, in these buckets or in all; None if
 unknown."""
 
 
 @dataclass
 class IndexCheck:
-    """All manifests of one lake, the newest commit's first."""
+    """Check of all manifests of a lake, in order of commits, newest first."""
 
     objects: ObjectStore
     came: RowsOf
@@ -101,7 +98,7 @@ class IndexCheck:
     _newest_path: str = ""
 
     def manifest(self, path: str) -> Iterator[Finding]:
-        """Read the manifest that a commit names, and its lists, what was read before left out."""
+        """Check the manifest that a commit names, and its lists. Those that were already checked are skipped."""
         if path in self._manifests:
             return
         self._manifests.add(path)
@@ -123,7 +120,7 @@ class IndexCheck:
         return [*older, *manifest.newest]
 
     def parts(self) -> Iterator[Finding]:
-        """Read every part that a manifest names, and compare it with the rows that it is of."""
+        """Check every part that a manifest names against its checksum and the number of its rows."""
         for problem in verify_parts(self.objects, self._parts.values()):
             yield Finding(problem.kind, "index part", problem.path, problem.detail)
         expected: Mapping[str, int | None] = {
@@ -144,19 +141,19 @@ class IndexCheck:
             yield from self._whole(self.newest)
 
     def _rows(self, part: PartRef | Generation, buckets: range | None) -> int | None:
-        """Return how many documents a part or generation should have, None where that is unknown."""
+        """Return the expected number of documents of a part or generation; None if unknown."""
         if part.as_of == part.lower:
             return self.came(part.lower, buckets)
         live = self._live(part.as_of, buckets)
         return None if live is None else sum(rows for t, rows in live.items() if part.lower <= t < part.upper)
 
     def _live(self, as_of: int, buckets: range | None) -> Mapping[int, int] | None:
-        with suppress(ExpiredError):  # forgotten, as somebody wished
+        with suppress(ExpiredError):  # the snapshot has expired, as its retention demands
             return self.live(as_of, buckets)
         return None
 
     def _whole(self, manifest: Manifest) -> Iterator[Finding]:
-        """Check that no rows are left out: those of every transaction and bucket are in some part."""
+        """Check that some part has the rows of every transaction and bucket."""
         every = generations(self._named(manifest))
         held = {t for each in every for t in range(each.lower, each.upper)}
         rows = [self._rows(each, None) for each in every]

@@ -1,8 +1,7 @@
-"""`/api/v1/keys`: what `tracelake key` does, for keys of admins.
+"""Admin API: `/api/v1/keys`, `/api/v1/sessions` and `/api/v1/audit`.
 
-`/api/v1/sessions`: what `tracelake session` does, for keys of admins.
-
-`/api/v1/audit`: who did what, for keys of admins; those of one workspace are told what was done with keys of it.
+Like `tracelake key` and `tracelake session`, but over HTTP with an admin key. An admin of one workspace sees only the
+audit records of that workspace's keys.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from tracelake.server.traces import Text, json_response
 
 
 class WantedKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that asks for a key."""
+    """Request body that creates a key."""
 
     name: str
     role: Role
     workspace: str = ALL_WORKSPACES
     expires_in: str | None = None
-    """A duration such as `30d`."""
+    """Duration such as `30d`."""
     spans_per_s: int | None = None
     bytes_per_day: int | None = None
 
 
 class NewExpiry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that lets a key end; null for never."""
+    """Request body that sets a key's expiry; null means never."""
 
     expires_in: str | None
 
 
 def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
-    """Return the routes."""
+    """Return the routes for keys."""
     router = APIRouter(prefix=KEYS)
 
     @router.get("", summary="List keys, the oldest first; no token is ever shown again")
@@ -88,7 +87,7 @@ def keys_api(lake: Lake, ring: KeyRing) -> APIRouter:
 
 
 def sessions_api(lake: Lake, ring: KeyRing) -> APIRouter:
-    """Return the routes."""
+    """Return the routes for sessions."""
     router = APIRouter(prefix=SESSIONS)
 
     @router.get("", summary="List sessions of people who signed in by a provider, the oldest first")
@@ -108,7 +107,7 @@ Records = Annotated[int, Query(ge=1, le=limits.AUDIT_SHOWN_MAX)]
 
 
 def audit_api(lake: Lake, auditing: AuditWriter) -> APIRouter:
-    """Return the route."""
+    """Return the audit route."""
     router = APIRouter()
 
     @router.get(AUDIT, summary="Who did what, the newest first; `since` is a duration such as 7d")

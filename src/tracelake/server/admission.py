@@ -1,12 +1,12 @@
-"""Admission control: bounds on the requests that the server answers at once, in all and for each key.
+"""Admission control: limits on concurrent requests, in total and per key.
 
-Each request needs a slot of its pool. Pools have separate slots, and threads for all of them, so a slow read cannot
-delay a probe or a sign-in. Within a pool, slots are shared fairly between keys: one key gets some of them only, and a
-free slot goes to the waiting key that has the fewest. A waiting request takes no thread, and leaves the queue when its
-client disconnects.
+Each request needs a slot of its pool. Pools have separate slots, and enough threads for all of them, so a slow read
+cannot delay a probe or a sign-in. Within a pool, keys share slots fairly: each key has a limit, and a free slot goes
+to the waiting key with the fewest slots. A waiting request takes no thread, and leaves the queue when its client
+disconnects.
 
-A slot stays in use until the work of its request has ended. Many searches cannot be interrupted, so a client that
-disconnects and asks again would otherwise multiply work.
+A slot stays in use until the work of its request has ended. Many searches cannot be interrupted. Otherwise a client
+that disconnects and retries would multiply the work.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _READING: Final = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class PoolSize:
-    """The bounds of a pool."""
+    """Limits of a pool."""
 
     at_once: int
     per_key: int
     deadline_s: float | None = None
-    """None: changes, of which the client must learn the outcome."""
+    """Response deadline in seconds; None for changes, because the client must learn their outcome."""
 
 
 POOLS: Final = {
@@ -54,10 +54,10 @@ POOLS: Final = {
     "public": PoolSize(limits.PUBLIC_AT_ONCE_MAX, limits.PUBLIC_AT_ONCE_MAX, limits.READ_DEADLINE_S),
     "provider": PoolSize(limits.PUBLIC_AT_ONCE_MAX, limits.PUBLIC_AT_ONCE_MAX, limits.READ_DEADLINE_S),
 }
-"""Each request of a pool uses one thread at most."""
+"""Pools of requests. A request uses at most one thread."""
 THREADS: Final = sum(size.at_once for size in POOLS.values()) + limits.THREADS_SPARE
 UNBOUNDED: Final = ("/healthz", f"{OTLP}traces", f"{OTLP}metrics", f"{OTLP}logs")
-"""`/healthz` uses no thread and reads nothing. OTLP has its own bounds."""
+"""Paths without a slot. `/healthz` uses no thread and reads nothing; OTLP has separate limits."""
 _POOL_OF_PATH: Final = {
     "/readyz": "ready",
     "/metrics": "metrics",
@@ -87,7 +87,7 @@ class Slots:
         self._lock = threading.Lock()
         self._used: dict[str, int] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """The waiting requests of each key; the key that was served longest ago comes first."""
+        """Waiting requests of each key; the key served longest ago comes first."""
 
     async def acquire(self, key: str, wait_s: float) -> None:
         """Wait for a slot. Raises BackPressureError if too many requests of the key wait, or for too long."""
@@ -126,7 +126,7 @@ class Slots:
                 queue = self._waiting.pop(following)
                 granted = queue.popleft()
                 if queue:
-                    self._waiting[following] = queue  # behind the others
+                    self._waiting[following] = queue  # behind the other keys
                 self._take(following)
                 granted.get_loop().call_soon_threadsafe(_grant, granted)
 
@@ -165,7 +165,7 @@ class AdmissionControl:
     """Middleware that gives each request its slot, and its deadline."""
 
     def __init__(self, app: ASGIApp, refusal: Refusal) -> None:
-        """`refusal` makes the answer of a request that gets no slot, or misses its deadline."""
+        """Wrap `app`. `refusal` makes the response for a request that gets no slot or misses its deadline."""
         self._app = app
         self._refusal = refusal
         self._slots = {name: Slots(size.at_once, size.per_key) for name, size in POOLS.items()}
@@ -234,14 +234,15 @@ class _Slot:
 
 @dataclass
 class _Answer:
-    """The answer of the application, unless the deadline replaced it."""
+    """Response of the application, unless the deadline replaced it."""
 
     _send: Send
     _slot: _Slot
     _state: str = field(default="none")
 
     async def send(self, message: Message) -> None:
-        """Send a message. The last one frees the slot first: a slow client needs bytes only, which exist by then."""
+        """Send a message. Free the slot before the last one, because a slow client needs only bytes that exist
+        already."""
         if self._state == "replaced":
             return
         self._state = "begun"
@@ -250,14 +251,14 @@ class _Answer:
         await self._send(message)
 
     def replace(self) -> bool:
-        """Drop what the application sends from now on; False if its answer has begun."""
+        """Drop later messages of the application; return False if its response has begun."""
         if self._state == "none":
             self._state = "replaced"
         return self._state == "replaced"
 
 
 class _ClientMessages:
-    """What the client sends. Once its body has come, a disconnect cancels the request."""
+    """Messages of the client. After the complete body, a disconnect cancels the request."""
 
     def __init__(self, receive: Receive, cancellation: Cancellation) -> None:
         self._receive = receive
@@ -275,7 +276,7 @@ class _ClientMessages:
             self._gone.cancel()
 
     async def receive(self) -> Message:
-        """Return the next message, as ASGI has it."""
+        """Return the next ASGI message."""
         if self._first is not None:
             message, self._first = self._first, None
             return message
@@ -285,7 +286,7 @@ class _ClientMessages:
         return {"type": "http.disconnect"}
 
     async def unless_gone(self, waiting: Awaited) -> bool:
-        """Wait for something; return False if the client disconnects first."""
+        """Await work; return False if the client disconnects first."""
         task = asyncio.ensure_future(waiting)
         try:
             await asyncio.wait(

@@ -1,4 +1,5 @@
-"""Puts OTLP, API and pages together, with health, security headers, and errors that never show a traceback."""
+"""Application of the server: OTLP, API and pages, with health checks, security headers, and errors without
+tracebacks."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
-"""What every answer has besides its own."""
+"""Security headers of every response."""
 
 
 def create_app(
@@ -76,15 +77,19 @@ def create_app(
 ) -> FastAPI:
     """Return the application.
 
-    `beside` is the server's pipeline. `segment_wait_s` is how long a request waits for others at most.
-    `archiving` is the archive of the server; without, one that makes passes only where requests ask for them.
-    `allowed` says which names it answers to, which sites may send traces, and which locations requests may name.
-    With `keys_demanded`, or `openid` for sign-in by a provider, every request needs a key. Otherwise it needs one once
-    the lake has any.
+    Args:
+        lake: The lake to serve.
+        queue: Store for OTLP requests.
+        beside: The server's pipeline.
+        segment_wait_s: Longest time that a request waits for others.
+        archiving: The server's archive service; None creates one that runs only requested passes.
+        allowed: Host names of the server, sites that may send traces, and locations that requests may name.
+        keys_demanded: Whether every request needs a key. Otherwise keys are needed once the lake has any.
+        openid: Provider for sign-in, which also makes every request need a key.
     """
     archiving, allowed = archiving or ArchiveService(lake), allowed or Allowed()
-    # Pages that load scripts from elsewhere are off, and so is tracing: a server that traces itself into
-    # itself never rests.
+    # The built-in API pages would load scripts from other sites. Tracing is off, because a server that
+    # exports traces to itself would never be idle.
     app = FastAPI(title="Tracelake", docs_url=None, redoc_url=None, telemetry=NO_TELEMETRY)
     templates = page_templates()
     ring = KeyRing(lake.keys, lake.sessions, demanded=keys_demanded or openid is not None)
@@ -102,9 +107,9 @@ def create_app(
     requests = add_metrics(app, lake, beside, archiving)
     traces = TracesEndpoint(queue, segment_wait_s)
     _add_otlp(app, traces, requests)
-    # For gRPC, which has a port of its own.
+    # For gRPC, which uses a separate port.
     app.state.otlp = OtlpDoor(traces, requests, ring, auditing)
-    # From here on no route has the lake but through its request.
+    # From here on, routes reach the lake only through their request.
     locations, disks = HttpLocations(lake.url, allowed.locations), disks_of(lake)
     sessions, lake = lake.sessions, RequestLake.of(lake)
     app.include_router(api_routes(lake))
@@ -118,14 +123,14 @@ def create_app(
     app.include_router(archive_api(lake, archiving, locations))
     app.include_router(archive_pages(lake, archiving, templates))
     app.include_router(mlflow_api(lake))
-    # Before the reads, one of which has any trace id in the place of a name.
+    # Before the read routes, one of which accepts any trace id in the place of a name.
     app.include_router(mlflow_traces(lake))
     app.include_router(mlflow_search(lake))
     app.include_router(versions_pages(lake, templates))
     app.include_router(keys_api(lake, ring))
     app.include_router(sessions_api(lake, ring))
     app.include_router(audit_api(lake, auditing))
-    # Nobody is let in yet who signs in: these pages have the sessions alone.
+    # Users who sign in are not authenticated yet, so these pages get only the sessions.
     app.include_router(sign_in_pages(ring, auditing, templates, sessions, openid is not None))
     if openid is not None:
         app.include_router(_provider_pages(openid, ring, auditing, templates, sessions))
@@ -139,14 +144,14 @@ def create_app(
 def _provider_pages(
     openid: OpenId, ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions
 ) -> APIRouter:
-    # What checks signatures is imported where it is needed.
+    # Imported lazily, because of the signature library.
     from tracelake.server.sign_in import Provider, provider_pages  # noqa: PLC0415
 
     return provider_pages(openid, Provider(openid), ring, auditing, templates, sessions)
 
 
 class OtlpDoor(NamedTuple):
-    """What takes traces, what counts requests, what knows keys, and what notes who was refused."""
+    """Parts that OTLP/gRPC shares with HTTP."""
 
     traces: TracesEndpoint
     requests: Requests
@@ -155,7 +160,7 @@ class OtlpDoor(NamedTuple):
 
 
 class _Answers:
-    """Counts what is answered, and gives each answer the headers that all have."""
+    """Middleware that counts responses and adds the common headers."""
 
     def __init__(self, app: ASGIApp, requests: Requests) -> None:
         self._app = app
@@ -189,9 +194,9 @@ def _add_otlp(app: FastAPI, traces: TracesEndpoint, requests: Requests) -> None:
     def add(signal: str, endpoint: ASGIApp, summary: str) -> None:
         @app.post(f"/v1/{signal}", summary=summary)
         async def export() -> None:
-            """Stand for the endpoint in the OpenAPI document."""
+            """Receive an OTLP export request."""
 
-        # The route is the framework's, and so is what it says of it; a request goes by what that does for others.
+        # Registered for OpenAPI only; requests are served by the ASGI endpoint.
         app.router.routes[-1].app = endpoint  # type: ignore[attr-defined]
 
     add("traces", traces, "Take an OTLP ExportTraceServiceRequest, protobuf or JSON")
@@ -267,5 +272,5 @@ def _add_errors(app: FastAPI, error_page: Callable[[Request, int, str], Response
 
     @app.exception_handler(Exception)
     def on_bug(request: Request, _error: Exception) -> Response:
-        # The framework logs it with its traceback once this answer is sent.
+        # The framework logs the traceback after this response.
         return answer(request, 500, "internal error; the log of the server says more")

@@ -1,13 +1,7 @@
-"""`/api/v1/archive`: what is hot and archived, and what `tracelake archive` does, by POST.
+"""Archive of a server: scheduled and requested passes, sweeps, the JSON API `/api/v1/archive`, and its page.
 
-What may take long is an operation: it goes on in a thread of its own, and the answer waits for its end for a while.
-Who gets a 202 asks for the operation again.
-
-The page of the archive, with its JSON twin.
-
-What page and API read of the archive.
-
-The archive in a server: passes by interval and for requests, one at a time, sweeps, and what they came to.
+Passes run one at a time. A long request becomes an operation in a thread, and its response waits for the end for a
+limited time. A client that gets a 202 polls the operation.
 """
 
 from __future__ import annotations
@@ -40,36 +34,37 @@ from tracelake.server.traces import Limit, Text, json_response, page_maker
 PASS: Final = "pass"  # noqa: S105  the archive makes passes
 SWEEP: Final = "sweep"
 BY_INTERVAL, BY_MARK, BY_REQUEST = "interval", "archiveNow", "request"
-"""Who asked for a pass."""
+"""Origin of a pass."""
 _log: Final = logging.getLogger("tracelake.server")
 
 
 @dataclass(slots=True)
 class PassTotals:
-    """What the passes of this server came to since it started."""
+    """Totals of this server's passes since it started."""
 
     passes: Counter[str] = field(default_factory=Counter)
-    """By outcome, `done` or `failed`."""
+    """Number of passes by outcome, `done` or `failed`."""
     traces: Counter[str] = field(default_factory=Counter)
-    """By fate."""
+    """Number of traces by `ArchiveOutcome`."""
     cleared_bytes: int = 0
     stored_bytes: int = 0
     seconds: float = 0.0
     ended_ns: int | None = None
-    """When the last one ended."""
+    """End of the last pass."""
     problem: str | None = None
-    """What failed last, until a pass over all that is due goes well."""
+    """Last failure, until a complete pass succeeds."""
 
 
 class ArchiveService:
-    """Passes of one server. Those of others run beside them: which of them archives a trace, its finalize decides."""
+    """Archive passes of one server. Other servers may run passes concurrently; the finalize step decides which one
+    archives a trace."""
 
     def __init__(
         self, lake: Lake, interval_s: float | None = None, poll_s: float = limits.ARCHIVE_POLL_S
     ) -> None:
-        """Make a pass every `interval_s` seconds from `start` on; None: only where a request asks for one.
+        """Run a pass every `interval_s` seconds after `start`; None runs only requested passes.
 
-        Between, experiments are looked for every `poll_s` seconds that are marked archiveNow.
+        Between passes, check every `poll_s` seconds for experiments marked archiveNow.
         """
         self._lake = lake
         self.interval_s = interval_s
@@ -84,12 +79,12 @@ class ArchiveService:
         )
 
     def start(self) -> None:
-        """Begin with passes by interval, where there are any."""
+        """Start scheduled passes, if there is an interval."""
         if self._loop is not None:
             self._loop.start()
 
     def stop(self) -> None:
-        """Let the batch that is under way finish, for so long at most, and begin no other."""
+        """Wait for the current batch, up to a limit, and stop."""
         self._stopping.set()
         began_s = time.monotonic()
         ended = self._loop is None or self._loop.stop()
@@ -101,16 +96,16 @@ class ArchiveService:
             )
 
     def problem(self) -> str | None:
-        """Say what failed in the last pass, None where it went well."""
+        """Return the error of the last pass, or None."""
         return self.totals.problem
 
     def begin_pass(
         self, experiment: str | None = None, older_than: str | None = None, traces_max: int | None = None
     ) -> ServerOperation:
-        """Begin a pass that a request asks for. Raises UsageError, BackPressureError."""
+        """Start a requested pass. Raises UsageError, BackPressureError."""
         if older_than is not None:
             duration_ns(older_than)
-        archive = self._lake.archive  # where there is none, nothing is begun
+        archive = self._lake.archive  # fails early if the lake has no archive
         archive.settings()
         is_whole = (experiment, older_than, traces_max) == (None, None, None)
         wanted = {"experiment": experiment, "older_than": older_than, "traces_max": traces_max}
@@ -119,7 +114,7 @@ class ArchiveService:
         )
 
     def begin_restore(self, trace_ids: Sequence[str]) -> ServerOperation:
-        """Begin to bring traces back. Raises UsageError, LimitError, BackPressureError."""
+        """Start to restore archived traces. Raises UsageError, LimitError, BackPressureError."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
         def restore(tell: Tell) -> Result:
@@ -139,7 +134,7 @@ class ArchiveService:
         return self.operations.begin("restore", BY_REQUEST, restore)
 
     def begin_deletion(self, trace_ids: Sequence[str]) -> ServerOperation:
-        """Begin to delete traces. Raises UsageError, LimitError, BackPressureError."""
+        """Start to delete traces. Raises UsageError, LimitError, BackPressureError."""
         archive, ids = self._lake.archive, _ids(trace_ids)
 
         def delete(_tell: Tell) -> Result:
@@ -156,16 +151,17 @@ class ArchiveService:
         return self.operations.begin("deletion", BY_REQUEST, delete)
 
     def begin_sweep(self, grace_s: float) -> ServerOperation:
-        """Begin a sweep. Raises UsageError, BackPressureError."""
+        """Start a sweep. Raises UsageError, BackPressureError."""
         archive = self._lake.archive
         return self.operations.begin(
             SWEEP, BY_REQUEST, lambda _tell: {"deleted_objects": archive.sweep(grace_s)}
         )
 
     def _turn(self, only_marked: bool) -> bool:
-        """Make a pass; return whether the next one can go on at once, which one that archived nothing would repeat.
+        """Run a pass; return whether to run the next one at once.
 
-        Traces that cannot be archived keep no others waiting for the interval.
+        A pass that archived nothing would only repeat itself. Therefore traces that cannot be archived do not suspend
+        the interval.
         """
         if not self._has_hot_tier():
             return False
@@ -181,7 +177,7 @@ class ArchiveService:
         return any(report.goes_on and ArchiveOutcome.ARCHIVED.value in report.fates for report in reports)
 
     def _sweep(self) -> None:
-        """Take away what passes have left; what fails is told, and tried again with the next sweep."""
+        """Delete the remains of killed passes. A failure is logged, and the next sweep retries."""
         if not self._has_hot_tier():
             return
 
@@ -193,7 +189,8 @@ class ArchiveService:
             _log.warning("what archive passes have left could not be swept: %s", operation.error)
 
     def _has_hot_tier(self) -> bool:
-        """Whether there may be something to archive; a pass says what the matter is where nobody can tell."""
+        """Return whether the lake may have traces to archive. On an error return True, because the pass then reports
+        it."""
         try:
             return self._lake.hot.is_there
         except Exception:  # noqa: BLE001  whatever it is, the pass tells of it, and the scheduler goes on
@@ -203,10 +200,10 @@ class ArchiveService:
         try:
             return self._lake.archive.marks() if self._lake.hot.is_there else frozenset()
         except Exception:  # noqa: BLE001  an error of the database's driver, too, must not end the scheduler
-            return frozenset()  # the next pass says what the matter is
+            return frozenset()  # the next pass reports the error
 
     def _pass(self, tell: Tell, is_whole: bool, **wanted: Any) -> ArchiveReport:
-        """Make one pass; `is_whole` where it takes all that is due."""
+        """Run one pass. `is_whole` says whether it covers all due traces."""
         with self._passing:
             try:
                 report = self._lake.archive.run(
@@ -247,7 +244,7 @@ class ArchiveService:
 
 
 def _result(tell: Tell, report: ArchiveReport) -> Result:
-    """Return what a pass came to. Raises StorageError, after telling it, where something failed."""
+    """Return the result of a pass. Raises StorageError, after reporting it, if the pass had a failure."""
     if report.problem:
         tell(report_json(report))
         raise StorageError(report.problem)
@@ -255,7 +252,7 @@ def _result(tell: Tell, report: ArchiveReport) -> Result:
 
 
 def _ids(trace_ids: Sequence[str]) -> list[str]:
-    """Return ids as the store has them, each once. Raises LimitError."""
+    """Return distinct trace ids in the store's form. Raises LimitError."""
     if len(trace_ids) > limits.ARCHIVE_REQUEST_TRACES_MAX:
         raise LimitError(
             f"{len(trace_ids)} traces at once, of {limits.ARCHIVE_REQUEST_TRACES_MAX} at most; send several requests"
@@ -264,7 +261,7 @@ def _ids(trace_ids: Sequence[str]) -> list[str]:
 
 
 def report_json(report: ArchiveReport) -> Result:
-    """Return what came of a pass, or has so far."""
+    """Return a pass's result, or its progress so far, as JSON."""
     return {
         "layout": report.layout,
         "traces": dict(report.fates),
@@ -277,7 +274,8 @@ def report_json(report: ArchiveReport) -> Result:
 
 
 def archive_overview(lake: Lake, archiving: ArchiveService, limit: int) -> dict[str, Any]:
-    """Return what is hot and archived, what failed and why, and what the next pass takes; lists up to a limit.
+    """Return hot and archived totals, failures with reasons, and the due traces of the next pass; lists have at most
+    `limit` entries.
 
     Raises UsageError for a lake without a hot tier.
     """
@@ -303,7 +301,7 @@ def archive_overview(lake: Lake, archiving: ArchiveService, limit: int) -> dict[
 
 
 def resolved_retention(lake: Lake) -> dict[str, Any]:
-    """Return how a lake archives, and what counts for each experiment, with where it is set."""
+    """Return the archive settings, and the effective retention of each experiment with its source."""
     experiments = [
         {
             "experiment_id": each.experiment_id,
@@ -321,7 +319,7 @@ OVERVIEW = "/api/v1/archive"
 
 
 class NewPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that asks for a pass: over all that is due, or less."""
+    """Request body that starts a pass, over all due traces or fewer."""
 
     experiment: str | None = None
     older_than: str | None = None
@@ -329,13 +327,13 @@ class NewPass(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SomeTraces(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that names traces."""
+    """Request body that names traces."""
 
     trace_ids: Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 class NewSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that asks for a sweep of uploads that are so old."""
+    """Request body that starts a sweep of uploads older than the grace period."""
 
     grace_minutes: Annotated[float, msgspec.Meta(ge=0, le=limits.ARCHIVE_GRACE_MAX_S / 60)] = (
         limits.ARCHIVE_UPLOAD_GRACE_S / 60
@@ -343,15 +341,15 @@ class NewSweep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that changes how the lake archives; what is null stays."""
+    """Request body that changes archive settings; null values stay unchanged."""
 
     retention: str | None = None
-    """A duration, or `none`."""
+    """Duration, or `none`."""
     layout: str | None = None
     location: str | None = None
     allowlist: list[str] | None = None
     experiment: str | None = None
-    """Whose retention it is, instead of that of the lake."""
+    """Experiment whose retention to set, instead of the lake's."""
     workspace: str | None = None
 
 
@@ -429,7 +427,7 @@ def _add_retention(router: APIRouter, lake: Lake, locations: HttpLocations) -> N
 
 def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
     def answer(operation: ServerOperation) -> Response:
-        """Answer with what came of an operation, or, while it is under way, with where to ask again."""
+        """Return an operation's result or error; while it runs, return 202 with its URL."""
         try:
             archiving.operations.wait(operation, limits.OPERATION_ANSWER_WAIT_S)
         except (TracelakeError, OSError) as error:
@@ -470,7 +468,7 @@ def _add_operations(router: APIRouter, archiving: ArchiveService) -> None:
 
 
 def archive_pages(lake: Lake, archiving: ArchiveService, templates: Jinja2Templates) -> APIRouter:
-    """Return the route of this page over `lake`."""
+    """Return the route of the archive page over `lake`."""
     router = APIRouter(include_in_schema=False)
     page = page_maker(lake, templates)
 

@@ -1,10 +1,9 @@
-"""Writes the audit of a server: a request that changes something waits for its record, with others that come meanwhile.
+"""Audit writer of a server.
 
-What came of it is written afterwards, and nobody waits for that. One thread writes, one group after the other: so what
-came of something never stands before it, and the busier the server, the fewer the writes. What is too old is removed by
-another thread.
-
-Notes what came of requests, from the answers that pass.
+A request that changes something waits until its audit record is written, in a group with concurrent ones. Its outcome
+is written afterwards, without waiting. A single thread writes the groups in order. So an outcome never precedes its
+record, and a busy server needs fewer writes. Another thread removes expired records. Outcomes are taken from the
+passing responses.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ NAMING: Final = (
     *("name", "branch", "into", "source", "ref", "at", "id", "role", "workspace", "experiment_id"),
     *("experiment_name", "key", "trace_ids", "request_ids", "max_timestamp_millis"),
 )
-"""Fields of bodies that say of what an action is; others may hold what people write."""
+"""Fields of request bodies that identify an action's object. Other fields may contain private text."""
 
 
 class AuditWriter:
-    """The audit, as a server writes it. Threads and event loops may share it."""
+    """Audit of a server. Threads and event loops may share it."""
 
     def __init__(self, audit: Audit) -> None:
         """Write into `audit`."""
@@ -48,14 +47,14 @@ class AuditWriter:
         self._waiting: dict[str, AuditRecord] = {}
         self._group: Future[None] | None = None
         self._writer = ThreadPoolExecutor(1, "audit")
-        self._writer.submit(int)  # begins its thread, without which no change could be made
+        self._writer.submit(int)  # starts the thread now; without it no change would be possible
         self._trimmer = ThreadPoolExecutor(1, "audit-trim")
         self._counting = EventCounter()
         self._untrimmed = limits.AUDIT_TRIM_EACH
 
     async def begin(self, record: AuditRecord) -> AuditRecord:
-        """Return once the record of what is about to be done is kept. Raises StorageError: then it must not be done."""
-        # One that goes away takes nobody's group with it.
+        """Write the record of an action before it runs. Raises StorageError; then the action must not run."""
+        # The shield keeps the group if this request is cancelled.
         written = asyncio.shield(asyncio.wrap_future(self._join([record])))
         try:
             await asyncio.wait_for(written, limits.AUDIT_WAIT_MAX_S)
@@ -66,29 +65,29 @@ class AuditWriter:
         return record
 
     def end(self, record: AuditRecord, outcome: str | None, object: str = "") -> None:
-        """Let the record say what came of it, soon; None: nobody knows."""
+        """Add the outcome to a record soon; None means unknown."""
         self._write_soon([with_outcome(record, outcome, object)])
 
     def count(self, record: AuditRecord) -> None:
-        """Count what repeats, and changes nothing, with its like."""
+        """Count a repeated event that changes nothing."""
         with self._lock:
             due = self._counting.count(record, time.monotonic_ns())
         if due:
             self._write_soon(due)
 
     def settle(self, max_s: float = limits.AUDIT_SETTLE_MAX_S) -> bool:
-        """Return whether all is written that was told so far, numbers too, once it is, or cannot be in time."""
+        """Wait until all earlier records and counts are written; return whether they were, within `max_s` seconds."""
         with self._lock:
             due = self._counting.unwritten()
         self._write_soon(due)
         try:
             self._writer.submit(int).result(max_s)
-        except (TimeoutError, CancelledError, RuntimeError):  # it is slow, or closed
+        except (TimeoutError, CancelledError, RuntimeError):  # slow, or closed
             return False
         return True
 
     def close(self) -> None:
-        """Write what is left, if that can be done in time; what comes later is not written."""
+        """Write the remaining records if time permits. Later records are dropped."""
         is_written = self.settle(limits.AUDIT_CLOSE_MAX_S)
         if not is_written:
             logger.error(
@@ -105,7 +104,7 @@ class AuditWriter:
                 logger.error("of the audit is left out: %s: %s", records, error)
 
     def _join(self, records: list[AuditRecord]) -> Future[None]:
-        """Return what is done once these are written. Raises BackPressureError where too many wait."""
+        """Return a future for the write of these records. Raises BackPressureError if too many are waiting."""
         with self._lock:
             if len(self._waiting) + len(records) > limits.AUDIT_WAITING_MAX:
                 raise BackPressureError(_TOO_SLOW)
@@ -120,7 +119,8 @@ class AuditWriter:
 
     def _write(self) -> None:
         with self._lock:
-            # What is begun comes first: somebody waits for that, and a store may write one after the other.
+            # Records of new actions come first, because requests wait for them and a store may write one by
+            # one.
             records = sorted(self._waiting.values(), key=_is_waited_for, reverse=True)
             group = self._group
             self._waiting, self._group = {}, None
@@ -137,7 +137,7 @@ class AuditWriter:
         self._untrimmed += len(records)
         if self._untrimmed >= limits.AUDIT_TRIM_EACH:
             self._untrimmed = 0
-            with suppress(RuntimeError):  # it stops
+            with suppress(RuntimeError):  # the writer is stopping
                 self._trimmer.submit(self._trim)
 
     def _trim(self) -> None:
@@ -159,7 +159,7 @@ def record_of(
     object: str = "",
     outcome: str | None = None,
 ) -> AuditRecord:
-    """Return a record of what somebody does; None: who has not shown a key of the lake."""
+    """Return a record of an action. `actor` is None if the caller presented no known key."""
     return audit_record(
         kind,
         actor.key_id if actor else "",
@@ -174,14 +174,14 @@ def record_of(
 
 
 def address_of(scope: Scope) -> str:
-    """Return where a request comes from: from behind a proxy on this machine, what that says."""
+    """Return the client's address; for a proxy on this machine, the address that it forwards."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
 
 @contextmanager
 def objects_told() -> Iterator[list[str]]:
-    """Return what is told of objects, for as long as a request is answered."""
+    """Collect the objects of the current request's action."""
     objects: list[str] = []
     token = _OBJECTS.set(objects)
     try:
@@ -191,14 +191,14 @@ def objects_told() -> Iterator[list[str]]:
 
 
 def tell_object(text: str) -> None:
-    """Say of what the action is that goes on, where its path does not."""
+    """Record the object of the current action, if its path does not name it."""
     objects = _OBJECTS.get()
     if objects is not None:
         objects.append(text)
 
 
 def tell_body(body: object) -> None:
-    """Say so by the body of a request."""
+    """Record the object from a request body."""
     values = ((field, getattr(body, field, None)) for field in NAMING)
     told = ", ".join(f"{field} {value}" for field, value in values if value not in (None, "", []))
     if told:
@@ -210,7 +210,7 @@ audit = logging.getLogger("tracelake.audit")
 
 @contextmanager
 def response_outcome(auditing: AuditWriter, record: AuditRecord | None, send: Send) -> Iterator[Send]:
-    """Let a record, where there is one, say what came of a request, once that is known."""
+    """Complete a request's record with its outcome, if it has a record."""
     if record is None:
         yield send
         return
@@ -228,15 +228,15 @@ def response_outcome(auditing: AuditWriter, record: AuditRecord | None, send: Se
         try:
             yield answer
         except Exception:
-            status = status or 500  # what a request gets that raises
+            status = status or 500  # the status for an exception
             raise
         finally:
-            # Of one that is cancelled nobody knows: a thread may go on with it.
+            # The outcome of a cancelled request is unknown, because a thread may continue its work.
             auditing.end(record, None if status is None else str(status), ", ".join(objects))
 
 
 def count_response(auditing: AuditWriter, actor: KeyHolder, scope: Scope, send: Send) -> Send:
-    """Count, by its answer, a request that no route takes: it changes nothing, so no other record has to make room."""
+    """Count an unmatched request by its status. It has no audit record, because it changes nothing."""
     asked, address = f"{scope['method']} {scope['path']}", address_of(scope)
 
     async def answer(message: Message) -> None:

@@ -1,19 +1,16 @@
-"""Connections of the server: so many at most, and none for a client that makes no use of it, or too much.
+"""Connections of the server: limits on their number and speed, and TLS.
 
-A connection is the client's to move while the server waits for a request, for more of its body, or for the client
-to read the answer. It may take a grace then, and longer as it moves bytes; after that it is ended. Where there are
-as many connections as there may be, the one that is slowest by this measure makes room for the next: so clients
-that send a byte a second keep nobody out. uvicorn itself ends only connections that idle after an answer.
+A client must act while the server waits for a request, for more of its body, or for the client to read the response.
+It then has a grace period, extended by each byte that it moves; after that the connection is closed. At the maximum
+number of connections, the slowest one by this measure is closed for a new one. So slow clients, such as with one byte
+a second, cannot lock out the rest. uvicorn itself closes only connections that idle after a response.
 
-The parser, which is quick, has no bounds of its own: what it reads without giving it out, as the head of a request, and
-the requests that it reads behind the one that is being answered, are bounded here.
+The HTTP parser has no limits. Therefore this module bounds the head of a request, and the pipelined requests behind
+the current one.
 
-TLS of HTTP connections, begun here: what has not come to the end of its handshake has a bound in time and number.
-
-An event loop that begins TLS by itself tells of a connection only when that is done. Who begins and does not go on
-would hold a file that nobody counts, until there are none left to accept others with.
-
-The certificate of a server, for both of its ports, also once it is renewed.
+TLS handshakes of HTTP connections start here, with limits on time and number. If the event loop started TLS, it would
+report a connection only after the handshake. Stalled handshakes would then hold uncounted file descriptors, until the
+server can accept no more connections. A renewed certificate takes effect on both ports without a restart.
 """
 
 from __future__ import annotations
@@ -49,21 +46,21 @@ REFUSAL = (
 
 
 CONNECTION: Final = "tracelake.connection"
-"""The key of a request's scope under which its connection is."""
+"""ASGI scope entry with the request's connection."""
 
 
 def connections_max() -> int:
-    """Return how many connections there may be, as a share of the files that the process may open."""
+    """Return the maximum number of connections, a share of the process's file descriptors."""
     return max(1, min(limits.CONNECTIONS_MAX, descriptors_max() // limits.CONNECTIONS_SHARE))
 
 
 def strangers_max() -> int:
-    """Return how many of these may be of clients that have not been let in yet."""
+    """Return the maximum number of connections whose client is not authenticated yet."""
     return max(1, connections_max() // limits.STRANGERS_SHARE)
 
 
 def mark_admitted(scope: Scope) -> None:
-    """Mark the connection of a request as one of a client that may read or send."""
+    """Mark a request's connection as one of an authenticated client."""
     if (connection := scope.get(CONNECTION)) is not None:
         connection.is_admitted = True
 
@@ -81,29 +78,29 @@ class LingeringTransport:
         self.is_closing = connection.transport.is_closing
 
     def close(self) -> None:
-        """Close the connection, at once if the request was read whole."""
+        """Close the connection, at once if the request was read completely."""
         self._connection.close_after_request()
 
 
 class Connection(HttpToolsProtocol):
-    """One connection, as uvicorn serves it, which is ended where its client is too slow."""
+    """uvicorn connection that is closed if its client is too slow."""
 
     _moved_bytes = 0
-    """What the client sent and read in its turn."""
+    """Bytes that the client sent or read during its turn."""
     _unsent_bytes = 0
-    """What it had not read at the last look."""
+    """Bytes of the response that were unread at the last check."""
     _timer: TimerHandle | None = None
     _linger_timer: TimerHandle | None = None
     _held_bytes = 0
-    """What came since the parser last gave out a whole head, or a piece of a body."""
+    """Bytes since the parser last returned a complete head or a piece of a body."""
     _lingers = False
-    """Whether the last response was sent, and the rest of its request is being discarded."""
+    """Whether the last response was sent and the rest of its request is being discarded."""
     _discarded_bytes = 0
     is_admitted = False
-    """Whether the guard has let in a request of it."""
+    """Whether the guard has admitted a request of this connection."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        """Begin, or make room first."""
+        """Start the connection; at the limit, close another one or refuse this one."""
         super().connection_made(transport)
         self._begin_turn()
         if len(self.connections) > connections_max() and not self._make_room():
@@ -117,7 +114,7 @@ class Connection(HttpToolsProtocol):
         self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
-        """Count what came."""
+        """Count received bytes."""
         self._moved_bytes += len(data)
         if self._lingers:
             self._discarded_bytes += len(data)
@@ -130,36 +127,36 @@ class Connection(HttpToolsProtocol):
             self.send_400_response(f"The head of a request is longer than {limits.HEAD_MAX_BYTES} bytes.")
 
     def on_headers_complete(self) -> None:
-        """Begin with a request, unless too many wait before it."""
+        """Start a request, unless too many requests are pipelined."""
         self._held_bytes = 0
         if len(self.pipeline) >= limits.REQUESTS_AHEAD_MAX:
-            raise ValueError("too many requests at once")  # the parser ends, and the connection
+            raise ValueError("too many requests at once")  # ends the parser and the connection
         super().on_headers_complete()
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
-        # uvicorn asks it to write, to close, and whether it is closing.
+        # uvicorn calls its write, close and is_closing.
         self.cycle.transport = LingeringTransport(self)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body."""
+        """Receive a piece of a body."""
         self._held_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End a request."""
+        """Finish reading a request."""
         self._held_bytes = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Begin a new turn: the client may send its next request."""
+        """Start the client's next turn, in which it may send a request."""
         self._begin_turn()
         if self._lingers:
-            self.pipeline.clear()  # requests behind one that closes the connection get no response
+            self.pipeline.clear()  # requests after one that closes the connection get no response
         super().on_response_complete()
         if self._lingers:
             self._unset_keepalive_if_required()
 
     def close_after_request(self) -> None:
-        """Close the connection after its last response; a request that is not read whole is discarded before."""
+        """Close the connection after its last response. Discard the unread rest of the request first."""
         if self.transport.is_closing() or not self.cycle.more_body:
             self.transport.close()
             return
@@ -170,14 +167,14 @@ class Connection(HttpToolsProtocol):
         self._linger_timer = self.loop.call_later(limits.DISCARDED_BODY_MAX_S, self._end)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Cancel the timers."""
         for timer in (self._timer, self._linger_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
 
     def late_s(self) -> float:
-        """Return by how much the client is slower than it may be, in seconds; below zero where it is not."""
+        """Return by how many seconds the client exceeds its allowance; negative if it does not."""
         if not self._is_clients_turn():
             return -limits.CONNECTION_GRACE_S
         granted_s = limits.CONNECTION_GRACE_S + self._moved_bytes / limits.CONNECTION_MIN_BYTES_PER_S
@@ -208,7 +205,7 @@ class Connection(HttpToolsProtocol):
         return sum(isinstance(each, Connection) and not each.is_admitted for each in self.connections)
 
     def _make_room(self, *, among_strangers: bool = False) -> bool:
-        """End the slowest of the connections that wait for their client; return whether there was one."""
+        """Close the slowest connection that waits for its client; return whether one existed."""
         others = (other for other in self.connections if isinstance(other, Connection) and other is not self)
         waiting = [
             other
@@ -222,23 +219,23 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _end(self) -> None:
-        self.connections.discard(self)  # at once: of several new ones each ends another
+        self.connections.discard(self)  # at once, so that several new connections close different ones
         self.transport.abort()
 
 
 def handshakes_max() -> int:
-    """Return how many there may be at one time: a quarter of what there may be of connections, at most."""
+    """Return the maximum number of concurrent handshakes: at most a quarter of the connections."""
     return max(1, min(limits.HANDSHAKES_MAX, connections_max() // 4))
 
 
 class Handshakes:
-    """Those of one server that are under way. One event loop uses it."""
+    """TLS handshakes in progress. One event loop uses it."""
 
     def __init__(self, context: Callable[[], ssl.SSLContext]) -> None:
-        """Begin TLS as `context` says when a connection comes."""
+        """Get a TLS context from `context` for each new connection."""
         self._context = context
         self._under_way: dict[asyncio.Transport, None] = {}
-        """The one that began first before the others."""
+        """Handshakes in progress, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def protocol(
@@ -248,11 +245,11 @@ class Handshakes:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> asyncio.Protocol:
-        """Return what takes a connection that was accepted; uvicorn asks for it."""
+        """Return the protocol for an accepted connection. uvicorn calls this."""
         return _Handshake(self, Connection(config, server_state, app_state, _loop))
 
     def begin(self, transport: asyncio.Transport, handshake: _Handshake) -> None:
-        """Begin one; where there are too many, the first makes room."""
+        """Start a handshake. If too many are in progress, abort the oldest."""
         self._under_way[transport] = None
         if len(self._under_way) > handshakes_max():
             first = next(iter(self._under_way))
@@ -272,10 +269,10 @@ class Handshakes:
                 server_side=True,
                 ssl_handshake_timeout=limits.HANDSHAKE_MAX_S,
             )
-        except OSError:  # it did not go on, or speaks no TLS: nothing to tell
+        except OSError:  # timed out, or not TLS: nothing to report
             transport.abort()
         else:
-            # One that was ended while it went on may look as if it had come to its end.
+            # An aborted handshake may look complete.
             if secured is not None and not secured.is_closing():
                 handshake.hand_on(secured)
         finally:
@@ -283,26 +280,26 @@ class Handshakes:
 
 
 class _Handshake(asyncio.Protocol):
-    """A connection until its handshake is done."""
+    """Connection during its TLS handshake."""
 
     def __init__(self, handshakes: Handshakes, connection: Connection) -> None:
         self._handshakes = handshakes
         self._connection = connection
         self._early: list[bytes] = []
-        """What a client sent along with the end of its handshake."""
+        """Data that arrived with the end of the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin TLS."""
+        """Start TLS."""
         assert isinstance(transport, asyncio.Transport)
         transport.pause_reading()  # until TLS reads
         self._handshakes.begin(transport, self)
 
     def data_received(self, data: bytes) -> None:
-        """Keep what comes before the connection is told of its transport, which is in the next turn of the loop."""
+        """Buffer data that arrives before the connection gets its transport, in the next turn of the loop."""
         self._early.append(data)
 
     def hand_on(self, transport: asyncio.Transport) -> None:
-        """Let the connection go on over a transport that is secured."""
+        """Hand the secured transport to the connection."""
         transport.set_protocol(self._connection)
         self._connection.connection_made(transport)
         for data in self._early:
@@ -312,13 +309,13 @@ class _Handshake(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class Tls:
-    """Paths of a certificate, with those that vouch for it, and of its key; PEM."""
+    """Paths of a PEM certificate chain and its private key."""
 
     cert: str
     key: str
 
     def check(self) -> None:
-        """Raises UsageError where they cannot be used."""
+        """Raise UsageError if the files are unusable."""
         try:
             self.context()
         except OSError as error:
@@ -328,20 +325,21 @@ class Tls:
             ) from None
 
     def context(self) -> ssl.SSLContext:
-        """Return what HTTP connections begin TLS with. Raises OSError, of which SSLError is one."""
+        """Return the TLS context for HTTP. Raises OSError, including SSLError."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self.cert, self.key, password="")
         return context
 
     def read(self) -> tuple[bytes, bytes]:
-        """Return the key and the certificate, as gRPC wants them. Raises OSError."""
+        """Return the key and the certificate for gRPC. Raises OSError."""
         return Path(self.key).read_bytes(), Path(self.cert).read_bytes()
 
 
 class Renewal:
-    """What connections begin TLS with, as the files have it when they come. One thread uses it.
+    """Certificate that is reloaded when its files change. One thread uses it.
 
-    While the files do not fit each other, as between the two that are replaced, what was there before goes on.
+    While key and certificate do not match, such as between the replacement of the two files, the previous pair stays
+    in use.
     """
 
     def __init__(self, tls: Tls, clock: Callable[[], float] = time.monotonic) -> None:
@@ -352,12 +350,12 @@ class Renewal:
         self._pair, self._context = tls.read(), tls.context()
 
     def context(self) -> ssl.SSLContext:
-        """Return it for HTTP."""
+        """Return the current TLS context for HTTP."""
         self._look()
         return self._context
 
     def pair(self) -> tuple[bytes, bytes]:
-        """Return the key and the certificate, for gRPC."""
+        """Return the current key and certificate for gRPC."""
         self._look()
         return self._pair
 
@@ -372,7 +370,7 @@ class Renewal:
                 return
             context = self._tls.context()
             if pair != self._tls.read():
-                return  # they are being replaced: the next look will do
+                return  # the files are being replaced; check again later
         except OSError as error:
             logger.warning(
                 "the certificate %s cannot be used, so the one before is: %s", self._tls.cert, error

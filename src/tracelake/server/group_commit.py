@@ -1,8 +1,8 @@
-"""Requests of one event loop that are written together: group commit.
+"""Group commit: requests of one event loop that are written together.
 
-A request that is alone is written at once. While others come it waits for them: the loop takes turns, and as long as
-turns bring further requests, the group grows, up to a bound in time (and in bytes, which the queue keeps). So a single
-sender waits for nobody, and the busier the server, the fewer the writes, and the syncs with them.
+A single request is written at once. While turns of the event loop bring further requests, the group grows, up to a
+time limit; the queue limits its bytes. So a lone client never waits, and a busy server needs fewer writes and syncs
+per request.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class _Group:
 
 
 class GroupCommitter:
-    """Appends requests to a queue. One event loop uses it."""
+    """Committer that appends requests to a queue in groups. One event loop uses it."""
 
     def __init__(self, queue: RequestGroups, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
-        """Let a request wait at most so long for others to be written with it; with 0 it waits for none."""
+        """Set the longest time that a request waits for others; 0 disables waiting."""
         self._queue = queue
         self._wait_s = wait_s
         self._groups: dict[RequestGroup, _Group] = {}
@@ -50,26 +50,26 @@ class GroupCommitter:
         experiment_id: str = DEFAULT_EXPERIMENT,
         refused: int = 0,
     ) -> RefusedSpans | None:
-        """Store one request body as received (decompressed) and return, once it is durable, what was not taken of it.
+        """Store one decompressed request body; return, once it is durable, the spans that were refused.
 
-        Raises BackPressureError when the queue or the store is full, the store fails, or it takes longer
-        than the acknowledgement time-out; the request may be sent again then.
+        Raises BackPressureError if the queue or the store is full, the store fails, or the acknowledgement timeout
+        passes. The client may then retry.
         """
         loop = asyncio.get_running_loop()
         group, place = self._queue.join(format, payload, traces or {}, experiment_id, refused)
         gathered = self._groups.get(group) or self._begin(group, loop)
-        # One for each request: who is cancelled cancels its own.
+        # One future per request, so that a cancelled request cancels only its own.
         answer: asyncio.Future[RefusedSpans | None] = loop.create_future()
         gathered.answers.append((place, answer))
         return await answer
 
     def _begin(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> _Group:
         gathered = self._groups[group] = _Group(loop.time() + self._wait_s)
-        # One for all: of a group that waits so long, who came later waits less.
+        # One timer per group. Requests that join later wait less.
         gathered.deadline = loop.call_later(self._queue.ack_timeout_s, self._end, group, self._queue.too_late)
 
         def tell(written: Future[Answers]) -> None:
-            with suppress(RuntimeError):  # the loop has ended, and with it who waited
+            with suppress(RuntimeError):  # the loop has ended, with all its waiting requests
                 loop.call_soon_threadsafe(self._written, group, written)
 
         group.written.add_done_callback(tell)
@@ -77,11 +77,11 @@ class GroupCommitter:
         return gathered
 
     def _look(self, group: RequestGroup, loop: asyncio.AbstractEventLoop) -> None:
-        """Let the group be written, or look again in the next turn."""
+        """Release the group for writing, or check again in the next turn."""
         if group.released:
             return
         gathered = self._groups.get(group)
-        if gathered is None:  # it is too late: nobody waits for it any more
+        if gathered is None:  # timed out: no request waits for it any more
             self._queue.release(group)
             return
         come = len(group.requests)
@@ -105,7 +105,7 @@ class GroupCommitter:
     def _end(
         self, group: RequestGroup, error: Callable[[], BaseException] | None, answers: Answers = ()
     ) -> None:
-        """Answer all that wait for a group, each with an answer or an error of its own."""
+        """Resolve all requests of a group, each with its answer or error."""
         gathered = self._groups.pop(group, None)
         if gathered is None:
             return

@@ -1,14 +1,12 @@
-"""Lets a request through, or not, by its Host, its Origin and its key: one place for all routes, with the audit.
+"""Guard of all routes: it checks the Host, the Origin and the key of each request, and writes the audit trail.
 
-Host: a page that rebinds its DNS name to this machine has another one. Origin: no page of another site may ask for
-anything here, except that those which are named may send traces. Key: from the header Authorization, or from the cookie
-of who signed in, which counts for what a page of this server asks for alone.
+The Host check stops DNS rebinding. The Origin check refuses pages of other sites, except that allowed sites may send
+traces. The key comes from the Authorization header, or from the sign-in cookie, which works only for requests from
+this server's own pages.
 
-What a browser keeps of ours: the key that it signed in with, and what it began at the provider.
-
-Over TLS, here or at a proxy on this machine, a name begins with `__Host-`, and that name alone is read: browsers let
-nobody set such a cookie but this host itself, over TLS. A page of a sibling domain, or who sits on the way and answers
-without TLS, can plant one of the bare name, which is none here.
+Over TLS, here or at a proxy on this machine, cookie names start with `__Host-`, and only these names are read.
+Browsers accept such a cookie only from this exact host over TLS. So a sibling domain, or an attacker who answers
+without TLS, cannot plant a cookie.
 """
 
 from __future__ import annotations
@@ -52,17 +50,17 @@ from tracelake.server.traces import json_response
 
 COOKIE: Final = "tracelake_key"
 BEGUN_COOKIE: Final = "tracelake_sign_in"
-"""What a browser holds while it is at the provider."""
+"""Cookie with the sign-in state while the browser is at the provider."""
 _BEGUN: Final = re.compile(BEGUN_PATTERN, re.ASCII)
 
 
 def cookie_name(name: str, scheme: str) -> str:
-    """Return what a cookie is called where requests come so: with http or https."""
+    """Return a cookie's name for the scheme of a request, http or https."""
     return f"__Host-{name}" if scheme == "https" else name
 
 
 def our_cookies(scope: Scope) -> dict[str, str]:
-    """Return what our cookies have, by their bare names, and not what cannot be ours, whatever is beside them."""
+    """Return the values of this server's cookies by bare name. Values that this server cannot have set are ignored."""
     ours: dict[str, str] = {}
     bare = {cookie_name(name, scope["scheme"]): name for name in (COOKIE, BEGUN_COOKIE)}
     for cookie in Headers(scope=scope).get("cookie", "").split(";"):
@@ -74,7 +72,7 @@ def our_cookies(scope: Scope) -> dict[str, str]:
 
 
 def drop_cookies(scope: Scope) -> None:
-    """Let a request have our cookies alone: who reads all of them as Python does takes seconds for some."""
+    """Remove foreign cookies from a request, because Python's cookie parser takes seconds for some of them."""
     ours = "; ".join(
         f"{cookie_name(name, scope['scheme'])}={value}" for name, value in our_cookies(scope).items()
     )
@@ -83,34 +81,35 @@ def drop_cookies(scope: Scope) -> None:
 
 
 def set_key_cookie(response: Response, request: Request, token: str) -> Response:
-    """Let a browser keep a key, or the key of a session."""
+    """Set the cookie with an API key or a session's key."""
     return _set(response, request, COOKIE, token, limits.SIGN_IN_MAX_S)
 
 
 def clear_key_cookie(response: Response, request: Request) -> Response:
-    """Let a browser forget it."""
+    """Clear the key cookie."""
     return _set(response, request, COOKIE, "", 0)
 
 
 def set_state_cookie(response: Response, request: Request, held: str) -> Response:
-    """Let a browser hold what it began, while it is at the provider."""
+    """Set the cookie with the sign-in state."""
     return _set(response, request, BEGUN_COOKIE, held, limits.SIGN_IN_BEGUN_MAX_S)
 
 
 def clear_state_cookie(response: Response, request: Request) -> Response:
-    """Let a browser forget it."""
+    """Clear the sign-in state cookie."""
     return _set(response, request, BEGUN_COOKIE, "", 0)
 
 
 def _set(response: Response, request: Request, name: str, value: str, max_age_s: int) -> Response:
     is_begun, secure = name == BEGUN_COOKIE, request.url.scheme == "https"
-    # The provider's page leads back here with what was begun, so that cannot be strict.
+    # Strict would drop the cookie, because the provider's page leads back here.
     same_site: Literal["lax", "strict"] = "lax" if is_begun else "strict"
     response.set_cookie(
         cookie_name(name, request.url.scheme),
         value,
         max_age=max_age_s,
-        # Browsers refuse `__Host-` with any other path, and without Secure, also where it is forgotten.
+        # Browsers refuse `__Host-` cookies with another path or without Secure, even if the cookie is
+        # cleared.
         path=SIGNED_IN if is_begun and not secure else "/",
         httponly=True,
         samesite=same_site,
@@ -128,7 +127,7 @@ _SAFE: Final = ("GET", "HEAD")
 
 @dataclass(frozen=True)
 class Allowed:
-    """Names that the server answers to, sites whose pages may send traces, and locations that requests may name."""
+    """Host names of the server, sites whose pages may send traces, and locations that requests may name."""
 
     hosts: Collection[str] = LOCAL_HOSTS
     origins: Collection[str] = field(default_factory=tuple)
@@ -136,7 +135,7 @@ class Allowed:
 
 
 class Guard:
-    """Stands before an application."""
+    """ASGI middleware in front of an application."""
 
     def __init__(
         self,
@@ -147,7 +146,8 @@ class Guard:
         error_page: ErrorPage = lambda *_: None,
         is_taken: Callable[[Scope], bool] = lambda _: True,
     ) -> None:
-        """`is_taken`: whether a route takes a request. With `error_page` people get what is refused as a page."""
+        """Set up the guard. `is_taken` returns whether a route matches a request. `error_page` renders refusals for
+        browsers."""
         self._app = app
         self._error_page = error_page
         self._ring = ring
@@ -157,7 +157,7 @@ class Guard:
         self._origins = {allowed_origin(origin) for origin in allowed.origins}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or let the application do it."""
+        """Refuse a request, or forward it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -203,7 +203,7 @@ class Guard:
         return record_of(kind, actor, f"{scope['method']} {scope['path']}", address_of(scope))
 
     def _count_refused(self, scope: Scope, headers: Headers, error: TracelakeError) -> None:
-        """Count a request that was refused, by its key if it is one of the lake, whether or not that counts."""
+        """Count a refused request in the audit, under its key if the lake has that key, even an invalid one."""
         try:
             token = bearer(headers.get("authorization")) or our_cookies(scope).get(COOKIE)
         except NoKeyError:
@@ -230,9 +230,9 @@ class Guard:
             )
 
     def _foreign_origin(self, headers: Headers, path: str, served: str) -> str | None:
-        """Return the site of the page that asks, where it is another one and may; None where it is our own.
+        """Return the origin of an allowed foreign page; None for this server's own pages.
 
-        `served`: http or https, as this request came.
+        `served` is the scheme of this request, http or https.
         """
         origins = headers.getlist("origin")
         if not origins:
@@ -241,7 +241,8 @@ class Guard:
         if len(origins) == 1:
             host = headers.get("host", "").lower()
             scheme, _, of = origin.partition("://")
-            # A page that came without TLS may be of whoever sits between; a proxy may have ended TLS before us.
+            # A page without TLS may come from an attacker on the network. An https page is ours too: a proxy
+            # may have ended TLS.
             if host and of == host and scheme in (served, "https"):
                 return None
             if path.startswith(OTLP) and (ANY in self._origins or origin in self._origins):
@@ -253,7 +254,7 @@ class Guard:
 
 
 def bearer(header: str | None) -> str | None:
-    """Return the token of a header Authorization. Raises NoKeyError where it has something else."""
+    """Return the token of an Authorization header. Raises NoKeyError for another kind of header."""
     if header is None:
         return None
     kind, _, token = header.partition(" ")
@@ -269,8 +270,8 @@ def _token(scope: Scope, headers: Headers, foreign_origin: str | None) -> str | 
     cookie = our_cookies(scope).get(COOKIE)
     if cookie is None:
         return None
-    # The browser sends the cookie by itself, and Origin with whatever may change something: a request without is none
-    # of a page of ours.
+    # Browsers send the cookie automatically. They also send Origin with every unsafe request, so a request
+    # without Origin does not come from our pages.
     if scope["method"] not in _SAFE and "origin" not in headers:
         raise ForbiddenError(
             "a browser that is signed in sends Origin with this; without a browser, send Authorization"
@@ -307,7 +308,7 @@ def _wants_page(scope: Scope, headers: Headers) -> bool:
 
 
 def refusal_of(scope: Scope, error: TracelakeError, error_page: ErrorPage) -> Response:
-    """Return the answer of a request that comes to no route: as OTLP has it, as a page, or as JSON."""
+    """Return the response for a refused request: in OTLP's format, as a page, or as JSON."""
     headers, path, status = Headers(scope=scope), scope["path"], status_of(type(error))
     need: Need = needed(scope["method"], path)
     if path.startswith(OTLP):

@@ -1,4 +1,4 @@
-"""What glibc keeps of memory that a process has let go of."""
+"""Heap trimming: return memory that glibc keeps after the process freed it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any, Final
 from tracelake import limits
 
 _M_ARENA_MAX: Final = -8
-"""Of glibc's malloc.h."""
+"""Constant of glibc's malloc.h."""
 
 
 def trim_heap() -> None:
-    """Let glibc keep one heap, not eight for each processor: each keeps the most that its threads ever decoded."""
+    """Limit glibc to one heap, instead of eight per processor. Each heap keeps its peak size."""
     if (libc := _glibc()) is not None:
         libc.mallopt(_M_ARENA_MAX, 1)
 
 
 def trim() -> None:
-    """Return to the system what is free anywhere in the heap, not at its end alone."""
+    """Return all free heap pages to the system, not only those at the heap's end."""
     if (libc := _glibc()) is not None:
         libc.malloc_trim(0)
 
 
 def resident_bytes() -> int:
-    """Return what this process has in memory; 0 where the system does not say."""
+    """Return the resident memory of this process; 0 if the system does not report it."""
     with suppress(OSError):
         pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -37,7 +37,7 @@ def resident_bytes() -> int:
 
 
 def _glibc() -> Any | None:
-    """Return the C library, None where it is another one, which has no such functions."""
+    """Return the C library, or None if it is not glibc."""
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         if libc.mallopt and libc.malloc_trim:
@@ -46,27 +46,27 @@ def _glibc() -> Any | None:
 
 
 class HeapTrimmer:
-    """Trims the heap now and then in a `with` block, in a thread of its own.
+    """Background thread that trims the heap from time to time, as a context manager.
 
-    *Else* what is free between the live remains of many requests stays with the process for good. Threads that want
-    memory wait for it meanwhile, 0.2 s for 200 MiB in small pieces: so it is done where much has come.
+    Without trimming, free memory between long-lived allocations stays with the process. While trimming runs, threads
+    that allocate wait: 0.2 s for 200 MiB in small pieces. Therefore it runs only after the process has grown.
     """
 
     def __init__(self, trim: Callable[[], None] = trim, resident: Callable[[], int] = resident_bytes) -> None:
         self._trim, self._resident = trim, resident
         self._left_bytes = 0
-        """What the process had when it was trimmed last."""
+        """Resident memory after the last trim."""
         self._looks = 0
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="tracelake-trimming", daemon=True)
 
     def __enter__(self) -> None:
-        """Begin, in a process that is to have one heap."""
+        """Limit the process to one heap, and start the thread."""
         trim_heap()
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Stop the thread."""
         self._stopping.set()
         self._thread.join()
 
@@ -75,7 +75,7 @@ class HeapTrimmer:
             self.look()
 
     def look(self) -> None:
-        """Trim where the process has grown, or has not been trimmed for long."""
+        """Trim if the process has grown, or after a long time without a trim."""
         self._looks += 1
         grown_bytes = self._resident() - self._left_bytes
         if grown_bytes >= limits.MEMORY_GROWN_BYTES or self._looks >= limits.MEMORY_LOOKS_MAX:

@@ -1,16 +1,9 @@
-"""What each error is over HTTP: one table, for OTLP, the API and the pages.
+"""HTTP policy of the server: status codes of errors, access rules of routes, workspace isolation, and names of hosts.
 
-The one door to the lake for all routes: of whoever asks, as much of the lake as their key is of.
-
-Routes are made once, over a `LakeOfRequest`, and serve everybody. Whatever one of them asks of the lake goes to the
-workspace of the request that it answers, which the guard says before any route is there. So none can forget it, and a
-route that nobody has let in through the guard gets no lake at all.
-
-What a key must be allowed for each route, and which routes answer keys of one workspace.
-
-Pure. Whatever no line here names is for admins, and for keys of all workspaces, also what comes later.
-
-Names of hosts and of sites, as headers and settings have them: what is the same is written in one way. Pure.
+Routes are created once, over a `RequestLake`. It forwards each call to the workspace of the current request, which
+the guard sets before any route runs. So no route can bypass isolation, and a route without an admitted request gets
+no lake. A route that no rule names, including future ones, needs an admin key for all workspaces. The rules and names
+are pure data and functions.
 """
 
 from __future__ import annotations
@@ -54,21 +47,21 @@ HTTP_STATUS: Final[tuple[tuple[type[TracelakeError], int], ...]] = (
     (AccessError, 403),
     (ProviderError, 502),
     (LimitError, 413),
-    (StorageError, 503),  # with Retry-After: nothing is wrong with the request, so the same one may do later
+    (StorageError, 503),  # with Retry-After: the request is valid, so a retry may succeed
     (TracelakeError, 500),
 )
-"""Error → HTTP status: the first row whose class the error is of."""
+"""HTTP status of each error class; the first matching row counts."""
 
 
 def retry_after_s(error: TracelakeError) -> int | None:
-    """Return after how many seconds the same may be asked for again; None where that is of no use."""
+    """Return the seconds after which a retry makes sense, or None if it never does."""
     if isinstance(error, QuotaError):
         return math.ceil(error.wait_s)
     return limits.INGEST_RETRY_AFTER_S if status_of(type(error)) == 503 else None
 
 
 def status_of(kind: type[TracelakeError]) -> int:
-    """Return the HTTP status of an error of a class."""
+    """Return the HTTP status of an error class."""
     return next(status for known, status in HTTP_STATUS if issubclass(kind, known))
 
 
@@ -77,7 +70,7 @@ _WORKSPACE: Final[ContextVar[str | None]] = ContextVar("tracelake_workspace")
 
 @contextmanager
 def request_workspace(workspace: str | None) -> Iterator[None]:
-    """Let what is asked of the lake be of one workspace, with None of all, for as long as a request is answered."""
+    """Set the workspace of the current request; None means all."""
     token = _WORKSPACE.set(workspace)
     try:
         yield
@@ -86,23 +79,23 @@ def request_workspace(workspace: str | None) -> Iterator[None]:
 
 
 def requested_workspace() -> str | None:
-    """Return the workspace of the request that is answered, None for all. Raises LookupError outside of one."""
+    """Return the current request's workspace; None means all. Raises LookupError outside of a request."""
     return _WORKSPACE.get()
 
 
 class RequestLake:
-    """The lake as the key of the request that is answered may see it."""
+    """Lake restricted to the workspace of the current request's key."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
     @classmethod
     def of(cls, lake: Lake) -> Lake:
-        """Return it as routes have it."""
+        """Return it typed as a `Lake`, for routes."""
         return cast("Lake", cls(lake))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what a lake has under this name, or its workspace. Raises LookupError where nobody was let in."""
+        """Return an attribute of the lake or of its workspace view. Raises LookupError without an admitted request."""
         workspace = requested_workspace()
         return getattr(self._lake if workspace is None else self._lake.within(workspace), name)
 
@@ -142,13 +135,13 @@ RULES: Final[tuple[tuple[tuple[str, ...], str, Need], ...]] = (
     ),
     *((_GET, f"/{page}", "read") for page in ("metrics", "readyz", "openapi.json")),
     *((("POST",), f"{prefix}traces/search", "read") for prefix in _MLFLOW),
-    (("POST",), "/api/3.0/mlflow/traces", "ingest"),  # beside the spans of the same trace, by the same client
+    (("POST",), "/api/3.0/mlflow/traces", "ingest"),  # sent by the same client as the trace's spans
     *((("POST",), f"{prefix}traces/delete-traces", "admin") for prefix in _MLFLOW),
     *((_WRITES, f"{prefix}traces/*", "annotate") for prefix in _MLFLOW),
     *((("POST",), f"{prefix}experiments/search", "read") for prefix in _MLFLOW),
     *((("POST",), f"{prefix}experiments/create", "annotate") for prefix in _MLFLOW),
 )
-"""Methods, path, need; the first line that fits counts. A path that ends in `*` is the beginning of one."""
+"""Access rules: methods, path, need. The first matching rule counts. A trailing `*` matches any suffix."""
 
 DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/"),
@@ -162,11 +155,11 @@ DIVIDED: Final[tuple[tuple[tuple[str, ...], str], ...]] = (
     (_GET, "/api/v1/search*"),
     *(((*_GET, *_WRITES), f"{prefix}{what}/*") for prefix in _MLFLOW for what in ("traces", "experiments")),
 )
-"""Methods and path of what is divided by workspace: keys of one get what is of it. All else is of the whole lake."""
+"""Routes whose responses are limited to the key's workspace. All others cover the whole lake."""
 
 
 def needed(method: str, path: str) -> Need:
-    """Return what a request asks for."""
+    """Return the permission that a request needs."""
     for methods, pattern, need in RULES:
         if method in methods and _fits(path, pattern):
             return need
@@ -174,14 +167,14 @@ def needed(method: str, path: str) -> Need:
 
 
 def is_divided(method: str, path: str) -> bool:
-    """Whether a request is answered with what is of one workspace, where the key is of one."""
-    if path.endswith("/delete-traces"):  # from the archive, too
+    """Return whether a route's responses are limited to the key's workspace."""
+    if path.endswith("/delete-traces"):  # deletes from the archive too
         return False
     return any(method in methods and _fits(path, pattern) for methods, pattern in DIVIDED)
 
 
 def may_open(path: str, role: Role, workspace: str | None) -> bool:
-    """Whether a page is there for a key of this role and workspace; None: of all."""
+    """Return whether a key of this role and workspace may open a page; None means all workspaces."""
     return needed("GET", path) in GRANTS[role] and (workspace is None or is_divided("GET", path))
 
 
@@ -197,7 +190,8 @@ _USUAL_PORTS: Final = {"http": ":80", "https": ":443"}
 
 
 def name_of(host: str) -> str:
-    """Return the name in a header Host: without port and last dot, an IPv6 address as short as can be; empty: none."""
+    """Return the normalized name of a Host header, or an empty text if invalid. Ports and trailing dots are removed,
+    and IPv6 addresses shortened."""
     match = _HOST.fullmatch(host.lower())
     if match is None:
         return ""
@@ -211,7 +205,7 @@ def name_of(host: str) -> str:
 
 
 def allowed_host(host: str) -> str:
-    """Return a name that a server is to answer to, as `name_of` has it. Raises UsageError where it is none."""
+    """Return a configured host name in the form of `name_of`. Raises UsageError for an invalid name."""
     name = name_of(f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host)
     if not name:
         raise UsageError(f"{host!r} is no name of a host; write such as traces.example, or {ANY} for any")
@@ -219,7 +213,7 @@ def allowed_host(host: str) -> str:
 
 
 def allowed_origin(origin: str) -> str:
-    """Return a site as browsers name it: without the usual port. Raises UsageError where it is none."""
+    """Return a site as browsers write it, without the default port. Raises UsageError for an invalid site."""
     if origin == ANY:
         return origin
     match = _ORIGIN.fullmatch(origin.lower().removesuffix("/"))

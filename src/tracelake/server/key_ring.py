@@ -1,8 +1,8 @@
-"""What a server knows of the keys of its lake, and what each of them has left to send.
+"""API keys and quotas, cached by a server.
 
-Keys are read again every few seconds, so a key that was revoked by another process is of no use here soon after. On an
-address that others reach a server always asks for keys; on one of this machine alone, once the lake has one. Quotas are
-counted by each server for itself, from its start.
+The server reloads keys every few seconds, so a key that another process revoked soon stops working. A server on a
+public address always demands a key. A server on a loopback address demands one as soon as the lake has any. Each
+server counts quotas separately, from its start.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from tracelake.server.otlp_http import Meter
 logger = logging.getLogger("tracelake.server")
 
 ACTOR: Final = "tracelake.actor"
-"""Where the scope of a request says who asks."""
+"""ASGI scope entry with the request's `KeyHolder`."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Who asks: a key, or, where keys are not demanded, whoever is on this machine."""
+    """Caller of a request: a key, or the local user if keys are not demanded."""
 
     key_id: str
     name: str
@@ -52,12 +52,12 @@ class KeyHolder:
 
     @property
     def workspace(self) -> str | None:
-        """The workspace that it writes into and reads; None for all."""
+        """Workspace that the caller reads and writes; None for all."""
         return None if self.record is None else key_workspace(self.record)
 
 
 def key_holder(record: KeyRecord) -> KeyHolder:
-    """Return who has a key."""
+    """Return the holder of a key."""
     return KeyHolder(record.id, record.name, record.role, record)
 
 
@@ -65,7 +65,7 @@ LOCAL: Final = KeyHolder("local", "", "admin")
 
 
 class KeyRing:
-    """The keys of a lake, as a server knows them. One event loop at a time uses it."""
+    """Cached API keys of a lake. One event loop at a time uses it."""
 
     def __init__(
         self,
@@ -75,7 +75,8 @@ class KeyRing:
         demanded: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """With `demanded` nobody is let in without a key; else, nobody once the lake has one. Sessions are keys too."""
+        """With `demanded`, every request needs a key. Otherwise keys are needed once the lake has any. Sessions count
+        as keys."""
         self._keys = keys
         self._sessions = sessions
         self._demanded = demanded
@@ -85,16 +86,16 @@ class KeyRing:
         self._looked_s = self._tried_s = float("-inf")
         self._changes = 0
         self._seen = -1
-        """How many of the changes made here the last read came after, whether or not it failed."""
+        """Number of local changes that preceded the last read, even if that read failed."""
         self._ended: dict[str, int] = {}
-        """Keys that ended here, by which change: a read that began before may still have them."""
+        """Keys revoked here, with the number of the change. A read that began earlier may still return them."""
         self._looking = asyncio.Lock()
         self._reader = anyio.CapacityLimiter(1)
-        """A thread of its own: those of requests may all be taken by such as wait."""
+        """Dedicated thread, because waiting requests may occupy all request threads."""
         self._left: dict[str, tuple[Allowance | None, Allowance | None]] = {}
 
     async def actor(self, token: str | None, need: Need) -> KeyHolder:
-        """Return who asks. Raises NoKeyError, ForbiddenError, and StorageError where keys cannot be read."""
+        """Return the caller. Raises NoKeyError, ForbiddenError, and BackPressureError if keys cannot be read."""
         await self._look(limits.KEYS_LOOK_S)
         if not self._demanded and not self._has_keys:
             return LOCAL
@@ -110,17 +111,15 @@ class KeyRing:
         return key_holder(record)
 
     def holder(self, token: str | None) -> KeyHolder | None:
-        """Return whose key a token is, whether or not it counts, as far as is known here; None for nobody's."""
+        """Return the holder of a token's cached key, even if the key is no longer valid; None for an unknown token."""
         record = self._known.get(parse_key_id(token) or "") if token else None
         if record is None or token is None or not matches_token(record, token):
             return None
         return key_holder(record)
 
     def forget(self, ended: str | None = None) -> None:
-        """Read keys again before the next request: one was changed here. Also what is being read now is too old.
-
-        A key that ended is of no use from now on, even if keys cannot be read.
-        """
+        """Invalidate the cache after a change of a key, including a read in progress. A revoked key stops working
+        now, even if keys cannot be read."""
         self._changes += 1
         self._has_keys = True
         if ended is not None:
@@ -128,7 +127,8 @@ class KeyRing:
             self._ended[ended] = self._changes
 
     def meter(self, actor: KeyHolder) -> Meter | None:
-        """Return what counts a request of a key that has a quota. Raises QuotaError where nothing is left of it."""
+        """Return the function that charges a request to its key's quota, or None without a quota. Raises QuotaError
+        if the quota is used up."""
         record = actor.record
         if record is None or (record.spans_per_s is None and record.bytes_per_day is None):
             return None
@@ -147,10 +147,8 @@ class KeyRing:
         return count
 
     async def _look(self, max_age_s: float) -> None:
-        """Read keys again, unless that was done so recently, and since the last change that was made here.
-
-        Whoever comes waits for two reads at most: one that goes on already, and one that begins after they came.
-        """
+        """Reload keys, unless they were read recently and after the last local change. A caller waits for at most two
+        reads: the one in progress, and one that starts after the call."""
         wanted = self._changes
         goes_on = self._looking.locked() and self._seen >= wanted
         if not goes_on:
@@ -177,7 +175,7 @@ class KeyRing:
         self._seen, self._looked_s, self._tried_s = changes, began_s, self._clock()
 
     def _check_age(self) -> None:
-        """Raises BackPressureError where what is known of keys is too old to go by, or nothing is."""
+        """Raise BackPressureError if keys were never read, or not recently enough to trust."""
         closed = self._demanded or self._has_keys or self._looked_s == float("-inf")
         if closed and self._clock() - self._looked_s > limits.KEYS_STALE_MAX_S:
             raise BackPressureError("the keys of the lake cannot be read; send the request again later")

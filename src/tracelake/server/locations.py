@@ -1,7 +1,7 @@
-"""Locations that requests over HTTP may name: sources, and the repository of the archive.
+"""Locations that HTTP requests may name, for sources and for the archive repository.
 
-Setting `http_locations` lists directories, prefixes of buckets, and brokers. Commands and programs on the machine of
-the server are free to name any location.
+Setting `http_locations` lists allowed directories, bucket prefixes and brokers. Commands and programs on the server's
+machine may name any location.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tracelake.pipeline.sources.registry import source_of
 from tracelake.storage.input_buckets import FOREIGN_SCHEMES
 
 ANY: Final = "*"
-"""The setting that allows every location outside of the lake."""
+"""Setting that allows every location outside of the lake."""
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _FILE: Final = "file"
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A location as names: those that are fixed, with links resolved, and those from the first wildcard on."""
+    """Parsed location: fixed path components, with links resolved, and components from the first wildcard on."""
 
     scheme: str
     fixed: tuple[str, ...]
@@ -42,7 +42,7 @@ class _Place:
         return self.scheme == root.scheme and self.fixed[: len(root.fixed)] == root.fixed
 
     def may_reach(self, root: _Place) -> bool:
-        """Return whether the pattern may name something below a directory."""
+        """Return whether the pattern may match a path below a directory."""
         if not root.is_below(_Place(self.scheme, self.fixed)):
             return False
         names = root.fixed[len(self.fixed) :]
@@ -55,10 +55,10 @@ class _Place:
 
 
 class HttpLocations:
-    """The locations that requests over HTTP may name."""
+    """Locations that HTTP requests may name."""
 
     def __init__(self, lake_url: str, roots: Sequence[str] = ()) -> None:
-        """Allow locations below these roots. Raises UsageError for a root that is none."""
+        """Allow locations below these roots. Raises UsageError for an invalid root."""
         (self._lake,) = _places(lake_url)[-1:]
         self._roots = tuple(roots)
         self._places: list[_Place] = []
@@ -71,7 +71,7 @@ class HttpLocations:
                 self._places += _places(root)
 
     def check_source(self, address: str) -> None:
-        """Raise ForbiddenError if requests may not add this source, UsageError if it cannot be one."""
+        """Raise ForbiddenError if requests may not add this source, UsageError if it is invalid."""
         source_of(address)
         if address.startswith(f"{KAFKA}://"):
             topic = address_of(address)
@@ -88,7 +88,7 @@ class HttpLocations:
                 raise _own(address)
 
     def check_repository(self, location: str) -> None:
-        """Raise ForbiddenError if requests may not move the archive there, UsageError if it cannot be there."""
+        """Raise ForbiddenError if requests may not move the archive there, UsageError if the location is invalid."""
         archive = _Place(self._lake.scheme, (*self._lake.fixed, FOLDER))
         for place in _places(location):
             if place.is_below(archive):
@@ -118,9 +118,9 @@ def _own(address: str) -> ForbiddenError:
 
 
 def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
-    """Return the places that an address may mean; several if its readers decode a URL differently.
+    """Return the parsed locations of an address; several if readers may decode its URL differently.
 
-    Raises UsageError for an address that is no location, or that has `..` where links are not resolved.
+    Raises UsageError for an invalid address, or for `..` where links cannot be resolved.
     """
     match = _SCHEME.match(address)
     scheme = match[1] if match else _FILE
@@ -141,7 +141,8 @@ def _places(address: str, *, has_patterns: bool = False) -> list[_Place]:
 
 
 def _absolute(path: str) -> list[str]:
-    """Return the names of an absolute path as written: `..` behind a link must not be removed before it is resolved."""
+    """Return the components of an absolute path without resolving `..`. Links must be resolved before `..` is
+    removed."""
     return [name for name in os.path.join(os.getcwd(), path).split("/") if name not in ("", ".")]  # noqa: PTH109, PTH118
 
 

@@ -1,9 +1,5 @@
-"""`GET /metrics`: tables, inbox, replicas and requests in the text format of Prometheus.
-
-The archive's part of `GET /metrics`: passes of this server since it started, and what is hot and archived now.
-
-Metrics of sources: state, lag, and what was taken of each.
-"""
+"""Prometheus metrics at `GET /metrics`: tables, inbox, outbox, sources, replicas, requests, and archive passes of
+this server."""
 
 from __future__ import annotations
 
@@ -42,18 +38,18 @@ _SPACE: Final = {
 
 
 class ArchiveCollector(Collector):
-    """Reads the tracking store at each scrape; where it cannot be read, only the passes are told."""
+    """Archive metrics, read at each scrape. If the tracking store cannot be read, only the passes are reported."""
 
     def __init__(self, lake: Lake, archiving: ArchiveService) -> None:
         self._lake = lake
         self._archiving = archiving
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is described ahead."""
+        """Return nothing in advance."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what stands now; nothing for a lake without a hot tier."""
+        """Yield the current metrics; nothing for a lake without a hot tier."""
         space = None
         try:
             if not self._lake.hot.is_there:
@@ -117,7 +113,7 @@ _SOURCE_COUNTERS: Final = {
 
 
 def source_metrics(infos: Sequence[SourceInfo]) -> Iterator[Metric]:
-    """Yield what stands of each source. What nobody knows is left out."""
+    """Yield the metrics of each source, without unknown values."""
     states = GaugeMetricFamily(
         "tracelake_source_status", "1 for what a source is, else 0.", labels=["source", "status"]
     )
@@ -140,7 +136,7 @@ def source_metrics(infos: Sequence[SourceInfo]) -> Iterator[Metric]:
 
 
 OTHER: Final = "other"
-"""The endpoint of requests that no route takes; their paths would make a series each."""
+"""Endpoint label of unmatched requests. Labels by path would create a series per path."""
 
 _TAKING: Final = ("/v1/traces", "/v1/metrics", "/v1/logs")
 
@@ -170,7 +166,7 @@ _TIMES: Final = {
 
 
 class Requests:
-    """Counts requests by endpoint and status."""
+    """Request counters, by endpoint and status."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counter = Counter(
@@ -193,23 +189,23 @@ class Requests:
         )
 
     def count(self, scope: Scope, status: int) -> None:
-        """Count one request that was answered."""
+        """Count one answered request."""
         asked = scope["path"]
-        # What the guard refuses comes to no route.
+        # Requests that the guard refuses have no route.
         endpoint = getattr(scope.get("route"), "path", asked if asked in _TAKING else OTHER)
         self._counter.labels(endpoint, str(status)).inc()
 
     def count_call(self, service: str, code: str) -> None:
-        """Count one gRPC call that was answered."""
+        """Count one answered gRPC call."""
         self._grpc.labels(service, code).inc()
 
     def count_not_kept(self, signal: str) -> None:
-        """Count one request whose signal is not kept."""
+        """Count one request with an ignored signal."""
         self._not_kept.labels(signal).inc()
 
 
 def add_metrics(app: FastAPI, lake: Lake, beside: PipelineHost | None, archiving: ArchiveService) -> Requests:
-    """Add the route. `beside` tells of the replica of this server, even while its record cannot be written."""
+    """Add the `/metrics` route. `beside` reports this server's replica even if its record cannot be written."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_LakeCollector(lake, beside))
     registry.register(ArchiveCollector(lake, archiving))
@@ -222,18 +218,18 @@ def add_metrics(app: FastAPI, lake: Lake, beside: PipelineHost | None, archiving
 
 
 class _LakeCollector(Collector):
-    """Reads the lake at each scrape. A lake that cannot be reached leaves out what only it knows."""
+    """Lake metrics, read at each scrape. If the lake is unreachable, its metrics are omitted."""
 
     def __init__(self, lake: Lake, beside: PipelineHost | None) -> None:
         self._lake = lake
         self._beside = beside
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is described ahead: that would read the lake when the server starts."""
+        """Return nothing in advance, because that would read the lake when the server starts."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what stands now."""
+        """Yield the current metrics."""
         infos: list[ReplicaInfo] = []
         up = 1
         try:
@@ -257,7 +253,7 @@ class _LakeCollector(Collector):
         yield from _of_replicas(_with_own(infos, own))
 
     def _of_hot_tier(self) -> Iterator[Metric]:
-        """Yield what waits in the outbox; nothing where the lake has no hot tier."""
+        """Yield the pending input of the outbox; nothing if the lake has no hot tier."""
         waiting, up = None, 1
         try:
             waiting = self._lake.hot.waiting()
@@ -272,7 +268,7 @@ class _LakeCollector(Collector):
             yield from _of_waiting("outbox", "rows", waiting)
 
     def _of_index(self) -> Iterator[Metric]:
-        """Yield what the index has; nothing where it is damaged, which does not hinder the rest of the lake."""
+        """Yield the index's metrics. A damaged index yields nothing, because the other metrics do not depend on it."""
         with suppress(TracelakeError, OSError):
             index = self._lake.index()
             if index is None:
@@ -287,7 +283,7 @@ class _LakeCollector(Collector):
 
 
 def _with_own(infos: list[ReplicaInfo], own: ReplicaInfo | None) -> list[ReplicaInfo]:
-    """Replace the record of the server's own replica by what that has told the server."""
+    """Replace the stored record of the server's replica by its direct report, which is newer."""
     if own is None:
         return infos
     for info in infos:

@@ -1,10 +1,7 @@
-"""Tags, experiments and assessments over HTTP, in MLflow's words: paths, bodies and error codes of its REST API.
+"""MLflow's REST API: traces, tags, assessments and experiments, with MLflow's paths, bodies and error codes.
 
-What MLflow's client asks under `/api/2.0` or `/api/3.0` is answered under both.
-
-Traces over HTTP as MLflow's client 3.18 begins and deletes them; their spans come by `/v1/traces`.
-
-Searching and reading traces over HTTP as MLflow's client 3.18 does: `search_traces` and `get_trace`.
+It serves the MLflow client 3.18, including `search_traces` and `get_trace`. Spans arrive at `/v1/traces` instead.
+Paths under `/api/2.0` and `/api/3.0` are equivalent.
 """
 
 from __future__ import annotations
@@ -78,20 +75,20 @@ _VERSIONS: Final = ("/api/2.0/mlflow", "/api/3.0/mlflow")
 
 
 class TraceTag(msgspec.Struct, frozen=True):
-    """A tag to set."""
+    """Tag to set on a trace."""
 
     key: str
     value: str
 
 
 class TraceTagKey(msgspec.Struct, frozen=True):
-    """A tag to delete."""
+    """Tag to delete from a trace."""
 
     key: str
 
 
 class ExperimentTag(msgspec.Struct, frozen=True):
-    """A tag to set of an experiment."""
+    """Tag to set on an experiment."""
 
     experiment_id: str
     key: str
@@ -99,21 +96,21 @@ class ExperimentTag(msgspec.Struct, frozen=True):
 
 
 class ExperimentTagKey(msgspec.Struct, frozen=True):
-    """A tag to delete of an experiment."""
+    """Tag to delete from an experiment."""
 
     experiment_id: str
     key: str
 
 
 class NewExperiment(msgspec.Struct, frozen=True):
-    """An experiment to make."""
+    """Experiment to create."""
 
     name: str
     tags: list[TraceTag] = []
 
 
 class ExperimentQuery(msgspec.Struct, frozen=True):
-    """A search of experiments."""
+    """Search for experiments."""
 
     filter: str | None = None
     max_results: int = EXPERIMENTS_SHOWN_MAX
@@ -123,13 +120,13 @@ class ExperimentQuery(msgspec.Struct, frozen=True):
 
 
 class Assessed(msgspec.Struct, frozen=True):
-    """An assessment, or what is to change of one."""
+    """Assessment, or the changes to one."""
 
     assessment: dict[str, Any]
 
 
 def mlflow_api(lake: Lake) -> APIRouter:
-    """Return the routes."""
+    """Return the routes for tags, assessments and experiments."""
     router = APIRouter(include_in_schema=False)
     for prefix in _VERSIONS:
         _add_traces(router, prefix, lake)
@@ -139,7 +136,7 @@ def mlflow_api(lake: Lake) -> APIRouter:
 
 
 def answered(handler: Callable[P, object]) -> Callable[P, Response]:
-    """Answer with what a handler returns, or with its error as MLflow says it."""
+    """Wrap a handler: return its result as JSON, and its errors in MLflow's format."""
 
     @wraps(handler)
     def respond(*args: P.args, **kwargs: P.kwargs) -> Response:
@@ -216,13 +213,13 @@ def _add_experiments(router: APIRouter, prefix: str, lake: Lake) -> None:
     @router.post(f"{prefix}/experiments/create")
     @answered
     def create(request: Request, body: NewExperiment = Depends(json_body(NewExperiment))) -> object:  # noqa: B008
-        # All that can be refused is, before anything is made.
+        # Check everything before creating anything.
         if len({tag.key for tag in body.tags}) > ANNOTATIONS_MAX:
             raise LimitError(f"an experiment has at most {ANNOTATIONS_MAX:,} tags; give fewer.")
         for tag in body.tags:
             if check_experiment_tag(tag.key, tag.value):
                 actor = request.scope[ACTOR]
-                check_need(actor.key_id, actor.role, "admin")  # as where it is set alone
+                check_need(actor.key_id, actor.role, "admin")  # the same check as for setting the tag alone
         experiment_id = lake.annotations.create_experiment(body.name)
         for tag in body.tags:
             lake.annotations.set_experiment_tag(experiment_id, tag.key, tag.value)
@@ -260,7 +257,7 @@ def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
     if wanted.max_results < 1:
         raise UsageError(f"max_results is 1 or more, and not {wanted.max_results}.")
     if wanted.view_type == "DELETED_ONLY":
-        return {"experiments": []}  # no experiment is deleted here
+        return {"experiments": []}  # experiments are never deleted
     experiments, token = lake.annotations.search_experiments(
         wanted.filter, wanted.max_results, wanted.order_by, wanted.page_token
     )
@@ -269,7 +266,7 @@ def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
 
 
 def _experiment_json(experiment: Experiment) -> dict[str, object]:
-    """Return an experiment as MLflow's API says it; times are milliseconds there."""
+    """Return an experiment in MLflow's JSON, whose times are milliseconds."""
     created_ms = experiment.created_ns // 1_000_000
     return {
         "experiment_id": experiment.experiment_id,
@@ -283,26 +280,26 @@ def _experiment_json(experiment: Experiment) -> dict[str, object]:
 
 _WHOLE_ID: Final = re.compile("[0-9a-f]{32}")
 _TABLES_EXPERIMENT: Final = "0"
-"""What traces are of that the tracking store never had."""
+"""Experiment of traces that the tracking store never had."""
 DAMAGE_TAG: Final = "tracelake.damage"
 TOO_LARGE_TAG: Final = "tracelake.too_large"
-"""Of a trace that a batch has without its spans: why they cannot be read, or take too much memory."""
+"""Tags of a trace in a batch without its spans: they are unreadable, or too large for memory."""
 
 
 class OfExperiment(msgspec.Struct, frozen=True):
-    """Where traces are: an experiment."""
+    """Location of traces: an experiment."""
 
     experiment_id: str
 
 
 class TraceLocation(msgspec.Struct, frozen=True):
-    """Where traces are."""
+    """Location of traces."""
 
     mlflow_experiment: OfExperiment | None = None
 
 
 class TraceQuery(msgspec.Struct, frozen=True):
-    """A search: `locations` in version 3 of the API, `experiment_ids` in version 2."""
+    """Search for traces. Version 3 of the API sends `locations`, version 2 `experiment_ids`."""
 
     locations: list[TraceLocation] = []
     experiment_ids: list[str] = []
@@ -313,7 +310,7 @@ class TraceQuery(msgspec.Struct, frozen=True):
 
 
 def mlflow_search(lake: Lake) -> APIRouter:
-    """Return the routes."""
+    """Return the routes for searching and reading traces."""
     router = APIRouter(include_in_schema=False)
     for prefix in ("/api/2.0/mlflow", "/api/3.0/mlflow"):
         _add(router, prefix, lake)
@@ -365,12 +362,12 @@ def _page_size(max_results: int) -> int:
 
 
 def bare(trace_id: str) -> str:
-    """Return the id of a trace, or the beginning of one, as the lake writes it."""
+    """Return a trace id, or its prefix, in the lake's form."""
     return trace_id.lower().removeprefix("tr-")
 
 
 def whole(trace_ids: Sequence[str]) -> list[str]:
-    """Return the ids of traces as the lake writes them, each once."""
+    """Return distinct full trace ids in the lake's form. Raises UsageError for an incomplete id."""
     whole_ids = list(dict.fromkeys(map(bare, trace_ids)))
     for each in whole_ids:
         if not _WHOLE_ID.fullmatch(each):
@@ -382,7 +379,7 @@ def whole(trace_ids: Sequence[str]) -> list[str]:
 
 
 def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return those of some traces that are there. Raises LimitError once they are too much for one answer."""
+    """Return the traces that exist. Raises LimitError if they are too large for one response."""
     traces: list[dict[str, Any]] = []
     spans = size_bytes = 0
     deleted = lake.hot.deleted(trace_ids)
@@ -396,7 +393,7 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
                 traces.append(_without_spans(lake, trace_id, error))
                 continue
             spans, size_bytes = spans + len(rows), size_bytes + rows.nbytes
-            # A single one is answered whatever its size, as `traces/get` does.
+            # A single trace is returned at any size, as `traces/get` does.
             if traces and (spans > MLFLOW_BATCH_SPANS_MAX or size_bytes > MLFLOW_BATCH_MAX_BYTES):
                 raise LimitError(
                     f"the first {len(traces) + 1} of {len(trace_ids)} traces have {spans:,} spans of {size_bytes:,} "
@@ -405,14 +402,14 @@ def _traces(lake: Lake, trace_ids: Sequence[str]) -> list[dict[str, Any]]:
                 )
             traces.append(_trace_json(lake, rows))
         except NotFoundError:
-            continue  # as MLflow does: deleted between the search and this
+            continue  # as in MLflow: deleted between the search and this request
     return traces
 
 
 def _without_spans(lake: Lake, trace_id: str, error: DamageError | LimitError) -> dict[str, Any]:
-    """Return a trace whose spans cannot be read: what is known of it, no spans, and a tag that says why.
+    """Return a trace whose spans cannot be read: its stored info without spans, with a tag that names the reason.
 
-    It takes none of the others along, and does not look deleted. Raises such an error for one that has no row.
+    So one bad trace neither fails the batch nor looks deleted. Raises such an error for a trace without a stored row.
     """
     stored = lake.hot.infos([trace_id])
     kind, tag = (LimitError, TOO_LARGE_TAG) if isinstance(error, LimitError) else (DamageError, DAMAGE_TAG)
@@ -430,13 +427,13 @@ def _trace(lake: Lake, trace_id: str) -> Response:
 
 
 def _info_alone(lake: Lake, trace_id: str) -> dict[str, Any]:
-    """Return the info of a trace by its row; of one without a row, or by the beginning of its id, by its spans."""
+    """Return the info of a trace from its row. Without a row, or for an id prefix, compute it from the spans."""
     stored = lake.hot.infos([trace_id]) if _WHOLE_ID.fullmatch(trace_id) else {}
     return _infos(lake, stored)[0] if stored else _info_of(lake, lake.hot.spans_of(trace_id))
 
 
 def _trace_json(lake: Lake, rows: pa.Table) -> dict[str, Any]:
-    """Return a trace of these spans as MLflow says it."""
+    """Return a trace with these spans in MLflow's JSON."""
     info = _info_of(lake, rows)
     ordered = rows.sort_by(IN_ORDER)
     return {"trace_info": info, "spans": [span for some in slices(ordered) for span in _spans(some)]}
@@ -468,7 +465,7 @@ def _spans(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def _of_root(rows: pa.Table) -> dict[str, Any]:
-    """Return the state and the previews of a trace that only the tables have, from its first root span."""
+    """Return the state and the previews of a trace without a row, from its first root span."""
     columns = ["parent_span_id", "start_ns", "span_id", "end_ns", "status", "input", "output"]
     roots = rows.select(columns).filter(pc.field("parent_span_id").is_null())
     if not len(roots):
@@ -483,7 +480,7 @@ def _of_root(rows: pa.Table) -> dict[str, Any]:
 
 
 def _infos(lake: Lake, rows: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what MLflow calls the info of traces."""
+    """Return MLflow's trace info for rows."""
     tags, assessments = lake.annotations.of_traces(list(rows))
     said = lake.hot.said_of(list(rows))
     infos = []
@@ -526,7 +523,7 @@ def _info(
 
 
 def _time(ns: int) -> str:
-    """Return a time as RFC 3339 has it, by milliseconds; one that no calendar has is 1970."""
+    """Format a time as RFC 3339 in milliseconds; a time outside the calendar becomes 1970."""
     try:
         at = datetime.fromtimestamp(ns // 1_000_000 / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -535,11 +532,11 @@ def _time(ns: int) -> str:
 
 
 _VERSION = "3.18.0"
-"""The MLflow whose wire this is; its client sends spans as OTLP to servers of 3.4 and later alone."""
+"""Emulated MLflow version. The client sends spans as OTLP only to servers of version 3.4 or later."""
 
 
 class ToldTrace(msgspec.Struct, frozen=True):
-    """What a client says of a trace; the rest of what it sends is told by the spans."""
+    """Trace info from a client. Its other fields are ignored, because the spans have them."""
 
     trace_id: str
     trace_location: TraceLocation | None = None
@@ -552,19 +549,19 @@ class ToldTrace(msgspec.Struct, frozen=True):
 
 
 class OfTrace(msgspec.Struct, frozen=True):
-    """A trace without its spans."""
+    """Trace without its spans."""
 
     trace_info: ToldTrace
 
 
 class NewTrace(msgspec.Struct, frozen=True):
-    """A trace to begin."""
+    """Trace to start."""
 
     trace: OfTrace
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """Traces to delete of an experiment: by their ids, or the oldest up to a time."""
+    """Traces to delete from an experiment: by id, or the oldest up to a time."""
 
     experiment_id: str
     request_ids: list[str] = []
@@ -574,7 +571,7 @@ class Deletion(msgspec.Struct, frozen=True):
 
 
 def mlflow_traces(lake: Lake) -> APIRouter:
-    """Return the routes."""
+    """Return the routes for starting and deleting traces."""
     router = APIRouter(include_in_schema=False)
 
     @router.get("/version")
@@ -598,7 +595,7 @@ def mlflow_traces(lake: Lake) -> APIRouter:
 
 
 def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
-    """Keep what a client says of a trace; return it as MLflow's client wants it back."""
+    """Store a client's trace info; return it in the form that MLflow's client expects."""
     store = lake.hot.required_store()
     (trace_id,) = whole([told.trace_id])
     fields = {
@@ -612,7 +609,7 @@ def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
     said = Annotations(store)
     place = told.trace_location and told.trace_location.mlflow_experiment
     experiment_id = place.experiment_id if place else DEFAULT_EXPERIMENT
-    # Without this tag the client uploads the spans as an artifact, and not as OTLP.
+    # Without this tag the client uploads spans as an artifact instead of OTLP.
     tags = {LOCATION_TAG: TRACKING_STORE, **said.tags([trace_id])[trace_id]}
     return {
         "trace_id": f"tr-{trace_id}",
@@ -628,7 +625,7 @@ def _start(lake: Lake, told: ToldTrace) -> dict[str, Any]:
 
 
 def _delete(lake: Lake, wanted: Deletion) -> int:
-    """Delete traces of an experiment; return how many those were."""
+    """Delete traces of an experiment; return their number."""
     store = lake.hot.required_store()
     ids = [*wanted.request_ids, *wanted.trace_ids]
     if bool(ids) == (wanted.max_timestamp_millis is not None):
@@ -650,7 +647,7 @@ def _delete(lake: Lake, wanted: Deletion) -> int:
     for at in range(0, len(chosen), TRACKING_IDS_AT_ONCE):
         some = chosen[at : at + TRACKING_IDS_AT_ONCE]
         deleted += len(lake.archive.delete(some, failed.__setitem__))
-    if failed:  # the answer has room for a number, and no reasons
+    if failed:  # the response has room for a number but not for reasons
         trace_id, error = next(iter(failed.items()))
         told = (
             f"{deleted:,} traces were deleted, and {len(failed):,} were not, of which tr-{trace_id}: {error}"

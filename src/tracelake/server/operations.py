@@ -1,4 +1,4 @@
-"""What a server was asked to do that may take long: each in a thread of its own, and known by an id while it is new."""
+"""Long operations of a server. Each runs in a thread; the most recent ones can be looked up by id."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tracelake._errors import BackPressureError, InternalError, NotFoundError, T
 Result: TypeAlias = dict[str, Any]
 Tell: TypeAlias = Callable[[Result], None]
 Body: TypeAlias = Callable[[Tell], Result]
-"""Does something, and returns what came of it; it may tell so before."""
+"""Work of an operation. It returns a result, and may report intermediate results."""
 _log: Final = logging.getLogger("tracelake.server")
 
 
 @dataclass(slots=True)
 class ServerOperation:
-    """Something that is under way, or over. Only the thread that carries it out changes it, a field at a time."""
+    """Operation in progress or finished. Only its thread changes it, one field at a time."""
 
     id: str
     kind: str
@@ -31,11 +31,11 @@ class ServerOperation:
     state: Literal["running", "done", "failed"] = "running"
     seconds: float | None = None
     result: Result | None = None
-    """What came of it so far."""
+    """Result so far."""
     error: Exception | None = None
 
     def to_dict(self) -> Result:
-        """Return it as JSON has it."""
+        """Return the operation as a JSON object."""
         error = None if self.error is None else str(self.error)
         return {
             "id": self.id,
@@ -50,7 +50,7 @@ class ServerOperation:
 
 
 class Operations:
-    """The operations of one server: the newest are known, and so many that requests ask for run at once."""
+    """Operations of one server. It remembers the newest, and limits those that requests start."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,18 +58,19 @@ class Operations:
         self._threads: dict[str, threading.Thread] = {}
 
     def carry_out(self, kind: str, asked_by: str, body: Body) -> ServerOperation:
-        """Do something in this thread; an error is kept, and not raised."""
+        """Run an operation in this thread. An error is recorded, not raised."""
         operation = self._new(kind, asked_by)
         self._carry_out(operation, body)
         return operation
 
     def begin(self, kind: str, asked_by: str, body: Body) -> ServerOperation:
-        """Do something in a thread of its own. Raises BackPressureError where too many are under way."""
+        """Start an operation in a new thread. Raises BackPressureError if too many are running."""
         with self._lock:
             self._threads = {id_: thread for id_, thread in self._threads.items() if thread.is_alive()}
             name, at_once = f"tracelake-{kind}", limits.OPERATIONS_AT_ONCE
             alike = sum(thread.name == name for thread in self._threads.values())
-            # One place is for another kind: passes wait for each other, and a restore must not wait for them.
+            # One slot is reserved for other kinds. Archive passes wait for each other, and a restore must not
+            # wait for them.
             if len(self._threads) >= at_once or alike >= max(1, at_once - 1):
                 raise BackPressureError(
                     f"{len(self._threads)} operations are under way on this server, and no more at once are begun; "
@@ -88,7 +89,7 @@ class Operations:
         return operation
 
     def wait(self, operation: ServerOperation, wait_s: float) -> ServerOperation:
-        """Wait for its end, for so long at most. Raises what it failed with."""
+        """Wait up to `wait_s` seconds for an operation to end. Raises its error."""
         with self._lock:
             known = self._known.get(operation.id)
         if known is not None:
@@ -109,12 +110,12 @@ class Operations:
         return known[0]
 
     def newest(self) -> list[ServerOperation]:
-        """Return those that are known, the newest first."""
+        """Return the remembered operations, newest first."""
         with self._lock:
             return [operation for operation, _ in reversed(self._known.values())]
 
     def join(self, wait_s: float) -> bool:
-        """Wait for all that are under way, for so long at most; return whether they ended."""
+        """Wait up to `wait_s` seconds for all running operations; return whether they ended."""
         until_s = time.monotonic() + wait_s
         with self._lock:
             threads = list(self._threads.values())
@@ -132,7 +133,7 @@ class Operations:
         return operation
 
     def _keep(self, operation: ServerOperation) -> None:
-        """Know an operation, and forget the oldest of those that are over."""
+        """Remember an operation, and forget the oldest finished ones."""
         self._known[operation.id] = (operation, threading.Event())
         over = [id_ for id_, (each, _) in self._known.items() if each.state != "running"]
         for id_ in over[: max(0, len(self._known) - limits.OPERATIONS_KEPT)]:
@@ -160,6 +161,6 @@ class Operations:
 
 
 def _alone(error: Exception) -> Exception:
-    """Return an error without the frames that it came through: they hold what was worked on, such as a batch."""
+    """Return an error without its traceback, whose frames would keep large objects such as batches alive."""
     error.__cause__ = error.__context__ = None
     return error.with_traceback(None)

@@ -1,27 +1,29 @@
-"""OTLP/gRPC: the same door as `POST /v1/traces`, in the same event loop, so that requests of both share segments.
+"""OTLP/gRPC: the equivalent of `POST /v1/traces`, in the same event loop, so that requests of both share segments.
 
-https://opentelemetry.io/docs/specs/otlp/#otlpgrpc: what may be sent again later is UNAVAILABLE, or RESOURCE_EXHAUSTED
-with RetryInfo; a request of which only some spans can be taken is a success that counts the others.
+It follows https://opentelemetry.io/docs/specs/otlp/#otlpgrpc. A retryable error is UNAVAILABLE, or RESOURCE_EXHAUSTED
+with RetryInfo. A partly rejected request is a success that counts the rejected spans.
 
-Messages stay bytes until the door decodes them, and gRPC's own decompression is off: it has no bound on what comes out.
-The bound on messages whose bytes have not come yet is kept here, too, for only here is it known who takes longest.
+Messages stay bytes until the shared endpoint decodes them. gRPC's decompression is disabled, because its output is
+unbounded. The limit on incomplete messages is enforced here too, because only here the slowest call is known.
 
-gRPC's server for asyncio, without three weaknesses. Each lets who reaches the port, with no key, hold up all others.
+The server is a variant of gRPC's asyncio server without three weaknesses. Each one lets a client without a key block
+all others.
 
-*A call whose name is no text ended it.* Its loop takes calls of registered methods as they are, and decodes the names
-of all others; one that is not UTF-8 ends the loop, which shuts the server down. So our methods are registered, and
-calls of others are refused before the loop sees them.
+*A call with an undecodable name ended the server.* Its loop decodes the names of unregistered methods, and a name
+that is not UTF-8 ends the loop. Therefore our methods are registered, and other calls are refused before the loop
+sees them.
 
-*It stood still while the event loop took some 208 turns.* A thread of gRPC puts events in a queue, and a byte for each
-in a socket that wakes the event loop; that reads one byte a turn, and takes all events. So bytes stay, until at some
-277 the socket is full and the thread waits: on Linux until three quarters are read, one a turn (`sock_alloc_send_pskb`,
-`unix_writable`). Turns of 0.3 s, as on a busy machine, made it a minute. So `emptied` reads all bytes.
+*It stalled for about 208 turns of the event loop.* A gRPC thread queues events and writes one byte for each to a
+socket that wakes the event loop. The loop reads one byte per turn, but takes all events. So bytes accumulate. At
+about 277 the socket is full and the thread blocks. On Linux it blocks until three quarters are read, one per turn
+(`sock_alloc_send_pskb`, `unix_writable`). With turns of 0.3 s, as on a busy machine, that took a minute. Therefore
+`emptied` reads all bytes.
 
-*It began with one call in two to four turns*, however many waited. So each of our methods has `GRPC_ACCEPTED_AT_ONCE`
-tasks that each wait for a call.
+*It accepted one call per two to four turns*, regardless of the backlog. Therefore each method has
+`GRPC_ACCEPTED_AT_ONCE` tasks that each wait for a call.
 
-A server that has started must be stopped before its loop ends: gRPC writes a call that comes to where the task that
-waits for it has its memory, also once that is gone.
+A started server must be stopped before its loop ends. Otherwise gRPC writes an incoming call into the freed memory of
+the task that waited for it.
 """
 
 from __future__ import annotations
@@ -67,14 +69,14 @@ from tracelake.server.otlp_http import CODES, Meter, TracesEndpoint, experiment_
 logger = logging.getLogger("tracelake.server")
 
 _ALL_BYTES: Final = 65_536
-"""As many as the socket that wakes the event loop may have, and more."""
+"""More bytes than the wake-up socket can hold."""
 _Answer: TypeAlias = Callable[[Any], Coroutine[Any, Any, None]]
 _BUILT_ON: Final = ("_make_request_call_future", "_request_registered_call", "_request_call")
-"""What gRPC's server has to have: it would not call what it does not know."""
+"""Methods that gRPC's server must have, because it silently ignores unknown overrides."""
 
 
 class _Accepting:
-    """Goes before gRPC's own server as a base: begins with many calls at once, and refuses what is not registered."""
+    """Mixin for gRPC's server: accept many calls concurrently, and refuse unregistered methods."""
 
     is_running: Callable[[], bool]
     _request_call: Callable[[], Coroutine[Any, Any, Any]]
@@ -90,7 +92,8 @@ class _Accepting:
         super().add_registered_method_handlers(method_handlers)  # type: ignore[misc]
 
     def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[None]:
-        """Called once for each method, and for all others; ends with an error of gRPC when the server does."""
+        """Start the accept tasks of a method, or of all unregistered ones. They end with a gRPC error when the server
+        does."""
         if method is None:
             return asyncio.ensure_future(self._accept(self._request_call, _refuse))
         return asyncio.ensure_future(self._accept_many(method))
@@ -107,7 +110,7 @@ class _Accepting:
     async def _accept(self, request: Callable[[], Coroutine[Any, Any, Any]], answer: _Answer) -> None:
         try:
             while True:
-                # Under no name here: it would keep a call, and its message, until the next one comes.
+                # Not in a variable, which would keep the call and its message until the next call.
                 self._begin(answer, await request())
         except Exception:
             if self.is_running():
@@ -117,17 +120,17 @@ class _Accepting:
     def _begin(self, answer: _Answer, call: Any) -> None:
         try:
             task = asyncio.create_task(answer(call))
-        except Exception:  # whatever it is, it ends this call alone
+        except Exception:  # an error ends only this call
             logger.exception("a gRPC call could not be begun with")
         else:
-            self._under_way.add(task)  # the loop itself would forget it
+            self._under_way.add(task)  # the loop keeps only weak references
             task.add_done_callback(self._under_way.discard)
 
 
 def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
-    """Return a server of `grpc.aio`, for the running event loop, that takes calls of its registered methods alone.
+    """Return a `grpc.aio` server on the running event loop that accepts only registered methods.
 
-    Raises UsageError for a release of gRPC whose server is built otherwise.
+    Raises UsageError if this release of gRPC has a different internal structure.
     """
     from grpc import __version__
     from grpc._cython import cygrpc
@@ -143,7 +146,7 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
         pass
 
     class Server(aio.Server):  # type: ignore[misc]
-        """The public one, over `Calls`."""
+        """Public gRPC server over `Calls`."""
 
         def __init__(self) -> None:
             self._loop = asyncio.get_running_loop()
@@ -154,7 +157,7 @@ def grpc_server(options: Sequence[tuple[str, int]]) -> Any:
 
 
 def _answer(methods: Mapping[str, Any], name: str) -> _Answer:
-    """Return what answers a call of a method as gRPC does."""
+    """Return gRPC's handler for calls of a method."""
     from grpc._cython import cygrpc
 
     resolver = cygrpc._MethodResolver([], methods)
@@ -168,11 +171,11 @@ def _answer(methods: Mapping[str, Any], name: str) -> _Answer:
 
 
 async def _refuse(call: Any) -> None:
-    """Answer a call of a method that nobody has."""
+    """Refuse a call of an unknown method."""
     from grpc._cython import cygrpc
 
     begin = cygrpc.SendInitialMetadataOperation(None, 0)
-    with suppress(Exception):  # whose client has gone
+    with suppress(Exception):  # the client may have disconnected
         await cygrpc._send_error_status_from_server(
             call, cygrpc.StatusCode.unimplemented, "Method not found!", (), begin, asyncio.get_running_loop()
         )
@@ -180,10 +183,10 @@ async def _refuse(call: Any) -> None:
 
 @contextmanager
 def emptied(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Have sockets that gRPC adds to a loop meanwhile read empty before it looks at what it queued.
+    """Make the loop empty the sockets that gRPC adds in this block, before it calls gRPC's handler.
 
-    It adds one for each loop, with the first server or channel there. A byte is written after its event is queued, so
-    that an event whose byte is read here is found at once, and no wake-up is lost.
+    One socket is added per loop, with the first server or channel. Each event is queued before its byte is written.
+    So an event whose byte is read here is handled at once, and no wake-up is lost.
     """
     add = loop.add_reader
 
@@ -194,7 +197,7 @@ def emptied(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
             try:
                 handle(*args)
             except BaseException:
-                loop.call_soon(emptied_first)  # for events behind the one that raised
+                loop.call_soon(emptied_first)  # for events after the one that raised
                 raise
 
         add(wakes, emptied_first)
@@ -215,13 +218,13 @@ NOT_KEPT: Final = {
     "metrics": f"{_SERVICES}.metrics.v1.MetricsService",
     "logs": f"{_SERVICES}.logs.v1.LogsService",
 }
-"""Signals that are answered, so that SDKs do not warn at each export, and are not kept."""
+"""Signals that are acknowledged but dropped, so that SDKs do not log a warning at each export."""
 Counted: TypeAlias = Callable[[str, str], None]
-"""Counts a call of a service that ended with a code."""
+"""Counter of finished calls, by service and code."""
 
 
 class OtlpGrpcServer:
-    """Takes OTLP/gRPC on one address. One event loop uses it."""
+    """OTLP/gRPC server on one address. One event loop uses it."""
 
     def __init__(
         self,
@@ -233,9 +236,9 @@ class OtlpGrpcServer:
         tls: Tls | None = None,
         auditing: AuditWriter | None = None,
     ) -> None:
-        """Store by `traces`, on `address`, such as `127.0.0.1:4317`, for whom `ring` lets in.
+        """Store calls through `traces`; listen on `address`, such as `127.0.0.1:4317`; admit callers by `ring`.
 
-        `counted` and `not_kept` are told of each call that ended, and of each whose signal is not kept.
+        `counted` counts finished calls, and `not_kept` calls with an ignored signal.
         """
         self._traces = traces
         self._address = address
@@ -246,21 +249,21 @@ class OtlpGrpcServer:
         self._auditing = auditing
         self._server: Any = None
         self._reading: dict[asyncio.Timeout, int] = {}
-        """Calls whose message is on its way, the one that began first before the others; how often each was seen."""
+        """Calls whose message is being read, oldest first, and the number of checks that saw each."""
         self._turns = asyncio.Semaphore(limits.GRPC_READING_MAX)
         self._waiting = 0
-        """Calls that wait for their turn to be read."""
+        """Calls that wait to be read."""
         self._looking: asyncio.TimerHandle | None = None
 
     async def start(self) -> int:
-        """Listen, and return the port. Raises UsageError where the address cannot be had, or gRPC is not installed."""
+        """Listen, and return the port. Raises UsageError if the address is unavailable or gRPC is not installed."""
         grpc = _grpc()
         self._server = grpc_server(_options())
         services = {TRACES: self._export} | {
             service: self._refuse_to_keep(signal) for signal, service in NOT_KEPT.items()
         }
         for service, answer in services.items():
-            # A stream, though clients send one message: so it is read here, with a bound on the time.
+            # Declared as a stream, though clients send one message, so that reading has a deadline here.
             handler = grpc.stream_unary_rpc_method_handler(self._answering(service, answer))
             self._server.add_registered_method_handlers(service, {"Export": handler})
         try:
@@ -279,14 +282,14 @@ class OtlpGrpcServer:
         return port
 
     async def stop(self) -> None:
-        """Take no further calls, and answer those that are under way."""
+        """Stop accepting calls, and finish those in progress."""
         if self._server is not None:
             await self._server.stop(limits.SHUTDOWN_MAX_S)
 
     def _answering(
         self, service: str, answer: Callable[[bytes, dict[str, str], Meter | None], Awaitable[bytes]]
     ) -> Callable[[AsyncIterator[bytes], Any], Awaitable[bytes]]:
-        """Return what answers a call, with an error as gRPC has it."""
+        """Wrap a handler: authenticate the call, read its message, and map errors to gRPC status codes."""
 
         async def call(messages: AsyncIterator[bytes], context: Any) -> bytes:
             code = "OK"
@@ -308,12 +311,12 @@ class OtlpGrpcServer:
                 self._counted(service, code)
             details = (("grpc-status-details-bin", status.SerializeToString()),)
             await context.abort(_grpc_code(status.code), status.message, details)
-            raise AssertionError  # abort has raised
+            raise AssertionError  # unreachable, because abort raises
 
         return call
 
     async def _admit(self, authorization: str | None, service: str, peer: str) -> KeyHolder | None:
-        """Return who calls, None where nobody is asked for a key. Raises AccessError, StorageError."""
+        """Return the caller, or None without a key ring. Raises AccessError, StorageError."""
         if self._ring is None:
             return None
         try:
@@ -336,7 +339,7 @@ class OtlpGrpcServer:
             raise
 
     async def _read(self, messages: AsyncIterator[bytes]) -> bytes:
-        """Return the message of a call. Raises TimeoutError, BackPressureError where it is slow and others came."""
+        """Return a call's message. Raises TimeoutError, or BackPressureError if it is slow while other calls wait."""
         await self._wait_for_turn()
         turn = asyncio.timeout(limits.GRPC_READ_MAX_S)
         try:
@@ -352,10 +355,7 @@ class OtlpGrpcServer:
             self._turns.release()
 
     async def _wait_for_turn(self) -> None:
-        """Wait until fewer are read than may be, in the order in which calls came.
-
-        Raises BackPressureError where very many wait.
-        """
+        """Wait for a free reading slot, in the order of arrival. Raises BackPressureError if too many calls wait."""
         if self._waiting >= limits.GRPC_WAITING_MAX:
             raise BackPressureError("too many calls came at once; send it again")
         self._waiting += 1
@@ -370,14 +370,12 @@ class OtlpGrpcServer:
         self._looking = asyncio.get_running_loop().call_later(limits.GRPC_LOOK_S, self._look)
 
     def _look(self) -> None:
-        """End the slowest while others wait: those that were seen a few times, each in a turn of the loop by itself.
-
-        So none is slow because the loop has not come to it.
-        """
+        """End the slowest reads while other calls wait. A read must have been seen at several checks, in separate
+        turns of the loop. So a read is never ended only because the loop was busy."""
         wanted = self._waiting - (limits.GRPC_READING_MAX - len(self._reading))
         for turn, seen in list(self._reading.items()):
             self._reading[turn] = seen + 1
-            # One whose own time is over ends by that.
+            # An expired read ends anyway.
             if wanted > 0 and seen >= limits.GRPC_LOOKS and not turn.expired():
                 del self._reading[turn]
                 turn.reschedule(asyncio.get_running_loop().time())
@@ -389,7 +387,7 @@ class OtlpGrpcServer:
     async def _export(self, message: bytes, metadata: dict[str, str], meter: Meter | None) -> bytes:
         encoding = (
             "gzip" if message.startswith(GZIP_MAGIC) else "identity"
-        )  # no message of protobuf begins so
+        )  # no protobuf message starts with these bytes
         experiment_id = experiment_of(metadata.get("x-mlflow-experiment-id", ""))
         decoded = await self._traces.take_message(message, encoding, experiment_id, meter)
         return success_message(decoded).SerializeToString()
@@ -405,12 +403,12 @@ class OtlpGrpcServer:
 
 
 def _address_of(peer: str) -> str:
-    """Return the address of who calls, such as `127.0.0.1` of `ipv4:127.0.0.1:53124`."""
+    """Return the caller's address, such as `127.0.0.1` from `ipv4:127.0.0.1:53124`."""
     return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
 
 
 def status_message(error: Exception) -> Status:
-    """Return what a client is told of an error: whether it may send again, and when."""
+    """Return the gRPC status of an error, with the retry delay if a retry makes sense."""
     text = str(error).encode("ascii", "backslashreplace")[: limits.PROBLEM_MAX_CHARS].decode()
     match error:
         case StorageError() | QuotaError():
@@ -434,7 +432,8 @@ def status_message(error: Exception) -> Status:
 
 
 def _credentials(grpc: Any, renewal: Renewal) -> Any:
-    """Return what gRPC asks for the certificate when a connection comes; None is no other than before."""
+    """Return credentials that reload the certificate for new connections. The callback returns None if it is
+    unchanged."""
     given = renewal.pair()
 
     def renewed() -> Any:
@@ -446,17 +445,15 @@ def _credentials(grpc: Any, renewal: Renewal) -> Any:
 
 
 def _grpc() -> Any:
-    """Import gRPC. Raises UsageError where it is not installed."""
-    os.environ.setdefault(
-        "GRPC_VERBOSITY", "NONE"
-    )  # it would write a line for each call of a client that is wrong
+    """Import gRPC. Raises UsageError if it is not installed."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # otherwise gRPC writes a line for each invalid call
     try:
         import grpc.aio
     except ImportError as error:
         raise UsageError(
             f"OTLP/gRPC needs the package grpcio ({error}); install it, or use --no-grpc"
         ) from None
-    logging.getLogger("grpc").propagate = False  # clients that go away, or send no text, are nothing to tell
+    logging.getLogger("grpc").propagate = False  # disconnects and undecodable names are not worth logging
     logging.getLogger("grpc").addHandler(logging.NullHandler())
     return grpc
 
@@ -470,7 +467,7 @@ def _grpc_code(code: int) -> Any:
 def _options() -> list[tuple[str, int]]:
     identity, gzip = 0, 2
     return [
-        ("grpc.so_reuseport", 0),  # else another server's port could be had
+        ("grpc.so_reuseport", 0),  # otherwise two servers could share the port
         ("grpc.per_message_decompression", 0),
         ("grpc.compression_enabled_algorithms_bitset", 1 << identity | 1 << gzip),
         ("grpc.max_receive_message_length", limits.GRPC_MESSAGE_MAX_BYTES),

@@ -1,18 +1,15 @@
-"""`POST /v1/traces`: OTLP/HTTP as the specification says, durable before it is acknowledged.
+"""OTLP/HTTP: `POST /v1/traces`, which acknowledges a request once it is durable, and `/v1/metrics` and `/v1/logs`.
 
-https://opentelemetry.io/docs/specs/otlp/#otlphttp: a response has the encoding of its request; an error is a
-google.rpc.Status; only 429, 502, 503 and 504 make a client send again; a request of which only some spans
-can be taken is a success that counts the others.
+It follows https://opentelemetry.io/docs/specs/otlp/#otlphttp. A response has the encoding of its request. An error is
+a google.rpc.Status. Clients retry only after 429, 502, 503 and 504. A partly rejected request is a success that
+counts the rejected spans.
 
-Reads a request body within limits: on the wire, decompressed, and over all requests together.
+A body is limited on the wire, decompressed, and by a memory budget over all requests. A request is decoded within the
+budget, assigned to the workspace of its key, and split by trace. Its results keep their share until the response,
+because a resource of 60 KB is copied into each trace.
 
-Takes a request as it is stored: decoded, put into the workspace of its key, and apart by trace, within the budget.
-
-What is made of a request keeps its room until the request has its answer: a resource of 60 KB comes once a trace.
-
-`POST /v1/metrics` and `/v1/logs`: answered as a success, so that SDKs do not warn at each export, and not kept.
-
-What comes is read, within the bounds of a request, and counted; nothing decodes it.
+Metrics and logs are acknowledged, so that SDKs do not log a warning at each export. They are read within the limits
+and counted, but neither decoded nor stored.
 """
 
 from __future__ import annotations
@@ -77,23 +74,23 @@ from tracelake.tracking.ingest_queue import RequestGroups
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
-"""Content-Encoding → what zlib calls its format."""
+"""zlib's window bits for each Content-Encoding."""
 ENCODINGS = frozenset({*WINDOW_BITS, "zstd"})
-"""Each Content-Encoding that is undone."""
+"""Supported values of Content-Encoding."""
 
 
 class Budget:
-    """Bytes that requests may hold together: as sent, decompressed, and while they are decoded. Threads share it."""
+    """Memory budget over all requests: bytes as sent, decompressed, and during decoding. Threads share it."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Begin with nothing held."""
+        """Set the limit of the budget."""
         self._max_bytes = max_bytes
         self._held_bytes = 0
         self._lock = Lock()
 
     @contextmanager
     def share(self) -> Iterator[BudgetShare]:
-        """Lend a share for one request, and take back all of it at the end."""
+        """Lend a share to one request; return all of it at the end."""
         share = BudgetShare(self)
         try:
             yield share
@@ -101,9 +98,9 @@ class Budget:
             self.give_back(share.size_bytes)
 
     def take(self, size_bytes: int, held_bytes: int) -> None:
-        """Hold so many bytes more for a request that holds `held_bytes`.
+        """Reserve `size_bytes` for a request that already has `held_bytes`.
 
-        Raises LimitError for a request that has no room alone, BackPressureError where others leave it none now.
+        Raises LimitError if the request alone exceeds the budget, BackPressureError if other requests use it now.
         """
         if held_bytes + size_bytes > self._max_bytes:
             raise LimitError(
@@ -115,23 +112,23 @@ class Budget:
             self._held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less."""
+        """Release bytes."""
         with self._lock:
             self._held_bytes -= size_bytes
 
 
 class BudgetShare:
-    """What one request holds of a budget."""
+    """Share of the budget that one request uses."""
 
     def __init__(self, budget: Budget) -> None:
-        """Begin with nothing."""
+        """Start with no bytes."""
         self._budget = budget
         self.size_bytes = 0
         self._kept_bytes = 0
 
     @contextmanager
     def for_now(self) -> Iterator[BudgetShare]:
-        """Give back at the end of the block what was taken in it, and not kept."""
+        """Release, at the end of the block, the bytes taken in it, except those that `keep` took."""
         before_bytes = self.size_bytes - self._kept_bytes
         try:
             yield self
@@ -139,23 +136,23 @@ class BudgetShare:
             self.give_back(self.size_bytes - self._kept_bytes - before_bytes)
 
     def keep(self, size_bytes: int) -> None:
-        """Hold so many bytes more to the end of the request. Raises LimitError, BackPressureError."""
+        """Reserve bytes until the end of the request. Raises LimitError, BackPressureError."""
         self.take(size_bytes)
         self._kept_bytes += size_bytes
 
     def take(self, size_bytes: int) -> None:
-        """Hold so many bytes more. Raises LimitError, BackPressureError."""
+        """Reserve bytes. Raises LimitError, BackPressureError."""
         self._budget.take(size_bytes, self.size_bytes)
         self.size_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many bytes less."""
+        """Release bytes."""
         self._budget.give_back(size_bytes)
         self.size_bytes -= size_bytes
 
 
 class RequestBody:
-    """The body of one request, of which the application may read all, a part, or nothing."""
+    """Body of one request. The application may read all of it, a part, or nothing."""
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         """Wrap the `receive` of a request."""
@@ -176,7 +173,7 @@ class RequestBody:
     async def discard(self) -> bool:
         """Read and discard the rest of the body; return whether the whole body was read.
 
-        A client that is still sending sees a reset instead of the answer if the server closes the connection
+        If the server closes the connection while a client is sending, the client sees a reset instead of the response
         (RFC 9112, section 9.6). A client that waits for `100 Continue` has sent nothing, so nothing is read.
         """
         if self._is_complete or self._awaits_continue:
@@ -192,9 +189,9 @@ class RequestBody:
 
 
 async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_bytes: int) -> bytes:
-    """Return the body as sent; `declared` is its Content-Length, if any.
+    """Return the body as sent. `declared` is its Content-Length, if any.
 
-    Raises LimitError beyond `max_bytes`, before it has read that much; ClientDisconnect.
+    Raises ClientDisconnect, and LimitError beyond `max_bytes`, before that much is read.
     """
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(max_bytes)
@@ -216,9 +213,9 @@ async def read_body(declared: bytes, receive: Receive, share: BudgetShare, max_b
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -> bytes:
-    """Undo the Content-Encoding `gzip`, `deflate` or `zstd`; a gzip body may have several members, one of zstd frames.
+    """Decompress a `gzip`, `deflate` or `zstd` body, which may have several gzip members or zstd frames.
 
-    Raises DecodeError where the body is damaged or cut off, LimitError beyond `max_bytes`, BackPressureError.
+    Raises DecodeError for a damaged or truncated body, LimitError beyond `max_bytes`, BackPressureError.
     """
     if encoding == "zstd":
         return _unzstd(body, max_bytes, share)
@@ -227,7 +224,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
     for _ in range(limits.COMPRESSED_MEMBERS_MAX):
         stream = zlib.decompressobj(WINDOW_BITS[encoding])
         while not stream.eof:
-            # Small pieces of either side: what is left of one is copied each time.
+            # Use small pieces for input and output, because zlib copies the rest of each.
             given = stream.unconsumed_tail or body[position : position + limits.DECOMPRESSED_PIECE_BYTES]
             position += 0 if stream.unconsumed_tail else len(given)
             try:
@@ -249,7 +246,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
 
 
 def _unzstd(body: bytes, max_bytes: int, share: BudgetShare) -> bytes:
-    """Undo all frames of a zstd body (RFC 8878), with a bound on the window that a client can ask for."""
+    """Decompress all frames of a zstd body (RFC 8878). The window size that a client can demand is limited."""
     out = bytearray()
     position = 0
     for _ in range(limits.COMPRESSED_MEMBERS_MAX):
@@ -286,7 +283,7 @@ _MESSAGES_OF_ATTRIBUTE: Final = 2
 
 
 class DecodedRequest(NamedTuple):
-    """A request as it is stored."""
+    """Request in the form that is stored."""
 
     format: Format
     payload: bytes
@@ -297,7 +294,7 @@ class DecodedRequest(NamedTuple):
 def decode_request(
     format: Format, payload: bytes, share: BudgetShare, workspace: str | None, *, takes_apart: bool
 ) -> DecodedRequest:
-    """Decode a request, and put it into the workspace of its key, where that is of one. Errors as `_decode`."""
+    """Decode a request and assign it to the workspace of its key, if the key has one. Raises as `_decode`."""
     decoded, traces, workspaces = _decode(format, payload, share, workspace, takes_apart=takes_apart)
     if workspace is None or workspaces <= {workspace}:
         return DecodedRequest(format, payload, decoded, traces)
@@ -316,10 +313,10 @@ def decode_request(
 def _decode(
     format: Format, payload: bytes, share: BudgetShare, workspace: str | None, *, takes_apart: bool
 ) -> tuple[Decoded, dict[str, TraceSpans], set[str]]:
-    """Decode a request to see which spans can be taken, and of which workspaces they are.
+    """Decode a request; find the accepted spans and their workspaces.
 
-    It comes apart by trace where it is of `workspace` alone, or that is None. What is made of it keeps its room until
-    the request has its answer. Raises InputError, LimitError, BackPressureError.
+    Split it by trace if all spans belong to `workspace`, or if that is None. The result keeps its memory share until
+    the response. Raises InputError, LimitError, BackPressureError.
     """
     decode = decode_json if format == "json" else decode_protobuf
 
@@ -349,7 +346,7 @@ def _decode(
 
 @contextmanager
 def _reserve(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnParsed]:
-    """Hold room for a request while it is decoded; what is to be told its size then makes the room fit."""
+    """Reserve memory for decoding. The yielded function adjusts the reservation to the parsed size."""
     with share.for_now() as room:
         if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
             raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
@@ -400,9 +397,9 @@ logger = logging.getLogger("tracelake.server")
 
 ResultT = TypeVar("ResultT")
 Meter: TypeAlias = Callable[[int, int], None]
-"""Counts spans and bytes, decompressed, of a request that is decoded: of whoever has a quota."""
+"""Function that charges a decoded request's spans and decompressed bytes to its key's quota."""
 METER = "tracelake.meter"
-"""Where the scope of a request has one."""
+"""ASGI scope entry with the request's `Meter`."""
 
 FORMATS: dict[str, Format] = {"application/x-protobuf": "protobuf", "application/json": "json"}
 
@@ -419,14 +416,14 @@ CODES: dict[int, int] = {
     500: INTERNAL,
     503: UNAVAILABLE,
 }
-"""HTTP status → code of google.rpc.Status."""
+"""google.rpc.Status code of each HTTP status."""
 
 
 class TracesEndpoint:
-    """`POST /v1/traces` as an ASGI application: what a framework does for each request costs more than the request."""
+    """ASGI application for `POST /v1/traces`. A framework's overhead per request would cost more than the request."""
 
     def __init__(self, queue: RequestGroups, wait_s: float = limits.SEGMENT_WAIT_S) -> None:
-        """Store into `queue`; `wait_s` as `Gathering` has it."""
+        """Store into `queue`. `wait_s` is passed to `GroupCommitter`."""
         self._gathering = GroupCommitter(queue, wait_s)
         self._takes_apart = queue.takes_apart
         self._budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
@@ -468,7 +465,7 @@ class TracesEndpoint:
     async def take_message(
         self, payload: bytes, encoding: str, experiment_id: str, meter: Meter | None = None
     ) -> Decoded:
-        """Take a protobuf message that came by another way than HTTP. Raises TracelakeError."""
+        """Store a protobuf message that arrived through another protocol. Raises TracelakeError."""
         with self._budget.share() as share:
             share.take(len(payload))
             return await self._store("protobuf", payload, encoding, experiment_id, share, meter)
@@ -482,7 +479,7 @@ class TracesEndpoint:
         share: BudgetShare,
         meter: Meter | None,
     ) -> Decoded:
-        """Take a request of which the share holds the bytes as they were sent."""
+        """Decompress, decode and store a request whose bytes, as sent, are already in the share."""
         work_bytes = len(payload)
         try:
             if encoding != "identity":
@@ -503,7 +500,8 @@ class TracesEndpoint:
         format, payload, decoded, traces = taken.format, taken.payload, taken.decoded, taken.traces
         if meter is not None:
             meter(decoded.accepted + decoded.rejected, len(sent))
-        # The pipeline decodes it, and refuses the same spans. Without one good span it is not stored.
+        # The pipeline decodes it again and rejects the same spans. A request without an accepted span is not
+        # stored.
         if decoded.accepted:
             refused = await self._gathering.append(format, payload, traces, experiment_id, decoded.rejected)
             if refused is not None:
@@ -547,7 +545,7 @@ class TracesEndpoint:
 
 
 def _text(header: bytes) -> str:
-    """Return the text of a header, UTF-8 as clients of today send it, or else the Latin-1 of HTTP."""
+    """Decode a header's text as UTF-8, which clients send today, or as HTTP's Latin-1."""
     try:
         return header.decode()
     except UnicodeDecodeError:
@@ -555,7 +553,7 @@ def _text(header: bytes) -> str:
 
 
 def experiment_of(header: str) -> str:
-    """Return the experiment that a request names as MLflow's clients do, in a header. Raises LimitError."""
+    """Return the experiment from the header that MLflow's clients send. Raises LimitError."""
     experiment_id = header.strip()
     if len(experiment_id) > limits.TRACKING_KEY_MAX_CHARS:
         raise LimitError(
@@ -569,7 +567,7 @@ def experiment_of(header: str) -> str:
 
 
 def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
-    """Return what a client is told of a request that was taken, or a part of it."""
+    """Return the success response, with rejected spans and notes."""
     message = ExportTraceServiceResponse()
     if decoded.rejected or decoded.notes:
         message.partial_success.rejected_spans = decoded.rejected
@@ -578,7 +576,7 @@ def success_message(decoded: Decoded) -> ExportTraceServiceResponse:
 
 
 def failure(format: Format, error: TracelakeError) -> Response:
-    """Return what a client is told of an error, as google.rpc.Status."""
+    """Return the error response as google.rpc.Status."""
     http_status = status_of(type(error))
     status = Status(code=CODES[http_status], message=str(error))
     if http_status == 400:
@@ -601,10 +599,10 @@ SIGNALS = ("metrics", "logs")
 
 
 class IgnoredSignalsEndpoint:
-    """One of the two, as an ASGI application."""
+    """ASGI application that acknowledges and drops metrics or logs."""
 
     def __init__(self, signal: str, not_kept: Callable[[str], None]) -> None:
-        """Tell `not_kept` of each request."""
+        """Count requests with `not_kept`."""
         self._signal = signal
         self._not_kept = not_kept
 
@@ -621,7 +619,7 @@ class IgnoredSignalsEndpoint:
 
 
 async def _skip_body(receive: Receive) -> bool:
-    """Read a body and forget it; False where the client went away. Raises LimitError."""
+    """Read and discard a body; return False if the client disconnected. Raises LimitError."""
     size_bytes = 0
     while True:
         message = await receive()

@@ -1,13 +1,11 @@
-"""`/api/v1/pipeline`: which input made which transaction, and what came of it, in the words of `tracelake pipeline`.
+"""Pipeline, sources and explicit transactions in the JSON API and on pages.
 
-The pages of the pipeline: its transactions, and one of them; each with its JSON twin.
+`/api/v1/pipeline` reports transactions with their inputs, as `tracelake pipeline` does; pages show the same. The
+route `/api/v1/sources` lists and changes the sources of running pipelines. `/api/v1/transactions` controls explicit
+transactions, as `tracelake transaction` does.
 
-`/api/v1/sources`: what pipelines take input from, and changing that while they run.
-
-`/api/v1/transactions`: explicit transactions, in the words of `tracelake transaction`.
-
-A server says what a client wants; who carries it out is a pipeline, this server's or any other. So an answer waits for
-the end for a while, and says 202 where it is not there yet.
+The server only records a client's request; a pipeline of this or another server executes it. Therefore a response
+waits for a limited time, and is 202 if the request is still pending.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ TRANSACTIONS = "/api/v1/transactions"
 
 
 class NewTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that begins a transaction; what is null is as the settings say."""
+    """Request body that begins a transaction; null values mean the settings' defaults."""
 
     id: str | None = None
     when_gone: Literal["seal", "discard"] | None = None
@@ -45,7 +43,7 @@ class NewTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoDetails(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of what needs none: `{}`."""
+    """Empty request body: `{}`."""
 
 
 Nothing = Annotated[NoDetails, Depends(json_body(NoDetails))]
@@ -96,7 +94,7 @@ def transactions_api(lake: Lake) -> APIRouter:
 
 
 def _end(lake: Lake, id: str, wish: ClientRequest) -> Response:
-    """Say what a client wants, and wait for a pipeline to do it, for a while."""
+    """Record a client's commit or abort request, and wait a limited time for a pipeline to execute it."""
     info = lake.transactions.end(lake.transactions.get(id).id, wish)
     until_s = time.monotonic() + limits.OPERATION_ANSWER_WAIT_S
     while info.state != "over" and time.monotonic() < until_s:
@@ -118,7 +116,7 @@ Number = Annotated[int | None, Query(ge=0, le=limits.TRANSACTION_NUMBER_MAX)]
 def pipeline_overview(
     lake: Lake, beside: PipelineHost | None, limit: int, before: int | None
 ) -> dict[str, Any]:
-    """Return a page of transactions, what waits, the replicas, and what hinders the pipeline of this server."""
+    """Return one page of transactions, the pending input, the replicas, and the error of this server's pipeline."""
     infos = lake.journal.transactions(limit, before)
     is_more = len(infos) == limit and infos[-1].transaction > 0
     return {
@@ -168,7 +166,7 @@ def pipeline_api(lake: Lake, beside: PipelineHost | None) -> APIRouter:
 
 
 def pipeline_pages(lake: Lake, beside: PipelineHost | None, templates: Jinja2Templates) -> APIRouter:
-    """Return the routes of these pages over `lake`."""
+    """Return the routes of the pipeline's pages over `lake`."""
     router = APIRouter(include_in_schema=False)
     page = page_maker(lake, templates)
 
@@ -191,14 +189,14 @@ def pipeline_pages(lake: Lake, beside: PipelineHost | None, templates: Jinja2Tem
 
 
 class NewSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that adds a source."""
+    """Request body that adds a source."""
 
     name: str
     address: str
 
 
 class Pause(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that pauses a source, or ends that."""
+    """Request body that pauses or resumes a source."""
 
     on: bool = True
 

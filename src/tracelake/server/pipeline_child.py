@@ -1,11 +1,11 @@
-"""The pipeline of a server as a process of its own: what that process does, and what it tells the server.
+"""Pipeline process of a server: its main program, and its messages to the server.
 
-It is told what to do by a line on its standard input, and nothing by its command line, which others can read. It never
-writes there again: the end of that input is the end of the server, however that came, and ends this process at once.
-What it logs, and how it is, goes to the server as lines of JSON.
+The server sends the job as one line on standard input, because other users can read a command line. It writes nothing
+more. The end of standard input means that the server has ended, and this process exits at once. Log records and
+status go to the server as lines of JSON.
 
-Of signals, SIGUSR1 alone ends it in order. SIGTERM and SIGINT reach all processes of a service at once: the server
-hears them, for both.
+Only SIGUSR1 stops the process gracefully. SIGTERM and SIGINT reach all processes of a service at once, so the server
+handles them for both.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from tracelake.server.pipeline_host import PipelineThread
 
 _LOGGER: Final = "tracelake"
 STOP: Final = signal.SIGUSR1
-"""Lets the transaction under way finish, and ends the process."""
+"""Signal that finishes the transaction in progress and then ends the process."""
 OF_THE_SERVER: Final = (signal.SIGTERM, signal.SIGINT)
-"""What the server alone hears; it begins this process with them blocked, until that is so."""
+"""Signals that only the server handles. It starts this process with them blocked, until the handlers are set."""
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineJob:
-    """What the process is to do."""
+    """Job of the process."""
 
     lake: str
     replica: str
-    """Its name, which the process after it has, too: so it takes over the record of one that was killed."""
+    """Replica name. A successor has the same name, so it takes over the record of a killed process."""
     watch: Sequence[str] | None
     interval_s: float
     log_level: int
 
     def line(self) -> bytes:
-        """Return it as the process reads it."""
+        """Return the line that the process reads."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStatus:
-    """How the pipeline is."""
+    """Status of the pipeline."""
 
     problem: str | None
     replica: ReplicaInfo | None
     steps: int = 0
-    """How many it has made, or rested: of one that hangs it stays as it is."""
+    """Steps and idle polls so far. The number of a hanging pipeline does not change."""
 
 
 def status_of(line: bytes) -> PipelineStatus | logging.LogRecord | None:
-    """Return what a line of the process says; None for half of one, as of a process that was killed."""
+    """Parse a line from the process; return None for an incomplete line, such as a killed process leaves."""
     try:
         document = json.loads(line)
         if "log" in document:
@@ -79,7 +79,7 @@ def status_of(line: bytes) -> PipelineStatus | logging.LogRecord | None:
 
 
 class _Channel(logging.Handler):
-    """Writes lines to the server."""
+    """Log handler that writes lines of JSON to the server."""
 
     def __init__(self, file: int) -> None:
         super().__init__()
@@ -87,14 +87,14 @@ class _Channel(logging.Handler):
         self._writing = Lock()
 
     def tell(self, document: dict[str, Any]) -> None:
-        """Write one line, whole; where nobody reads any more, this process ends anyway."""
+        """Write one complete line. An error is harmless: without a reader this process is about to end."""
         line = json.dumps(document).encode() + b"\n"
         with self._writing:
             while line:
                 line = line[os.write(self._file, line) :]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send what was logged to the server, which logs it."""
+        """Send a log record to the server, which logs it."""
         try:
             self.tell({"log": _document_of(record)})
         except Exception:  # noqa: BLE001  who logs goes on, as with handlers of logging itself
@@ -112,7 +112,7 @@ def _document_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the pipeline until `STOP`, which lets the transaction under way finish, or until the server has ended."""
+    """Run the pipeline until `STOP`, which finishes the transaction in progress, or until the server has ended."""
     stopped: list[int] = []
     _hear(stopped)
     channel = _own_channel()
@@ -127,16 +127,16 @@ def main() -> None:
 
 
 def _hear(stopped: list[int]) -> None:
-    """Note in `stopped` that the process is to stop; go on whatever else the server is sent, too."""
+    """Record a stop signal in `stopped`, and ignore the signals of the server."""
     signal.signal(STOP, lambda number, _frame: stopped.append(number))
     for number in OF_THE_SERVER:
-        # Not SIG_IGN, which the programs that this one starts would have from it; nor may they have it blocked.
+        # Child programs would inherit SIG_IGN, and also a blocked signal.
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_THE_SERVER)
 
 
 def _work(job: PipelineJob, channel: _Channel, stopped: Sequence[int]) -> int:
-    """Do it, and return the exit code."""
+    """Run the job and return the exit code."""
     try:
         with closing(open_lake(job.lake)) as lake:
             _run(lake, job, channel, stopped)
@@ -167,10 +167,8 @@ def _run(lake: Lake, job: PipelineJob, channel: _Channel, stopped: Sequence[int]
 
 
 def _end(code: int) -> NoReturn:
-    """End, whatever threads are left: the interpreter would wait for them, and complain of those it does not wait for.
-
-    Until then the server is watched.
-    """
+    """Exit despite live threads, because the interpreter would wait for them or complain about them. The thread that
+    watches the server runs until the end."""
     for finish in (atexit._run_exitfuncs, sys.stdout.flush, sys.stderr.flush):
         with suppress(Exception):
             finish()
@@ -178,14 +176,14 @@ def _end(code: int) -> NoReturn:
 
 
 def _own_channel() -> _Channel:
-    """Keep standard output for the server: what else is printed goes to standard error, which is the server's, too."""
+    """Reserve standard output for the server. Other prints go to standard error, which the server shares."""
     file = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return _Channel(file)
 
 
 def _end_with_the_server() -> NoReturn:
-    """End at once when the server has: what no commit holds is taken again, as after a kill."""
+    """Exit at once when the server has ended. As after a kill, the next pipeline processes uncommitted input again."""
     while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(os.EX_UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""The pipeline of a server: what runs it beside the server, in a thread or as a process of its own."""
+"""Pipeline host of a server: it runs the pipeline in a thread or in a separate process."""
 
 from __future__ import annotations
 
@@ -11,75 +11,75 @@ from tracelake.results import ReplicaInfo
 
 
 class PipelineHost(Protocol):
-    """Runs the pipeline from `start` to `stop`, and tells how it is."""
+    """Runner of the pipeline between `start` and `stop`, with reports on its state."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the pipeline."""
 
     def stop(self) -> None:
-        """Let the transaction that is under way finish, and begin no other."""
+        """Finish the transaction in progress, then stop."""
 
     def problem(self) -> str | None:
-        """Say what hinders it, None where nothing does."""
+        """Return the error that blocks the pipeline, or None."""
 
     def replica(self) -> ReplicaInfo | None:
-        """Return what it tells of itself; None where it does not run, or has not told yet."""
+        """Return the replica's report, or None if the pipeline does not run or has not reported yet."""
 
     def restarts(self) -> int:
-        """Return how often it ended by itself and was to be started again."""
+        """Return the number of unexpected exits after which a restart was due."""
 
 
 def host_error(beside: PipelineHost | None) -> str | None:
-    """Say what hinders the pipeline beside a server, None where nothing does, or there is none."""
+    """Return the error that blocks the server's pipeline; None if it works or the server has no pipeline."""
     return None if beside is None else beside.problem()
 
 
 class PipelineThread:
-    """The pipeline in a thread of this process."""
+    """Pipeline in a thread of this process."""
 
     def __init__(
         self, lake: Lake, watch: Sequence[str] | None, interval_s: float, replica: str | None = None
     ) -> None:
-        """Take what comes to a lake, and to what is watched. Raises UsageError for what cannot be."""
+        """Prepare a pipeline over the lake's inputs and the watched paths. Raises UsageError for invalid paths."""
         self._pipeline = lake.pipeline(replica=replica, watch=watch)
         self._loop = PipelineLoop(
             lambda: self._pipeline.run_once(stopping=self._loop.stopping, goes_on=True), interval_s
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the pipeline."""
         self._pipeline.start()
         self._loop.start()
 
     def stop(self) -> None:
-        """Let the transaction that is under way finish, and begin no other."""
+        """Finish the transaction in progress, then stop."""
         try:
             self._loop.stop()
         finally:
             self._pipeline.close()
 
     def problem(self) -> str | None:
-        """Say what failed in the last run, None where it went well; or that there will be no other."""
+        """Return the error of the last run, or None. A dead thread is an error too."""
         if self.has_died():
             return "the thread that makes transactions has ended; start the server again. Standard error says more"
         return self._loop.problem()
 
     def replica(self) -> ReplicaInfo | None:
-        """Return what it tells of itself."""
+        """Return the replica's report."""
         return self._pipeline.replica()
 
     def steps(self) -> int:
-        """Return how many steps it has made."""
+        """Return the number of steps done so far."""
         return self._pipeline.steps()
 
     def rests(self) -> bool:
-        """Return whether it waits for its next run."""
+        """Return whether the loop waits for its next run."""
         return self._loop.rests()
 
     def has_died(self) -> bool:
-        """Return whether it ended by itself: an error that is no `Exception`, as the panic of a library, ends it."""
+        """Return whether the thread died. An error that is not an `Exception`, such as a library's panic, ends it."""
         return self._loop.has_died()
 
     def restarts(self) -> int:
-        """Return 0: a thread goes on whatever fails."""
+        """Return 0, because the thread survives every failed run."""
         return 0

@@ -1,7 +1,7 @@
-"""The pipeline of a server as a process of its own: begun, listened to, and begun again where it ends by itself.
+"""Pipeline in a separate process: the server starts it, monitors it, and restarts it after an unexpected exit.
 
-So requests and searches do not wait for the interpreter while a transaction is made. What is right does not rest on it:
-a process that is killed leaves what a killed replica leaves.
+So requests and searches do not wait for the interpreter lock during a transaction. Correctness does not depend on the
+process: if killed, it leaves the same state as a killed replica.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from tracelake.server.watchdog import Watchdog
 _log: Final = logging.getLogger("tracelake.pipeline")
 _COMMAND: Final = (sys.executable, "-P", "-m", pipeline_child.__name__)
 _SERVERS_OWN: Final = ("TRACELAKE_OIDC_CLIENT_SECRET", "TRACELAKE_OIDC_CLIENT_SECRET_FILE")
-"""What the server alone needs to know."""
+"""Secrets that only the server needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heard:
-    """What was last heard of a process: when it was begun, or told how it is."""
+    """Last report of a process, or its start."""
 
     pid: int
     at_s: float
-    """By this process's monotonic clock."""
+    """Time of the report by this process's monotonic clock."""
     told: PipelineStatus | None = None
 
     def silence_s(self) -> float | None:
-        """Return how long it has told nothing, where that is longer than one does that goes on."""
+        """Return the seconds since the last report if they exceed the limit, otherwise None."""
         silent_s = time.monotonic() - self.at_s
         bound_s = limits.PIPELINE_FIRST_TOLD_S if self.told is None else limits.REPLICA_GONE_S
         return silent_s if silent_s > bound_s else None
 
 
 class PipelineProcess:
-    """Runs the pipeline as a process of its own, which ends with this one, however this one ends."""
+    """Pipeline host in a separate process, which always ends together with this one."""
 
     def __init__(
         self,
@@ -62,15 +62,16 @@ class PipelineProcess:
         command: Sequence[str] = _COMMAND,
         hang_s: float = limits.PIPELINE_HANG_S,
     ) -> None:
-        """Take what comes to a lake, and to what is watched; of a process that makes no step for `hang_s`, by another.
+        """Prepare a pipeline over the lake's inputs and the watched paths. A process without a step for `hang_s`
+        seconds is replaced.
 
-        Raises UsageError for what cannot be.
+        Raises UsageError for invalid arguments.
         """
         if in_memory(lake.url):
             raise UsageError(
                 f"{lake.url} is in the memory of this process, which no other process can open; leave out `apart`"
             )
-        lake.pipeline(watch=watch).close()  # says now what the process would say too late
+        lake.pipeline(watch=watch).close()  # raises errors now, which the process would report too late
         level = logging.getLogger("tracelake").getEffectiveLevel()
         self._job = PipelineJob(lake.url, default_name(), watch, interval_s, level)
         self._command = command
@@ -84,11 +85,11 @@ class PipelineProcess:
         self._thread = Thread(target=self._run, name="tracelake-pipeline", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread that runs the process."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the transaction that is under way finish, for so long at most, and begin no other."""
+        """Finish the transaction in progress, up to a time limit, and stop."""
         with self._lock:
             self._stopping.set()
             process = self._process
@@ -106,7 +107,7 @@ class PipelineProcess:
             self._thread.join(limits.PIPELINE_KILLED_MAX_S)
 
     def problem(self) -> str | None:
-        """Say what hinders it, None where nothing does: that it ended, or what failed in its last run."""
+        """Return the error that blocks the pipeline, or None: it exited, it is silent, or its last run failed."""
         if self._thread.ident is not None and not self.is_alive() and not self._stopping.is_set():
             return "the thread that runs the pipeline's process has ended; start the server again"
         heard = self._heard
@@ -119,7 +120,7 @@ class PipelineProcess:
         return self._ended if heard is None or heard.told is None else heard.told.problem
 
     def replica(self) -> ReplicaInfo | None:
-        """Return what it told of itself last; None where it does not run, has not told, or not for long."""
+        """Return the replica's last report; None if the process is down, silent, or has not reported yet."""
         heard = self._heard
         return (
             None
@@ -128,15 +129,16 @@ class PipelineProcess:
         )
 
     def restarts(self) -> int:
-        """Return how often it ended by itself and was to be started again."""
+        """Return the number of unexpected exits after which a restart was due."""
         return self._restarts
 
     def is_alive(self) -> bool:
-        """Return whether it runs the process, or waits to do so again."""
+        """Return whether the thread still runs or restarts the process."""
         return self._thread.is_alive()
 
     def _run(self) -> None:
-        # Of this thread alone. Processes get it from it, so that none is ended before it knows what it hears.
+        # Applies to this thread only. Child processes inherit the mask, so no signal ends one before it has
+        # set its handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, pipeline_child.OF_THE_SERVER)
         pause_s = limits.PIPELINE_RESTART_S / 2
         while not self._stopping.is_set():
@@ -152,7 +154,7 @@ class PipelineProcess:
                     limits.PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
                 )
                 self._restarts += 1
-                # Before what it told is gone: whoever finds nothing told, finds why.
+                # Set before the last report is cleared, so that a reader without a report finds the reason.
                 self._ended = (
                     f"the pipeline's process {how}; it is started again in {pause_s:g} s at most, and what servers "
                     "take waits for it. The log of the server says more"
@@ -165,7 +167,7 @@ class PipelineProcess:
             self._stopping.wait(pause_s)
 
     def _one(self) -> str:
-        """Run one process to its end, and return how it ended."""
+        """Run one process until it ends, and return the reason."""
         with self._lock:
             if self._stopping.is_set():
                 return ""
@@ -174,17 +176,18 @@ class PipelineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env=_environment(),
-                # Ctrl-C reaches the server alone, which ends both in order.
+                # Ctrl-C reaches only the server, which stops both in order.
                 process_group=0,
             )
         self._heard = _Heard(process.pid, time.monotonic())
-        # The end of the block would wait for the process, who stops it as well: so it is ended where this fails.
+        # The `with` block waits for the process, and would wait forever after an error here. Therefore an
+        # error kills it.
         watch = Watchdog(process, self._steps, self._stopping.is_set, self._hang_s)
         with process:
             try:
                 with watch:
                     self._listen(process)
-                    process.wait()  # for it may have closed its output alone
+                    process.wait()  # it may have closed only its output
             except BaseException:
                 process.kill()
                 raise
@@ -201,10 +204,10 @@ class PipelineProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            # Unbuffered: nothing is left to be written when it is closed, which is when the process has ended.
+            # Unbuffered, so that closing after the process's end has nothing left to write.
             os.write(process.stdin.fileno(), self._job.line())
         except BrokenPipeError:
-            return  # it ended before it was told what to do
+            return  # it ended before it read its job
         while line := process.stdout.readline(limits.PIPELINE_LINE_MAX_BYTES):
             told = status_of(line)
             if isinstance(told, PipelineStatus):
@@ -216,7 +219,7 @@ class PipelineProcess:
 
 @contextmanager
 def _whatever_handlers_raise() -> Iterator[None]:
-    """Go on though a log handler of who embeds the server raises; that is printed, as logging does with its own."""
+    """Ignore errors of log handlers that belong to the program that embeds the server. Print them, as logging does."""
     try:
         yield
     except Exception:  # noqa: BLE001  it is of others
@@ -224,10 +227,10 @@ def _whatever_handlers_raise() -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """Return what the process gets of this one's: it imports from where this one does."""
-    # Settings are read whatever the case of their names is.
+    """Return the environment for the process, with this process's import path and without the server's secrets."""
+    # Setting names are case-insensitive.
     kept = {name: value for name, value in os.environ.items() if name.upper() not in _SERVERS_OWN}
-    # What is no text there is nothing that Python imports from.
+    # Python ignores entries that are not text.
     places = [place for place in sys.path if isinstance(place, str) and place]
     return kept | {"PYTHONPATH": os.pathsep.join(places)}
 

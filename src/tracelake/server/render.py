@@ -1,4 +1,5 @@
-"""How numbers, times and excerpts look on a page. Pure; every function takes whatever a table can hold."""
+"""Formatting of numbers, times and excerpts for pages. All functions are pure and accept every value that a table can
+hold."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ MATCH = re.compile(r"\[\[(.*?)\]\]", re.DOTALL)
 
 
 def duration(nanoseconds: int) -> str:
-    """Return `850 ns`, `1.25 ms`, `3.20 s` or `2 m 05 s`."""
+    """Format a duration as `850 ns`, `1.25 ms`, `3.20 s` or `2 m 05 s`."""
     size = abs(nanoseconds)
     for limit, unit in ((1_000, "ns"), (1_000_000, "µs"), (1_000_000_000, "ms"), (60_000_000_000, "s")):
         if size < limit:
@@ -40,12 +41,12 @@ def duration(nanoseconds: int) -> str:
 
 
 def timestamp(nanoseconds: int) -> str:
-    """Return UTC as `2026-01-31 12:00:00.123456`."""
+    """Format a time in UTC, as `2026-01-31 12:00:00.123456`."""
     return str((EPOCH + timedelta(microseconds=nanoseconds // 1_000)).replace(tzinfo=None))
 
 
 def ago(nanoseconds: int, now_ns: int) -> str:
-    """Return how long ago that was, such as `5 minutes ago`."""
+    """Format an age, such as `5 minutes ago`."""
     seconds = (now_ns - nanoseconds) // 1_000_000_000
     if seconds < 0:
         return "in the future"
@@ -73,12 +74,12 @@ def span_query(span_id: str, workspace: str | None = None, kind: str | None = No
 
 
 def count(number: int | None) -> str:
-    """Return digits in groups, nothing for None."""
+    """Format a number with grouped digits; None gives an empty text."""
     return "" if number is None else f"{number:,}"
 
 
 def size(number: int) -> str:
-    """Return `850 B`, `1.2 KiB` or `3.4 GiB`."""
+    """Format a size as `850 B`, `1.2 KiB` or `3.4 GiB`."""
     amount, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -88,7 +89,7 @@ def size(number: int) -> str:
 
 
 def outcome(operation: Row) -> str:
-    """Return what came of an operation so far, as `3 archived, 1 waiting`, and why of what failed."""
+    """Summarize an operation's result, as `3 archived, 1 waiting`, with the reasons of failures."""
     result = operation["result"] or {}
     if operation["error"] and not result:
         return str(operation["error"])
@@ -107,7 +108,7 @@ def outcome(operation: Row) -> str:
 
 
 def _reasons(failed: dict[str, str]) -> list[str]:
-    """Return each reason once, with the first trace that it is of."""
+    """Return each distinct reason once, with the first trace that has it."""
     traces: dict[str, list[str]] = {}
     for trace_id, reason in failed.items():
         traces.setdefault(reason, []).append(trace_id)
@@ -118,13 +119,13 @@ def _reasons(failed: dict[str, str]) -> list[str]:
 
 
 def tokens(trace: Row) -> str:
-    """Return input and output tokens as `1,200 / 85`, with a dash for what is not known."""
+    """Format input and output tokens as `1,200 / 85`, with a dash for an unknown number."""
     numbers = (trace["input_tokens"], trace["output_tokens"])
     return "" if numbers == (None, None) else " / ".join(count(number) or "–" for number in numbers)  # noqa: RUF001
 
 
 def reference(target: Row | None) -> str:
-    """Return what an entry names: the time of a table, the manifest of an index, the checksum and size of a file."""
+    """Format a version entry's target: a table's transaction, an index's manifest, or a file's checksum and size."""
     match target:
         case None:
             return ""
@@ -138,17 +139,17 @@ def reference(target: Row | None) -> str:
 
 
 def with_query(request: Request, **changed: int | str) -> str:
-    """Return the address of a request with other query parameters."""
+    """Return the request's URL with changed query parameters."""
     url = request.url.include_query_params(**changed)
     return f"{url.path}?{url.query}"
 
 
 def with_page(request: Request, page: str) -> str:
-    """Return the address of another page of a list, by its token."""
+    """Return the URL of another page of a list, by page token."""
     url = request.url.remove_query_params("offset").include_query_params(page=page)
     return f"{url.path}?{url.query}"
 
 
 def highlighted(excerpt: str) -> Markup:
-    """Return an excerpt whose matches stand between [[ and ]] with these marked; everything is escaped."""
+    """Return an excerpt as HTML: text is escaped, and matches between [[ and ]] become `<mark>`."""
     return Markup(MATCH.sub(r"<mark>\1</mark>", str(escape(excerpt))))  # noqa: S704 escaped one call before

@@ -1,7 +1,7 @@
-"""JSON bodies of requests that change something: what they must be, and what the OpenAPI document says of them.
+"""JSON request bodies: validation, and their OpenAPI schemas.
 
-A POST has to be `application/json`: no page of another site can send that without the consent of this server, which it
-does not give.
+A POST must be `application/json`. A page of another site can send that only with this server's CORS consent, which it
+never gives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BodyT = TypeVar("BodyT")
 
 
 def json_body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
-    """Return what reads and checks the body of a POST."""
+    """Return a dependency that reads and validates the body of a POST."""
 
     async def read(request: Request) -> BodyT:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -30,7 +30,7 @@ def json_body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
             raise UnsupportedError("send Content-Type: application/json")
         with Budget(
             limits.COMMIT_REQUEST_MAX_BYTES
-        ).share() as share:  # small: what all hold together is no concern
+        ).share() as share:  # small, so a shared budget is not needed
             declared = request.headers.get("content-length", "").encode()
             data = await read_body(declared, request.receive, share, limits.COMMIT_REQUEST_MAX_BYTES)
         try:
@@ -44,7 +44,7 @@ def json_body(kind: type[BodyT]) -> Callable[[Request], Awaitable[BodyT]]:
 
 
 def body_in_openapi(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return what the OpenAPI document says of such a body."""
+    """Return the OpenAPI schema of a body."""
     _, schemas = msgspec.json.schema_components([kind])
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": schemas[kind.__name__]}}}

@@ -1,10 +1,7 @@
-"""Serves a lake until the process is told to stop.
+"""Server main loop: it serves a lake until SIGINT or SIGTERM.
 
-What a server shows to others than this machine: its address, its names, and TLS.
-
-Says a thing that repeats once a second, and how often it was left out: a flood of requests is none of the log.
-
-Makes what a server took findable ahead of searches, while they come, in a thread of its own.
+It checks how the server is exposed to other machines, limits repeated log records to one a second, and warms the
+in-memory index of uncommitted spans in a thread.
 """
 
 from __future__ import annotations
@@ -45,17 +42,17 @@ from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
 
 @dataclass(frozen=True)
 class Exposure:
-    """What a server shows to others than this machine."""
+    """Exposure of a server to other machines: names, sites, locations, TLS and sign-in."""
 
     hosts: Sequence[str] = ()
-    """Names that it answers to, besides those of this machine; `*` for any."""
+    """Host names of the server, besides those of this machine; `*` for any."""
     origins: Sequence[str] = ()
     """Sites whose pages may send traces, such as `https://shop.example`; `*` for any."""
     locations: Sequence[str] = ()
-    """Directories, prefixes of buckets and brokers that requests may name; `*` for any. See `locations`."""
+    """Directories, bucket prefixes and brokers that requests may name; `*` for any. See `locations`."""
     tls: Tls | None = None
     openid: OpenId | None = None
-    """How people sign in, where that is by a provider too."""
+    """Settings of the sign-in provider, if there is one."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -82,7 +79,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address."""
+    """Return whether an address is reachable only from this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -90,7 +87,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
-    """Raise UsageError if others reach it and there is no key, or a name, a location, TLS or sign-in cannot work."""
+    """Raise UsageError if the server is exposed without an active key, or if a name, location, TLS or sign-in is
+    invalid."""
     for name in exposure.hosts:
         allowed_host(name)
     for site in exposure.origins:
@@ -109,33 +107,35 @@ def check_exposed(lake: Lake, host: str, exposure: Exposure) -> None:
 
 
 def allowed_of(host: str, exposure: Exposure) -> Allowed:
-    """Return what requests may name; of names those of this machine, the address, and the configured ones."""
+    """Return the allowed names, sites and locations. Names include those of this machine and the server's address."""
     hosts = [*LOCAL_HOSTS, authority_of(host), *exposure.hosts]
     return Allowed(hosts, exposure.origins, exposure.locations)
 
 
 def authority_of(host: str) -> str:
-    """Return an address as URLs have it."""
+    """Return an address in the form of URLs."""
     return f"[{host}]" if ":" in host else host
 
 
 LOGGERS = ("asyncio", "uvicorn.error", "tracelake.server", "tracelake.pipeline")
-"""Who speaks while a server runs."""
+"""Loggers that are active in a server."""
 
 
 class OncePerSecond(logging.Filter):
-    """Lets a record pass unless its like passed less than a second ago: same logger, level and text without values."""
+    """Log filter for repetitions. It drops a record if one of the same logger, level and template passed within a
+    second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin without a memory."""
+        """Start without any records."""
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
         self._said: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to say it; who is let through tells how many were not."""
-        # Text that a caller has put values into already differs each time: its beginning tells what it is.
+        """Return whether to log a record. The next logged one reports how many were dropped."""
+        # Some callers format the message beforehand, so each text differs. Therefore the start of the text
+        # identifies it.
         thing = (record.name, record.levelno, str(record.msg)[:LOG_THING_CHARS])
         now = self._clock()
         with self._lock:
@@ -154,7 +154,7 @@ class OncePerSecond(logging.Filter):
 
 @contextmanager
 def once_per_second() -> Iterator[None]:
-    """Let the loggers of a server say a thing once a second, until the end of the block."""
+    """Apply the filter to the server's loggers until the end of the block."""
     rate = OncePerSecond()
     loggers = [logging.getLogger(name) for name in LOGGERS]
     for logger in loggers:
@@ -170,20 +170,21 @@ logger = logging.getLogger("tracelake.server")
 
 
 class HotIndexWarmer:
-    """Calls a function in a `with` block. A failure is logged, and tried again: searches do without, and say why."""
+    """Background thread that indexes uncommitted spans, as a context manager. It logs and retries failures, because
+    searches also work without it."""
 
     def __init__(self, index_ahead: Callable[[], bool]) -> None:
-        """`index_ahead` does a step, and returns whether there is more to do now."""
+        """Set the step. `index_ahead` does one step, and returns whether more work remains."""
         self._index_ahead = index_ahead
         self._stopping = Event()
         self._thread = Thread(target=self._run, name="tracelake-indexing", daemon=True)
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """Let the step that is under way finish, for so long at most, and begin no other."""
+        """Wait for the current step, up to a limit, and stop."""
         self._stopping.set()
         self._thread.join(limits.UNCOMMITTED_AHEAD_STOP_MAX_S)
         if self._thread.is_alive():
@@ -197,7 +198,7 @@ class HotIndexWarmer:
         while not self._stopping.is_set():
             try:
                 is_more = self._index_ahead()
-            except Exception as error:  # whatever it is, the server goes on
+            except Exception as error:  # no error may end the thread
                 if str(error) != told:
                     told = str(error)
                     logger.warning(
@@ -232,18 +233,31 @@ def serve(
     apart: bool = False,
     pipeline_hang_s: float = limits.PIPELINE_HANG_S,
 ) -> None:
-    """Serve OTLP, API and pages until SIGINT or SIGTERM; requests under way are finished, the inbox drained.
+    """Serve OTLP, the API and the pages until SIGINT or SIGTERM. Then finish running requests and drain the inbox.
 
-    `port` 0 takes a free one; `on_listening` is called with the addresses once requests are answered there. With
-    `grpc_port` OTLP/gRPC is taken too, on a port of its own of the same host. With `pipeline`, what comes in is taken
-    into the tables every `interval_s` seconds, and what appears where `watch` says; `apart` in a process of its own,
-    which opens the lake by its URL and the settings, and is killed and begun again where it makes no step for
-    `pipeline_hang_s`, else in a thread. Requests that come together share segments of the inbox: for as many bytes, and
-    so long a wait, at most. With `hot_tier` requests go into the tracking store, which is made where the lake has none,
-    and can be read at once; without, into the inbox; None: the former where the lake has a place for it. Archive passes
-    are made so many seconds apart, in a thread; None: only those that requests ask for. `exposure` is what it shows to
-    others than this machine. Call it in the main thread. Raises UsageError for an address that others can reach while
-    the lake has no key, or that is taken, and for what cannot be watched.
+    Call it in the main thread. Concurrent requests share segments of the inbox.
+
+    Args:
+        lake: The lake to serve.
+        host: Address to listen on.
+        port: HTTP port; 0 chooses a free one.
+        pipeline: Whether to run a pipeline that ingests pending input.
+        watch: Paths that the pipeline watches for new files.
+        interval_s: Seconds between runs of the pipeline.
+        on_listening: Called with the addresses once the server accepts requests.
+        segment_wait_s: Longest time that a request waits for others to share its segment.
+        segment_max_bytes: Largest size of a segment.
+        hot_tier: True stores requests in the tracking store, where they are readable at once, and creates it if
+            needed. False stores them in the inbox. None uses the tracking store if the lake has a place for it.
+        archive_interval_s: Seconds between archive passes, which run in a thread; None runs only requested ones.
+        grpc_port: Port of OTLP/gRPC on the same host; None disables it.
+        exposure: Exposure to other machines.
+        apart: Whether the pipeline runs in a separate process instead of a thread. That process opens the lake by
+            its URL and the settings.
+        pipeline_hang_s: Seconds without a step after which that process is killed and restarted.
+
+    Raises:
+        UsageError: The address is in use or exposed without a key, or a path cannot be watched.
     """
     exposure = exposure or Exposure()
     check_exposed(lake, host, exposure)
@@ -261,9 +275,9 @@ def serve(
         archiving = ArchiveService(lake, archive_interval_s)
         stack.callback(archiving.stop)
         stack.enter_context(HotIndexWarmer(lake.hot.index_ahead))
-        # Left once all that was taken is drained: a database that is locked does not hold that.
+        # Closed after the inbox is drained, so that a locked database does not delay draining.
         after_drain = stack.enter_context(ExitStack())
-        # Entered last, so drained first: a run of the pipeline may take its time to finish.
+        # Entered last, so it is drained first. A run of the pipeline may take long to finish.
         queue = stack.enter_context(closing(_queue(lake, hot_tier, segment_max_bytes)))
         archiving.start()
         allowed, demanded = allowed_of(host, exposure), not is_loopback(host)
@@ -275,9 +289,9 @@ def serve(
             grpc_door,
             lambda port: on_listening(_served(exposure.tls, listener, port)),
         )
-        # uvicorn raises the signal that stopped it again once it is done, which would end the process
-        # before the inbox is drained: these handlers catch it. They stay for no longer, so that a second
-        # signal ends a shutdown that takes too long.
+        # After uvicorn stops, it raises the signal again, which would end the process before the inbox is
+        # drained. These handlers catch it. They are removed afterwards, so that a second signal ends a slow
+        # shutdown.
         before = {number: signal.signal(number, lambda *_: _stop(server)) for number in STOP_SIGNALS}
         try:
             server.run(sockets=[listener])
@@ -289,16 +303,16 @@ def serve(
 
 @dataclass(frozen=True)
 class Served:
-    """Where a server can be reached."""
+    """Addresses of a running server."""
 
     url: str
-    """Such as `http://127.0.0.1:4318`."""
+    """HTTP address, such as `http://127.0.0.1:4318`."""
     grpc_url: str | None
-    """Of OTLP/gRPC, such as `http://127.0.0.1:4317`; None where it is not taken."""
+    """OTLP/gRPC address, such as `http://127.0.0.1:4317`; None if disabled."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, with the gRPC door in the same event loop."""
+    """uvicorn server with OTLP/gRPC in the same event loop."""
 
     def __init__(
         self,
@@ -319,7 +333,7 @@ class _Server(uvicorn.Server):
             self._on_listening(port)
         except BaseException:
             if self._grpc_door is not None:
-                await self._grpc_door.stop()  # else it would listen on, in a loop that has ended
+                await self._grpc_door.stop()  # otherwise it would keep listening, in an ended loop
             raise
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -330,14 +344,14 @@ class _Server(uvicorn.Server):
 
 
 def _beside(lake: Lake, watch: Sequence[str] | None, interval_s: float, hang_s: float | None) -> PipelineHost:
-    """Return what runs the pipeline: a process of its own, which may hang for so long, or, with None, a thread."""
+    """Return the pipeline host: a process that may hang for `hang_s` seconds, or a thread if that is None."""
     if hang_s is None:
         return PipelineThread(lake, watch, interval_s)
     return PipelineProcess(lake, watch, interval_s, hang_s=hang_s)
 
 
 def _queue(lake: Lake, hot_tier: bool | None, segment_max_bytes: int) -> RequestGroups:
-    """Return where requests go: the tracking store, or the inbox."""
+    """Return the store for requests: the tracking store or the inbox."""
     if lake.hot.has_place() if hot_tier is None else hot_tier:
         return TrackingDoor(lake.hot.set_up(), group_max_bytes=segment_max_bytes)
     return Inbox(lake.objects, set_aside=lake.quarantine.paths, segment_max_bytes=segment_max_bytes)
@@ -349,9 +363,9 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=limits.SHUTDOWN_MAX_S,
-        # The app has nothing to begin or to end, and a second Ctrl-C would show how that is cancelled.
+        # The app has no lifespan events, and a second Ctrl-C would print their cancellation.
         lifespan="off",
-        # uvicorn takes whatever makes a protocol, and says that it is a class.
+        # uvicorn accepts any protocol factory, but its type demands a class.
         http=Connection if tls is None else Handshakes(Renewal(tls).context).protocol,  # type: ignore[arg-type]
         ws="none",
         backlog=limits.ACCEPTED_AT_ONCE,

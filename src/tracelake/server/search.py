@@ -1,4 +1,4 @@
-"""The page of a search: hits, how the whole result spreads, and links that narrow it. It needs no scripts."""
+"""Search page: hits, facets over all results, and links that refine the query. It needs no scripts."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ SAMPLES: Final = (
     ("has:attributes.exception.type", "what has an attribute"),
 )
 _SHOWN: Final = 6
-"""Values of a facet that are seen at once; the others unfold."""
+"""Facet values shown at once; the others unfold."""
 
 
 @dataclass(frozen=True, slots=True)
 class FacetChoice:
-    """One value of a facet: how many spans have it, and the query that a click leads to."""
+    """One facet value with its number of spans, and the query that a click runs."""
 
     value: str
     spans: int
     url: str
     chosen: bool
     width: float
-    """Of a hundred, how much of the whole result it is."""
+    """Percentage of the whole result."""
 
 
 @dataclass(frozen=True, slots=True)
 class FacetShown:
-    """A facet beside the hits."""
+    """Facet shown next to the hits."""
 
     name: str
     choices: Sequence[FacetChoice]
@@ -60,7 +60,7 @@ class FacetShown:
 
 @dataclass(frozen=True, slots=True)
 class SearchLink:
-    """What leads to another order."""
+    """Link to another order or mode."""
 
     text: str
     url: str
@@ -68,7 +68,7 @@ class SearchLink:
 
 
 def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
-    """Return the route of the page over `lake`."""
+    """Return the route of the search page over `lake`."""
     router = APIRouter(include_in_schema=False)
     templates.env.filters["neighbours"] = neighbours
     show = page_maker(lake, templates)
@@ -89,7 +89,7 @@ def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
         except (QueryError, EmbeddingError, UsageError) as error:
             problem = error
         asked = SearchPageRequest(q, sort, mode)
-        # Which search it is of the lake has compared, which knows the workspace.
+        # The lake has checked that the token belongs to this search and workspace.
         token = token_of(page) if page and not problem else None
         first = token.offset if token is not None else 0
         character = getattr(problem, "character", None)
@@ -104,7 +104,7 @@ def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
             results=results,
             first=first,
             problem=problem,
-            # The character that a query does not go on with, and what stands on both sides of it.
+            # The unexpected character of the query, and the text before and after it.
             broken=_parted(q, character) if character else None,
             samples=SAMPLES,
             facets=list(_facets(asked, results)),
@@ -120,26 +120,26 @@ def search_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class SearchPageRequest:
-    """What a page is asked for, and what leads to others like it."""
+    """Parameters of a search page, and links to variants of it."""
 
     query: str
     sort: Sort = "score"
     mode: Mode = "text"
 
     def url(self) -> str:
-        """Return where its first page is."""
+        """Return the URL of the first page."""
         order = {} if self.sort == "score" else {"sort": self.sort}
         by = {} if self.mode == "text" else {"mode": self.mode}
         return f"/search?{urlencode({'q': self.query, **order, **by})}"
 
     def orders(self) -> list[SearchLink]:
-        """Return what leads to each order of the same hits."""
+        """Return links to the same hits in each order."""
         return [
             SearchLink(name, replace(self, sort=name).url(), name == self.sort) for name in get_args(Sort)
         ]
 
     def modes(self) -> list[SearchLink]:
-        """Return what leads to the same search by words, by meaning, and by both."""
+        """Return links to the same search by words, by meaning, and by both."""
         texts: dict[Mode, str] = {"text": "words", "semantic": "meaning", "hybrid": "both"}
         return [
             SearchLink(text, SearchPageRequest(self.query, mode=mode).url(), mode == self.mode)
@@ -148,7 +148,7 @@ class SearchPageRequest:
 
 
 def neighbours(hit: Hit) -> dict[str, str]:
-    """Return what leads from a hit to spans beside it."""
+    """Return links from a hit to related spans."""
     texts = {"session": "same session", "user": "same user", "like": "more like this"}
     return {
         texts[name]: SearchPageRequest(query, "score" if name == "like" else "oldest").url()
@@ -157,7 +157,7 @@ def neighbours(hit: Hit) -> dict[str, str]:
 
 
 def _before(request: Request, token: PageToken, limit: int) -> str:
-    """Return where the page before one is."""
+    """Return the URL of the previous page."""
     return with_query(request, page=str(replace(token, offset=max(0, token.offset - limit))))
 
 
@@ -167,7 +167,7 @@ def _parted(query: str, character: int) -> tuple[str, str, str]:
 
 
 def _facets(asked: SearchPageRequest, results: SearchResults) -> Iterator[FacetShown]:
-    """Yield the facets that have any value, those first that were asked for first."""
+    """Yield the facets that have values, in the requested order."""
     for name, facet in results.facets.items():
         clauses = {value.value: clause_of(name, value.value) for value in facet.values}
         wider = widened(asked.query, list(clauses.values()))

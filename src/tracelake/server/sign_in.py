@@ -1,16 +1,13 @@
-"""`/sign-in`: a browser gives a key once, and keeps it in a cookie that no script can read and no other site can send.
+"""Sign-in by key at `/sign-in`, and by an OpenID Connect provider at `/sign-in/provider` and `/sign-in/callback`.
 
-The cookie is the key itself: so it ends when the key does, on every server of the lake. A session, which a sign-in by a
-provider makes, is a key too; signing out ends it.
+The key is stored in a cookie that scripts cannot read and other sites cannot send. The cookie is the key itself, so
+it ends with the key on every server of the lake. A sign-in by the provider creates a session, which is a key too;
+signing out ends it.
 
-Asks an OpenID Connect provider: what it says of itself, its keys, what a code is worth. Each answer is bounded.
-
-`/sign-in/provider` and `/sign-in/callback`: a browser goes to the provider, and comes back with a code.
-
-What it holds meanwhile is a signed cookie of ten minutes, `SameSite=Lax`, since the provider's page leads back here.
-Who is let in gets a session: a key, in the cookie that keys have. That is `SameSite=Strict`, so the answer is a page
-that leads on by itself: a redirect would still be asked for by the provider's page, and come without the cookie. It
-waits until every server of the lake knows the session, or looks for it.
+At the provider, the browser holds a signed state cookie for ten minutes. It is `SameSite=Lax`, because the provider's
+page leads back here. The key cookie is `SameSite=Strict`. Therefore the callback returns a page that navigates on:
+the browser would treat a redirect as the provider's request and omit the cookie. That page waits until every server
+of the lake has reloaded its keys. All responses of the provider are bounded in size and time.
 """
 
 from __future__ import annotations
@@ -71,13 +68,13 @@ from tracelake.server.otlp_http import Budget, read_body
 logger = logging.getLogger("tracelake.server")
 
 BY_KEY: Final = "sign in by a key"
-"""What the audit calls it. It changes nothing, so it is counted."""
+"""Audit name of a sign-in by key. It changes nothing, so it is only counted."""
 
 
 def sign_in_pages(
     ring: KeyRing, auditing: AuditWriter, templates: Jinja2Templates, sessions: Sessions, by_provider: bool
 ) -> APIRouter:
-    """Return the routes of signing in by a key, and of signing out."""
+    """Return the routes for signing in by key and for signing out."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(SIGN_IN)
@@ -105,7 +102,7 @@ def sign_in_pages(
             )
         count(303)
         response = RedirectResponse(safe_redirect(next), status_code=303)
-        # Else nobody needs a key here, and it is none.
+        # Otherwise this server demands no keys, and the token is not one.
         return response if parse_key_id(token) is None else set_key_cookie(response, request, token)
 
     @router.post(SIGN_OUT)
@@ -132,7 +129,7 @@ def sign_in_page(
     *,
     by_provider: bool,
 ) -> Response:
-    """Return the page that asks for a key, or leads to the provider; `after` is where it goes on to."""
+    """Return the sign-in page, which asks for a key or links to the provider. `after` is the page to open next."""
     query = f"?next={quote(after, safe='/')}"
     context = {
         "action": SIGN_IN + query,
@@ -146,7 +143,7 @@ def sign_in_page(
 
 
 def safe_redirect(path: str) -> str:
-    """Return a path of this server: whatever could lead elsewhere becomes the first page."""
+    """Return a path on this server. Anything that could lead to another site becomes the first page."""
     is_ours = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return path if is_ours and "\\" not in path else "/"
 
@@ -156,7 +153,7 @@ _DISCOVERY: Final = "/.well-known/openid-configuration"
 
 
 class Provider:
-    """What a server knows of a provider. One event loop at a time uses it."""
+    """Client of an OpenID Connect provider, with cached metadata. One event loop at a time uses it."""
 
     def __init__(self, openid: OpenId, clock: Callable[[], float] = time.monotonic) -> None:
         self._openid = openid
@@ -166,7 +163,7 @@ class Provider:
         self._tls = httpx.create_ssl_context()
 
     async def endpoints(self) -> Endpoints:
-        """Return where it is asked. Raises ProviderError."""
+        """Return the provider's endpoints. Raises ProviderError."""
         issuer = self._openid.issuer
         return await self._known(
             issuer.rstrip("/") + _DISCOVERY,
@@ -175,7 +172,7 @@ class Provider:
         )
 
     async def claims(self, code: str, begun: SignInSecret, redirect_uri: str) -> Claims:
-        """Return what it says of who has this code. Raises NoKeyError, ProviderError."""
+        """Redeem a code for the user's verified claims. Raises NoKeyError, ProviderError."""
         endpoints = await self.endpoints()
         tokens = await self._redeemed(endpoints, code, begun, redirect_uri)
         token = tokens.get("id_token")
@@ -226,7 +223,7 @@ class Provider:
         return await self._answer("GET", url, headers={"Authorization": f"Bearer {access_token}"})
 
     async def _known(self, url: str, checked: Callable[[dict[str, Any]], T], max_age_s: float) -> T:
-        """Return what is at an address, which is kept once it was checked."""
+        """Return the checked document at a URL, from the cache if it is recent."""
         kept_s, known = self._kept.get(url, (float("-inf"), None))
         if self._clock() - kept_s > max_age_s:
             known = checked(await self._answer("GET", url))
@@ -234,7 +231,8 @@ class Provider:
         return cast("T", known)
 
     async def _answer(self, method: str, url: str, **options: Any) -> dict[str, Any]:
-        """Ask, and return the JSON object that is answered. Raises ProviderError; BackPressureError where many ask."""
+        """Send a request and return the JSON object of the response. Raises ProviderError; BackPressureError if too
+        many requests are in flight."""
         place = object()
         try:
             self._places.acquire_on_behalf_of_nowait(place)
@@ -246,7 +244,7 @@ class Provider:
         try:
             with anyio.fail_after(limits.PROVIDER_WAIT_S):
                 status, body = await _fetched(method, url, options, self._tls)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:  # TimeoutError is one
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:  # includes TimeoutError
             raise ProviderError(
                 f"{_place(url)} does not answer ({type(error).__name__}); {_LATER}"
             ) from error
@@ -266,7 +264,7 @@ _LATER: Final = "try again later, or sign in by a key"
 
 
 def _keys_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the keys of a provider, as it publishes them. Raises ProviderError."""
+    """Return the provider's published keys. Raises ProviderError."""
     keys = document.get("keys")
     if not isinstance(keys, list) or len(keys) > limits.PROVIDER_KEYS_MAX:
         raise ProviderError(f"the provider has no list of keys, or more than {limits.PROVIDER_KEYS_MAX}")
@@ -277,7 +275,7 @@ async def _fetched(method: str, url: str, options: Mapping[str, Any], tls: SSLCo
     body = bytearray()
     asked = {"Accept": "application/json", "Accept-Encoding": "identity"} | dict(options.get("headers", {}))
     async with (
-        # A provider on this machine is asked through no proxy: what goes there by http is read by nobody.
+        # Bypass proxies for a provider on this machine. It may use plain http, which a proxy could read.
         httpx.AsyncClient(
             verify=tls, timeout=limits.PROVIDER_WAIT_S, trust_env=url.startswith("https:")
         ) as client,
@@ -293,7 +291,7 @@ async def _fetched(method: str, url: str, options: Mapping[str, Any], tls: SSLCo
 
 
 def _raise_refused(url: str, status: int, told: Mapping[str, Any]) -> None:
-    """Raise what a refusal of a provider means: it wants nothing of us, or nothing of this code."""
+    """Raise the error for a provider's refusal: NoKeyError for an invalid code, otherwise ProviderError."""
     problem = str(told.get("error", ""))[: limits.NAME_QUOTED_MAX_CHARS]
     if problem == "invalid_grant":
         raise NoKeyError("the provider does not know this sign-in any more; sign in again")
@@ -309,7 +307,7 @@ def _place(url: str) -> str:
 
 
 BEGIN: Final = "sign in by the provider"
-"""What the audit calls it."""
+"""Audit name of a sign-in by the provider."""
 
 
 def provider_pages(
@@ -320,7 +318,7 @@ def provider_pages(
     templates: Jinja2Templates,
     sessions: Sessions,
 ) -> APIRouter:
-    """Return the routes of signing in by a provider."""
+    """Return the routes for signing in by the provider."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(BY_PROVIDER)
@@ -388,20 +386,20 @@ def provider_pages(
         return _unkept(clear_state_cookie(set_key_cookie(response, request, session.token), request))
 
     def _place(back: str) -> str:
-        """Return for what a browser begins: what it began elsewhere, or with another provider, is of no use here."""
+        """Return the purpose that a state cookie is signed for. It is invalid for another server or provider."""
         return f"{openid.issuer}\0{openid.client_id}\0{back}"
 
     def _problem(request: Request, after: str, error: TracelakeError) -> Response:
         logger.warning("refused: to sign in by the provider: %s", error)
         page = sign_in_page(templates, request, after, str(error), status_of(type(error)), by_provider=True)
-        # Where many sign in at once what was begun still counts, once the page is asked for again.
+        # During overload the state stays valid, so that the browser can reload the callback.
         return _unkept(page if isinstance(error, BackPressureError) else clear_state_cookie(page, request))
 
     return router
 
 
 def _redirect_uri(request: Request) -> str:
-    """Return where the provider leads back to: this server, by the name that the browser calls it."""
+    """Return the callback URL of this server, by the name that the browser uses."""
     return f"{request.url.scheme}://{request.url.netloc}{SIGNED_IN}"
 
 

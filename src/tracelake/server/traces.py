@@ -1,12 +1,8 @@
-"""`/api/v1`: what the pages show, as JSON. Times are integers, nanoseconds since 1970 UTC.
+"""Traces on pages and in the JSON API `/api/v1`: queries, filters, lists, search, and the waterfall of a trace.
 
-The web UI: pages rendered here, each with its JSON twin. Templates escape whatever comes from a trace.
-
-What pages and API read from a lake, each time at the newest commit of `main`.
-
-Lays the spans of a trace out as rows of a waterfall: pure arithmetic, no markup.
-
-Query parameters that pages and API share. A form sends empty fields as empty text: that means no filter.
+Each page has a JSON twin. All times in JSON are integers: nanoseconds since 1970 UTC. Reads use the newest commit of
+`main`. An empty query parameter means no filter, because forms send empty fields as empty text. Templates escape all
+text that comes from traces.
 """
 
 from __future__ import annotations
@@ -55,17 +51,17 @@ _BY_MEANING: Final = ReadGate(
 Order: TypeAlias = Literal["newest", "oldest", "longest", "errors", "tokens"]
 _HIT_TEXTS: Final = ("name", "service", "model", "status", "session_id", "user_id", "workspace")
 ORDERS: tuple[Order, ...] = get_args(Order)
-# Senders choose both numbers, and their sum may not fit into 64 bits.
+# Clients choose both numbers, and the sum may overflow 64 bits.
 TOKENS: Final = "(coalesce(input_tokens, 0)::HUGEINT + coalesce(output_tokens, 0))"
 KEYS: dict[Order, tuple[str, ...]] = {
-    # A trace that starts far in the future would otherwise head the list for good.
+    # Otherwise a trace that starts far in the future would lead the list permanently.
     "newest": ("(start_ns > {latest_ns})::BIGINT", "start_ns DESC"),
     "oldest": ("start_ns",),
     "longest": ("duration_ns DESC",),
     "errors": ("error_count DESC", "start_ns DESC"),
     "tokens": (f"{TOKENS} DESC", "start_ns DESC"),
 }
-"""What each order sorts by, ids of traces last."""
+"""Sort keys of each order; trace ids break ties."""
 TRACE_COLUMNS = (
     "trace_id, workspace, name, service, start_ns, end_ns, duration_ns, span_count, error_count, "
     "input_tokens, output_tokens, session_id, user_id"
@@ -74,7 +70,7 @@ TRACE_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TraceFilter:
-    """Which traces to list. Text matches whole values, except `name`, which matches a part in any case."""
+    """Filter for traces. Text matches whole values, except `name`, which matches a substring in any case."""
 
     service: str | None = None
     session: str | None = None
@@ -92,20 +88,20 @@ class TraceFilter:
 
 @dataclass(frozen=True, slots=True)
 class TracePage:
-    """Rows of table `traces`, and whether more follow."""
+    """One page of the trace list."""
 
     traces: list[Row]
     more: bool
     not_listed: str | None
-    """What no commit holds yet, and is not among them."""
+    """Note about uncommitted spans that the list does not include."""
     next_page: str | None = None
-    """The token of the page that follows; None if none does."""
+    """Token of the next page, or None."""
     previous_page: str | None = None
-    """The token of the page before; None for the first page, and for a page that was asked for by its offset."""
+    """Token of the previous page; None for the first page, and for a page requested by offset."""
 
 
 def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
-    """Return one page of traces. Raises QueryError for a page of another list."""
+    """Return one page of traces. Raises QueryError for a token of another list."""
     if wanted.page is not None and wanted.offset:
         raise UsageError("a list takes a page or an offset, not both; leave one out")
     keys = KEYS[wanted.order]
@@ -162,14 +158,15 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
 
 
 def _behind(keys: Sequence[tuple[str, str, bool]]) -> str:
-    """Return the condition of rows that come behind one: its columns in order, with values and whether they fall."""
+    """Return the SQL condition for rows after a key. `keys` has each column in order, its value, and whether it is
+    descending."""
     column, value, falls = keys[0]
     behind = f"{column} {'<' if falls else '>'} {value}"
     return behind if len(keys) == 1 else f"({behind} OR ({column} = {value} AND {_behind(keys[1:])}))"
 
 
 def list_services(lake: Lake) -> list[str]:
-    """Return the services that traces begin in, by name."""
+    """Return the services in which traces start, sorted by name."""
     table = lake.sql(
         f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}",
         uncommitted=True,
@@ -195,7 +192,7 @@ def search(
     mode: Mode | None = None,
     vector: Sequence[float] | None = None,
 ) -> SearchResults:
-    """Return a page of a search, by words or meaning, in one service or in all. Raises BackPressureError."""
+    """Return one page of search results, of one service or all. Raises BackPressureError."""
     with _turn(mode, vector):
         results = lake.search(
             query,
@@ -213,7 +210,7 @@ def search(
 
 @contextmanager
 def _turn(mode: Mode | None, vector: Sequence[float] | None) -> Iterator[None]:
-    """Wait for a turn where the function of the user is asked, which may take as long as it likes."""
+    """Limit concurrent searches that call the user's embedding function, because its run time is unbounded."""
     if mode in (None, "text") or vector is not None:
         yield
         return
@@ -266,7 +263,7 @@ def read_page(lake: Lake, trace_id: str, limit: int, page: str | None, *, tiers:
 
 
 def literal(text: str) -> str:
-    """Quote text as an SQL string. Raises UsageError for a NUL, which SQL text cannot hold."""
+    """Quote text as an SQL string. Raises UsageError for a NUL character, which SQL text cannot contain."""
     if "\0" in text:
         raise UsageError("a filter holds a NUL character; remove it")
     return "'" + text.replace("'", "''") + "'"
@@ -312,7 +309,7 @@ Hits = Annotated[int, Query(ge=1, le=limits.SEARCH_HITS_MAX)]
 
 
 def numbers_of(vector: str) -> list[float]:
-    """Return the numbers of a vector. Raises QueryError."""
+    """Parse a vector. Raises QueryError."""
     try:
         return [float(number) for number in vector.split(",")]
     except ValueError as error:
@@ -412,21 +409,21 @@ def api_routes(lake: Lake) -> APIRouter:
 
 
 def json_response(content: object, status_code: int = 200) -> Response:
-    """Answer with rows, records or plain values as JSON; bytes become base64."""
+    """Return a JSON response; bytes are encoded in base64."""
     return Response(msgspec.json.encode(content), status_code, media_type="application/json")
 
 
 SCALE = 1_000
-"""Bars are placed on an axis from 0 to this."""
+"""Length of the waterfall's axis."""
 COLOURS = 8
 DEPTH_SHOWN_MAX = 24
-"""Rows deeper than this are indented no further."""
+"""Largest depth that still adds indentation."""
 TICKS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One row: a span, how deep it stands, and where its bar begins and how long it is on the axis."""
+    """One waterfall row: a span, its depth, and the position and length of its bar on the axis."""
 
     span: Row
     depth: int
@@ -435,24 +432,24 @@ class Bar:
     width: float
     colour: int
     workspace: str | None = None
-    """Of the span, where several workspaces of the trace have one with its id."""
+    """Workspace of the span, if several workspaces of the trace have a span with its id."""
     kind: str | None = None
     """Of the span, if a client and a server span of one workspace share its id."""
 
     @property
     def indent(self) -> int:
-        """Return the steps to indent the row by."""
+        """Return the number of indentation steps."""
         return min(self.depth, DEPTH_SHOWN_MAX)
 
     @property
     def address(self) -> str:
-        """Return what names the row in the address of its page."""
+        """Return the query string that selects this row on the page."""
         return span_query(self.span["span_id"], self.workspace, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """All rows of a trace, parents first; services with their colours; labels of the axis from left to right."""
+    """Waterfall of a trace: rows with parents first, a color per service, and the axis labels from left to right."""
 
     bars: list[Bar]
     services: dict[str, int]
@@ -461,7 +458,7 @@ class Waterfall:
     def first_of_page(
         self, span_id: str, page_size: int, workspace: str | None = None, kind: str | None = None
     ) -> int:
-        """Return the index of the first row of the page that shows this span; 0 where no row does."""
+        """Return the index of the first row of the page that contains this span; 0 if no row does."""
         rows = [index for index, bar in enumerate(self.bars) if bar.span["span_id"] == span_id]
         rows = [index for index in rows if self.bars[index].kind == kind] or rows
         own = [index for index in rows if self.bars[index].workspace == (workspace or WORKSPACE_DEFAULT)]
@@ -469,7 +466,7 @@ class Waterfall:
 
 
 def lay_out(trace: Trace) -> Waterfall:
-    """Place every span. One that still runs reaches to the end of the axis."""
+    """Compute the waterfall of a trace. A span that still runs extends to the end of the axis."""
     start_ns = min((span["start_ns"] for span in trace.spans), default=0)
     end_ns = max((max(span["start_ns"], span["end_ns"]) for span in trace.spans), default=0)
     length_ns = max(end_ns - start_ns, 1)
@@ -504,15 +501,15 @@ ROOMS = (
 
 
 class HasUrl(Protocol):
-    """What is somewhere."""
+    """Object with a URL."""
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """URL of the object."""
 
 
 def page_templates() -> Jinja2Templates:
-    """Return the templates with the filters of `render`."""
+    """Return the templates, with the formatting filters of `render`."""
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
@@ -536,7 +533,7 @@ def page_templates() -> Jinja2Templates:
 
 
 def _rooms(request: Request) -> dict[str, Any]:
-    """Return the pages that lead on from each, which who asks may open; without a key, those of a lake without any."""
+    """Return the navigation links that the caller may open. Without a caller, return all links."""
     actor: KeyHolder | None = request.scope.get(ACTOR)
     return {
         "rooms": [
@@ -548,7 +545,7 @@ def _rooms(request: Request) -> dict[str, Any]:
 
 
 def page_maker(lake: HasUrl, templates: Jinja2Templates) -> Callable[..., Response]:
-    """Return what renders a page: of a request, by template, with the path of its JSON twin, and what it shows."""
+    """Return a function that renders a template for a request, given the path of its JSON twin and the context."""
 
     def page(request: Request, name: str, twin: str, status_code: int = 200, **context: Any) -> Response:
         json_url = f"{twin}?{request.url.query}" if request.url.query else twin
@@ -616,14 +613,15 @@ def page_routes(lake: Lake, templates: Jinja2Templates) -> APIRouter:
 
 
 def _previous_url(request: Request, wanted: TraceFilter, listing: TracePage) -> str | None:
-    """Return the address of the page before one; a page that was asked for by its offset leads to another such."""
+    """Return the URL of the previous page. A page requested by offset links to a page by offset."""
     if wanted.offset:
         return render.with_query(request, offset=max(wanted.offset - wanted.limit, 0))
     return render.with_page(request, listing.previous_page) if listing.previous_page else None
 
 
 def _shown_tags(lake: Lake, trace_id: str) -> dict[str, str]:
-    """Return the tags of a trace; none where the lake keeps no tags, or they cannot be read: the trace can."""
+    """Return the tags of a trace. If tags do not exist or cannot be read, return none, because the trace itself is
+    readable."""
     try:
         return {} if not lake.hot.is_there else lake.annotations.shown_tags([trace_id]).get(trace_id, {})
     except StorageError:

@@ -1,8 +1,6 @@
-"""What pages and API read of history and datasets: commits, differences, examples, a page of each.
+"""History and datasets on pages and in the JSON API `/api/v1`: commits, diffs, branches, tags and examples.
 
-`/api/v1` for history and datasets: what the pages show, and what changes history, by POST and DELETE.
-
-The pages of history and datasets, each with its JSON twin.
+Each page has a JSON twin. POST and DELETE change history.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from tracelake.server.traces import Limit, Name, Text, json_response, page_maker
 
 @dataclass(frozen=True, slots=True)
 class CommitPage:
-    """Commits, newest first; `next` is the reference of the following one, None where there is none."""
+    """Commits, newest first. `next` is the reference of the next page's first commit, or None."""
 
     commits: list[CommitInfo]
     next: str | None
@@ -36,7 +34,7 @@ class CommitPage:
 
 @dataclass(frozen=True, slots=True)
 class ChangePage:
-    """Entries that differ, in order of path, and whether there are more."""
+    """Changed entries in path order, and whether more follow."""
 
     changes: list[EntryChange]
     more: bool
@@ -44,29 +42,29 @@ class ChangePage:
 
 @dataclass(frozen=True, slots=True)
 class ExamplePage:
-    """Examples of a dataset, in order of id, each with its state; `next` is the id after which others follow."""
+    """Examples of a dataset in id order, each with its state. `next` is the last id, if more follow."""
 
     description: str
     examples: list[dict[str, Any]]
     removed: list[str]
-    """Ids of examples that are staged to go."""
+    """Ids of examples whose removal is staged."""
     next: str | None
 
 
 def list_commits(lake: Lake, ref: str, limit: int) -> CommitPage:
-    """Return one page of the history of a commit. Raises RefNotFoundError."""
+    """Return one page of a commit's history. Raises RefNotFoundError."""
     commits = lake.log(ref, limit + 1)
     return CommitPage(commits[:limit], commits[limit].id if len(commits) > limit else None)
 
 
 def list_changes(lake: Lake, before: str | None, after: str, limit: int) -> ChangePage:
-    """Return the first entries that differ; `before` None is the first parent. Raises RefNotFoundError."""
+    """Return the first changed entries. If `before` is None, compare with the first parent. Raises RefNotFoundError."""
     changes = lake.diff(before, after, limit + 1)
     return ChangePage(changes[:limit], len(changes) > limit)
 
 
 def list_examples(lake: Lake, name: str, ref: str, after: str, limit: int) -> ExamplePage:
-    """Return one page of a dataset, on a branch with what is staged. Raises DatasetNotFoundError."""
+    """Return one page of a dataset, including staged changes on a branch. Raises DatasetNotFoundError."""
     dataset = lake.datasets.get(name, ref)
     states = dataset.states()
     examples = list(islice(dataset.examples(staged=dataset.on_branch, after=after), limit + 1))
@@ -79,7 +77,7 @@ def list_examples(lake: Lake, name: str, ref: str, after: str, limit: int) -> Ex
 
 
 def names_of(branches: Sequence[BranchInfo], tags: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the branches and tags that name each commit."""
+    """Return the branches and tags of each commit."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     for branch in branches:
         names[branch.head or ""].append(branch.name)
@@ -95,28 +93,28 @@ RequestId = Annotated[
 
 
 class NewBranch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that makes a branch."""
+    """Request body that creates a branch."""
 
     name: str
     at: str = "main"
 
 
 class Protection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that protects a branch, or ends that."""
+    """Request body that protects a branch or removes its protection."""
 
     branch: str
     on: bool = True
 
 
 class NewTag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that tags a commit."""
+    """Request body that tags a commit."""
 
     name: str
     ref: str = "main"
 
 
 class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that commits what is staged."""
+    """Request body that commits the staged changes."""
 
     message: str
     branch: str = "main"
@@ -125,7 +123,7 @@ class NewCommit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewMerge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that merges."""
+    """Request body that merges a commit into a branch."""
 
     source: str
     into: str = "main"
@@ -135,7 +133,7 @@ class NewMerge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewRevert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body that takes a commit back, or makes its change once more."""
+    """Request body that reverts or cherry-picks a commit."""
 
     ref: str
     branch: str = "main"
@@ -260,7 +258,7 @@ def _add_commits(router: APIRouter, lake: Lake) -> None:
 
 
 def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
-    """Return the routes of these pages over `lake`."""
+    """Return the routes of the pages for history and datasets."""
     router = APIRouter(include_in_schema=False)
     page = page_maker(lake, templates)
 

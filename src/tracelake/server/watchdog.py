@@ -1,7 +1,7 @@
-"""The process of a server's pipeline that hangs: how that is told from one that works, and its end.
+"""Watchdog for the pipeline's process: it detects a hang and kills the process.
 
-Time is counted in looks of the server, about a second apart, in which the process told of no step that it made. So a
-clock that jumps, a machine that was suspended and a server that was stopped make nothing hang: nobody looked meanwhile.
+The server polls about once a second and counts polls in which the process reported no new step. Polls, not clock
+time, are counted. Therefore a clock jump, a suspended machine or a stopped server never looks like a hang.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from tracelake import limits
 
 
 class NoProgressTimer:
-    """For how many looks nothing has moved."""
+    """Counter of successive polls without progress."""
 
     def __init__(self, bound_s: float) -> None:
-        """Take what is still for so long for hanging."""
+        """Set the time without progress that counts as a hang."""
         self._bound_s = bound_s
         self._steps: int | None = None
         self._looks = 0
 
     def look(self, steps: int | None) -> bool:
-        """Note how many steps were told of, None: not yet any; return whether it hangs."""
+        """Record the reported number of steps (None before the first report); return whether the process hangs."""
         self._looks = self._looks + 1 if steps == self._steps else 0
         self._steps = steps
         return self._looks * limits.PIPELINE_TOLD_EACH_S >= self._bound_s
 
 
 class Watchdog:
-    """Looks at a process from the beginning of a block to its end, and kills it where it hangs."""
+    """Context manager that polls a process and kills it if it hangs."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class Watchdog:
         is_stopping: Callable[[], bool],
         bound_s: float,
     ) -> None:
-        """`steps` returns what the process told last; one that is stopping has another bound."""
+        """Watch `process`. `steps` returns its last report. A process that is stopping is not killed here, because
+        stopping has its own timeout."""
         self._process = process
         self._steps = steps
         self._is_stopping = is_stopping
@@ -49,12 +50,12 @@ class Watchdog:
         self.has_killed = False
 
     def __enter__(self) -> Watchdog:
-        """Begin."""
+        """Start the watchdog thread."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End."""
+        """Stop the watchdog thread."""
         self._over.set()
         self._thread.join()
 

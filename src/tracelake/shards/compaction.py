@@ -1,16 +1,14 @@
-"""Compaction of one bucket, on executors: the same rows in fewer parts, those retracted set apart or left out.
+"""Compaction of one bucket, on executors: rewrites its rows into fewer parts, with retracted rows in history or
+dropped.
 
-A task takes all parts of one bucket in a run of adjacent batches, or, where small transactions have parts of all
-buckets, those of all. Rows that are live at the end of the run go,
-sorted, into new parts; rows that were inserted and retracted within it are history, until they may be forgotten;
-retractions of older rows are carried along. Large parts that lost no row stay as they are.
+A task takes all parts of one bucket in a run of adjacent batches. Small transactions have parts of all buckets. If
+there are such parts, a task may take the parts of all buckets. Rows that are live at the end of the run are written,
+sorted, into new parts. Rows that were inserted and retracted within the run become history, until they may be
+forgotten. Retractions of older rows are carried along. Large parts that lost no row are kept unchanged.
 
-DuckDB sorts what the rows are sorted by, on disk where memory is short; the rows are moved by `gather`.
-
-Rows out of many parts in a given order, a bounded number of bytes at a time.
-
-The order is computed from the columns that sort the rows, which are narrow; the rows themselves are only moved, from
-row groups of known size into tables of known size. So rows of many MiB each take no more memory than small ones.
+DuckDB computes the order from the narrow sort columns and spills to disk if memory is short. `MergeSources` then
+moves the rows from row groups of known size into tables of known size. So rows of many MiB each take no more memory
+than small ones.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ Sizes: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """A row group of one of the parts; `first` is the number of its first row among the rows of all."""
+    """Row group of a part; `first` is the position of its first row among the rows of all parts."""
 
     part: Part
     number: int
@@ -74,14 +72,15 @@ class MergeSources:
     """Parts from which rows are gathered."""
 
     def __init__(self, parts: Sequence[Part], file: FileOf, kept_max_bytes: int) -> None:
-        """Where all together have no more Arrow bytes than this, they are read once, and kept."""
+        """Read the row ids of the parts. If all parts have at most `kept_max_bytes` Arrow bytes, keep their rows in
+        memory."""
         self._file = file
         self._groups: list[_RowGroup] = []
         self.looked_up = False
-        """Whether somebody looks for keys in these parts (see `write_part`)."""
+        """Whether readers look up keys in these parts (see `write_part`)."""
         ids: list[Numbers] = []
         self.schema = pa.schema([])
-        """The schema of the first, without the column that only history has."""
+        """The schema of the first part, without the column that only history has."""
         first, room = 0, kept_max_bytes
         kept: list[pa.Table] = []
         for part in parts:
@@ -107,12 +106,13 @@ class MergeSources:
         self._by_id: Numbers = np.argsort(self._ids, kind="stable")
 
     def gather(self, ids: Numbers, gone: Numbers | None, max_bytes: int) -> Iterator[pa.Table]:
-        """Yield the rows with these ids, in this order, in tables of about so many Arrow bytes, or of one row.
+        """Yield the rows with these ids, in this order, in tables of about `max_bytes` Arrow bytes, or of one row.
 
-        None has more than twice as many. How large a row is, only the mean of its group tells; the large rows of many
-        groups may be neighbours here, so what turns out larger than that is read again, in fewer rows.
+        No table of several rows has more than twice as many bytes. The size of a row is only known as the mean of its
+        group, and the large rows of many groups may be adjacent here. So a table that turns out larger is read again
+        with fewer rows.
 
-        `gone` tells when each of them was retracted, where they are history.
+        For history, `gone` is the time at which each row was retracted.
         """
         rows: Numbers = self._by_id[np.searchsorted(self._ids, ids, sorter=self._by_id)]
         firsts = np.array([group.first for group in self._groups], np.int64)
@@ -130,11 +130,11 @@ class MergeSources:
             while not (tables := self._read(rows[start:end], groups[start:end], 2 * max_bytes)):
                 end = start + (end - start) // 2
             times = None if gone is None else gone[start:end]
-            yield _in_order(tables, groups[start:end], times)  # bound to no name, which would keep it
+            yield _in_order(tables, groups[start:end], times)  # unnamed, to be freed early
             start = end
 
     def _read(self, rows: Numbers, groups: Numbers, max_bytes: int) -> list[pa.Table]:
-        """Read rows, out of row groups one after the other, each once; return none where several have more bytes."""
+        """Read rows from their row groups, each once. Return an empty list if several rows exceed `max_bytes`."""
         by_group: Numbers = np.argsort(groups, kind="stable")
         cuts = np.flatnonzero(np.diff(groups[by_group])) + 1
         tables: list[pa.Table] = []
@@ -152,13 +152,13 @@ class MergeSources:
         return self._numbered(table.take(rows - group.first), self._ids[rows])
 
     def _numbered(self, rows: pa.Table, ids: Numbers) -> pa.Table:
-        """Return rows with the ids that they have in the table."""
+        """Replace the ids of rows by those that they have in the table."""
         place = rows.schema.get_field_index(ROW_ID.name)
         return rows.set_column(place, ROW_ID, pa.array(ids)).cast(self.schema)
 
 
 def _in_order(tables: list[pa.Table], groups: Numbers, gone: Numbers | None) -> pa.Table:
-    """Return as one table, in order, what was read by groups, of which nothing is kept."""
+    """Combine tables read by group into one table in order. Clears `tables` to free memory."""
     rows = pa.concat_tables(tables)
     tables.clear()
     table = rows.take(np.argsort(np.argsort(groups, kind="stable"))).combine_chunks()
@@ -179,7 +179,7 @@ def _group_bytes(part: Part, footer: pq.FileMetaData) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class CompactTask:
-    """Compact one bucket of the times [lower, upper); what was gone by `since` is left out."""
+    """Task that compacts one bucket of the times [lower, upper). Rows retracted by `since` are dropped."""
 
     objects_url: str
     shard: str
@@ -189,20 +189,20 @@ class CompactTask:
     upper: int
     since: int
     order: tuple[str, ...]
-    """Columns by which rows are sorted, the first one of text or integers; by their ids where there is none."""
+    """Sort columns of the rows, the first one of text or integers. Without any, rows are sorted by id."""
     parts: tuple[Part, ...]
     retractions: tuple[Part, ...]
     history: tuple[Part, ...]
     apart: bool = False
-    """Whether what is of all buckets is read once here, and comes apart: into parts of each bucket."""
+    """Whether the task reads parts of all buckets once and splits them into parts of each bucket."""
 
     @property
     def work_bytes(self) -> int:
-        """About what its parts take in memory."""
+        """Approximate memory that its parts take."""
         return sum(p.size_bytes for p in (*self.parts, *self.retractions, *self.history)) * STORED_EXPANDS
 
     def mine(self, id_column: str) -> str:
-        """Return the SQL of whether a row is of its bucket: other tasks take the others out of the same parts."""
+        """Return the SQL condition for rows of its bucket. Other tasks take the other rows of the same parts."""
         objects = (*self.parts, *self.retractions, *self.history)
         everywhere = [] if is_all(self.bucket) else [part for part in objects if is_all(part.bucket)]
         if not everywhere:
@@ -212,7 +212,7 @@ class CompactTask:
 
 @dataclass(slots=True)
 class CompactReceipt:
-    """The parts that hold the bucket's rows now, and how many bytes were read and written for it."""
+    """New parts of the bucket, and the numbers of bytes read and written."""
 
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
@@ -229,10 +229,10 @@ def compact_tasks(
     order: tuple[str, ...],
     batches: Sequence[Batch],
 ) -> list[CompactTask]:
-    """Return a task for each bucket that the batches, adjacent and in order, have parts in.
+    """Return a task for each bucket of which the batches, adjacent and in order, have parts.
 
-    Where some have parts of all buckets, and there are few rows, one task makes such parts again. One task takes them
-    apart, too, as long as it can hold them: else a task for each bucket reads all that they have.
+    If some parts are of all buckets and rows are few, one task rewrites them as such parts. If rows are many, one
+    task splits them by bucket as long as it can hold them. Otherwise, the task of each bucket reads all of them.
     """
 
     def of(parts: Iterable[Part], bucket: int) -> tuple[Part, ...]:
@@ -264,8 +264,12 @@ def compact_tasks(
 
 
 def run_compact_task(task: CompactTask) -> CompactReceipt:
-    """Carry out one task. Raises DamageError for a part that is not what was written, StorageError where
-    memory or disk are too small."""
+    """Run one task.
+
+    Raises:
+        DamageError: A part differs from what was written.
+        StorageError: Memory or disk are too small.
+    """
     objects = open_objects(task.objects_url)
     try:
         with scratch_directory("compact") as folder:
@@ -284,7 +288,7 @@ def _are_few(objects: Sequence[Part]) -> bool:
 
 
 def _open(temporary: Path) -> duckdb.DuckDBPyConnection:
-    """Open a database that makes a directory where memory is short, and deletes it when it is closed."""
+    """Open a database that spills to this directory if memory is short, and deletes it on close."""
     config: dict[str, str | bool | int | float | list[str]] = {
         "threads": 1,
         "memory_limit": f"{COMPACTION_MEMORY_BYTES}B",
@@ -295,7 +299,7 @@ def _open(temporary: Path) -> duckdb.DuckDBPyConnection:
 
 @cache
 def _shared() -> duckdb.DuckDBPyConnection:
-    """Return the database of this process for small compactions: what one makes, others do not see."""
+    """Return the database of this process for small compactions. Their cursors do not see each other's tables."""
     return _open(Path(tempfile.gettempdir()) / f"tracelake-compact-{uuid.uuid4().hex}")
 
 
@@ -305,7 +309,7 @@ class _Compaction:
         self._objects = objects
         self._file = LocalFiles(objects, folder).file
         self._receipt = CompactReceipt()
-        # To open a database costs more than to sort a few rows.
+        # Opening a database costs more than sorting a few rows.
         few = _are_few((*task.parts, *task.retractions, *task.history))
         self._db = _shared().cursor() if few else _open(folder / "duckdb")
 
@@ -329,11 +333,12 @@ class _Compaction:
         return receipt
 
     def _may_stay(self, part: Part) -> bool:
-        """Whether a part that lost no row is as good as what would be written: it has rows of no other task."""
+        """Whether a part that lost no row can be kept: it is large and has no rows of other tasks."""
         return not is_all(part.bucket) and _is_large(part)
 
     def _split_retractions(self) -> None:
-        """Make `gone`, of rows that were inserted within the run; carry the others along, as one part."""
+        """Create table `gone` for rows inserted within the run. Carry the other retractions along as one part, or one
+        per bucket."""
         task, border = self._task, first_row_id(self._task.lower)
         self._db.execute("create temp table gone (row_id bigint, time bigint)")
         if not task.retractions:
@@ -387,7 +392,7 @@ class _Compaction:
         return ", ".join(map(quoted, dict.fromkeys((*self._task.order, ROW_ID.name))))
 
     def _write(self, parts: Sequence[Part], query: str, *, gone: bool = False) -> list[Part]:
-        """Write the rows that a query names, of these parts, as few parts of bounded size; `gone` as history."""
+        """Write the rows of a query on these parts into a few parts of bounded size; `gone` marks history."""
         if not parts:
             return []
         task = self._task
@@ -406,7 +411,8 @@ class _Compaction:
         ]
 
     def _by_bucket(self, columns: list[Numbers]) -> Iterator[tuple[int, list[Numbers]]]:
-        """Yield (bucket, its rows in their order) for each that is written apart; `columns` begin with the ids."""
+        """Yield (bucket, its columns in order) for each bucket that gets separate parts; `columns` begin with the
+        ids."""
         if not self._task.apart:
             yield self._task.bucket, columns
             return
@@ -416,10 +422,10 @@ class _Compaction:
 
 
 def _text_key(order: Sequence[str], schema: pa.Schema) -> str | None:
-    """Return the column whose first and last value a part tells: the one that sorts it, if it is of text."""
+    """Return the column whose first and last value a part records: the first sort column, if it is text."""
     return order[0] if order and pa.types.is_string(schema.field(order[0]).type) else None
 
 
 def _is_large(part: Part) -> bool:
-    """Whether rewriting the part would not make it much larger; stored bytes are a quarter of Arrow's, or less."""
+    """Whether a rewritten part would not be much larger. Stored bytes are at most a quarter of Arrow bytes."""
     return part.size_bytes * 8 >= COMPACTED_PART_MAX_BYTES

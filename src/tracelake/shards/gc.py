@@ -1,7 +1,7 @@
-"""Garbage collection of one shard: replaced batches that no reader holds, and orphans of writers that died.
+"""Garbage collection of one shard: replaced batches that no lease holds, and orphans of crashed writers.
 
-Both are safe beside readers and writers, and at any crash: objects go first, and what names them goes last, so
-what was left half done is found again. Deleting twice is harmless.
+Both are safe with concurrent readers and writers, and at any crash. Objects are deleted before the records that name
+them, so an interrupted collection is resumed. Deleting twice is harmless.
 """
 
 from __future__ import annotations
@@ -25,39 +25,40 @@ FOLDERS: Final = (PARTS, STAGED, "batches", "states")
 
 @dataclass(frozen=True, slots=True)
 class CollectedParts:
-    """What was deleted, or would be."""
+    """Number and size of the deleted objects, or in a dry run of the objects to delete."""
 
     objects: int = 0
     size_bytes: int = 0
     held: int = 0
-    """Replaced batches that stay, because a reader's lease holds them."""
+    """Replaced batches that stay because a reader's lease holds them."""
 
 
 class Collector:
-    """Collects the garbage of one shard. Any number may work on the same one at once."""
+    """Garbage collector of one shard. Any number may work on the same shard at once."""
 
     def __init__(
         self, shard: Shard, key_value: KeyValueStore, objects: ObjectStore, machine: str | None = None
     ) -> None:
-        """`machine` tells whose steady clock `time.monotonic` is; that of this machine by default."""
+        """Create a collector; `machine` identifies the steady clock of `time.monotonic`, by default that of this
+        machine."""
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
         self._machine = machine or this_machine()
 
     def retired(self, *, dry_run: bool = False) -> CollectedParts:
-        """Delete what compaction replaced and no reader can name any more."""
+        """Delete the objects of batches that compaction replaced and that no reader can name any more."""
         name, ended = self._shard.name, set[str]()
         if dry_run:
             ended = expired_leases(name, self._key_value, self._now)
         else:
             drop_expired_leases(name, self._key_value, self._now)
-        with Lease(self._shard, self._key_value) as own:  # so that what is live stays while we look
+        with Lease(self._shard, self._key_value) as own:  # so that live objects stay during the collection
             state = own.state
-            # The others' leases after the state, never before (see `leases`).
+            # Safety: the leases of others are read after the state, never before (see `leases`).
             held = leases(name, self._key_value)
             gone = collectable(state, [held[key] for key in held if key not in ended])
-            if not gone:  # before anything is read: a long lease lets many be held
+            if not gone:  # before reading any record, because a long lease may hold many batches
                 return CollectedParts(held=len(state.retired))
             left = [retired for retired in state.retired if retired not in gone]
             needed = {part.path for part in (*self._live(state.batches), *self._passing(left))}
@@ -65,15 +66,16 @@ class Collector:
             records = [ref.path for retired in gone for ref in retired.batches]
             if not dry_run:
                 delete_all(self._objects, doomed)
-                delete_all(self._objects, records)  # last: they lead to the parts
+                delete_all(self._objects, records)  # last, because they lead to the parts
                 self._shard.change(partial(drop_retired, gone=gone))
         return CollectedParts(len(doomed) + len(records), sum(doomed.values()), held=len(left))
 
     def orphans(self, *, epoch_min_s: float = EPOCH_MIN_S, dry_run: bool = False) -> CollectedParts:
-        """Delete objects that no state names, written two epochs ago or earlier; begin an epoch when it is time.
+        """Delete objects that no state names and that were written two epochs ago or earlier; begin an epoch if it is
+        due.
 
-        So an orphan goes with the second or third collection after it was written, each `epoch_min_s` after
-        the one before.
+        So an orphan is deleted by the second or third collection after it was written, if these are `epoch_min_s`
+        apart.
         """
         if not dry_run:
             self._shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
@@ -97,7 +99,7 @@ class Collector:
         return moment(self._shard.name, self._objects, self._machine)
 
     def _written(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (path, bytes, epoch) of every object of the shard that no writer may still come back to."""
+        """Yield (path, bytes, epoch) of each object of the shard, without staged ones that a writer may still use."""
         waiting_since = self._now().store_s - STAGED_ROWS_AGE_MAX_S
         for folder in FOLDERS:
             prefix = f"shards/{self._shard.name}/{folder}/"
@@ -113,7 +115,8 @@ class Collector:
             yield from self._shard.batch(ref).objects()
 
     def _passing(self, retired: Iterable[Retired]) -> Iterator[Part]:
-        """Yield the parts of retired batches, less those of records that are gone: their parts went before."""
+        """Yield the parts of retired batches. Batches whose record is gone are skipped: their parts were deleted
+        before it."""
         for entry in retired:
             for ref in entry.batches:
                 if (batch := self._shard.batch_if_there(ref)) is not None:

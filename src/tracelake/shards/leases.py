@@ -1,20 +1,19 @@
 """Leases: a reader's claim on the parts that it has listed (PROTOCOLS §1).
 
-A lease is a record of its own, not a part of the shard's state, so readers never get in the way of writers.
-Two orders make it safe: a reader writes its lease and reads the state *then*; garbage collection reads the state
-and looks for leases *then*. Whatever a collector misses was taken after its look at the state, so that reader
-sees this state or a later one, which names nothing that was retired before.
+A lease is a separate record, not a part of the shard's state, so readers never conflict with writers. Two orders make
+it safe. A reader writes its lease first and then reads the state. A collector reads the state first and then lists
+the leases. A lease that a collector misses was written after the collector read the state. Its reader therefore sees
+this state or a later one, which names nothing that was retired before.
 
-A lease holds while its record is there, and no clock is asked for that: neither by the reader nor by a collector.
-What becomes of those that nobody gives back: see `shards.sightings`.
+A lease is valid as long as its record exists. Neither readers nor collectors use a clock for that.
 
-How collectors tell the lease of a reader that was killed: nobody has renewed it while they looked on.
+A reader renews its lease, which changes the version of the record. A collector records a sighting: the version, and
+the time at which it first saw it. If a collector finds the same version after the duration of the lease, the lease is
+expired. The collector then deletes it conditionally, so that a reader that renews it in that moment keeps it.
 
-A reader renews its lease, which gives the record another version. A collector notes which version it saw, and when
-*it* saw it; a collector that finds the same version once the lease's time has passed since forgets the lease, by a
-conditional delete, so that a reader who renews it in that moment keeps it. What has passed is told by the steady
-clock of one machine, or, where another machine looks now, by the clock by which the store dates objects. The time
-of day of no machine is asked, and no two clocks are compared: a clock that is hours ahead, or jumps, ends no lease.
+Elapsed time is measured by the steady clock of one machine. If another machine looks, it is measured by the clock
+with which the store dates objects. No machine's time of day is used and no two clocks are compared. So a clock that
+is hours ahead, or jumps, ends no lease.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ LEASES_PARTITION: Final = "leases"
 
 @dataclass
 class Lease:
-    """A claim on all parts that `state`, or any later state, of one shard names. `close` it when done.
+    """Lease on all parts that `state`, or any later state, of one shard names. Call `close` after use.
 
-    A process that is killed leaves its lease behind until collectors find that nobody renews it.
+    The lease of a killed process remains until collectors find that it is not renewed.
     """
 
     shard: Shard
     key_value: KeyValueStore
     seconds: float = LEASE_S
     state: ShardState = field(init=False)
-    """The shard's state, read when the lease was there already."""
+    """The shard's state, read after the lease was written."""
 
     def __post_init__(self) -> None:
-        """Take the lease, then read the state."""
+        """Write the lease, then read the state."""
         self.key = f"{self.shard.name}/{uuid.uuid4().hex}"
         self._record = to_bytes(LeaseRecord(self.shard.state().seq, self.seconds))
         self._renewed_s = time.monotonic()
@@ -67,13 +66,13 @@ class Lease:
             raise
 
     def renew(self, *, now: bool = False) -> None:
-        """Show that its reader lives, once half of its time is over, or `now`.
+        """Renew the lease if half of its time has passed, or `now`.
 
-        Raises ExpiredError where it was taken for left behind: parts may be gone, so list them again under a new lease.
+        Raises ExpiredError if a collector dropped the lease. Parts may be gone, so list them again under a new lease.
         """
         started_s = time.monotonic()
         if not self._is_written:
-            # Parts that this state names stay, unless a later state has replaced them.
+            # Parts that this state names stay until a later state replaces them.
             if now and self.shard.state().seq != self.state.seq:
                 raise ExpiredError(f"table {self.shard.name} has changed. Open the table again.")
             return
@@ -87,10 +86,10 @@ class Lease:
         self._renewed_s = started_s
 
     def close(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         if not self._is_written:
             return
-        with contextlib.suppress(StorageError):  # it ends by itself
+        with contextlib.suppress(StorageError):  # the lease expires anyway
             if (entry := self.key_value.get(LEASES_PARTITION, self.key)) is not None:
                 self.key_value.delete_if(LEASES_PARTITION, self.key, entry.version)
 
@@ -101,7 +100,8 @@ class Lease:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the lease. Where a part was gone because it had ended, say so: that is no damage (S10)."""
+        """Close the lease. If a part was missing because the lease expired, raise ExpiredError: that is no damage
+        (S10)."""
         try:
             if isinstance(error, DamageError | NotFoundError):
                 self.renew(now=True)
@@ -109,7 +109,7 @@ class Lease:
             self.close()
 
     def _write(self) -> bool:
-        """Write the lease. False if the store is read-only or full: a reader goes on without a lease then."""
+        """Write the lease. Return False if the store is read-only or full: the reader continues without it."""
         try:
             self.key_value.set(LEASES_PARTITION, self.key, self._record)
         except StorageError as error:
@@ -119,8 +119,8 @@ class Lease:
         return True
 
     def _write_anew(self) -> bool:
-        """Give the record another version; False where it was forgotten meanwhile, and must never come back."""
-        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it too
+        """Change the version of the record. Return False if the lease was dropped, because it must not be recreated."""
+        for _ in range(CONDITIONAL_WRITE_TRIES_MAX):  # another thread may renew it at the same time
             entry = self.key_value.get(LEASES_PARTITION, self.key)
             if entry is None:
                 return False
@@ -132,17 +132,17 @@ class Lease:
 
 
 def leases(shard: str, key_value: KeyValueStore) -> dict[str, LeaseRecord]:
-    """Return all leases on a shard, by their keys: each of them holds."""
+    """Return all leases on a shard, by key. All of them are valid."""
     return {entry.key: lease_of(entry) for entry in entries(LEASES_PARTITION, shard, key_value)}
 
 
 def entries(partition: str, shard: str, key_value: KeyValueStore) -> list[Entry]:
-    """Return the records of a partition that are of one shard."""
+    """Return the records of one shard in a partition."""
     return key_value.scan(partition, f"{shard}/", f"{shard}0")  # "0" follows "/"
 
 
 def lease_of(entry: Entry) -> LeaseRecord:
-    """Read a record; one that is damaged claims everything, until it is left behind. `verify` names it."""
+    """Decode a lease. A damaged record holds all parts until it expires, and `verify` reports it."""
     try:
         return from_bytes(LeaseRecord, entry.value, f"lease {entry.key}")
     except DamageError:
@@ -150,26 +150,26 @@ def lease_of(entry: Entry) -> LeaseRecord:
 
 
 class Leases:
-    """Several leases that end together: given back when the last object that uses them is gone."""
+    """Group of leases that are released when the last object that uses them is gone."""
 
     def __init__(self) -> None:
         self._leases: list[Lease] = []
         self._close = weakref.finalize(self, _close_all, self._leases)
-        self._close.atexit = False  # the stores may be closed by then; leases end by themselves
+        self._close.atexit = False  # the stores may already be closed at exit; the leases expire anyway
 
     def take(self, shard: Shard, key_value: KeyValueStore) -> Lease:
-        """Take one more."""
+        """Take another lease."""
         lease = Lease(shard, key_value)
         self._leases.append(lease)
         return lease
 
     def renew(self, *, now: bool = False) -> None:
-        """Renew all. Raises ExpiredError where one has ended."""
+        """Renew all leases. Raises ExpiredError if one has expired."""
         for lease in self._leases:
             lease.renew(now=now)
 
     def close(self) -> None:
-        """Give all back."""
+        """Release all leases."""
         self._close()
 
 
@@ -185,7 +185,8 @@ _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @cache
 def this_machine() -> str:
-    """Return what all processes share that have the same steady clock: Linux tells; elsewhere it is this process."""
+    """Return an id shared by all processes with the same steady clock: Linux's boot id, or elsewhere an id of this
+    process."""
     try:
         return _BOOT.read_text().strip()
     except OSError:
@@ -193,7 +194,7 @@ def this_machine() -> str:
 
 
 def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
-    """Return now, by the steady clock of this machine and by the store's clock, which dates what is written now."""
+    """Return the current time by this machine's steady clock and by the store's clock, which dates an object."""
     path = f"shards/{shard}/clock"
     objects.put(path, b"")
     info = objects.head(path)
@@ -203,7 +204,7 @@ def moment(shard: str, objects: ObjectStore, machine: str) -> Moment:
 
 
 def expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> set[str]:
-    """Return the keys of leases that nobody has renewed for as long as they last; nothing is changed."""
+    """Return the keys of expired leases, without changing anything."""
     leases = entries(LEASES_PARTITION, shard, key_value)
     seen = _sightings(shard, key_value)
     if not seen:
@@ -213,15 +214,12 @@ def expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Momen
 
 
 def drop_expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], Moment]) -> int:
-    """Remove leases that nobody has renewed for as long as they last, and note which others are there.
-
-    Returns how many were removed.
-    """
+    """Delete expired leases and record sightings of the others. Returns the number of deleted leases."""
     leases = entries(LEASES_PARTITION, shard, key_value)
     seen = _sightings(shard, key_value)
     if not leases and not seen:
         return 0
-    moment = now()  # after the look: what was seen was there by then
+    moment = now()  # after the listing, so that every listed version is older than this moment
     left = {entry.key for entry in leases}
     for entry in leases:
         sighting = seen.get(entry.key)
@@ -245,7 +243,7 @@ def _is_left_behind(entry: Entry, sighting: Sighting | None, now: Moment) -> boo
 
 
 def _sightings(shard: str, key_value: KeyValueStore) -> dict[str, Sighting]:
-    """Return what was seen; a record that is damaged tells nothing, and is written anew."""
+    """Return all sightings. A damaged record is ignored and later rewritten."""
     sightings = {}
     for entry in entries(SIGHTINGS_PARTITION, shard, key_value):
         with suppress(DamageError):

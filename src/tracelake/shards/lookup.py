@@ -1,10 +1,11 @@
-"""Rows of some keys out of a snapshot, of which little is read: for a store where each byte is a download.
+"""Lookup of rows by key in a snapshot, with few bytes read, for stores where each byte is a download.
 
-Of a part that may have one of the keys its footer is read, and compared with the checksum in the part's entry. It holds
-a summary of the keys, which is remembered and rules most parts out, and what each row group holds at most. Of
-the row groups that are left the column of the keys is read, and where it has one, the columns that are asked for.
-Every column chunk is compared with its hash, which stands before the footer, so that what is read without the rest is
-not believed blindly. (The checksums of Parquet's pages leave the headers of the pages out.)
+For a part that may have one of the keys, the footer is read and checked against the checksum in the part's entry. The
+footer contains a summary of the keys, which is cached and rules out most parts, and statistics of each row group. In
+the remaining row groups the key column is read, and the requested columns only if a key matches.
+
+Every column chunk is checked against its hash, which is stored before the footer, because the rest of the file is not
+read. Parquet's page checksums do not cover page headers.
 """
 
 from __future__ import annotations
@@ -32,20 +33,20 @@ from tracelake.storage.ports import ObjectStore
 
 Keys: TypeAlias = list[str] | list[int]
 Columns: TypeAlias = ByteLRU[tuple[str, str, int, str], pa.Table]
-"""Columns of row groups by part, checksum of its footer (in which are those of the columns), group and name."""
+"""Columns of row groups by part path, footer checksum, group and name. The footer covers the columns' checksums."""
 
 
 _TABLE_BYTES: Final = 2_048
-"""What a table of one column takes in memory beside its buffers, which are less where it has a few rows."""
+"""Memory of a table of one column in addition to its buffers, which are smaller if it has only a few rows."""
 
 
 def kept_columns() -> Columns:
-    """Return what keeps columns that were read for who asks about the same row groups again and again."""
+    """Return a column cache for callers that look up the same row groups repeatedly."""
     return ByteLRU(_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
 
 
 def _kept(column: pa.Table) -> pa.Table:
-    """Return a column without what its part says of itself, which has a summary of all keys."""
+    """Return a column without the metadata of its part, which contains a summary of all keys."""
     return column.replace_schema_metadata(None)
 
 
@@ -54,7 +55,7 @@ def _size(column: pa.Table) -> int:
 
 
 class Lookup:
-    """The live rows of a snapshot by the values of a text column that sorts its parts. Parts are not relative."""
+    """Lookup of a snapshot's live rows by the values of the text column that sorts its parts. No part is relative."""
 
     def __init__(
         self,
@@ -73,9 +74,9 @@ class Lookup:
         self._gone: dict[str, Numbers] = {}
 
     def rows(self, keys: list[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield columns, and `_row_id`, of the live rows of these keys (sorted, each once), group by group.
+        """Yield columns, and `_row_id`, of the live rows of these keys (sorted and distinct), group by group.
 
-        Raises DamageError for a part that is gone, or not what was written.
+        Raises DamageError for a part that is missing or differs from what was written.
         """
         candidates = _Candidates(keys, self._buckets)
         snapshot = self._snapshot
@@ -95,7 +96,7 @@ class Lookup:
         order = {part.path: number for number, part in enumerate(parts)}
         asked.sort(
             key=lambda each: order[each[0].path]
-        )  # the same rows come in the same order, whatever is known
+        )  # the order of rows must not depend on which summaries are cached
         read = footers(self._objects, [part for part, _ in asked])
         for (part, wanted), footer in zip(asked, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]
@@ -113,7 +114,7 @@ class Lookup:
         return live & ~np.isin(ids, self._retracted(part.bucket, np.sort(ids)))
 
     def _retracted(self, bucket: int, ids: Numbers) -> Numbers:
-        """Return which of these ids, sorted, are retracted as of the snapshot, and perhaps others."""
+        """Return those of these sorted ids that are retracted as of the snapshot, and perhaps others."""
         wanted: list[int] = ids.tolist()
         parts = [
             part
@@ -133,7 +134,8 @@ class Lookup:
         return np.concatenate(several)
 
     def _retracted_in(self, part: Part, footer: Footer, wanted: list[int] | None) -> Numbers:
-        """Read the ids that a part of retractions names as of the snapshot, of those that are wanted or all."""
+        """Return the ids that a part of retractions names as of the snapshot: only wanted ones, or all if `wanted` is
+        None."""
         key, time = RETRACTIONS.names
         several: list[Numbers] = [np.empty(0, np.int64)]
         for rows in self._matching(part, footer, key, wanted, [key, time]):
@@ -149,7 +151,7 @@ class Lookup:
         wanted: Keys | None,
         columns: Sequence[str],
     ) -> Iterator[pa.Table]:
-        """Yield columns of the rows of a part whose key is one of those that are wanted (sorted), or any."""
+        """Yield columns of the rows of a part whose key is in `wanted` (sorted), or of all rows if it is None."""
         told = footer.metadata
         place = next(n for n in range(told.num_columns) if told.schema.column(n).path == key)
         groups = [
@@ -175,24 +177,24 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class _Hashed:
-    """Keys, sorted, with their hashes."""
+    """Sorted keys with their hashes."""
 
     keys: list[str]
     hashes: Hashes
 
     def only(self, chosen: Bits) -> _Hashed:
-        """Return some of them."""
+        """Return the chosen keys."""
         return _Hashed([self.keys[number] for number in np.flatnonzero(chosen)], self.hashes[chosen])
 
     def that_may_be(self, summary: Summary) -> list[str]:
-        """Return the keys that a part with this summary may have; all of them where it has none."""
+        """Return the keys that a part with this summary may have; all keys if the part has no summary."""
         if summary.keys is None:
             return self.keys
         return self.only(may_hold(summary.keys, self.hashes)).keys
 
 
 class _Candidates:
-    """The keys that a part may have by its bucket: fewer are asked for, and so fewer seem to be there."""
+    """Keys that a part may have according to its bucket. Fewer keys also mean fewer false positives of summaries."""
 
     def __init__(self, keys: list[str], buckets: int | None) -> None:
         self._all = _Hashed(keys, hashes_of(pa.array(keys, pa.string())))
@@ -216,13 +218,13 @@ def _group_may_hold(statistics: Any, wanted: Keys) -> bool:
 
 
 def _has_between(wanted: list[Any], low: Any, high: Any) -> bool:
-    """Whether one of the sorted values lies between two, both included."""
+    """Whether a sorted value lies between two bounds, both inclusive."""
     place = bisect_left(wanted, low)
     return place < len(wanted) and bool(wanted[place] <= high)
 
 
 class _PartReader:
-    """A part of which some column chunks are read, those that lie close together by one request."""
+    """Reader of some column chunks of a part. One request reads chunks that are close together."""
 
     def __init__(self, objects: ObjectStore, part: Part, footer: Footer, kept: Columns | None) -> None:
         self._objects = objects
@@ -231,7 +233,7 @@ class _PartReader:
         self._footer = footer
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """Return columns of one row group. Raises DamageError where they are not what was written."""
+        """Return columns of one row group. Raises DamageError if they differ from what was written."""
         if self._kept is None:
             return self._read(number, columns)
         part, single = self._part, dict[str, pa.Table]()
@@ -257,7 +259,8 @@ class _PartReader:
             raise damage(self._part, str(error)) from error
 
     def _fetch(self, number: int, columns: Sequence[str]) -> dict[int, bytes]:
-        """Read what the columns take, before Arrow asks: an error that passes through it is never let go of."""
+        """Read the bytes of the columns before Arrow requests them, because Arrow never releases an error that passes
+        through it."""
         by_start: dict[int, bytes] = {}
         path = self._part.path
         chunks = _chunks(self._footer.metadata.row_group(number), set(columns))
@@ -279,7 +282,7 @@ class _PartReader:
 
 
 def _chunks(group: pq.RowGroupMetaData, columns: set[str]) -> dict[tuple[int, int], int]:
-    """Return where the chunks of columns begin and end, those inside of nested ones too, and which they are."""
+    """Return the bounds of the columns' chunks, including nested ones, with the number of each chunk."""
     return {
         chunk_bounds(chunk): place
         for place in range(group.num_columns)
@@ -288,7 +291,7 @@ def _chunks(group: pq.RowGroupMetaData, columns: set[str]) -> dict[tuple[int, in
 
 
 def _together(chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges between which there is less than a request is worth."""
+    """Join ranges if reading the gap between them costs less than another request."""
     joined: list[tuple[int, int]] = []
     for start, end in chunks:
         if joined and start - joined[-1][1] <= limits.READ_THROUGH_MAX_BYTES:
@@ -299,7 +302,7 @@ def _together(chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class _Ranges(io.RawIOBase):
-    """Some ranges of a file, by where they begin; there is nothing between them."""
+    """File of which only some ranges exist, by their offsets."""
 
     def __init__(self, size_bytes: int, ranges: dict[int, bytes]) -> None:
         self._size_bytes = size_bytes

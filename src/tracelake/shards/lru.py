@@ -1,4 +1,4 @@
-"""What was read and never changes, kept by a process as long as it fits; what was used last stays."""
+"""In-process LRU cache, bounded by bytes, for immutable values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class ByteLRU(Generic[Key, Value]):
-    """Values by keys that name their content, so that none is ever out of date. Threads may share it."""
+    """LRU cache whose keys identify the content, so that no value becomes stale. Threads may share it."""
 
     def __init__(self, size_of: Callable[[Value], int], max_bytes: Callable[[], int]) -> None:
         self._lock = threading.Lock()
@@ -22,7 +22,7 @@ class ByteLRU(Generic[Key, Value]):
         self._max_bytes = max_bytes
 
     def get(self, key: Key) -> Value | None:
-        """Return what is kept of a key."""
+        """Return the cached value of a key, or None."""
         with self._lock:
             value = self._kept.get(key)
             if value is not None:
@@ -30,7 +30,7 @@ class ByteLRU(Generic[Key, Value]):
             return value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keep a value, and let go of those that were not used for longest."""
+        """Cache a value and evict the least recently used ones. A value beyond the limit is not cached."""
         size_bytes, max_bytes = self._size_of(value), self._max_bytes()
         with self._lock:
             if key in self._kept or size_bytes > max_bytes:
@@ -41,7 +41,7 @@ class ByteLRU(Generic[Key, Value]):
                 self._size_bytes -= self._size_of(self._kept.popitem(last=False)[1])
 
     def clear(self) -> None:
-        """Keep nothing of all that."""
+        """Remove all values."""
         with self._lock:
             self._kept.clear()
             self._size_bytes = 0

@@ -1,6 +1,6 @@
 """Records of a shard: its state, and the batches that the state names (PROTOCOLS §1).
 
-The state record is small and mutable by compare-and-set; all that it names is immutable.
+The state record is small and changes by compare-and-set. Everything that it names is immutable.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ FORMAT_VERSION: Final = 1
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet object. The keys bound its rows, which are sorted by key; the row ids bound them in time."""
+    """Parquet object. The keys bound its rows, which are sorted by key; the row ids bound their insertion times."""
 
     path: str
     bucket: int
-    """Of its rows; negative in a small part that has rows of all buckets, of which there are so many (`all_of`)."""
+    """The bucket of its rows. In a small part of all buckets it is minus the number of buckets (`all_of`)."""
     rows: int
     size_bytes: int
     sha256: str
     first_key: str = ""
     last_key: str = ""
     ranges: Ranges = {}
-    """Least and greatest value of some columns."""
+    """Minimum and maximum of some columns."""
     first_row_id: int = 0
     last_row_id: int = 0
     relative: bool = False
-    """Whether `_row_id` counts from 0 in the object, so that it could be written before the time of its batch was
-    known; `first_row_id` is to be added."""
+    """Whether `_row_id` counts from 0 in the object, so that the part could be written before the time of its batch
+    was known. Readers add `first_row_id`."""
     xxh3: str = ""
-    """The 128-bit XXH3 of its bytes, with which readers compare it: five times as quick as SHA-256. Parts that are
-    older have none."""
+    """The 128-bit XXH3 of its bytes, with which readers check the part five times as fast as with SHA-256. Older
+    parts have none."""
     footer_bytes: int = 0
     footer_xxh3: str = ""
-    """Its last bytes are the footer of Parquet, with this checksum: for who reads some of the part and not all."""
+    """Checksum of its last bytes, which are the Parquet footer, for readers of only some of the part."""
 
 
 class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The changes of the times [lower, upper): rows inserted, and rows retracted. No older part is ever rewritten.
+    """Changes of the times [lower, upper): rows inserted and rows retracted. Older parts are never rewritten.
 
-    A batch as it was appended has parts and retractions. One that compaction made holds the same rows: those
-    that were inserted and retracted within it are in `history` or, where nobody may read that far back, nowhere.
+    An appended batch has parts and retractions. A compacted batch holds the same rows. Those that were inserted and
+    retracted within it are in `history`, or dropped if no reader may go back that far.
     """
 
     lower: int
@@ -54,11 +54,12 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: tuple[Part, ...]
     """Rows with their `_row_id`."""
     retractions: tuple[Part, ...]
-    """Rows (row_id, time): a row of an older batch, and when it was retracted."""
+    """Rows (row_id, time): a row of an older batch, and the time of its retraction."""
     counts: dict[str, int]
-    """What the writer counted on the way, such as spans read, new, replaced, repeated."""
+    """Counts from the writer, such as spans read, new, replaced, repeated."""
     history: tuple[Part, ...] = ()
-    """Rows that were inserted and retracted within the batch, with `_row_id`, and `_gone`, the time of the latter."""
+    """Rows that were inserted and retracted within the batch, with `_row_id`, and `_gone`, the time of the
+    retraction."""
     epoch: int = 0
     """The shard's epoch when the first of its objects was written (see `protocol.may_append`)."""
     format_version: int = FORMAT_VERSION
@@ -74,7 +75,7 @@ class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the state says of one batch: where its record is, and enough for totals without reading it."""
+    """Entry of a batch in the state: the location of its record, and its totals."""
 
     lower: int
     upper: int
@@ -82,69 +83,70 @@ class BatchRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     sha256: str
     rows: int
-    """Rows inserted less rows retracted."""
+    """Rows inserted minus rows retracted."""
     parts: int
     size_bytes: int
     weight: int
-    """Rows of all its objects: live ones, retractions and history. What it costs to compact it."""
+    """Rows of all its objects: live rows, retractions and history. It measures the cost of compaction."""
     level: int = 0
-    """How often its rows were compacted."""
+    """Number of times that its rows were compacted."""
 
 
 class Retired(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Batches that compaction replaced in state number `seq`: no state from that one on names them."""
+    """Batches that compaction replaced in state number `seq`. Neither that state nor a later one names them."""
 
     seq: int
     batches: tuple[BatchRef, ...]
 
 
 class Rolled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the beginning of a long state lies, as an object: its first batches, and its first retired."""
+    """Location of the rolled-up beginning of a long state: an object with its first batches and retired entries."""
 
     path: str
     sha256: str
 
 
 class Write(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A write that its caller gave an id, and that was appended: it is told by it, and happens once.
+    """Appended write with an id from its caller. The id identifies it, so that it happens only once.
 
-    In the state while it is among the newest, then as a record of its own; kept as long as the table.
+    It is in the state while it is among the newest, then in a separate record, and is kept as long as the table.
     """
 
     name: str
-    """A hash of the caller's id."""
+    """Hash of the caller's id."""
     number: int
-    """Of a series, such as the micro-batches of a query: all up to this one are there. 0 for a write alone."""
+    """Number in a series, such as the micro-batches of a query. All writes up to this one are appended. 0 for a
+    single write."""
     counts: dict[str, int]
-    """What the writer counted on the way."""
+    """Counts from the writer."""
     format_version: int = FORMAT_VERSION
 
 
 class ShardState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state record. Batches cover [0, upper) in order; a time without a batch changed no row."""
+    """State record of a shard. Batches cover [0, upper) in order; a time without a batch changed no row."""
 
     since: int = 0
-    """The earliest time that can be read: what was retracted by then is forgotten."""
+    """The earliest readable time. Rows that were retracted at or before it are forgotten."""
     upper: int = 0
     batches: tuple[BatchRef, ...] = ()
     retired: tuple[Retired, ...] = ()
-    """Replaced batches whose objects may still be there, oldest first."""
+    """Replaced batches whose objects may still exist, oldest first."""
     recent: tuple[tuple[int, str], ...] = ()
-    """(lower, id) of the batches that were appended last, whatever compaction has made of them since."""
+    """(lower, id) of the most recently appended batches, even if compaction has replaced them since."""
     written: tuple[Write, ...] = ()
-    """The newest writes with an id, of a series the newest only. It changes only as `upper` does."""
+    """The newest writes with an id, only the newest of each series. It changes only together with `upper`."""
     seq: int = 0
-    """How many states there were before."""
+    """The number of earlier states."""
     epoch: int = 0
     epoch_began_s: float = 0.0
-    """When the epoch began, in seconds since 1970."""
+    """Time at which the epoch began, in seconds since 1970."""
     rolled: Rolled | None = None
-    """In the record as it is stored, `batches` and `retired` go on where this object ends."""
+    """Rolled-up beginning. In the stored record, `batches` and `retired` only contain what follows it."""
     format_version: int = FORMAT_VERSION
 
 
 class Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The object that `Rolled` names."""
+    """Object that `Rolled` refers to."""
 
     batches: tuple[BatchRef, ...]
     retired: tuple[Retired, ...]
@@ -152,25 +154,26 @@ class Beginning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A reader's claim on all parts that the state numbered `seq`, or any later one, names."""
+    """Reader's claim on all parts that the state numbered `seq`, or any later one, names."""
 
     seq: int
     seconds: float
-    """How long it lasts unless it is renewed, which gives the record another version."""
+    """Its duration without renewal. A renewal changes the version of the record."""
     format_version: int = FORMAT_VERSION
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """When a collector looked: by the steady clock of its machine, and by that by which the store dates objects."""
+    """Time of a collector's look, by the steady clock of its machine and by the clock with which the store dates
+    objects."""
 
     machine: str
-    """Whose steady clock; another one after each start of the machine."""
+    """Id of the steady clock, which changes with each boot of the machine."""
     steady_s: float
     store_s: float
 
 
 class Sighting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """That a collector saw a lease at this version of its record, first at this moment."""
+    """Record that a collector saw a lease at this version, and when it first did."""
 
     lease: str
     at: Moment
@@ -181,10 +184,10 @@ RecordT = TypeVar("RecordT", ShardState, Batch, Beginning, LeaseRecord, Sighting
 
 
 def to_bytes(record: ShardState | Batch | Beginning | LeaseRecord | Sighting | Write) -> bytes:
-    """Encode as JSON."""
+    """Encode a record as JSON."""
     return encode(record)
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
-    """Decode a record. Raises DamageError, naming it as `what`, for one that is torn or of another format."""
+    """Decode a record. Raises DamageError, which names it as `what`, if it is torn or of another format."""
     return decode(kind, data, what, FORMAT_VERSION)

@@ -1,15 +1,12 @@
-"""Hash buckets: where a key's rows live.
+"""Partitioning and pruning: hash buckets, key summaries, column ranges, and slices by bytes.
 
-A summary of the keys of a part, a Bloom filter: it says of a key that it is not there, or that it may be.
+A key summary is a Bloom filter: it shows that a part does not have a key, or that it may. Trace ids are random, so
+minimum and maximum keys exclude no part. A lookup of a few keys uses the summaries to skip the parts without them.
 
-Ids of traces are random, so that every part has some on either side of any other: least and greatest key tell
-nothing. With these, who looks for a few keys need not open the parts that have none of them.
+Column ranges are stored with each part, so that a query does not open parts without matching rows.
 
-Ranges of columns, kept with each part, so that a query need not open a part without matching rows.
-
-Rows cut by the bytes that they take: a million small ones are no matter, a hundred of 15 MiB each are.
-
-One column of an Arrow array holds 2 GiB of text, and no more.
+Rows are sliced by bytes, because a million small rows are harmless and a hundred rows of 15 MiB each are not. A
+column of an Arrow array holds at most 2 GiB of text.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ def bucket_of(key: str, buckets: int) -> int:
 
 
 def all_of(buckets: int) -> int:
-    """Return what stands for the bucket of a part that has rows of all of so many. Part of the table format."""
+    """Return the bucket number of a part that has rows of all buckets. Part of the table format."""
     return -buckets
 
 
@@ -48,17 +45,17 @@ def is_all(bucket: int) -> bool:
 
 
 def lies_in(bucket: int, wanted: Collection[int]) -> bool:
-    """Whether a part with this bucket may have rows of one of these."""
+    """Whether a part with this bucket may have rows of one of the wanted buckets."""
     return is_all(bucket) or bucket in wanted
 
 
 def may_share(bucket: int, other: int) -> bool:
-    """Whether parts with these buckets may have, or retract, rows of the same one."""
+    """Whether parts with these buckets may have, or retract, rows of the same bucket."""
     return bucket == other or is_all(bucket) or is_all(other)
 
 
 def buckets_of(keys: pa.Array[Any], buckets: int) -> Numbers:
-    """Return the bucket of each key, as `bucket_of`, in a tenth of a microsecond a key."""
+    """Return the bucket of each key, like `bucket_of`, in a tenth of a microsecond per key."""
     return (hashes_of(keys) % np.uint64(buckets)).astype(np.int64)
 
 
@@ -86,12 +83,13 @@ def by_bucket(rows: pa.Table, key: str, buckets: int) -> Iterator[tuple[int, pa.
 Bits: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 _BITS_A_KEY: Final = 24
 _PROBES: Final = 6
-"""With so many bits a key, one key of 8,500 that are not there seems to be. Summaries of fewer bits are read alike."""
+"""This number of bits per key makes one of 8,500 absent keys a false positive. Summaries with fewer bits are read in
+the same way."""
 _HALF: Final = np.uint64(32)
 
 
 def key_filter(hashes: Hashes) -> bytes:
-    """Return the summary of distinct keys, given by their hashes (`buckets.hashes_of`). Part of the format."""
+    """Return the summary of distinct keys from their hashes (`hashes_of`). Part of the format."""
     size = -(-len(hashes) * _BITS_A_KEY // 8) * 8
     bits: Bits = np.zeros(size, np.bool_)
     if size:
@@ -100,7 +98,7 @@ def key_filter(hashes: Hashes) -> bytes:
 
 
 def may_hold(summary: bytes, hashes: Hashes) -> Bits:
-    """Return for each key whether it may be among those of a summary; False is certain."""
+    """Return for each key whether a summary may contain it. False is certain."""
     if not summary:
         return np.zeros(len(hashes), np.bool_)
     eights, places = np.frombuffer(summary, np.uint8), _places(hashes, 8 * len(summary))
@@ -110,8 +108,8 @@ def may_hold(summary: bytes, hashes: Hashes) -> Bits:
 
 
 def _places(hashes: Hashes, size: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """Return which bits stand for each key, one row a key."""
-    # The halves of a hash tell buckets too, by its remainder, so the lower one is stirred before it is a stride.
+    """Return the bit positions of each key, one row per key."""
+    # The hash modulo the buckets also selects the bucket, so the hash is mixed before it becomes a stride.
     strides = (hashes * np.uint64(0x9E3779B97F4A7C15)) >> _HALF | np.uint64(1)
     steps = np.arange(_PROBES, dtype=np.uint64)
     places = ((hashes >> _HALF)[:, None] + steps * strides[:, None]) % np.uint64(size)
@@ -120,11 +118,11 @@ def _places(hashes: Hashes, size: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 Bound: TypeAlias = int | float | str
 Ranges: TypeAlias = dict[str, tuple[Bound, Bound]]
-"""For some columns, the least and the greatest value that is not null. Other columns may hold anything."""
+"""Minimum and maximum of some columns, without nulls. Other columns may hold anything."""
 
 
 def ranges_of(rows: pa.Table) -> Ranges:
-    """Return the ranges of numbers and of short texts."""
+    """Return the ranges of numeric columns and of columns with short texts."""
     ranges: Ranges = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         if not _is_ordered(column.type):
@@ -147,12 +145,12 @@ def _is_useful(bound: Bound | None) -> bool:
 
 
 def _has_nan(column: pa.ChunkedArray[Any]) -> bool:
-    """Whether a column holds NaN, which `min_max` passes over and a query may ask for."""
+    """Whether a column holds NaN, which `min_max` skips and a query may search for."""
     return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def cut(rows: pa.Table, max_bytes: int, max_rows: int | None = None) -> Iterator[pa.Table]:
-    """Yield rows in their order, in slices of at most so many Arrow bytes, or of one row that has more."""
+    """Yield rows in order, in slices of at most `max_bytes` Arrow bytes, or of one larger row."""
     step = max_rows or len(rows)
     for start in range(0, len(rows), max(step, 1)):
         yield from _halved(rows.slice(start, step), max_bytes)

@@ -1,9 +1,8 @@
-"""Parts: written as immutable Parquet objects, and checked before their rows are believed.
+"""Parts: immutable Parquet objects, which are checked before their rows are used.
 
-The ends of parts, with what Parquet says of them: read by themselves, compared with their checksum, remembered.
-
-A footer is large in memory, so few are remembered: who looks for keys in a table asks the summaries of all parts, which
-are remembered by themselves, and the footers of those alone that may have one.
+Footers can be read separately from their parts. They are checked against their checksum and cached. A footer is large
+in memory, so only few are cached. A key lookup reads the separately cached summaries of all parts, then the footers
+of those parts that may have a key.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ from tracelake.storage import ObjectStore
 from tracelake.storage.wrappers import for_each
 
 _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
-"""Columns whose neighbours differ by little: next to nothing, as the differences."""
+"""Columns whose neighbouring values differ little. As differences they take almost no space."""
 PARTS: Final = "parts"
 STAGED: Final = "staged"
-"""Folders of a shard: of parts whose writer knows their batch, and of those that wait for one."""
+"""Folders of a shard: for parts whose batch is known when they are written, and for parts that wait for a batch."""
 GROUP_BYTES: Final = b"tracelake.group_bytes"
-"""In the footer: the Arrow bytes of each row group, with commas between."""
+"""Footer key for the Arrow bytes of each row group, separated by commas."""
 KEY_FILTER: Final = b"tracelake.key_filter"
-"""In the footer, where somebody looks for keys: their summary (`key_filter`) as base64."""
+"""Footer key for the key summary (`key_filter`) in base64, in parts that are looked up by key."""
 _TAIL_BYTES: Final = 8
-"""At the end of a Parquet file: the length of the footer in four bytes, and four letters."""
+"""Size of the end of a Parquet file: the length of the footer in four bytes, and four letters."""
 
 
 def write_part(
@@ -55,10 +54,12 @@ def write_part(
     *,
     looked_up: bool = False,
 ) -> Part:
-    """Write rows as a part, durable on return. They must be sorted by column `key` where one is named.
+    """Write rows as a part, which is durable on return. They must be sorted by column `key`, if given.
 
-    `epoch` is that of the shard's state, read before: it tells garbage collection when nobody will name the part.
-    `looked_up` says that `shards.lookup` will look for keys in it.
+    Args:
+        epoch: The epoch of the shard's state, read before. Garbage collection uses it to decide when the part can no
+            longer be named.
+        looked_up: Whether `shards.lookup` will look up keys in the part.
     """
     sink = pa.BufferOutputStream()
     ranges = ranges_of(rows.select([name for name in rows.column_names if name not in _DELTA]))
@@ -67,7 +68,8 @@ def write_part(
     with pq.ParquetWriter(
         sink,
         rows.schema,
-        # To set up a compressor for each column of a few rows takes longer than all else, and saves next to nothing.
+        # For a few rows, setting up a compressor per column takes longer than everything else and saves
+        # almost nothing.
         compression="zstd" if rows.nbytes > limits.PLAIN_PART_MAX_BYTES else "none",
         compression_level=1 if rows.nbytes > limits.PLAIN_PART_MAX_BYTES else None,
         metadata_collector=written,
@@ -109,9 +111,10 @@ def write_part(
 
 
 def _with_hashes(written: memoryview, metadata: pq.FileMetaData) -> tuple[bytes, bytes]:
-    """Return a Parquet file with the hashes of its chunks before its footer, and its end from there on.
+    """Insert the hashes of the column chunks before the footer of a Parquet file; return the file and its end from
+    the hashes on.
 
-    Parquet names what is in a file by where it begins, so nobody but `hashes_before` looks between.
+    Parquet addresses everything by offset, so only `hashes_before` reads these bytes.
     """
     hashes = b"".join(
         chunk_hash(written[slice(*chunk_bounds(metadata.row_group(group).column(place)))])
@@ -124,17 +127,17 @@ def _with_hashes(written: memoryview, metadata: pq.FileMetaData) -> tuple[bytes,
 
 
 def hashes_before(footer: bytes) -> bytes:
-    """Return the hashes of the column chunks, row group by row group, out of the end of a part that has them."""
+    """Return the hashes of the column chunks, row group by row group, from the end of a part that has them."""
     return footer[: len(footer) - _footer_bytes(memoryview(footer))]
 
 
 def chunk_hash(data: bytes | memoryview) -> bytes:
-    """Return the hash of a column chunk: all of it, for pages have checksums, and the headers of pages have none."""
+    """Return the hash of a complete column chunk. Parquet's own checksums cover pages but not page headers."""
     return xxhash.xxh3_64_digest(data)
 
 
 def chunk_bounds(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return where a column chunk begins and ends in its file."""
+    """Return the start and end of a column chunk in its file."""
     start = chunk.data_page_offset
     if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
         start = min(start, chunk.dictionary_page_offset)
@@ -146,15 +149,15 @@ def _footer_bytes(data: memoryview) -> int:
 
 
 def part_path(shard: str, epoch: int, bucket: int, folder: str = PARTS) -> str:
-    """Return a path for a part that nothing has yet."""
+    """Return a unique path for a new part."""
     name = "all" if is_all(bucket) else f"{bucket:04d}"
     return f"shards/{shard}/{folder}/{epoch:06d}/{name}-{uuid.uuid4().hex}.parquet"
 
 
 def _with_statistics(schema: pa.Schema, short: Set[str | None]) -> list[str]:
-    """Return the columns that queries skip row groups by: not long texts, nor what is nested, whose paths are longer.
+    """Return the columns whose statistics queries use to skip row groups. Long texts and nested columns have none.
 
-    The least and the greatest of long texts would be most of a footer, and more than that where row groups are small.
+    The minimum and maximum of long texts would be most of a footer, and even more with small row groups.
     """
     return [
         field.name
@@ -164,8 +167,8 @@ def _with_statistics(schema: pa.Schema, short: Set[str | None]) -> list[str]:
 
 
 def _with_dictionary(rows: pa.Table) -> list[str]:
-    """Return the paths of the columns for which a dictionary can pay: where a first few rows repeat values, or
-    are not plain."""
+    """Return the paths of the columns that may profit from a dictionary: nested ones, and those whose first rows
+    repeat values."""
     first = rows.slice(0, limits.DICTIONARY_SAMPLE_ROWS)
     without = {
         field.name
@@ -178,7 +181,7 @@ def _with_dictionary(rows: pa.Table) -> list[str]:
 
 @cache
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Return the paths of the columns as Parquet has them, those inside of maps and lists too."""
+    """Return the Parquet paths of the columns, including those inside maps and lists."""
     sink = pa.BufferOutputStream()
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
@@ -189,11 +192,11 @@ _checked: set[tuple[str, str, int, int]] = set()
 
 
 def check_part(file: str, part: Part) -> None:
-    """Compare a file with what was written as the part, once in a process for each state of the file.
+    """Check a file against the checksum of its part, once per process for each state of the file.
 
-    Readers of Parquet notice less than half of all flipped bits, and return wrong rows for the others.
+    Parquet readers notice less than half of all flipped bits, and return wrong rows for the others.
 
-    Raises DamageError where the file is gone, or another.
+    Raises DamageError if the file is missing or differs.
     """
     try:
         state = _state(file, part)
@@ -217,7 +220,7 @@ def check_part(file: str, part: Part) -> None:
 
 
 def is_checked(file: str, part: Part) -> bool:
-    """Whether `check_part` would say at once that a file is the part."""
+    """Whether `check_part` has already checked this file in its current state."""
     try:
         return _state(file, part) in _checked
     except OSError:
@@ -232,22 +235,22 @@ def _state(file: str, part: Part) -> tuple[str, str, int, int]:
 _HASH_BYTES: Final = 8
 _COLUMN_BYTES: Final = 1_300
 _CHUNK_BYTES: Final = 950
-"""What Arrow has in memory of a column in the schema of a part, and of one in a row group, by measure."""
+"""Measured memory that Arrow needs per column in the schema of a part, and per column chunk in a row group."""
 _SUMMARY_BYTES: Final = 700
-"""What a summary takes beside its bytes, with the path of its part."""
+"""Memory of a summary in addition to its bytes, including the path of its part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a part says of its keys."""
+    """Key summary of a part."""
 
     keys: bytes | None
-    """For `key_filter.may_hold`; None where the part says nothing."""
+    """Bits for `may_hold`; None if the part has no summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The end of a part: what Parquet says of it, and the hash of each column chunk."""
+    """End of a part: its Parquet metadata, and the hash of each column chunk."""
 
     metadata: pq.FileMetaData
     hashes: bytes
@@ -259,7 +262,7 @@ class Footer:
 
 
 def footers(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[Footer]:
-    """Yield the footers of parts, several read at once. Raises DamageError for one that is not what was written."""
+    """Yield the footers of parts, reading several at once. Raises DamageError if one differs from what was written."""
     few: list[Part] = []
     size_bytes = 0
     for part in parts:
@@ -286,9 +289,9 @@ def _footers(objects: ObjectStore, parts: Sequence[Part]) -> list[Footer]:
 
 
 def summaries(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[tuple[Part, Summary]]:
-    """Yield parts with what they say of their keys, first those that are known, so that none of them is let go of.
+    """Yield parts with their key summaries, cached ones first, so that they are not evicted before use.
 
-    Of the others the footers are read. Raises as `footers` does.
+    The footers of the other parts are read. Raises the errors of `footers`.
     """
     missing: list[Part] = []
     for part in parts:
@@ -314,14 +317,14 @@ def _read_footer(objects: ObjectStore, part: Part) -> Footer:
 
 
 def damage(part: Part, what: str) -> DamageError:
-    """Return what says that a part is not what was written."""
+    """Return the error for a part that differs from what was written."""
     return DamageError(
         f"part {part.path} is not what was written: {what}. `tracelake verify` names all that is wrong."
     )
 
 
 def _size(footer: Footer) -> int:
-    """Return about what a footer takes in memory: nine times its bytes, as a rule."""
+    """Return the approximate memory of a footer, usually nine times its bytes."""
     told = footer.metadata
     of_columns = told.num_columns * (_COLUMN_BYTES + _CHUNK_BYTES * told.num_row_groups)
     return int(of_columns + told.serialized_size + len(footer.hashes))
@@ -338,6 +341,6 @@ _summaries: Final = ByteLRU[tuple[str, str], Summary](
 
 
 def forget() -> None:
-    """Forget the footers and summaries that this process remembers."""
+    """Clear the caches of footers and summaries."""
     _remembered.clear()
     _summaries.clear()

@@ -1,4 +1,4 @@
-"""Every decision of a shard (PROTOCOLS §1). Pure: no I/O, no clock, no randomness."""
+"""Decisions of a shard (PROTOCOLS §1). Pure: no I/O, no clock, no randomness."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGI
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
 
 EPOCHS_TO_APPEND: Final = 1
-"""A writer may append in the epoch in which it began to upload, and in so many after it."""
+"""Number of epochs after the start of an upload in which the writer may still append."""
 
 
 class UpdateFate(Enum):
-    """What becomes of a buffered update."""
+    """Result of classifying a buffered update."""
 
     DROP = "another writer has persisted it"
     PROCESS = "emit it now"
@@ -27,7 +27,7 @@ class UpdateFate(Enum):
 
 
 def classify(ts: int, upper: int, input_frontier: int) -> UpdateFate:
-    """Decide on an update at `ts`, given the shard's upper and the input frontier; total over all integers."""
+    """Classify an update at `ts`, given the shard's upper and the input frontier. Total over all integers."""
     if ts < upper:
         return UpdateFate.DROP
     if ts == upper and ts < input_frontier:
@@ -37,31 +37,31 @@ def classify(ts: int, upper: int, input_frontier: int) -> UpdateFate:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Publish this state by a conditional write on the one that was read."""
+    """Decision to publish this state by a conditional write against the state that was read."""
 
     state: ShardState
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyThere:
-    """The batch with our id is in the state, or was and is replaced: an earlier try of ours succeeded."""
+    """Decision that an earlier try succeeded: the batch with this id is in the state, or was and has been replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpperMismatch:
-    """The shard's upper is not the batch's lower; nothing was appended."""
+    """Decision that the shard's upper differs from the batch's lower, so that nothing is appended."""
 
     upper: int
 
 
 @dataclass(frozen=True, slots=True)
 class TooLate:
-    """The batch was uploaded so long ago that its objects may have been collected: upload it again."""
+    """Decision that the batch was uploaded too long ago: its objects may have been collected, so upload it again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostAppend:
-    """Another compaction replaced one of the batches first."""
+    """Decision that another compaction has already replaced one of the batches."""
 
 
 AppendDecision: TypeAlias = Swap | AlreadyThere | UpperMismatch | TooLate
@@ -69,7 +69,7 @@ ReplaceDecision: TypeAlias = Swap | AlreadyThere | LostAppend | TooLate
 
 
 def next_state(state: ShardState, **changes: object) -> Swap:
-    """Return the state that follows, with these changes."""
+    """Return the next state, with these changes."""
     return Swap(changed(state, seq=state.seq + 1, **changes))
 
 
@@ -82,14 +82,17 @@ def append(
     write: Write | None = None,
     away: Collection[Write] = (),
 ) -> AppendDecision:
-    """Decide on compare-and-append of [lower, upper); `batch` is None where no row changes.
+    """Decide on compare-and-append of [lower, upper); `batch` is None if no row changes.
 
-    The same function decides the first try and every try after a conflict or an unknown outcome, always on a
-    state that was read after it. That our batch is there is told by its id among the recent ones, not among the
-    batches: compaction may have replaced it by then. `epoch` is the one in which the batch's first object was written.
+    The same function decides the first try and every retry after a conflict or an unknown outcome. Each retry uses a
+    state that was read after it. An earlier success is detected by the batch's id in `recent`, not in `batches`,
+    because compaction may have replaced the batch.
 
-    `write` is remembered by the very state that has the batch, or, where it changed no row, the time of it; so
-    who looks for it in a state whose upper is `lower` misses none. `away` have records of their own by now.
+    Args:
+        epoch: The epoch in which the batch's first object was written.
+        write: The write to remember. The state that contains the batch, or its time if no row changes, also contains
+            the write. So a search in a state whose upper is `lower` misses no write.
+        away: Writes that already have separate records.
     """
     assert lower < upper, "a batch covers at least one time"
     if batch is not None and (lower, batch.id) in state.recent:
@@ -107,12 +110,12 @@ def append(
 
 
 def is_written(there: Write, name: str, number: int) -> bool:
-    """Whether a write that is there is the one of this id, or a later one of its series."""
+    """Whether a recorded write is this one, or a later one of its series."""
     return there.name == name and there.number >= number
 
 
 def batches_to_roll(written: Sequence[Write], most: int = WRITES_REMEMBERED) -> tuple[Write, ...]:
-    """Return the writes that need records of their own before another one is remembered: the older half, if many."""
+    """Return the writes to move to separate records before another is remembered: the older half, if there are many."""
     return tuple(written[: most // 2]) if len(written) >= most else ()
 
 
@@ -121,7 +124,7 @@ def _with_write(written: Iterable[Write], write: Write, away: Collection[Write])
 
 
 def remembers(state: ShardState, lower: int) -> bool:
-    """Whether the state tells of a batch at `lower` that it was, or was not, appended."""
+    """Whether the state can tell if a batch at `lower` was appended."""
     return len(state.recent) < APPENDS_REMEMBERED or state.recent[0][0] <= lower
 
 
@@ -131,14 +134,14 @@ def _was_there(state: ShardState, id: str) -> bool:
 
 
 def may_append(state: ShardState, epoch: int) -> bool:
-    """Whether objects written in `epoch` are safe from collection, which begins where this ends."""
+    """Whether objects written in `epoch` are safe from collection. Collection begins exactly where this is False."""
     return state.epoch - epoch <= EPOCHS_TO_APPEND
 
 
 def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
-    """Return the batches that hold changes up to time `as_of` (inclusive); -1 means before all.
+    """Return the batches with changes up to time `as_of` (inclusive); -1 means before all.
 
-    The last may reach beyond `as_of`, where compaction made it; its rows tell their times.
+    The last batch may extend beyond `as_of` after compaction. Its rows contain their times.
 
     Raises ValueError unless since <= as_of < upper.
     """
@@ -150,17 +153,17 @@ def visible(state: ShardState, as_of: int) -> tuple[BatchRef, ...]:
 
 
 def settle_append(batches: Sequence[BatchRef], committed: int) -> tuple[BatchRef, ...]:
-    """Return the batches that may be compacted: those of times before `committed`, which commits name.
+    """Return the batches that may be compacted: those before time `committed`, which commits already name.
 
-    The record of any other is what its commit will be made of, so it stays as its writer made it.
+    Any other batch record must stay unchanged, because its commit will be made from it.
     """
     return tuple(batch for batch in batches if batch.upper <= committed)
 
 
 def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_OUT) -> tuple[BatchRef, ...]:
-    """Return adjacent batches to compact now, the oldest that are due; none where nothing is.
+    """Return adjacent batches to compact now, the oldest that are due; empty if nothing is due.
 
-    Batches that reach beyond `until` are left alone.
+    Batches that extend beyond `until` are skipped.
     """
     there = settle_append(batches, until)
     run = tiers.due([batch.weight for batch in there], fan_out)
@@ -168,7 +171,7 @@ def due(batches: Sequence[BatchRef], until: int, fan_out: int = COMPACTION_FAN_O
 
 
 def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: int) -> ReplaceDecision:
-    """Decide on putting `batch`, which holds the same rows, in the place of a run of adjacent batches."""
+    """Decide whether to replace a run of adjacent batches by `batch`, which holds the same rows."""
     if _was_there(state, batch.id):
         return AlreadyThere()
     ids = [known.id for known in state.batches]
@@ -189,15 +192,15 @@ def replace(state: ShardState, run: Sequence[BatchRef], batch: BatchRef, epoch: 
 
 
 def forget(state: ShardState, since: int) -> Swap | None:
-    """Decide that times before `since` need not be readable any more; None where that is so already."""
+    """Decide to forget times before `since`; None if they are already forgotten."""
     since = min(since, state.upper - 1)
     return next_state(state, since=since) if since > state.since else None
 
 
 def is_lease_expired(lease: LeaseRecord, seen: Moment, now: Moment) -> bool:
-    """Whether nobody has renewed a lease for longer than it lasts: it was seen so then, and is just so now.
+    """Whether a lease was not renewed for longer than its duration. Its version at `seen` must be the same at `now`.
 
-    Only clocks that are the same one are compared: the steady clock of a machine, or the store's.
+    Only equal clocks are compared: the steady clock of one machine, or the store's clock.
     """
     is_same = now.machine == seen.machine
     passed_s = now.steady_s - seen.steady_s if is_same else now.store_s - seen.store_s
@@ -205,26 +208,27 @@ def is_lease_expired(lease: LeaseRecord, seen: Moment, now: Moment) -> bool:
 
 
 def collectable(state: ShardState, leases: Iterable[LeaseRecord]) -> tuple[Retired, ...]:
-    """Return what was retired before every lease was taken: no reader can name it.
+    """Return the entries that were retired before every lease was taken, so that no reader can name them.
 
-    A reader takes its lease first and reads the state then, so it names only what a state numbered `seq` or
-    later names. Leases must have been read *after* the state was.
+    A reader takes its lease first and then reads the state, so it only names what a state numbered `seq` or later
+    names. Safety: the leases must have been read *after* the state.
     """
     oldest = min((lease.seq for lease in leases), default=state.seq)
     return tuple(retired for retired in state.retired if retired.seq <= oldest)
 
 
 def drop_retired(state: ShardState, gone: Sequence[Retired]) -> Swap | None:
-    """Decide to forget retired batches whose objects are deleted; None where that is done already."""
+    """Decide to drop retired batches whose objects are deleted; None if they are already dropped."""
     seqs = {retired.seq for retired in gone}
     left = tuple(retired for retired in state.retired if retired.seq not in seqs)
     return next_state(state, retired=left) if left != state.retired else None
 
 
 def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | None:
-    """Decide to begin an epoch; None where the present one has not lasted so long yet.
+    """Decide to begin an epoch; None if the current one has not lasted for `epoch_min_s`.
 
-    One that began so long after now was begun by a clock that was ahead, and would last until then: it ends.
+    An epoch that began that far in the future was begun by a clock that was ahead. It ends too, because it would last
+    until that time.
     """
     if abs(now_s - state.epoch_began_s) < epoch_min_s:
         return None
@@ -232,8 +236,8 @@ def next_epoch(state: ShardState, now_s: float, epoch_min_s: float) -> Swap | No
 
 
 def is_orphan_epoch(state: ShardState, epoch: int) -> bool:
-    """Whether an object written in `epoch`, which no state names, never can be named any more.
+    """Whether an object written in `epoch`, which no state names, can never be named any more.
 
-    Its writer's append is refused from here on, so neither a clock nor a paused writer can make this wrong.
+    From here on, the append of its writer is rejected, so neither a clock nor a paused writer can make this wrong.
     """
     return not may_append(state, epoch)

@@ -1,8 +1,8 @@
-"""Which rows a snapshot holds, as a DuckDB query over its parts.
+"""Rows of a snapshot, as a DuckDB query over its parts.
 
-Every stored row has a `_row_id`, unique in its table and for ever: the time at which it was inserted, and a number
-within it. A retraction names that id, never a place in a file, so rows may move from part to part by compaction while
-writers retract them.
+Every stored row has a permanent `_row_id`, unique in its table: the time of its insertion and a number within that
+time. A retraction names this id, never a position in a file. So compaction may move rows between parts while writers
+retract them.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ RETRACTIONS: Final = pa.schema(
 )
 _TIME_BITS: Final = 32
 GIVEN_UP: Final = (duckdb.FatalException, duckdb.InternalException)
-"""Errors after which DuckDB gives up a database for good: who shares one needs another."""
+"""Errors after which a DuckDB database is unusable. Users of a shared database must open another."""
 
 FileOf = Callable[[str], str]
-"""Gives an object, by its path, as a file."""
+"""Function that returns a local file for an object's path."""
 
 
 def first_row_id(time: int) -> int:
-    """Return the least id of rows that were inserted at a time; those of earlier times are less. Part of the format."""
+    """Return the smallest row id of a time. Rows of earlier times have smaller ids. Part of the format."""
     return time << _TIME_BITS
 
 
 def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: int = 0) -> pa.Table:
-    """Append the ids of the rows of one bucket, in their order: no other bucket has the same.
+    """Append the ids of the rows of one bucket, in order. They differ from those of all other buckets.
 
-    `before` is how many rows of the bucket have ids of that time already.
+    `before` is the number of rows of the bucket that already have ids of that time.
     """
     counted = np.arange(before, before + len(rows), dtype=np.int64)
     numbers: Numbers = first_row_id(time) + bucket + counted * buckets
@@ -50,7 +50,7 @@ def with_row_ids(rows: pa.Table, time: int, bucket: int, buckets: int, before: i
 
 
 def with_row_ids_of_all(rows: pa.Table, time: int, key: str, buckets: int) -> pa.Table:
-    """Append the same ids to rows of all buckets, in which the rows of each stand in the order that they would have."""
+    """Append the same ids as `with_row_ids` to rows of all buckets. The rows of each bucket must be in order."""
     of_row: Numbers = buckets_of(rows[key].combine_chunks(), buckets)
     counted: Numbers = np.empty(len(rows), np.int64)
     for bucket in np.unique(of_row):
@@ -60,35 +60,35 @@ def with_row_ids_of_all(rows: pa.Table, time: int, key: str, buckets: int) -> pa
 
 
 def buckets_of_ids(ids: Numbers, buckets: int) -> Numbers:
-    """Return the bucket of each row, which its id tells. Not of ids that count from 0 in a part."""
+    """Return the bucket of each row from its id. Not valid for relative ids."""
     return (ids & (first_row_id(1) - 1)) % buckets
 
 
 def in_buckets_sql(id_column: str, wanted: Collection[int], buckets: int) -> str:
-    """Return the SQL of whether a row is of one of some buckets, by its id."""
+    """Return the SQL condition for rows of the wanted buckets, by id."""
     return f"({id_column} & {first_row_id(1) - 1}) % {buckets} in ({', '.join(map(str, sorted(wanted)))})"
 
 
 def with_relative_row_ids(rows: pa.Table) -> pa.Table:
-    """Append ids that count from 0, in the order of the rows: those of a part that `relative` says so of."""
+    """Append ids that count from 0 in row order, for parts that are `relative`."""
     return rows.append_column(ROW_ID, pa.array(np.arange(len(rows), dtype=np.int64)))
 
 
 def relative(part: Part, first: int) -> Part:
-    """Return the entry of a part with relative row ids, of which the first is to be `first`."""
+    """Return the entry of a part with relative row ids, whose first row gets the id `first`."""
     assert first + part.rows <= first_row_id((first >> _TIME_BITS) + 1), "ids of one time only"
     return changed(part, first_row_id=first, last_row_id=first + part.rows - 1, relative=True)
 
 
 def retractions_by_bucket(gone: pa.Table, buckets: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (bucket, its retractions) for each bucket that has any; a row's id tells its bucket."""
+    """Yield (bucket, its retractions) for each bucket that has any, by the buckets of row ids."""
     of_row = buckets_of_ids(gone["row_id"].to_numpy(), buckets)
     for bucket in np.unique(of_row):
         yield int(bucket), gone.filter(pa.array(of_row == bucket))
 
 
 def rows_by_time(part: Part, rows: pa.Table) -> dict[tuple[int, int], int]:
-    """Return how many rows of a part were inserted at each time, by time and bucket."""
+    """Count the rows of a part by insertion time and bucket."""
     ids: Numbers = rows[ROW_ID.name].to_numpy() + (part.first_row_id if part.relative else 0)
     counted: dict[tuple[int, int], int] = {}
     of_row = buckets_of_ids(ids, -part.bucket) if is_all(part.bucket) else np.full(len(ids), part.bucket)
@@ -99,7 +99,7 @@ def rows_by_time(part: Part, rows: pa.Table) -> dict[tuple[int, int], int]:
 
 
 def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
-    """Read which rows are gone as of the snapshot's time: sorted row ids by bucket."""
+    """Read the retracted rows as of the snapshot's time: sorted row ids by bucket."""
     by_bucket: dict[int, list[Numbers]] = {}
     for part in snapshot.retractions:
         table = pq.read_table(file(part.path))
@@ -109,7 +109,7 @@ def retracted(snapshot: Snapshot, file: FileOf) -> dict[int, Numbers]:
 
 
 def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
-    """Whether a part may hold rows that are gone."""
+    """Whether a part may hold retracted rows."""
     bounds = [part.first_row_id, part.last_row_id + 1]
     return any(
         int(np.diff(np.searchsorted(ids, bounds))[0]) > 0
@@ -119,12 +119,12 @@ def lost_rows(part: Part, gone: dict[int, Numbers]) -> bool:
 
 
 def time_sql() -> str:
-    """Return the SQL of the time at which a row was inserted."""
+    """Return the SQL expression for the insertion time of a row."""
     return f"({ROW_ID.name} >> {_TIME_BITS})"
 
 
 def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: pa.Schema) -> str:
-    """Return a query for columns of the snapshot's rows; `_row_id` may be one of them."""
+    """Return a query for columns of the snapshot's rows, which may include `_row_id`."""
     end = first_row_id(snapshot.as_of + 1)
     gone = retracted(snapshot, file)
     names = ", ".join(quoted(name) for name in columns)
@@ -153,7 +153,7 @@ def rows_sql(snapshot: Snapshot, file: FileOf, columns: Sequence[str], schema: p
 
 
 def _of_buckets(snapshot: Snapshot) -> str:
-    """Return the SQL of whether a row is of the buckets that a snapshot was narrowed to."""
+    """Return the SQL condition for rows of the buckets that a snapshot is restricted to."""
     everywhere = [part for part in (*snapshot.parts, *snapshot.history) if is_all(part.bucket)]
     if snapshot.only is None or not everywhere:
         return "true"
@@ -161,7 +161,7 @@ def _of_buckets(snapshot: Snapshot) -> str:
 
 
 def parquet(parts: Sequence[Part], file: FileOf) -> str:
-    """Return the DuckDB source of what these parts hold, with the `_row_id` that their rows have in the table."""
+    """Return the DuckDB source for the rows of these parts, with the `_row_id` that they have in the table."""
     absolute = [part for part in parts if not part.relative]
     counted = [part for part in parts if part.relative]
     sources = [_read_parquet(absolute, file)] if absolute else []
@@ -176,16 +176,16 @@ def parquet(parts: Sequence[Part], file: FileOf) -> str:
 
 def _read_parquet(parts: Sequence[Part], file: FileOf) -> str:
     files = ", ".join(literal(file(part.path)) for part in parts)
-    return f"read_parquet([{files}], hive_partitioning = false)"  # a folder `a=b` above the lake is no column
+    return f"read_parquet([{files}], hive_partitioning = false)"  # no column of a folder `a=b`
 
 
 def quoted(name: str) -> str:
-    """Return a column's name as SQL."""
+    """Quote a column name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """Return a text as SQL."""
+    """Quote a text for SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -203,7 +203,7 @@ def _absent(snapshot: Snapshot, file: FileOf, buckets: set[int]) -> str:
 
 @cache
 def _types(schema: pa.Schema) -> dict[str, str]:
-    """Return DuckDB's types of columns: whoever reads an empty table again and again asks for them each time."""
+    """Return DuckDB's types of columns. Cached because repeated reads of an empty table need them each time."""
     empty = pa.schema([*schema, ROW_ID]).empty_table()
     with duckdb.connect() as db:
         db.register("empty_table", empty)
@@ -211,7 +211,7 @@ def _types(schema: pa.Schema) -> dict[str, str]:
 
 
 def _nothing(columns: Sequence[str], schema: pa.Schema) -> str:
-    """Return a query for no rows, with the types that Parquet files of this schema would give."""
+    """Return a query for no rows, with the types that Parquet files of this schema would have."""
     types = _types(schema)
     return (
         "select " + ", ".join(f"null::{types[name]} as {quoted(name)}" for name in columns) + " where false"

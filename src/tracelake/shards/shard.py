@@ -1,11 +1,11 @@
-"""The shard in its stores: state by compare-and-set in the key-value store, all else in the object store.
+"""Shard and its stores: the state in the key-value store, changed by compare-and-set, and everything else in the
+object store.
 
-The state record in its stores: small in the key-value store, its beginning rolled up as an object if long.
+The state record stays small: if it grows long, its beginning is rolled up into an object.
 
-Writes with an id that happened: the newest stand in the state of their table, all others in records of their own.
-
-The state remembers a write by the same swap that appends its rows. Before it forgets one, that one gets a record;
-so a write is found in the state, or else in the records: who looks reads them in this order.
+The newest writes with an id are in the state, all others in separate records. The swap that appends the rows of a
+write also adds the write to the state. Before the state drops a write, it gets a record. So a lookup reads the state
+first, then the records, and misses no write.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ SHARDS_PARTITION: Final = "shards"
 
 
 class States:
-    """Reads and swaps the state of one shard. Several processes may do so at once."""
+    """Reader and writer of the state of one shard. Several processes may use it at once."""
 
     def __init__(self, shard: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self._shard = shard
         self._key_value = key_value
         self._objects = objects
-        self._known: tuple[Rolled, Beginning] | None = None  # read or written last; replaced as a whole
+        self._known: tuple[Rolled, Beginning] | None = None  # last read or written
 
     def read(self) -> tuple[ShardState, Version | None]:
-        """Return the whole state and its version; a shard that nobody has written to is empty."""
+        """Return the complete state and its version. A shard without any write is empty."""
         missing = ""
         for _ in range(SHARD_READ_TRIES_MAX):
             entry = self._key_value.get(SHARDS_PARTITION, self._shard)
@@ -91,7 +91,7 @@ class States:
                 beginning = self._beginning(state.rolled)
             except NotFoundError:
                 missing = state.rolled.path
-                continue  # a newer state names another, and garbage collection was faster than we
+                continue  # a newer state names another object, and garbage collection has deleted this one
             batches, retired = (*beginning.batches, *state.batches), (*beginning.retired, *state.retired)
             return replace(state, batches=batches, retired=retired), entry.version
         raise DamageError(
@@ -99,10 +99,10 @@ class States:
         )
 
     def swap(self, state: ShardState, version: Version | None) -> bool | None:
-        """Publish a state in the place of the one read at `version`.
+        """Replace the state that was read at `version`.
 
-        False means that it is not there: read again and decide anew. None means the same after a lost reply:
-        it may have been there, and have been followed by another.
+        False means that the state was not published: read again and decide again. None means the same after a lost
+        reply: the state may have been published and replaced by another.
         """
         expected = ABSENT if version is None else version
         value = to_bytes(self._shortened(state))
@@ -122,9 +122,9 @@ class States:
         return known[1]
 
     def _shortened(self, state: ShardState) -> ShardState:
-        """Return the state with its beginning in an object, where it is long; the last one serves again."""
+        """Roll up the beginning of a long state into an object, or reuse the last such object."""
         known = self._known
-        if known is not None and known[0] == state.rolled:  # no other: garbage collection may have it by now
+        if known is not None and known[0] == state.rolled:  # any other object may have been collected
             rolled, beginning = known
             batches, retired = len(beginning.batches), len(beginning.retired)
             if (state.batches[:batches], state.retired[:retired]) == (beginning.batches, beginning.retired):
@@ -148,20 +148,20 @@ WRITES_PARTITION: Final = "writes"
 
 
 class Writes:
-    """The writes of one table. Several processes may use them at once."""
+    """Writes with an id of one table. Several processes may use it at once."""
 
     def __init__(self, table: str, key_value: KeyValueStore) -> None:
         self._table = table
         self._key_value = key_value
 
     def find(self, state: ShardState, name: str, number: int) -> Write | None:
-        """Return the write of this name that a state, read before, tells of, or a record; None for a new one."""
+        """Return the write of this name from a state, read before, or from a record; None if it is new."""
         recorded = self._record(self._key_value.get(WRITES_PARTITION, self._key(name)))
         known = state.written if recorded is None else (*state.written, recorded)
         return next((write for write in known if is_written(write, name, number)), None)
 
     def put_away(self, writes: Iterable[Write]) -> None:
-        """Give writes records of their own; a record of a later one of the series stays."""
+        """Write separate records for writes. The record of a later write of the same series is kept."""
         for write in writes:
             self._put_away(write)
 
@@ -193,10 +193,10 @@ DecisionT = TypeVar("DecisionT")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A shard as of one time: the parts that hold its rows, and what to leave out of them.
+    """Shard as of one time: the parts with its rows, and what excludes rows of them.
 
-    Rows that were inserted after `as_of` are to be left out, those whose row id a retraction up to `as_of` names, and
-    those in `history` that were gone by then; `shards.rows` does so.
+    Readers must exclude rows that were inserted after `as_of`, and rows whose id a retraction up to `as_of` names.
+    They must also exclude rows in `history` that were retracted up to `as_of`. `shards.rows` does so.
     """
 
     as_of: int
@@ -204,15 +204,14 @@ class Snapshot:
     retractions: tuple[Part, ...]
     history: tuple[Part, ...] = ()
     rows: int | None = None
-    """How many rows there are, None where only reading tells."""
+    """The number of rows; None if only reading can determine it."""
     swallowed: tuple[tuple[int, Part], ...] = ()
-    """Rows of which only history tells: parts of `Batch.history`, each with the upper of its batch. No reader of rows
-    needs them."""
+    """History that no row of the snapshot needs: parts of `Batch.history`, each with the upper of its batch."""
     only: frozenset[int] | None = None
-    """Rows of other buckets are to be left out of parts that have some of all; None: there are none to leave out."""
+    """Buckets to which rows of parts of all buckets are restricted; None for no restriction."""
 
     def narrow(self, keep: Callable[[Part], bool]) -> Snapshot:
-        """Return the snapshot with these parts of it only."""
+        """Restrict the snapshot to the parts for which `keep` returns True."""
         parts, retractions, history = (
             tuple(part for part in parts if keep(part))
             for parts in (self.parts, self.retractions, self.history)
@@ -220,7 +219,7 @@ class Snapshot:
         return Snapshot(self.as_of, parts, retractions, history, only=self.only)
 
     def for_buckets(self, buckets: set[int]) -> Snapshot:
-        """Return the part of the snapshot that lies in these buckets."""
+        """Restrict the snapshot to these buckets."""
         narrowed = self.narrow(lambda part: lies_in(part.bucket, buckets))
         return changed(narrowed, only=frozenset(buckets))
 
@@ -229,7 +228,7 @@ EMPTY = Snapshot(as_of=-1, parts=(), retractions=(), rows=0)
 
 
 class Shard:
-    """One durable collection. Several processes may use the same one at once."""
+    """Durable collection of rows. Several processes may use the same one at once."""
 
     written_max = WRITES_REMEMBERED
 
@@ -240,18 +239,19 @@ class Shard:
         self._writes = Writes(name, key_value)
 
     def find_write(self, state: ShardState, name: str, number: int) -> Write | None:
-        """Return the write of this name, None where no append up to a state, read before, was that one."""
+        """Return the write of this name; None if no append up to this state, read before, was that write."""
         return self._writes.find(state, name, number)
 
     def state(self) -> ShardState:
-        """Return the current state; a shard that nobody has written to is empty."""
+        """Return the current state. A shard without any write is empty."""
         return self._states.read()[0]
 
     def snapshot(self, as_of: int, state: ShardState | None = None) -> Snapshot:
         """Return parts and retractions as of a time.
 
-        Raises ExpiredError where compaction was told to forget it, DamageError where the state does not reach
-        it, or a batch record is not readable.
+        Raises:
+            ExpiredError: The time is before the earliest readable one.
+            DamageError: The state does not reach that time, or a batch record is unreadable.
         """
         state = state or self.state()
         if 0 <= as_of < state.since or (as_of == -1 and state.since):
@@ -282,14 +282,14 @@ class Shard:
         )
 
     def batch(self, ref: BatchRef) -> Batch:
-        """Read a batch record and check it against the state's checksum."""
+        """Read a batch record and check it against the checksum in the state."""
         batch = self.batch_if_there(ref)
         if batch is None:
             raise DamageError(f"shard {self.name}: batch record {ref.path} is gone.")
         return batch
 
     def batch_if_there(self, ref: BatchRef) -> Batch | None:
-        """Do the same, but return None where the record is gone, as that of a retired batch may be."""
+        """Read a batch record like `batch`; return None if it is gone, as that of a retired batch may be."""
         try:
             data = self._objects.get(ref.path)
         except NotFoundError:
@@ -299,23 +299,23 @@ class Shard:
         return from_bytes(Batch, data, f"batch {ref.path}")
 
     def batch_at(self, time: int) -> Batch | None:
-        """Return the batch that holds a time, or None where no row changed at it."""
+        """Return the batch that covers a time, or None if no row changed at it."""
         for ref in reversed(self.state().batches):
             if ref.lower <= time < ref.upper:
                 return self.batch(ref)
         return None
 
     def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
-        """Append the batch iff the shard's upper is its lower; None means that it is there.
+        """Append the batch if the shard's upper is its lower. None means that the batch is in the shard.
 
-        Its parts must be in the object store already. Trying again with the same batch is safe, whatever
-        became of the first try. After a mismatch the caller may delete the parts that it wrote for this call: no
-        state names them, nor ever will. `write` is remembered with it, for `find_write`.
+        Its parts must already be in the object store. A retry with the same batch is safe, whatever the outcome of
+        the first try. After a mismatch the caller may delete the parts that it wrote for this call, because no state
+        names them or ever will. `write` is remembered with the batch, for `find_write`.
 
         Raises:
-            ExpiredError: the parts were uploaded so long ago that they may have been collected.
-            IndeterminateError: the reply was lost, and by the time the state could be read again others had
-                appended too much to tell whether our batch is there.
+            ExpiredError: The parts were uploaded too long ago, and may have been collected.
+            IndeterminateError: The reply was lost. When the state could be read again, too many other appends had
+                followed to determine whether the batch was appended.
         """
         ref = None if batch.is_empty else self._write_record(batch, 0)
         attempted = told = False
@@ -336,19 +336,19 @@ class Shard:
 
         decision, _ = self._change(decide)
         if isinstance(decision, UpperMismatch):
-            if ref is not None and told:  # else an earlier call may have appended it
+            if ref is not None and told:  # otherwise, an earlier call may have appended it
                 self._objects.delete(ref.path)
             return decision
         self._refuse_if_late(decision)
         return None
 
     def replace(self, run: Sequence[BatchRef], merged: Batch, written: Iterable[str] = ()) -> bool:
-        """Put a batch that holds the same rows in the place of adjacent ones; False where a peer did so first.
+        """Replace adjacent batches by one that holds the same rows; return False if a peer replaced them first.
 
-        On False, `written`, the objects that were made for `merged` and that nothing else names, are deleted; unless
-        a reply was lost on the way: then they are left to garbage collection.
+        In that case the objects in `written` are deleted, which were made for `merged` and are named by nothing else.
+        If a reply was lost on the way, garbage collection deletes them instead.
 
-        Raises ExpiredError as `compare_and_append`.
+        Raises ExpiredError like `compare_and_append`.
         """
         ref = self._write_record(merged, max(old.level for old in run) + 1)
         decision, unsure = self._change(partial(replace_run, run=run, batch=ref, epoch=merged.epoch))
@@ -358,17 +358,17 @@ class Shard:
         return not isinstance(decision, LostAppend)
 
     def change(self, decide: Callable[[ShardState], Swap | None]) -> None:
-        """Carry out a decision on the state until it is done or not needed."""
+        """Apply a decision to the state until it succeeds or is unnecessary."""
         self._change(decide)
 
     def _change(self, decide: Callable[[ShardState], DecisionT | Swap]) -> tuple[DecisionT | Swap, bool]:
-        """Carry out a decision until it is done; return it, and whether a reply was lost on the way."""
+        """Apply a decision until it succeeds; return it, and whether a reply was lost on the way."""
         unsure = False
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             state, version = self._states.read()
             decision = decide(state)
             if isinstance(decision, Swap):
-                # After an unknown outcome the next round reads the state again, and decides on what it finds.
+                # After an unknown outcome, the next round reads the state again and decides on that state.
                 swapped = self._states.swap(decision.state, version)
                 unsure = unsure or swapped is None
                 if not swapped:
@@ -388,7 +388,7 @@ class Shard:
     def _write_record(self, batch: Batch, level: int) -> BatchRef:
         data = to_bytes(batch)
         sha256 = hashlib.sha256(data).hexdigest()
-        # Named by content, not by id: two tries of one write have one id, and other parts each.
+        # Named by content, not by id: two tries of one write have the same id but different parts.
         path = f"shards/{self.name}/batches/{batch.epoch:06d}/{batch.lower:010d}-{sha256[:32]}.json"
         self._objects.put(path, data)
         inserted = sum(part.rows for part in batch.parts)

@@ -1,4 +1,4 @@
-"""Reading back a table, for `tracelake verify`: its state, its batches, and every part of them."""
+"""Table checks of `tracelake verify`: reads the state of a table, its batches, and every part of them."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ _PARTITIONS: Final = (
 
 
 class ShardCheck:
-    """One table as it is read back: first its batches, then each of their parts."""
+    """Check of one table: first its batches, then each of their parts."""
 
     def __init__(self, shard: Shard, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self.shard = shard
         self.batches: list[Batch] = []
         self.unknown: set[int] = set()
-        """Transactions some of whose rows are damaged, which is a finding, or forgotten."""
+        """Transactions of which some rows are damaged, which is a finding, or forgotten."""
         self.rows_read = self.bytes_read = 0
         self._key_value = key_value
         self._objects = objects
         self._inserted: defaultdict[int, Counter[int]] = defaultdict(Counter)
 
     def inserted(self, transaction: int, buckets: range | None = None) -> int | None:
-        """Return how many rows a transaction inserted, as parts tell, in these buckets or in all; None: unknown."""
+        """Return how many rows a transaction inserted according to its parts, in these buckets or in all; None if
+        unknown."""
         if transaction in self.unknown:
             return None
         rows = self._inserted[transaction]
         return sum(count for bucket, count in rows.items() if buckets is None or bucket in buckets)
 
     def read_batches(self, held: Leases, transactions: int) -> Iterator[Finding]:
-        """Read the records of the batches, which stay as long as the leases are held."""
+        """Read the records of the batches, which exist as long as the leases are valid."""
         try:
             state = held.take(self.shard, self._key_value).state
         except DamageError as error:
@@ -71,7 +72,7 @@ class ShardCheck:
                 yield object_finding(self._objects, "batch", ref.path, error)
                 continue
             self.batches.append(batch)
-            if ref.level and state.since > ref.lower:  # rows that were retracted by then may be forgotten
+            if ref.level and state.since > ref.lower:  # retracted ones may be forgotten
                 self.unknown.update(range(ref.lower, ref.upper))
             yield from _check_ref(ref, batch)
 
@@ -80,7 +81,7 @@ class ShardCheck:
         return [(batch, part) for batch in self.batches for part in batch.objects()]
 
     def check_part(self, batch: Batch, part: Part) -> Iterator[Finding]:
-        """Read a part, and count the rows that were inserted at each time."""
+        """Read a part and count its rows by insertion time."""
         rows = self._read(part)
         if isinstance(rows, Finding):
             self.unknown.update(range(batch.lower, batch.upper))
@@ -124,6 +125,6 @@ def _check_ref(ref: BatchRef, batch: Batch) -> Iterator[Finding]:
 
 
 def check_shards(key_value: KeyValueStore, checked: Collection[str]) -> Iterator[Finding]:
-    """Yield the records that are not whole, without the states of tables that were checked."""
+    """Yield the damaged records, except the states of tables that were already checked."""
     told = {f"{states.SHARDS_PARTITION}/{name}" for name in checked}
     return (finding for finding in check_records(key_value, _PARTITIONS) if finding.path not in told)

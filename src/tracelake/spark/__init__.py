@@ -1,4 +1,4 @@
-"""Format `tracelake` for Spark: read, stream and write tables of a lake.
+"""Spark data source `tracelake`: read, stream and write tables of a lake.
 
 spark.read.format("tracelake").option("lake", "./lake").option("at", "main").load("spans")
 """
@@ -19,10 +19,10 @@ _PUSHDOWN: _Final = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Register format `tracelake` with a session, and let Spark hand its filters down to it.
+    """Register format `tracelake` with a session, and enable filter pushdown.
 
-    PySpark finds the format by itself where this package is installed for its drivers and executors; filters
-    are then handed down where `spark.sql.python.filterPushdown.enabled` is set, which this does.
+    PySpark finds the format without this call if the package is installed on drivers and executors. Filters are then
+    pushed down only if `spark.sql.python.filterPushdown.enabled` is set, which this function does.
     """
     spark.dataSource.register(TracelakeSource)
     spark.conf.set(_PUSHDOWN, "true")

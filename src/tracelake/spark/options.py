@@ -1,8 +1,7 @@
-"""The options of format `tracelake`, and the lake that they name.
+"""Options of format `tracelake`, and conversions between Spark and Arrow.
 
-Arrow types as Spark has them: it knows no unsigned integers, so they become the next wider signed ones.
-
-Spark's filters as a DuckDB condition. A filter that is not understood is left to Spark alone.
+Spark has no unsigned integers, so they become the next wider signed type. Spark's filters become a DuckDB condition;
+a filter without a translation is left to Spark.
 """
 
 from __future__ import annotations
@@ -41,25 +40,25 @@ _CHANGES: Final = {None: Retractions.REFUSE, "all": Retractions.TELL, "insertion
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a reader was told; the names of options are the same in any case of letters."""
+    """Options of a reader or writer; their names are case-insensitive."""
 
     lake: str | None
     metadata: str | None
-    """Where the metadata of the lake is, if not where it was made."""
+    """Location of the lake's metadata, if it has moved since the lake was created."""
     table: str
     at: str
     columns: tuple[str, ...] | None
     where: str | None
     changes: str | None
-    """`all` or `insertions`, None for neither."""
+    """`all`, `insertions` or None."""
     since: str
-    """A transaction, or `latest`."""
+    """Transaction number, or `latest`."""
     transactions_per_batch: int
-    """0 for no limit."""
+    """0 means no limit."""
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Options:
-        """Read the options. Raises UsageError."""
+        """Parse the options. Raises UsageError."""
         table = options.get("table") or options.get("path")
         if not table:
             raise UsageError('name a table: .load("spans"), .save("mine"), or .option("table", "mine").')
@@ -83,11 +82,11 @@ class Options:
 
     @property
     def retractions(self) -> Retractions:
-        """What becomes of rows that were retracted."""
+        """Treatment of retracted rows."""
         return _CHANGES[self.changes]
 
     def schema_of(self, table: pa.Schema) -> pa.Schema:
-        """Return the columns to read. Raises UsageError for one that the table has not."""
+        """Return the columns to read. Raises UsageError for an unknown column."""
         fields = [*table, *((CHANGE, CHANGED_AT) if self.changes == "all" else ())]
         if self.columns is None:
             return pa.schema(fields)
@@ -98,13 +97,13 @@ class Options:
 
     @contextmanager
     def opened(self) -> Iterator[LakeContext]:
-        """Open the lake, and close it again."""
+        """Open the lake for the time of a block."""
         with closing(LakeContext(find_location(self.lake, self.metadata))) as lake:
             yield lake
 
 
 def number(options: Mapping[str, str], name: str, default: int) -> int:
-    """Return an option that is a whole number. Raises UsageError."""
+    """Return an integer option. Raises UsageError."""
     text = options.get(name, str(default))
     try:
         return int(text)
@@ -113,7 +112,7 @@ def number(options: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return option `columns`: names between commas, or a JSON list where a name holds one."""
+    """Parse option `columns`: names separated by commas, or a JSON list for names with commas."""
     text = options.get("columns")
     if text is None:
         return None
@@ -131,12 +130,12 @@ _WIDER: Final[dict[pa.DataType, pa.DataType]] = {
 
 
 def to_spark_schema(schema: pa.Schema) -> StructType:
-    """Return the Spark columns of an Arrow schema; all of them may be null, as in any source of Spark."""
+    """Return the Spark columns of an Arrow schema. All are nullable, as in every Spark source."""
     return from_arrow_schema(pa.schema([pa.field(field.name, _signed(field.type)) for field in schema]))
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema of what a task has to yield for these Spark columns."""
+    """Return the Arrow schema that a task must yield for these Spark columns."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -166,7 +165,7 @@ _OPERATORS: Final[dict[type[Filter], str]] = {
 
 
 def condition_of(filters: Iterable[Filter]) -> str | None:
-    """Return a condition that every row fulfils that fulfils all filters, None where nothing can be said."""
+    """Return a condition that holds for every row that passes all filters, or None if no filter has a translation."""
     return " and ".join(filter(None, map(_sql, filters))) or None
 
 

@@ -1,6 +1,7 @@
-"""Read a table as of one commit: each task reads one part, or some small ones, and yields Arrow batches.
+"""Readers of tables at one commit, and of change streams.
 
-Stream the changes of a table. Offsets are transactions, so a restarted query reads the same batches again.
+A task reads one part or several small ones, and yields Arrow batches. The offsets of a stream are transactions, so a
+restarted query reads the same batches again.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from tracelake.tables.scan import Scan
 
 @dataclass
 class ScanPartition(InputPartition):
-    """What one task reads."""
+    """Input of one task."""
 
     scan: Scan
 
 
 class Reader(DataSourceReader):
-    """Plans and reads one query."""
+    """Reader of one query."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -41,7 +42,7 @@ class Reader(DataSourceReader):
         self._where = options.where
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks: none for parts that cannot hold a wanted row."""
+        """Return the tasks, without parts that cannot contain a matching row."""
         with self._options.opened() as lake:
             name, at = self._options.table, self._options.at
             lake.hold(name)
@@ -58,10 +59,10 @@ class Reader(DataSourceReader):
 
 
 class FilteringReader(Reader):
-    """A reader that is told Spark's filters, where Spark's configuration lets it."""
+    """Reader with filter pushdown, for sessions that enable it."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
-        """Leave out what no filter asks for; Spark applies all of them again, by its own rules."""
+        """Use Spark's filters to skip rows. Return all of them, so that Spark applies them again by its own rules."""
         pushed = condition_of(filters)
         both = [condition(each) for each in (self._where, pushed) if each]
         self._where = " and ".join(both) or None
@@ -71,13 +72,13 @@ class FilteringReader(Reader):
 def change_partitions(
     log: ChangeLog, after: int, until: int, retractions: Retractions
 ) -> list[InputPartition]:
-    """Return the tasks of the changes later than `after`, up to `until`."""
+    """Return the tasks for changes after `after`, up to `until`."""
     return [ScanPartition(split) for scan in log.scans(after, until, retractions) for split in scan.splits()]
 
 
 def read_scan(partition: InputPartition, schema: pa.Schema, where: str | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a partition with the columns and types that Spark was told of."""
-    if isinstance(partition, ScanPartition):  # Spark makes an empty one where there is nothing to read
+    """Yield the rows of a partition with the columns and types of Spark's schema."""
+    if isinstance(partition, ScanPartition):  # Spark passes an empty partition if there is nothing to read
         for batch in partition.scan.batches(schema.names, where):
             yield batch.cast(schema)
 
@@ -86,7 +87,8 @@ _OFFSET = "transaction"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches on the driver; tasks read them. An offset is the last transaction of a batch."""
+    """Reader of a change stream: the driver plans micro-batches, and tasks read them. An offset is a batch's last
+    transaction."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
@@ -94,28 +96,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Return where a new query begins: after transaction `since`."""
+        """Return the start offset of a new query: transaction `since`."""
         since = self._options.since
         return {_OFFSET: self._newest() if since == "latest" else int(since)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """Return the limit of one micro-batch; Spark has no word for transactions."""
+        """Return the limit of a micro-batch. Spark has no limit on transactions, so the number of files stands for
+        it."""
         limit = self._options.transactions_per_batch
         return ReadMaxFiles(limit) if limit > 0 else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the last transaction to read now."""
+        """Return the last transaction of the next micro-batch."""
         newest = self._newest() if self._last is None else self._last
         if isinstance(limit, ReadMaxFiles):
             newest = min(newest, start[_OFFSET] + limit.max_files)
         return {_OFFSET: max(newest, start[_OFFSET])}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        """Remember what is there now; later changes are for another run."""
+        """Fix the end of this run; it ignores later changes."""
         self._last = self._newest()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the tasks of the changes later than `start`, up to `end`."""
+        """Return the tasks for changes after `start`, up to `end`."""
         with self._options.opened() as lake:
             lake.hold(self._options.table)
             log = lake.change_log(self._options.table)

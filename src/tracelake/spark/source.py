@@ -1,4 +1,4 @@
-"""The data source: what PySpark asks for schema, readers and writers."""
+"""PySpark data source: schema, readers and writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TracelakeSource(DataSource):
-    """Format `tracelake`; `Options` says what it can be told."""
+    """Data source for format `tracelake`. `Options` lists its options."""
 
     @classmethod
     def name(cls) -> str:
@@ -30,7 +30,7 @@ class TracelakeSource(DataSource):
         return "tracelake"
 
     def schema(self) -> StructType:
-        """Return the columns of the table, and stay with the commit that has them."""
+        """Return the columns of the table, and pin the query to the commit that has them."""
         options = Options.of(self.options)
         with options.opened() as lake:
             schema = options.schema_of(lake.view(options.at).table(options.table).schema)
@@ -40,20 +40,20 @@ class TracelakeSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of one query."""
-        # Spark refuses a reader that takes filters where its configuration does not hand any down, and says
-        # which it is by the worker that asks only.
+        # Spark refuses a reader with `pushFilters` if pushdown is disabled. Only the worker process reveals
+        # whether it is enabled.
         main = getattr(sys.modules.get("__main__"), "__spec__", None)
         pushes = _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_WORKER
         return (FilteringReader if pushes else Reader)(Options.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        """Return the reader of a stream of changes."""
+        """Return the reader of a change stream."""
         return StreamReader(Options.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a table of the user."""
+        """Return the writer into a user table."""
         return make_writer(Options.of(self.options), self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
-        """Return the writer of a streaming query into a table of the user."""
+        """Return the writer of a streaming query into a user table."""
         return make_stream_writer(Options.of(self.options), self.options, schema, overwrite=overwrite)

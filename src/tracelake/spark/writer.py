@@ -1,7 +1,4 @@
-"""Write a frame into a table of the user: tasks write parts, the driver appends and commits once.
-
-A streaming query does so with each of its micro-batches.
-"""
+"""Writers into user tables. Tasks write parts; the driver appends and commits once per job or micro-batch."""
 
 from __future__ import annotations
 
@@ -23,13 +20,13 @@ from tracelake.user_tables.write import WriteId, check_first, publish
 
 @dataclass
 class StagedMessage(WriterCommitMessage):
-    """What one task wrote."""
+    """Parts that one task wrote."""
 
     staged: Pieces
 
 
 class Writer(DataSourceArrowWriter):
-    """One job. What it writes is named by nothing until `commit`, so a job that fails leaves nothing to see."""
+    """Writer of one job. Its parts are unreferenced until `commit`, so a failed job leaves nothing visible."""
 
     def __init__(
         self,
@@ -55,11 +52,11 @@ class Writer(DataSourceArrowWriter):
         return StagedMessage(stage(objects, self._spec, self._epoch, iterator, self._tombstone, self._order))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append and commit what all tasks wrote, on the driver."""
+        """Append and commit the parts of all tasks, on the driver."""
         self.publish(messages, self._write_id)
 
     def publish(self, messages: Sequence[WriterCommitMessage | None], write_id: WriteId | None) -> None:
-        """Append and commit what tasks wrote, once for each `write_id`."""
+        """Append and commit the parts of tasks, once per `write_id`."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
         with self._told.opened() as lake:
             if self._spec.name not in table_names(lake.objects):
@@ -68,14 +65,14 @@ class Writer(DataSourceArrowWriter):
             publish(lake.stores, spec, staged, write_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete nothing: Spark calls this after a commit that failed too, and by then the table may name it all.
+        """Delete nothing. Spark also calls this after a failed commit, when the table may reference the parts.
 
-        Garbage collection has what nothing names, after a day.
+        Garbage collection deletes unreferenced parts after a day.
         """
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """One query. A micro-batch that Spark tries again, after whatever crash, is there once."""
+    """Writer of one streaming query. A retried micro-batch is written once, even after a crash."""
 
     def __init__(self, writer: Writer, query: str) -> None:
         self._writer = writer
@@ -96,7 +93,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def make_stream_writer(
     told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool
 ) -> StreamWriter:
-    """Return the writer of a streaming query. Raises UsageError where it cannot be written so."""
+    """Return the writer of a streaming query. Raises UsageError if the options do not allow it."""
     if not (query := options.get("writeId")):
         raise UsageError(
             "a streaming query needs option writeId, a name of its own that stays with its checkpoint: a micro-batch "
@@ -106,7 +103,7 @@ def make_stream_writer(
 
 
 def make_writer(told: Options, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> Writer:
-    """Return the writer of a frame. Raises UsageError where it cannot be written so."""
+    """Return the writer of a frame. Raises UsageError if the options do not allow it."""
     table = told.table
     check_name(table)
     if overwrite:
@@ -141,11 +138,11 @@ def _spec(
     tombstone: str | None,
     buckets: int,
 ) -> TableSpec:
-    """Return the table as it is, or as the first write makes it."""
+    """Return the specification of the table, or that of a new table."""
     try:
         spec = read_spec(lake.objects, table)
     except TableNotFoundError:
-        # A column of constants is not null to Spark; the next write may bring nulls all the same.
+        # Spark marks a column of constants as not null, but the next write may contain nulls.
         fields = [pa.field(field.name, field.type) for field in columns if field.name != tombstone]
         return make_spec(table, pa.schema(fields), key, buckets)
     if key and key != spec.key:

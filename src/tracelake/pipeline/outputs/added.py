@@ -1,4 +1,4 @@
-"""Outputs that users add to a lake: records that every replica reads before it publishes a transaction."""
+"""Outputs that users configured, stored as records. Every replica reads them before it publishes a transaction."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FORMAT_VERSION: Final = 1
 
 
 class OutputRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One output that was added."""
+    """An output that a user configured."""
 
     name: str
     to: str
-    """`kafka://brokers/topic`, or `module:name` of what makes a sink."""
+    """`kafka://brokers/topic`, or `module:name` of a function that creates a sink."""
     id: str
-    """Random: one that is removed and added again is another."""
+    """Random id. An output that is removed and added again gets a new one."""
     changes: str = ""
-    """The table whose changes it gets; empty: the new spans, as OTLP."""
+    """Table whose changes the output gets. Empty: it gets the new spans, as OTLP."""
     since: int | None = None
-    """Its first transaction; None until somebody has found out which it can be."""
+    """First transaction of the output. None until a replica has determined it."""
     format_version: int = FORMAT_VERSION
 
 
@@ -47,7 +47,7 @@ OutputRecords: TypeAlias = Registrations[OutputRecord]
 
 
 class AddedOutputs:
-    """The outputs of one pipeline that users have added, and keep open."""
+    """Outputs that users configured for one pipeline. They are kept open."""
 
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, pipeline: str = "main"
@@ -62,31 +62,31 @@ class AddedOutputs:
         self._open: dict[str, KeyedOutput] = {}
 
     def records(self) -> OutputRecords:
-        """Return what was added, by name. A record that is damaged hides no other."""
+        """Return the configured outputs by name. A damaged record hides no other."""
         return self._records.all()
 
     def add(self, name: str, to: str, upper: Callable[[], int], changes: str = "") -> OutputRecord:
-        """Add an output, which begins with a transaction that nobody has begun. Raises UsageError."""
+        """Add an output that starts with a transaction that no replica has begun. Raises UsageError."""
         self._records.require_name(name)
         if changes and changes not in BUILT_IN:
             raise UsageError(
                 f"an output gets the changes of table {' or '.join(BUILT_IN)}, and not of {changes!r}."
             )
         record = OutputRecord(name, to, uuid.uuid4().hex, changes)
-        _sink(record)  # what cannot be opened is refused
+        _sink(record)  # rejects an output that cannot be opened
         self._records.create(record)
         return self._begun(name, upper)
 
     def remove(self, name: str) -> None:
-        """Write no more to an output. Raises UsageError where there is none of this name."""
+        """Remove an output, so that no more is written to it. Raises UsageError if the name is unknown."""
         removed = self._records.remove(name)
         if removed is not None:
             OversizedRowStore(self._key_value, self._pipeline).forget(removed.id)
 
     def opened(self, upper: Callable[[], int]) -> list[KeyedOutput]:
-        """Return the outputs as they are now; each transaction is published to these. Raises UsageError.
+        """Return the present outputs, opened, to publish a transaction to. Raises UsageError.
 
-        Raises DamageError where one cannot be read: what is committed without it, it would never have.
+        Raises DamageError if a record is unreadable, because its output would never get what is committed without it.
         """
         records = self.records()
         for reason in records.damaged.values():
@@ -98,7 +98,7 @@ class AddedOutputs:
         return list(self._open.values())
 
     def _begun(self, name: str, upper: Callable[[], int]) -> OutputRecord:
-        """Settle with which transaction an output begins: the upper is read after its record was seen."""
+        """Determine the first transaction of an output. The upper is read after the record is visible."""
 
         def begin(record: OutputRecord) -> OutputRecord:
             if record.since is not None:
@@ -118,7 +118,7 @@ class AddedOutputs:
 
 
 def _sink(record: OutputRecord) -> Sink:
-    """Return what an output writes to. Raises UsageError."""
+    """Return the sink of an output. Raises UsageError."""
     if record.to.startswith(f"{SCHEME}://"):
         return KafkaSink(record.id, record.to)
     try:
@@ -132,7 +132,7 @@ def _sink(record: OutputRecord) -> Sink:
         sink: Sink = make(record.id)
     except TracelakeError:
         raise
-    except Exception as error:  # it is code of the user
+    except Exception as error:  # user code may raise anything
         raise _no_sink(record, f"{type(error).__name__}: {error}") from error
     for method in ("fence", "write"):
         if not callable(getattr(sink, method, None)):

@@ -1,7 +1,7 @@
-"""The port of outputs: what holds each transaction once. `pipeline/publish.py` has the list of them, in order.
+"""Port for outputs, which get each transaction once. `pipeline/publish.py` lists them in order.
 
-Whatever happens, and however many replicas there are, an output holds T once, and T only after T-1: to publish the
-same T again, by anybody, changes nothing. A crash may come between any two outputs; the next run publishes to all.
+Whatever happens, and with any number of replicas, an output gets T once, and only after T-1. Publishing T again, by
+any replica, changes nothing. After a crash between two outputs, the next run publishes to all of them.
 """
 
 from __future__ import annotations
@@ -17,48 +17,49 @@ from tracelake.versions.model import Reference
 
 
 class OvertakenError(Exception):
-    """A peer was first to append to the first table: nothing where we have rows, or rows where we have none."""
+    """Signal that a peer appended to the first table before us: no rows of a transaction for which we have rows, or
+    vice versa."""
 
 
 @dataclass(frozen=True, slots=True)
 class SealedTransaction:
-    """A transaction whose input is fixed, and what tasks wrote of it."""
+    """A transaction with fixed input, and the parts that tasks wrote for it."""
 
     step: Step
     seal: Seal
     changes: Mapping[str, TableChange]
-    """By table; none where nothing but the commit is missing."""
+    """By table. Empty if only the commit is missing."""
     epochs: Mapping[str, int]
-    """Of each table, before the first upload."""
+    """Epoch of each table before the first upload."""
 
     @property
     def transaction(self) -> int:
-        """Its number."""
+        """Number of the transaction."""
         return self.step.transaction
 
 
 @dataclass(slots=True)
 class Publication:
-    """A transaction on its way through the outputs: what the commit, the last of them, names of the others."""
+    """A transaction on its way through the outputs. It collects the entries for the commit, the last output."""
 
     entries: dict[str, Reference] = field(default_factory=dict)
     commit: str = ""
-    """Its id, once it is made."""
+    """Id of the commit, once it exists."""
     counts: Counts = field(default_factory=lambda: Counts(0, 0, 0, 0))
-    """Those that the commit carries."""
+    """Counts that the commit carries."""
 
 
 class Output(Protocol):
-    """What holds each transaction once. What it raises ends the run; the next one begins with the first output."""
+    """Output that gets each transaction once. An error ends the run. The next run starts with the first output."""
 
     def holds(self, transaction: int) -> bool:
-        """Whether it has a transaction: its upper is beyond it."""
+        """Return whether it has a transaction, that is, its upper is beyond it."""
         ...
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Publish a transaction; nothing is changed where it is there already. Tell what the commit names of it."""
+        """Publish a transaction, and set its entry for the commit. Changes nothing if the output already has it."""
         ...
 
     def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
-        """Go past a transaction that is set aside: it is over, and brings nothing."""
+        """Skip a quarantined transaction. It is finished and adds nothing."""
         ...

@@ -1,11 +1,8 @@
-"""The output of a built-in table: one append to its shard for each transaction.
+"""Built-in outputs: tables (one append per transaction), the full-text index (one manifest), and the commit.
 
-The output of the full-text index: one manifest for each transaction, over the parts that tasks have staged.
-
-While the index is built anew with another analyzer, a transaction may be staged with the old one, or the one before it
-may have put the old index back. Then the rows that the new index lacks are indexed here, from the table.
-
-The last output: one commit on `main`, which names what all others have of a transaction: readers see it then.
+During a rebuild with another analyzer, a transaction may be staged with the old analyzer, or its predecessor may have
+restored the old index. Then the index output indexes the missing rows from the table. The commit on `main` is the
+last output: it references what all others have of a transaction, and makes it visible to readers.
 """
 
 from __future__ import annotations
@@ -38,7 +35,8 @@ from tracelake.versions.repository import Repository
 
 
 class TableOutput:
-    """Appends to one table. The first of them `decides` whether a transaction was published or set aside."""
+    """Output that appends to one table. The first of them `decides` whether a transaction was published or
+    quarantined."""
 
     def __init__(
         self,
@@ -56,25 +54,25 @@ class TableOutput:
         self._decides = decides
 
     def upper(self) -> int:
-        """Return the least transaction that it does not hold."""
+        """Return the first transaction that it does not have."""
         return self.shard.state().upper
 
     def holds(self, transaction: int) -> bool:
-        """Whether a batch of the transaction was appended, be it an empty one."""
+        """Return whether a batch of the transaction was appended, even an empty one."""
         return self.upper() > transaction
 
     def has_rows(self, transaction: int) -> bool:
-        """Whether it has rows of a transaction that is not committed yet."""
+        """Return whether it has rows of an uncommitted transaction."""
         return self.shard.batch_at(transaction) is not None
 
     def begin(self, transaction: int) -> None:
-        """Begin with a transaction, as if none before had changed the table: for one that is newer than the lake."""
+        """Start the table at a transaction with an empty history, if it is newer than the lake."""
         upper = self.upper()
         if upper < transaction:
             self.shard.compare_and_append(Batch(upper, transaction, uuid.uuid4().hex, (), (), {}))
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Append what tasks wrote. Raises OvertakenError where a peer has set the transaction aside."""
+        """Append the parts that tasks wrote. Raises OvertakenError if a peer has quarantined the transaction."""
         t = sealed.transaction
         if self.table.name in sealed.changes:
             self._append(sealed)
@@ -100,27 +98,29 @@ class TableOutput:
             self._tally.won += 1
             return
         self._tally.rows_dropped += sum(part.rows for part in change.parts)
-        # A peer, or we before a crash, appended the same rows, or has set T aside: ours are named by nothing.
+        # A peer, or this process before a crash, appended the same rows or quarantined T. Nothing references
+        # our parts.
         delete_all(self._objects, [part.path for part in batch.objects()])
         if self._decides and not batch.is_empty and not self.has_rows(t):
             raise OvertakenError
 
     def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
-        """Append nothing. Raises OvertakenError where a peer had appended rows: then it is not set aside."""
+        """Append an empty batch. Raises OvertakenError if a peer has appended rows: then the transaction is not
+        quarantined."""
         t = aside.transaction
         self.shard.compare_and_append(Batch(t, t + 1, uuid.uuid4().hex, (), (), {}))
-        if self._decides and self.has_rows(t):  # who appends rows of it appends them here first
+        if self._decides and self.has_rows(t):  # every peer appends rows here first
             raise OvertakenError
         publication.entries[self.table.entry] = TableAt(self.table.name, t)
 
 
 class IndexOutput:
-    """Publishes the index of a transaction, on top of the one that the branch names."""
+    """Output that publishes the index of a transaction, based on the index of the branch."""
 
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, first: IndexSettings
     ) -> None:
-        """`first` is what an index has that follows none."""
+        """Create the output. `first` is the settings of an index without a predecessor."""
         self._key_value = key_value
         self._repository = Repository(key_value, objects)
         self._objects = objects
@@ -128,18 +128,18 @@ class IndexOutput:
         self._first = first
 
     def holds(self, transaction: int) -> bool:
-        """Whether the manifest of the transaction is there; an empty or torn one is not: it is built again."""
+        """Return whether the transaction's manifest exists. An empty or torn one does not count and is rebuilt."""
         return published(self._objects, manifest_path(INDEX, build_name(transaction))) is not None
 
     def settings(self) -> IndexSettings:
-        """Return the settings of the index that stands now, for tasks that stage parts for the next one.
+        """Return the settings of the current index, for tasks that stage parts of the next one.
 
-        Where they change before the parts are published, these are staged again, or their vectors do not count.
+        If they change before the parts are published, the parts are staged again, or their vectors do not count.
         """
         return self._settings(standing_manifest(self._repository, self._objects))
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Finalize what tasks have staged, or find it finalized."""
+        """Finalize the staged parts. Changes nothing if they are finalized already."""
         t = sealed.transaction
         path = self._finalize(t, base_of(self._repository, self._objects, t))
         publication.entries[INDEX_ENTRY] = IndexAt(path, t + 1)
@@ -180,10 +180,11 @@ class IndexOutput:
         return path
 
     def _stage(self, t: int, base: Manifest | None) -> None:
-        """Stage parts of all transactions that an index lacks, in this process: the tables hold them already."""
+        """Stage parts, in this process, with all transactions that an index lacks. The tables have their rows
+        already."""
         shard = Shard(TABLE_SPANS.name, self._key_value, self._objects)
         builder = IndexBuilder(self._key_value, self._objects, self._buckets, InProcess())
-        with Lease(shard, self._key_value) as lease:  # the rows stay until they are read
+        with Lease(shard, self._key_value) as lease:  # keeps the rows until they are read
             first, settings = first_missing(t + 1, base), self._settings(base)
             wanted = IndexedRows(
                 (t if first is None else first, t + 1),
@@ -196,17 +197,17 @@ class IndexOutput:
 
 
 SET_ASIDE: Final = "set_aside"
-"""In the metadata of the commit of a transaction that was set aside: its inputs are in no table."""
+"""Metadata key in the commit of a quarantined transaction, whose inputs are in no table."""
 
 
 def upper_of(repository: Repository) -> int:
-    """Return the least transaction that has no commit."""
+    """Return the first transaction that has no commit."""
     head = repository.head()
     return 0 if head is None else repository.transaction_of(head) + 1
 
 
 class CommitOutput:
-    """Commits transactions, with the counts that tables `spans` and `traces` have of them."""
+    """Output that commits transactions, with the counts from tables `spans` and `traces`."""
 
     def __init__(self, repository: Repository, spans: Shard, traces: Shard) -> None:
         self.repository = repository
@@ -214,15 +215,15 @@ class CommitOutput:
         self._traces = traces
 
     def upper(self) -> int:
-        """Return the least transaction that has no commit."""
+        """Return the first transaction that has no commit."""
         return upper_of(self.repository)
 
     def holds(self, transaction: int) -> bool:
-        """Whether the transaction has a commit."""
+        """Return whether the transaction has a commit."""
         return self.upper() > transaction
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Make the commit, or find it made."""
+        """Create the commit, unless it exists."""
         step = sealed.step
         counts = publication.counts = self.counts(step)
         inputs = sum(taken.inputs for ranges in step.sources.values() for taken in ranges)
@@ -236,7 +237,7 @@ class CommitOutput:
         )
 
     def pass_over(self, aside: QuarantineRecord, publication: Publication) -> None:
-        """Make a commit that says who set the transaction aside."""
+        """Create a commit that records who quarantined the transaction."""
         publication.commit = self.repository.commit_transaction(
             aside.transaction,
             publication.entries,
@@ -247,21 +248,21 @@ class CommitOutput:
         )
 
     def was_set_aside(self, transaction: int) -> bool:
-        """Whether a committed transaction was set aside."""
+        """Return whether a committed transaction was quarantined."""
         head = self.repository.head()
         assert head is not None
         return SET_ASIDE in self.repository.commit(self.repository.commit_of(transaction, head)).metadata
 
     def counts(self, step: Step) -> Counts:
-        """Return the counts of a transaction from its batches, so that every replica tells the same."""
+        """Return the counts of a transaction from its batches, so that all replicas agree."""
         failure: DamageError | None = None
-        try:  # before the look at the head: a batch of an uncommitted transaction is not compacted
+        try:  # read before the head: batches of an uncommitted transaction are not compacted
             spans, traces = (shard.batch_at(step.transaction) for shard in (self._spans, self._traces))
         except DamageError as error:
             failure = error
         head = self.repository.head()
         if head is not None and self.repository.transaction_of(head) >= step.transaction:
-            # A peer has committed it, and compaction may have made the batch a part of a larger one.
+            # A peer has committed it, and compaction may have merged the batch into a larger one.
             commit = self.repository.commit(self.repository.commit_of(step.transaction, head))
             return Counts.from_metadata(commit.metadata)
         if failure is not None:

@@ -1,16 +1,12 @@
-"""An output to another system, keyed by transaction: what is new in a table, exactly once.
+"""Exactly-once output of table changes to another system, keyed by transaction.
 
-The system is a `Sink`: it says up to which transaction it has rows, and takes rows and marker in one step. Everything
-else is here.
+The external system is a `Sink`. It returns the last transaction that it has, and writes rows and marker in one step.
+All other logic is here. The content of an output is the new spans as OTLP, or the changes of a table with their
+signs. Messages are split until the system accepts each.
 
-What an output gets of a transaction: the new spans as OTLP, or the changes of a table, each row with its sign.
-
-Messages of an output: rows, cut until the system takes each message; what alone is too large is named.
-
-What an output left out, since its system takes no message so large: named there, and in a record of the lake.
-
-The system has the names with the marker, in one step with the rows: so they are right whoever wrote. They are copied
-to the record before the transaction is committed, once for each, whoever does it.
+A single row that exceeds the message limit is left out and recorded. The system stores the names of such rows with
+the marker, in one step with the rows. So they are right whichever replica wrote. They are copied to a record of the
+lake before the transaction is committed, once per transaction.
 """
 
 from __future__ import annotations
@@ -56,30 +52,30 @@ from tracelake.tables.scan import CHANGE, Scan
 
 
 class Content(Protocol):
-    """The rows of a transaction, as messages have them."""
+    """Rows of a transaction, and their encoding as messages."""
 
     shard: Shard
-    """The table that they are read from."""
+    """Table that the rows are read from."""
 
     def rows(self, batch: Batch) -> int:
-        """Return how many rows a transaction has."""
+        """Return the number of rows of a transaction."""
         ...
 
     def tables(self, batch: Batch) -> Iterator[pa.Table]:
-        """Yield them."""
+        """Yield the rows."""
         ...
 
     def encode(self, rows: pa.Table) -> bytes:
-        """Return the message of some."""
+        """Return the message with these rows."""
         ...
 
     def name(self, row: pa.Table) -> str:
-        """Say which row it is, in a table of one."""
+        """Return a description of the row in a table of one row."""
         ...
 
 
 class NewSpans:
-    """The spans that are new, as OTLP `TracesData` in protobuf."""
+    """New spans, as OTLP `TracesData` in protobuf."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self.shard = Shard(TABLE_SPANS.name, key_value, objects)
@@ -112,7 +108,7 @@ class NewSpans:
 
 
 class TableChanges:
-    """The rows of a built-in table that were inserted or retracted, as lines of JSON."""
+    """Inserted and retracted rows of a built-in table, as lines of JSON."""
 
     def __init__(self, table: str, key_value: KeyValueStore, objects: ObjectStore, buckets: int) -> None:
         self._table: BuiltInTable = BUILT_IN[table]
@@ -125,7 +121,7 @@ class TableChanges:
         return sum(part.rows for part in (*batch.parts, *batch.retractions))
 
     def tables(self, batch: Batch) -> Iterator[pa.Table]:
-        """See `Content`: what was retracted first, so that who follows never has two rows of one key."""
+        """Yield the rows, retractions first, so that a consumer never has two rows of one key. See `Content`."""
         with scratch_directory("output") as folder:
             log = ChangeLog(self._table.name, _no_view, self.shard)
             like = Scan(self._url, str(folder), self._table.layout(self._buckets), EMPTY)
@@ -149,7 +145,7 @@ def _plain(rows: pa.Table) -> list[dict[str, Any]]:
     try:
         return rows.to_pylist(maps_as_pydicts="strict")
     except (KeyError, ValueError, pa.ArrowException):
-        return rows.to_pylist()  # keys of a map that no object can hold: as a list of pairs
+        return rows.to_pylist()  # map keys that no JSON object can have: as a list of pairs
 
 
 def _as_text(value: object) -> str:
@@ -167,36 +163,36 @@ FORMAT_VERSION: Final = 1
 
 
 class OversizedRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row that was left out."""
+    """A row that was left out."""
 
     row: str
-    """What it is, by its key."""
+    """Description of the row, by its key."""
     size_bytes: int
-    """Of its message."""
+    """Size of its message."""
 
 
 class OversizedInTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was left out of one transaction."""
+    """Rows that were left out of one transaction."""
 
     transaction: int
     total: int
     max_bytes: int
-    """What the system took then."""
+    """Message limit of the system at that time."""
     first: tuple[OversizedRow, ...]
 
 
 class OversizedRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an output has left out so far."""
+    """Rows that an output has left out so far."""
 
     output: str
     total: int
     newest: tuple[OversizedInTransaction, ...]
-    """The last transactions of which something was left out, in order; the names of all are bounded."""
+    """The last transactions with rows left out, in order. The total number of row names is bounded."""
     format_version: int = FORMAT_VERSION
 
 
 def merge_oversized(standing: OversizedRecord, more: OversizedInTransaction) -> OversizedRecord:
-    """Return what stands once a transaction is counted; a second time it changes nothing. Pure."""
+    """Return the record with one more transaction. Idempotent and pure."""
     if standing.newest and more.transaction <= standing.newest[-1].transaction:
         return standing
     newest = [*standing.newest, more]
@@ -206,14 +202,14 @@ def merge_oversized(standing: OversizedRecord, more: OversizedInTransaction) -> 
 
 
 class OversizedRowStore:
-    """The records of the outputs of one pipeline."""
+    """Records of left-out rows of the outputs of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str = "main") -> None:
         self._store = store
         self._partition = f"left-out/{pipeline}"
 
     def all(self) -> dict[str, OversizedRecord]:
-        """Return them by the ids of the outputs; `verify` names those that are damaged."""
+        """Return the records by output id, without damaged ones. `verify` reports those."""
         records = {}
         for entry in whole_of(self._store.scan, self._partition):
             with contextlib.suppress(DamageError):
@@ -221,11 +217,11 @@ class OversizedRowStore:
         return records
 
     def entries(self) -> list[Entry]:
-        """Return them as they are stored."""
+        """Return the stored entries."""
         return self._store.scan(self._partition)
 
     def note(self, output_id: str, name: str, more: OversizedInTransaction) -> None:
-        """Note what was left out of a transaction; again is fine. A record that is damaged holds up no transaction."""
+        """Record the rows left out of a transaction. Idempotent. A damaged record does not block the transaction."""
         try:
             self._note(output_id, name, more)
         except DamageError as error:
@@ -246,8 +242,8 @@ class OversizedRowStore:
         )
 
     def forget(self, output_id: str) -> None:
-        """Forget an output that is removed."""
-        with contextlib.suppress(DamageError):  # nobody asks for it again
+        """Delete the record of an output that is removed."""
+        with contextlib.suppress(DamageError):  # it is never read again
             entry = self._store.get(self._partition, output_id)
             if entry is not None:
                 self._store.delete_if(self._partition, output_id, entry.version)
@@ -257,7 +253,7 @@ class OversizedRowStore:
 
 
 class Messages:
-    """The messages of one transaction, as an iterator; who has read all of it knows what was left out."""
+    """Messages of one transaction, as an iterator. Once it is exhausted, the left-out rows are complete."""
 
     def __init__(
         self,
@@ -266,7 +262,7 @@ class Messages:
         name: Callable[[pa.Table], str],
         fits: Callable[[bytes], bool],
     ) -> None:
-        """`name` says what a row is, in a table of one."""
+        """Create the iterator. `name` describes the row in a table of one row."""
         self._encode = encode
         self._name = name
         self._fits = fits
@@ -279,11 +275,11 @@ class Messages:
         return self
 
     def close(self) -> None:
-        """Let go of what it reads from, also where a sink has failed on the way."""
+        """Release the source of the rows, also after a sink failed."""
         self._messages.close()
 
     def __next__(self) -> bytes:
-        """Return the next one."""
+        """Return the next message."""
         return next(self._messages)
 
     def _made(self, tables: Iterable[pa.Table]) -> Generator[bytes, None, None]:
@@ -306,47 +302,47 @@ class Messages:
 
 
 class Sink(Protocol):
-    """Another system that takes rows. What it raises as StorageError is tried again; anything else ends the run."""
+    """External system that accepts rows. A StorageError is retried; any other error ends the run."""
 
     def fence(self) -> int:
-        """Return the last transaction of which it has rows, -1 where it has none.
+        """Fence all earlier writers. Return the last transaction that the system has, -1 for none.
 
-        From now on no writer that came before us can write: else the answer would be worth nothing.
+        Without fencing, an earlier writer could still write, and the result would be worthless.
         """
         ...
 
     def write(self, transaction: int, messages: Messages) -> None:
-        """Write messages, at least one, and the marker of the transaction: both or neither, whatever happens."""
+        """Write at least one message and the transaction's marker atomically."""
         ...
 
 
 @runtime_checkable
 class BoundedSink(Sink, Protocol):
-    """A system that takes no message above some size: what alone is larger is left out, and its marker has the names.
+    """Sink with a message size limit. Larger rows are left out, and its marker lists them.
 
-    Then a transaction may have no message at all.
+    A transaction may then have no message at all.
     """
 
     def fits(self, message: bytes) -> bool:
-        """Whether it takes a message; asked after `fence`."""
+        """Return whether it accepts a message. Called after `fence`."""
         ...
 
     def left_out(self) -> OversizedInTransaction | None:
-        """Return what was left out of the last transaction that it has; asked after `fence` or `write`."""
+        """Return the rows left out of the last transaction that it has. Called after `fence` or `write`."""
         ...
 
 
 @runtime_checkable
 class TellingSink(Sink, Protocol):
-    """A system that says where it has what was written, as a log does by offsets."""
+    """Sink that reports the position of written messages, such as the offsets of a log."""
 
     def receipt(self) -> OutputReceipt | None:
-        """Return where the messages of the last transaction are that it has; asked after `fence` or `write`."""
+        """Return the position of the messages of its last transaction. Called after `fence` or `write`."""
         ...
 
 
 class KeyedOutput:
-    """One output; see `Output`. One thread uses it."""
+    """Output to one sink. See `Output`. Used by one thread."""
 
     def __init__(
         self,
@@ -357,7 +353,7 @@ class KeyedOutput:
         content: Content,
         key_value: KeyValueStore,
     ) -> None:
-        """`since`: its first transaction."""
+        """Create an output. `since` is its first transaction."""
         self._name = name
         self._id = output_id
         self._since = since
@@ -366,20 +362,21 @@ class KeyedOutput:
         self._content = content
         self._left_outs = OversizedRowStore(key_value)
         self._receipts = OutputReceipts(key_value)
-        self._marker: int | None = None  # what the sink has, as long as nobody else can write
+        self._marker: int | None = None  # the sink's last transaction, while no other writer exists
 
     def holds(self, transaction: int) -> bool:
-        """Whether nothing is left to write of a transaction whose rows the table has."""
+        """Return whether nothing of a transaction remains to be written, given that the table has its rows."""
         if transaction < self._since:
             return True
         if self._content.shard.state().upper <= transaction:
             return False
-        # Nobody is asked here, for to ask is to end what a peer is writing; who does not know publishes, and finds out.
+        # The sink is not asked, because `fence` would abort a peer's write. If its marker is unknown,
+        # `publish` finds out.
         marker = NO_MARKER if self._marker is None else self._marker
         return not is_to_be_written(transaction, self._since, self._rows(transaction), marker)
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Write what the table has got by the transaction, unless it is there."""
+        """Write the rows that the transaction adds to the table, unless the sink has them."""
         del publication
         t = sealed.transaction
         if t < self._since:
@@ -397,16 +394,16 @@ class KeyedOutput:
         """Write nothing."""
 
     def _write(self, t: int) -> None:
-        with Lease(self._content.shard, self._key_value):  # the parts stay until they are read
+        with Lease(self._content.shard, self._key_value):  # keeps the parts until they are read
             batch, rows = self._batch(t), self._rows(t)
             if batch is None or not rows:
                 return
             marker = self._fenced()
             if not is_to_be_written(t, self._since, rows, marker):
-                self._note(t)  # who wrote it may have died before
+                self._note(t)  # the writer may have crashed before this
                 return
             assert marker < t, "transactions strictly increase"
-            self._marker = None  # until it is written nobody knows: a try may fail, or be carried out unheard
+            self._marker = None  # unknown until written: an attempt may fail, or succeed without a reply
             fits = self._sink.fits if isinstance(self._sink, BoundedSink) else _any_fits
             with closing(
                 Messages(self._content.tables(batch), self._content.encode, self._content.name, fits)
@@ -416,7 +413,7 @@ class KeyedOutput:
             self._marker = t
 
     def _note(self, t: int) -> None:
-        """Copy what a marker says, before its transaction is committed: what was left out, and where the rest is."""
+        """Copy a marker's left-out rows and receipt to the lake, before its transaction is committed."""
         left_out = self._sink.left_out() if isinstance(self._sink, BoundedSink) else None
         if left_out is not None and left_out.transaction == t:
             self._left_outs.note(self._id, self._name, left_out)
@@ -435,7 +432,8 @@ class KeyedOutput:
 
     def _batch(self, t: int) -> Batch | None:
         batch = self._content.shard.batch_at(t)
-        # What is committed may be compacted with others: then a peer has gone on, and every output has it.
+        # A committed batch may be compacted with others. Then a peer has continued, and every output has the
+        # transaction.
         return batch if batch is not None and (batch.lower, batch.upper) == (t, t + 1) else None
 
 

@@ -1,16 +1,13 @@
-"""A topic of Kafka as an output: rows and the marker of a transaction in one transaction of Kafka.
+"""Kafka topic as an output. Rows and the marker of a transaction are written in one Kafka transaction.
 
-The marker is a record of a topic of the output's own, which nobody else writes to: `tracelake-<id of the output>`.
+The marker is a record in a separate topic, `tracelake-<id of the output>`, which only this output writes. It has the
+number of the transaction, the rows that were left out, and the offsets of the messages.
 
-The markers of an output in Kafka: which transaction it has last, and what was left out of that. Pure.
-
-| a record of the topic of markers | then |
+| record in the marker topic | meaning |
 |---|---|
-| with another key than the output's id | it is nobody's business: passed over |
-| with its key, and a marker of it, above those before | the output has this transaction |
-| with its key, and anything else | compaction may have removed a marker for it: nobody knows what was written |
-
-Which offsets a log gave to the messages of a transaction, as it says so one by one. Pure.
+| its key is not the output's id | ignored |
+| its key is the id, with a valid marker above all earlier ones | the output has this transaction |
+| its key is the id, with any other value | compaction may have removed a marker; the state is unknown |
 """
 
 from __future__ import annotations
@@ -54,34 +51,35 @@ FORMAT_VERSION: Final = 1
 
 
 class Marker(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What stands beside the messages of a transaction."""
+    """Marker that is written with the messages of a transaction."""
 
     output: str
     transaction: int
     messages: int
     max_bytes: int = 0
-    """What the topic took, where something was left out."""
+    """Message limit of the topic, if rows were left out."""
     left_out_total: int = 0
     left_out: tuple[OversizedRow, ...] = ()
     partitions: tuple[PartitionOffsets, ...] = ()
-    """Where its messages stand: the first partitions; none where the broker did not say which offsets it gave."""
+    """Offsets of its messages in the first partitions. Empty if the broker did not report all offsets."""
     format_version: int = FORMAT_VERSION
 
     def of_left_out(self) -> OversizedInTransaction | None:
-        """Return what was left out of the transaction."""
+        """Return the rows that were left out of the transaction."""
         if not self.left_out_total:
             return None
         return OversizedInTransaction(self.transaction, self.left_out_total, self.max_bytes, self.left_out)
 
     def receipt(self) -> OutputReceipt:
-        """Return what the lake keeps of the transaction, for people."""
+        """Return the receipt that the lake stores for users."""
         return OutputReceipt(self.transaction, self.messages, self.partitions)
 
 
 def last_marker(
     output_id: str, topic: str, records: Iterable[tuple[int, bytes | None, bytes | None]]
 ) -> Marker | None:
-    """Return the last marker among records (offset, key, value). Raises DamageError for what contradicts the others."""
+    """Return the last marker among records (offset, key, value). Raises DamageError for an invalid or contradictory
+    one."""
     last: Marker | None = None
     for offset, key, value in records:
         if key != output_id.encode():
@@ -107,14 +105,14 @@ def _foreign(topic: str, offset: int, what: str) -> DamageError:
 
 
 class OutputOffsets:
-    """The offsets of one transaction."""
+    """Offsets of the messages of one transaction, collected one by one."""
 
     def __init__(self) -> None:
         self._by_partition: dict[int, tuple[int, int, int]] = {}
         self._is_known = True
 
     def add(self, partition: int, offset: int | None) -> None:
-        """Note the offset of a message; one that the log did not tell makes the others worth nothing."""
+        """Add the offset of a message. If the log did not report it, the others become useless."""
         if offset is None or offset < 0:
             self._is_known = False
             return
@@ -122,7 +120,7 @@ class OutputOffsets:
         self._by_partition[partition] = min(first, offset), max(last, offset), messages + 1
 
     def known(self) -> tuple[PartitionOffsets, ...]:
-        """Return those of the first partitions, none where some are not known."""
+        """Return the offsets in the first partitions, none if some offset is unknown."""
         if not self._is_known:
             return ()
         return tuple(
@@ -135,10 +133,10 @@ TRANSACTION_HEADER: Final = "tracelake-transaction"
 
 
 class KafkaSink:
-    """One topic; see `Sink`."""
+    """Sink for one topic. See `Sink`."""
 
     def __init__(self, output_id: str, url: str) -> None:
-        """Raises UsageError for an address that is none, and where the client is not installed."""
+        """Create a sink. Raises UsageError if the address is invalid or the client is not installed."""
         self._id = output_id
         self._address = address_of(url)
         self._markers = f"tracelake-{output_id}"
@@ -150,15 +148,17 @@ class KafkaSink:
         self._offsets = OutputOffsets()
 
     def fence(self) -> int:
-        """See `Sink`: to begin with the same transactional id ends what writers before us have begun."""
+        """Fence earlier writers by their shared transactional id, which aborts their transactions. See `Sink`."""
         self._make_marker_topic()
         allowed = self._cluster.message_max_bytes(self._address.topic)
-        self._was_refused |= allowed is None  # who may not ask makes no guess
+        self._was_refused |= (
+            allowed is None
+        )  # without permission to read the limit, do not rely on compression
         self._max_bytes = KAFKA_BATCH_MAX_BYTES if allowed is None else allowed
         self._producer = new_client(library().Producer, self._config())
         with self._failing("cannot begin to write"):
             self._producer.init_transactions(KAFKA_WAIT_S)
-        # Only now: until its writer is fenced, a transaction of Kafka may still be committed.
+        # Read the marker only now. Until a writer is fenced, its Kafka transaction may still be committed.
         self._last = self._last_marker()
         return NO_MARKER if self._last is None else self._last.transaction
 
@@ -177,7 +177,7 @@ class KafkaSink:
                 for message in chain([] if first is None else [first], messages):
                     self._produce(self._address.topic, message, headers)
                     written += 1
-                self._flush()  # the marker says which offsets they got
+                self._flush()  # the marker contains the offsets of the messages
                 left_out, total = tuple(messages.left_out), messages.left_out_total
                 marker = Marker(
                     self._id, transaction, written, self._max_bytes, total, left_out, self._offsets.known()
@@ -185,12 +185,15 @@ class KafkaSink:
                 self._produce(self._markers, encode(marker), headers)
                 self._called_back(self._producer.commit_transaction, KAFKA_TRANSACTION_MAX_S)
         except BaseException:
-            self._producer = None  # whether it is committed, the marker says to whoever comes next
+            self._producer = None  # the next writer learns from the marker whether it is committed
             raise
         self._last = marker
 
     def fits(self, message: bytes) -> bool:
-        """See `BoundedSink`. A topic bounds what is compressed: that is a guess, until the broker has refused one."""
+        """Return whether the topic accepts a message. See `BoundedSink`.
+
+        The limit applies to compressed messages, so the result is an estimate until the broker has rejected one.
+        """
         most = self._max_bytes - KAFKA_MESSAGE_OVERHEAD_BYTES
         if len(message) <= most:
             return True
@@ -211,9 +214,9 @@ class KafkaSink:
             raise TimeoutError
 
     def _called_back(self, serve: Callable[[float], Any], within_s: float) -> Any:
-        """Let the client tell of what was delivered. Raises what ended it, as when a peer has fenced us.
+        """Serve delivery callbacks. Raises the client's fatal error, for example when a peer has fenced this writer.
 
-        The client raises that and still calls back, for each message anew, of which Python makes a SystemError each.
+        After such an error the client still calls back for each message, and Python raises a SystemError each time.
         """
         kafka = library()
         try:
@@ -238,7 +241,7 @@ class KafkaSink:
         while True:
             try:
                 self._producer.produce(topic, value, key, headers=headers, on_delivery=self._delivered)
-            except BufferError:  # it has as much as it may have on its way
+            except BufferError:  # the client's queue is full
                 self._called_back(self._producer.poll, 0.1)
                 if time.monotonic() - began_s > KAFKA_TRANSACTION_MAX_S:
                     raise TimeoutError from None
@@ -250,7 +253,7 @@ class KafkaSink:
         kafka = library()
         topic = kafka.admin.NewTopic(self._markers, 1, config={"cleanup.policy": "compact"})
         with self._failing("the topic of its markers cannot be made"):
-            admin = admin_of(self._address.servers)  # it has to outlive what it is asked
+            admin = admin_of(self._address.servers)  # must outlive the request
             future = admin.create_topics([topic], request_timeout=KAFKA_WAIT_S)[self._markers]
             try:
                 future.result(2 * KAFKA_WAIT_S)

@@ -1,17 +1,16 @@
-"""Where input comes from, as a port: what waits, what of it is new, how it is read, what may be let go.
+"""Port for input sources: pending inputs, deduplication, fetching, and acknowledgement.
 
-`registry.py` has all sources by the names that the journal knows them by. Nobody else tells one from another.
+`registry.py` lists all sources by their names in the journal; no other module distinguishes them. Two base classes
+implement what sources share:
 
-What inbox and outbox have in common: inputs that a server acknowledged, each with a name that is never reused.
+- `AcknowledgedSource`: inputs that a server acknowledged, with names that are never reused. The lake has the only copy
+  until a commit contains it, and then deletes it. So an input that is gone was taken.
+- `ContentDedup`: inputs that stay in place after the commit. An input that was taken is recognized by its content,
+  under any name.
 
-The lake has the only copy, until a commit holds it; then it is deleted. So what is gone was taken.
-
-Inputs that stay where they are after the commit: what was taken is known by its content, under any name.
-
-Names of input files as text that any record, report and log can hold.
-
-A path of Linux is bytes, most often UTF-8, and then it is its own name. Any other is named by its file URL
-(RFC 8089), `file:///data/%E9.jsonl`: a path here is absolute, so no path begins like one.
+Names of input files must be text for records, reports and logs. A Linux path is bytes, usually UTF-8, and then it is
+its own name. Any other path is named by its file URL (RFC 8089), such as `file:///data/%E9.jsonl`. Paths here are
+absolute, so no path begins like a URL.
 """
 
 from __future__ import annotations
@@ -32,44 +31,44 @@ from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore
 
 UNKNOWN_SIZE: Final = -1
-"""Of an input whose size could not be told: it is not read, and tried again by the next run."""
+"""Size of an input whose size could not be read. It is not taken, and the next run tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One file, object or segment that waits to be read."""
+    """A pending file, object or segment."""
 
     source: str
     path: str
-    """What its source knows it by; text that any record can hold."""
+    """Name within its source; text that any record can hold."""
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class NewInputs:
-    """No transaction has it: it is to be read."""
+    """Verdict: no transaction has the input, so it must be read."""
 
     is_there: bool = True
-    """Else nobody knows whether a peer has taken it: who reads it finds out."""
+    """False: it is unknown whether a peer has taken the input. Reading it finds out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A transaction has these bytes; they were read so."""
+    """Verdict: a transaction has these bytes. `before` is their recorded range."""
 
     before: ReadRange
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedPaths:
-    """It was set aside, or waits for a transaction of its own."""
+    """Verdict: the input is quarantined, or waits for a separate transaction."""
 
     suspect: QuarantinedInput
 
 
 @dataclass(frozen=True, slots=True)
 class GoneInput:
-    """There is nothing to take: a peer has taken it, or it was given up."""
+    """Verdict: the input does not exist, because a peer has taken it or it was discarded."""
 
 
 Verdict: TypeAlias = NewInputs | Known | QuarantinedPaths | GoneInput
@@ -77,95 +76,99 @@ Verdict: TypeAlias = NewInputs | Known | QuarantinedPaths | GoneInput
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The inputs that were set aside, as sources ask for them."""
+    """Quarantined inputs, indexed for lookups by sources."""
 
     by_path: dict[tuple[str, str], QuarantinedInput]
     """By source and path."""
     by_content: dict[tuple[int, str], QuarantinedInput]
-    """By size and SHA-256, of sources whose inputs stay where they are: they are known under any name."""
+    """By size and SHA-256, for sources whose inputs stay in place and are recognized under any name."""
     sizes: frozenset[int]
-    """Of those by content: an input of another size need not be read to tell."""
+    """Sizes in `by_content`. An input of another size need not be hashed."""
     in_open: Set[tuple[str, str]] = frozenset()
-    """Sources and paths of what the open transaction has, or is about to have."""
+    """Source and path of each input that the open transaction has or is about to get."""
 
 
 class Source(Protocol):
-    """What the pipeline asks one source, where it plans; `Fetch` is what tasks ask."""
+    """Source interface for the pipeline's planning. Tasks use `Fetch` instead."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether its inputs are the lake's own: acknowledged, never changed, gone once they are taken."""
+        """True if the lake owns the inputs: they were acknowledged, never change, and are deleted once taken."""
 
     def measured_bytes(self, path: str) -> int:
-        """Return the size of an input as it is now, 0 where nothing can be read there, as reading it will say.
+        """Return the present size of an input, 0 if it cannot be read; reading it then gives the reason.
 
-        Raises OSError for a failure that may pass: it says nothing of what the input has.
+        Raises OSError for a failure that may be temporary.
         """
 
     def judge(self, item: Input, held: Held) -> Verdict:
-        """Say what of an input is new."""
+        """Return whether an input is new, known, quarantined or gone."""
 
     def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
-        """Say it of several, one after the other; who asks may note meanwhile what is in the open transaction."""
+        """Yield the verdicts of several inputs. The caller may add to `held.in_open` between two of them."""
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
-        """Give free what a commit holds, or what has nothing in it; again is fine."""
+        """Acknowledge inputs that a commit contains, or that are empty. Idempotent."""
 
     def give_up(self, path: str, *, unread: bool) -> None:
-        """Give free what the user has discarded; its record stays. `unread`: since nobody could read it, for long."""
+        """Release an input that the user discarded. Its quarantine record stays. `unread`: it was unreadable for
+        long."""
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
-        """Whether a commit holds an input by now, as of a peer that could do what we could not."""
+        """Return whether a commit contains an input by now, for example one of a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What waited at a source when it was looked at last, that included which the look did not give."""
+    """Backlog of a source at its last poll, including input that the poll did not return."""
 
     waiting: int
     unit: str
-    """Of what: files, objects, segments, rows, messages."""
+    """Unit of `waiting`: files, objects, segments, rows or messages."""
     size_bytes: int | None = None
-    """None where only reading would tell."""
+    """None: only reading would tell."""
     oldest_s: float | None = None
-    """When the oldest came, in seconds since 1970; None where none waits, or nobody knows."""
+    """Arrival of the oldest input, in seconds since 1970. None if nothing is pending, or it is unknown."""
     left_out: str = ""
-    """Where the look has not looked, and why: it is told as a failure, and what was seen is taken."""
+    """Places that the poll skipped, with the reason. It is reported as a failure, and the input that was found is
+    taken."""
 
 
 class Watch(Protocol):
-    """What appears at a source while a pipeline runs on."""
+    """Poller of one source in a continuous pipeline."""
 
     @property
     def source(self) -> str:
-        """The name of the source."""
+        """Name of the source."""
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
-        """Return what waits, without the paths that were set aside, or are in a transaction that waits for more.
+        """Return pending inputs, without the paths in `suspects` (quarantined, or in the open transaction).
 
-        Where it `goes_on`, some of it will do, and what takes long to look at: a later look gives it. Else all.
-        Raises StorageError or OSError where it cannot be told this time: that stops no other watch.
+        With `goes_on`, a partial listing is enough; slow parts are returned by a later poll. Otherwise it is
+        complete. Raises StorageError or OSError if the source cannot be polled now; other sources continue.
         """
 
     def took(self, paths: Iterable[str]) -> None:
-        """Note that inputs of the last look were taken, or gave nothing that can be taken."""
+        """Mark inputs of the last poll as taken, or as giving nothing to take."""
 
     def lag(self) -> Lag | None:
-        """Return what waited at the last look; None where nobody knows. Raises StorageError or OSError."""
+        """Return the backlog at the last poll, None if unknown. Raises StorageError or OSError."""
 
 
 Fetch: TypeAlias = Callable[[ObjectStore, str, int, Path], str]
-"""(the lake's objects, path, size, a folder of the caller) → a local file whose first `size` bytes are the input.
+"""Function from (lake's objects, path, size, caller's folder) to a local file whose first `size` bytes are the input.
 
-It runs in tasks, on any machine. Raises NotFoundError where the input is gone, OSError for a failure that may pass.
+It runs in tasks on any machine. Raises NotFoundError if the input is gone, OSError for a failure that may be
+temporary.
 """
 
 
 @contextmanager
 def may_pass() -> Iterator[None]:
-    """Let failures of a store say nothing of what an input has: it alone waits, and is asked for again.
+    """Convert errors of a store to OSError, because they say nothing about the input. Only this input waits for a
+    retry.
 
-    Raises OSError for all but NotFoundError.
+    NotFoundError passes unchanged.
     """
     try:
         yield
@@ -173,66 +176,69 @@ def may_pass() -> Iterator[None]:
         raise
     except (
         TracelakeError
-    ) as error:  # also an environment without what it needs, as on one of several machines
+    ) as error:  # includes an incomplete environment, for example on one of several machines
         raise OSError(str(error)) from error
 
 
 FetchMany: TypeAlias = Callable[[ObjectStore, Collection[str], Path], dict[str, str]]
-"""(the lake's objects, paths, a folder of the caller) → local files by path, of those that are easily brought together.
+"""Function from (lake's objects, paths, caller's folder) to local files by path. It fetches inputs that are cheap
+together.
 
-`Fetch` brings the others, or says why it cannot.
+`Fetch` fetches the others, or raises the reason why it cannot.
 """
 
 
 Find: TypeAlias = Callable[[ObjectStore, str], list[Input]]
-"""(the lake's objects, a name or pattern of the user) → the inputs that it names.
+"""Function from (lake's objects, user's name or pattern) to the inputs that it names.
 
-Raises UsageError for one that names nothing that there could be, StorageError where it cannot be told this time.
+Raises UsageError if nothing can have that name, StorageError if the source cannot be read now.
 """
 StartWatching: TypeAlias = Callable[[ObjectStore, IngestedFiles, str], Watch]
-"""(the lake's objects, what is taken, a name or pattern of the user) → what looks there. Raises UsageError."""
+"""Function from (lake's objects, ingested files, user's name or pattern) to a Watch. Raises UsageError."""
 
 
 def lag_of(waiting: Sequence[BacklogEntry], unit: str) -> Lag:
-    """Return the lag where a look gives all that waits."""
+    """Return the backlog of a poll that returned all pending input."""
     oldest_s = min((item.since_s for item in waiting), default=None)
     return Lag(len(waiting), unit, sum(item.size_bytes for item in waiting), oldest_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One source, by what there is to call."""
+    """Functions and properties of a source."""
 
     fetch: Fetch
     to_range: Callable[..., ReadRange]
-    """The kind of range by which the journal records its inputs."""
+    """Constructor of the range by which the journal records an input."""
     open: Callable[[ObjectStore, IngestedFiles], Source]
     watch: StartWatching
     find: Find | None = None
-    """None: its inputs are nothing that a user could name."""
+    """None: users cannot name its inputs."""
     schemes: tuple[str, ...] = ()
-    """Of the URLs by which users name its inputs; an empty one is that of plain paths."""
+    """URL schemes by which users name its inputs. An empty one means plain paths."""
     sha256_chars: int = 64
-    """How much of the SHA-256 of its inputs the journal keeps."""
+    """Number of SHA-256 hex digits that the journal stores."""
     is_far: Callable[[ObjectStore, str], bool] = lambda _objects, _path: False
-    """(the lake's objects, path) → whether to fetch is mostly to wait, so that several are on their way at once."""
+    """Function from (lake's objects, path) to whether fetching is mostly waiting. Then several inputs are fetched at
+    once."""
     fetch_many: FetchMany = lambda _objects, _paths, _folder: {}
     is_measured: bool = True
-    """Whether an input has just so many bytes as was known before it was read; else that is about right."""
+    """True if the size of an input is exact before it is read. Otherwise it is an estimate."""
 
 
 QUARANTINE: Final = "quarantine/"
-"""What was acknowledged and could not be read whole: for a person to look at, never deleted here."""
+"""Path prefix of acknowledged input that could not be read completely. It is kept for inspection and never deleted
+here."""
 
 
 class AcknowledgedSource(ABC):
-    """Inputs by their paths; see `Source`."""
+    """Source of acknowledged inputs, identified by path. See `Source`."""
 
     is_ours = True
 
     @abstractmethod
     def _size_bytes(self, path: str) -> int | None:
-        """Return the size of an input, None where it is gone. Raises StorageError."""
+        """Return the size of an input, None if it is gone. Raises StorageError."""
 
     def measured_bytes(self, path: str) -> int:
         """See `Source`."""
@@ -241,7 +247,7 @@ class AcknowledgedSource(ABC):
 
     @abstractmethod
     def _there(self, paths: Collection[str]) -> Set[str]:
-        """Return those of the inputs that are there. Raises StorageError."""
+        """Return the inputs that exist. Raises StorageError."""
 
     def judge(self, item: Input, held: Held) -> Verdict:
         """See `Source`."""
@@ -253,7 +259,7 @@ class AcknowledgedSource(ABC):
         try:
             there = self._there([item.path for item in items])
         except StorageError:
-            there = None  # who reads them says why they cannot be read
+            there = None  # reading the inputs reports the error
         for item in items:
             suspect = held.by_path.get((item.source, item.path))
             if suspect is not None:
@@ -265,17 +271,17 @@ class AcknowledgedSource(ABC):
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
-        del size_bytes, sha256  # no input ever has the name of another
+        del size_bytes, sha256  # paths are never reused
         return self._size_bytes(path) is None
 
 
 class ContentDedup:
-    """What files and objects of buckets have in common; see `Source`."""
+    """Source of inputs that stay in place, deduplicated by checksum: files and objects of buckets. See `Source`."""
 
     is_ours = False
 
     def __init__(self, known: IngestedFiles, sha256: Callable[[str, int], str]) -> None:
-        """Take what the pipeline knows, and how the first bytes of an input are hashed: it may raise OSError."""
+        """Create a source. `sha256` hashes the first bytes of an input, and may raise OSError."""
         self._known = known
         self._sha256 = sha256
 
@@ -293,19 +299,20 @@ class ContentDedup:
         return (self.judge(item, held) for item in items)
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
-        """Remember what is taken; inputs are their owner's, and stay."""
+        """Record the fingerprints of inputs that were taken. Inputs belong to the user and stay."""
         self._known.remember(each for each in taken if not isinstance(each, SegmentOfRun))
 
     def give_up(self, path: str, *, unread: bool) -> None:
-        """Leave it: it is its owner's."""
+        """Do nothing, because the input belongs to the user."""
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
-        del path  # it may have another name by now
+        del path  # the input may have another name by now
         return self._known.find(size_bytes, lambda: sha256) is not None
 
     def _sha256_of(self, item: Input) -> str:
-        """Return its checksum, that of no known one where it cannot be read: who reads all of it says why."""
+        """Return the checksum of an input, or one that matches nothing if it is unreadable. Reading it then gives the
+        reason."""
         try:
             return self._sha256(item.path, item.size_bytes)
         except OSError:
@@ -316,7 +323,7 @@ _SCHEME: Final = "file://"
 
 
 def to_name(path: str) -> str:
-    """Return the name of an absolute path, as Python decodes paths."""
+    """Return the name of an absolute path. Python must have decoded the path."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -325,5 +332,5 @@ def to_name(path: str) -> str:
 
 
 def to_path(name: str) -> str:
-    """Return the path that has this name."""
+    """Return the path of a name."""
     return os.fsdecode(unquote_to_bytes(name.removeprefix(_SCHEME))) if name.startswith(_SCHEME) else name

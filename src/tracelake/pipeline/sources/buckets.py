@@ -1,7 +1,7 @@
-"""Objects in buckets as a source: they are their owner's, may be replaced at any time, and are never deleted.
+"""Source of objects in buckets. They belong to the user, may be replaced at any time, and are never deleted.
 
-Each is named by its URL, `s3://bucket/key`, in which the key stands as it is: nothing is escaped. Buckets are asked by
-driver and tasks, each with the credentials of its own environment, which nobody writes down.
+An object is named by its URL, `s3://bucket/key`, with the key unescaped. Driver and tasks access buckets with the
+credentials of their environment, which are never stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BUCKETS: Final = "buckets"
 
 
 class BucketSource(ContentDedup):
-    """Objects by their URLs; see `Source`."""
+    """Objects, identified by URL. See `Source`."""
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         del objects
@@ -44,7 +44,7 @@ class BucketSource(ContentDedup):
 
 
 class _Address:
-    """An object, or a pattern of some, in a bucket."""
+    """An object or a pattern of objects in a bucket."""
 
     def __init__(self, url: str) -> None:
         scheme, _, rest = url.partition("://")
@@ -54,15 +54,15 @@ class _Address:
         check_key(self.key)
 
     def size_bytes(self) -> int:
-        """Return the size of the object as it is now, 0 where none is. Raises OSError."""
+        """Return the present size of the object, 0 if it does not exist. Raises OSError."""
         with may_pass():
             info = self.objects.head(self.key)
         return 0 if info is None else info.size_bytes
 
     def read(self, size_bytes: int) -> Iterator[bytes]:
-        """Yield the bytes of the object; none where it has another size, for then it is another object.
+        """Yield the bytes of the object, or none if its size differs, because then it was replaced.
 
-        Raises NotFoundError where it is gone, OSError.
+        Raises NotFoundError if it is gone, OSError.
         """
         with may_pass():
             now_bytes, blocks = self.objects.read(self.key)
@@ -71,7 +71,7 @@ class _Address:
 
 
 def _address(path: str) -> _Address:
-    """Return the address of an input. Raises OSError where this machine cannot ask the bucket."""
+    """Return the address of an input. Raises OSError if this machine cannot access the bucket."""
     with may_pass():
         return _Address(path)
 
@@ -86,7 +86,7 @@ def _sha256(path: str, size_bytes: int) -> str:
 
 
 def fetch_object(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
-    """See `Fetch`: the object is copied by one request, a block at a time. One of another size leaves an empty copy."""
+    """Copy an object in blocks by one request. See `Fetch`. An object of another size gives an empty copy."""
     del objects
     descriptor, copy = tempfile.mkstemp(dir=folder)
     try:
@@ -101,16 +101,16 @@ def fetch_object(objects: ObjectStore, path: str, size_bytes: int, folder: Path)
 
 
 def find_objects(objects: ObjectStore, pattern: str) -> list[Input]:
-    """See `Find`. An object that has the pattern for a key is the one that is meant.
+    """Return the objects that a pattern names. See `Find`. An object whose key equals the pattern takes precedence.
 
-    A prefix that is no object stands for the archive repository below it.
+    A prefix that is not an object means the archive repository below it.
     """
     address = _Address(pattern)
     own = _OfTheLake(objects, pattern, address)
     if not is_pattern(address.key):
         size_bytes = _size_or_unknown(address)
         archived = [] if size_bytes else _matches(_Address(f"{pattern}/{ARCHIVED}"), own, pattern)
-        # One that is not there is an input like any other: it is reported, and the good ones beside it go in.
+        # A missing object is an ordinary input: it is reported, and the good ones are ingested.
         return archived or [Input(BUCKETS, pattern, size_bytes)]
     matches = _matches(address, own, pattern)
     if not matches:
@@ -140,10 +140,10 @@ def _size_or_unknown(address: _Address) -> int:
 
 
 class _OfTheLake:
-    """Which keys of a bucket are the lake's own: it reads them as a lake, and never as input."""
+    """Filter for keys that belong to the lake itself. They are never input."""
 
     def __init__(self, objects: ObjectStore, pattern: str, address: _Address) -> None:
-        """Raises UsageError where all that is named is the lake's own."""
+        """Raise UsageError if the pattern names only keys of the lake."""
         bucket, _, folder = objects.url.removeprefix(address.bucket).partition("/")
         is_here = objects.url.startswith(address.bucket) and not bucket
         self._beginnings = (
@@ -156,15 +156,15 @@ class _OfTheLake:
             )
 
     def has(self, key: str) -> bool:
-        """Whether a key is the lake's own."""
+        """Return whether a key belongs to the lake."""
         return key.startswith(self._beginnings)
 
 
 def _listed(address: _Address, own: _OfTheLake) -> Iterator[ForeignObject]:
     """Yield the objects that a pattern matches and that may be inputs.
 
-    An empty one is none: that is how tools mark a directory. What is no pattern may be an object, or stand for the
-    archive repository below it.
+    Empty objects are skipped, because tools mark directories with them. Without wildcards, the text names an object
+    or the archive repository below it.
     """
     pattern = KeyPattern(address.key if is_pattern(address.key) else f"{address.key.rstrip('/')}/{ARCHIVED}")
     prefix = pattern.prefix if is_pattern(address.key) else address.key
@@ -175,16 +175,16 @@ def _listed(address: _Address, own: _OfTheLake) -> Iterator[ForeignObject]:
 
 
 _Mark: TypeAlias = int
-"""The hash of the name of an object and of what tells it from one that replaces it."""
+"""Hash of an object's name, size and version. It changes if the object is replaced."""
 
 
 class BucketWatch:
-    """Looks for new objects in one bucket. What the lake holds already, it finds out by content."""
+    """Watch for new objects in one bucket. Deduplication by content finds out what the lake has already."""
 
     source = BUCKETS
 
     def __init__(self, objects: ObjectStore, pattern: str) -> None:
-        """Watch a pattern, which need match nothing yet. Raises UsageError."""
+        """Watch a pattern, which may match nothing yet. Raises UsageError."""
         self._pattern = pattern
         self._address = _Address(pattern)
         self._own = _OfTheLake(objects, pattern, self._address)
@@ -194,8 +194,8 @@ class BucketWatch:
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[BacklogEntry]:
-        """See `Watch`: objects that are new or were replaced, oldest first; all, for who does not go on."""
-        del suspects  # they are known by content, which another object under the name need not have
+        """Return new and replaced objects, oldest first. See `Watch`. A one-shot run gets all of them."""
+        del suspects  # suspects match by content; the name may belong to a new object
         self._shown = {}
         if goes_on and time.monotonic() < self._next_s:
             return []
@@ -224,7 +224,7 @@ class BucketWatch:
 
 
 _Listing: TypeAlias = tuple[set[_Mark], list[tuple[_Mark, BacklogEntry]], Lag]
-"""What was taken and is still there, what is new, and how much that is in all."""
+"""Objects that were taken and still exist, new objects, and the total backlog."""
 
 
 def _list_new(address: _Address, own: _OfTheLake, taken: Collection[_Mark], at_once: int) -> _Listing:

@@ -1,15 +1,13 @@
-"""Files as a source: they are their owner's, may change at any time, and are never deleted.
+"""Source of files, named by paths or glob patterns. They belong to the user, may change at any time, and are never
+deleted.
 
-Files that appear under a glob pattern, each taken once as it is.
+A watch takes each new or changed file once. The glob walk is bounded, even if links form cycles or lead to the whole
+machine.
 
-Files that a pattern names, met within bounds, whether links lead in circles or out to all of a machine.
-
-Patterns of keys, as the shell and `glob` have them for paths.
-
-Archive repositories, as MLflow 3.18 writes them and layout `trace` of Tracelake's own archive.
-
-One trace is one uncompressed OTLP `TracesData` at `<root>/<experiment>/traces/<trace>/artifacts/traces.pb`; Tracelake
-puts a directory for each upload before the last name. The experiment stands in the path alone, so it is read there.
+A directory may hold an archive repository, as MLflow 3.18 or layout `trace` of Tracelake's own archive writes it.
+Each trace is an uncompressed OTLP `TracesData` file at `<root>/<experiment>/traces/<trace>/artifacts/traces.pb`.
+Tracelake adds a directory for each upload before the last name. The experiment is read from the path, because the
+file does not have it.
 """
 
 from __future__ import annotations
@@ -45,41 +43,42 @@ from tracelake.storage import ObjectStore
 _ANY_DEPTH: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
 Places: TypeAlias = frozenset[int]
-"""How many names of a pattern may be matched: several, since `**` stands for any number."""
+"""Positions in a pattern up to which names are matched. There may be several, because `**` matches any number of
+names."""
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text may name more than one thing."""
+    """Return whether a text has wildcards."""
     return glob.has_magic(text)
 
 
 class KeyPattern:
-    """A pattern of keys: `*`, `?` and `[…]` stay between two slashes, `**` for a whole name is any number of names.
+    """Pattern of keys. `*`, `?` and `[…]` match within a name; `**` as a whole name matches any number of names.
 
-    As with files, only a pattern that begins with a dot matches a name that does.
+    As in the shell, a name with a leading dot needs a pattern with a leading dot.
     """
 
     def __init__(self, pattern: str) -> None:
         self.prefix = _MAGIC.split(pattern, maxsplit=1)[0]
-        """What all keys begin with that it matches."""
+        """Common prefix of all keys that it matches."""
         names = pattern.split("/")
         if names[-1] == _ANY_DEPTH:
-            names.append("*")  # all that is below, but not what has the name itself
+            names.append("*")  # everything below, but not the directory itself
         self._steps = [None if name == _ANY_DEPTH else _Name(name) for name in names]
 
     def matches(self, key: str) -> bool:
-        """Whether it matches a whole key."""
+        """Return whether it matches a whole key."""
         at = self.begin()
         for name in key.split("/"):
             at = self.after(at, name)
         return self.is_end(at)
 
     def begin(self) -> Places:
-        """Return where in the pattern nothing of a key is matched yet."""
+        """Return the positions before the first name."""
         return self._with_skipped({0})
 
     def after(self, at: Places, name: str) -> Places:
-        """Return where in it one more name of a key leads; nowhere if it does not match."""
+        """Return the positions after one more name of a key; empty if it does not match."""
         reached = set()
         for number in at:
             step = self._steps[number] if number < len(self._steps) else _NOTHING
@@ -90,21 +89,21 @@ class KeyPattern:
         return self._with_skipped(reached)
 
     def is_end(self, at: Places) -> bool:
-        """Whether all of it is matched."""
+        """Return whether the pattern is matched completely."""
         return len(self._steps) in at
 
     def goes_on(self, at: Places) -> bool:
-        """Whether a longer key may be matched."""
+        """Return whether a longer key may match."""
         return any(number < len(self._steps) for number in at)
 
     def names(self, at: Places) -> set[str] | None:
-        """Return the only names that lead further; None where these are not known by the pattern alone."""
+        """Return the only names that can match next, None if the pattern has a wildcard there."""
         steps = [self._steps[number] for number in at if number < len(self._steps)]
         plain = {step.plain for step in steps if step is not None and step.plain is not None}
         return plain if len(plain) == len(steps) else None
 
     def _with_skipped(self, at: set[int]) -> Places:
-        """Return places in the pattern, and those behind each `**` there: it may stand for no name."""
+        """Return positions, and those after each `**` there, because it may match no name."""
         reached = set(at)
         for number in range(len(self._steps)):
             if number in reached and self._steps[number] is None:
@@ -113,11 +112,11 @@ class KeyPattern:
 
 
 class _Name:
-    """The pattern of one name."""
+    """Pattern of one name."""
 
     def __init__(self, pattern: str) -> None:
         self.plain = None if is_pattern(pattern) else pattern
-        """The name itself, where it is no pattern."""
+        """The name itself, if it has no wildcards."""
         self._takes_hidden = pattern.startswith(".")
         self._match = re.compile(fnmatch.translate(pattern)).match
 
@@ -126,32 +125,32 @@ class _Name:
 
 
 _NOTHING: Final = _Name("")
-"""What comes behind the end of a pattern: no name is empty."""
+"""Step after the end of a pattern. It matches nothing, because no name is empty."""
 
 _NOT_THERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
-"""Of a folder: gone meanwhile, or nothing for us, as the shell takes it."""
+"""Errors of a folder that was deleted or is not accessible. It is skipped, as in the shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class GlobResult:
-    """What a pattern names."""
+    """Result of a glob walk."""
 
     paths: set[str]
-    """Without links on the way, so each once."""
+    """Real paths with links resolved, so that each occurs once."""
     left_out: str
-    """Where nobody looked, and why; empty where all was looked at."""
+    """Places that were skipped, with the reason. Empty if the walk is complete."""
 
 
 def walk(pattern: str, *, files_only: bool) -> GlobResult:
-    """Return what a pattern of paths names. A folder is entered once for the same rest of the pattern.
+    """Return the paths that a pattern matches. A folder is entered once for the same rest of the pattern.
 
-    Links to folders are followed last: so what one of them leads to keeps nobody from what is really there.
+    Links to folders are followed last, so that their targets do not use up the limits before real folders are read.
     """
     return _Glob(pattern, files_only=files_only).all()
 
 
 class _BeyondError(Exception):
-    """There is more than one look goes through."""
+    """Abort of a walk that exceeds a limit."""
 
 
 class _Glob:
@@ -184,7 +183,7 @@ class _Glob:
         return "; ".join([*self._left_out[:WALK_LEFT_OUT_TOLD], *([f"and {more} more"] if more > 0 else [])])
 
     def _follow(self, folder: str, at: Places) -> None:
-        """Enter a folder by a link, unless too many were followed."""
+        """Enter a folder through a link, unless too many links were followed."""
         if self._links == WALK_LINKS_MAX:
             raise _BeyondError(
                 f"links to folders: WALK_LINKS_MAX = {WALK_LINKS_MAX} were followed, and not {folder}. Name what they "
@@ -227,12 +226,12 @@ class _Glob:
                 yield entry
 
     def _meet_named(self, folder: str, name: str, at: Places) -> None:
-        """Go on with a name that the pattern gives: nobody has to list the folder for it."""
+        """Continue with a name that the pattern fixes, without listing the folder."""
         path, after = os.path.join(folder, name), self._pattern.after(at, name)  # noqa: PTH118  "" is a folder, too
         try:
             mode = os.stat(path).st_mode  # noqa: PTH116
         except OSError:
-            mode = 0  # nothing, or a link to nothing
+            mode = 0  # missing, or a broken link
         if self._pattern.is_end(after) and os.path.lexists(path):
             self._add(os.path.realpath(path), is_file=stat.S_ISREG(mode))
         if self._pattern.goes_on(after) and stat.S_ISDIR(mode):
@@ -251,7 +250,7 @@ class _Glob:
             (self._linked if is_link else self._folders).append((path, after))
 
     def _is(self, kind: Callable[[], bool], path: str) -> bool:
-        """Whether an entry is of a kind; a link that leads nowhere is of none, and hides nothing beside it."""
+        """Return whether an entry has a type. A broken link has none, and does not abort the walk."""
         try:
             return kind()
         except OSError as error:
@@ -265,12 +264,12 @@ class _Glob:
 
 
 ARCHIVED: Final = "**/traces/*/artifacts/**/traces.pb"
-"""The pattern of all traces below the root of a repository."""
+"""Pattern of all traces below the root of a repository."""
 _ARCHIVED: Final = re.compile(r"(?:.*/)?([^/]+)/traces/[^/]+/artifacts/(?:.*/)?traces\.pb", re.DOTALL)
 
 
 def experiment_of(path: str) -> str | None:
-    """Return the experiment of an archived trace, as its path names it; None for any other path or URL."""
+    """Return the experiment in the path or URL of an archived trace, None for any other path."""
     match = _ARCHIVED.fullmatch(path)
     return match[1] if match else None
 
@@ -279,7 +278,7 @@ FILES: Final = "files"
 
 
 class FileSource(ContentDedup):
-    """Files by their names (`names.py`); see `Source`."""
+    """Files, identified by name. See `Source`."""
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         del objects
@@ -291,21 +290,21 @@ class FileSource(ContentDedup):
 
 
 def fetch_file(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
-    """See `Fetch`: a file is read where it is."""
+    """Return the path of a file, which is read in place. See `Fetch`."""
     del objects, size_bytes, folder
     return to_path(path)
 
 
 def find_files(objects: ObjectStore, pattern: str) -> list[Input]:
-    """See `Find`: the files that a path, a file URL, or a glob pattern in either names.
+    """Return the files that a path, a file URL, or a glob pattern names. See `Find`.
 
-    A directory stands for the archive repository that it holds; where it holds none, it is an input that is none.
+    A directory means the archive repository in it. A directory without one is treated as an invalid input.
     """
     del objects
     path = path_of(pattern)
     archived = _named_by(pattern_below(path)) if os.path.isdir(path) else []  # noqa: PTH112
-    # A name that exists is taken as it is, even with `[` in it. A plain name that does not exist is an
-    # input like any other: it is reported as not there, and the good files beside it go in.
+    # A name that exists is taken literally, even with `[` in it. A missing plain name is an ordinary input:
+    # it is reported, and the good files are ingested.
     literal = os.path.lexists(path) or not glob.has_magic(path)
     matches = archived or ([os.path.realpath(path)] if literal else _named_by(path))
     if not matches:
@@ -314,7 +313,7 @@ def find_files(objects: ObjectStore, pattern: str) -> list[Input]:
 
 
 def _named_by(pattern: str) -> list[str]:
-    """Return all that a pattern names. Raises LimitError where it has no end."""
+    """Return all paths that a pattern matches. Raises LimitError if the walk exceeds a limit."""
     walked = walk(pattern, files_only=False)
     if walked.left_out:
         raise LimitError(f"{pattern!r} names more than one call looks through: {walked.left_out}.")
@@ -327,7 +326,7 @@ def pattern_below(path: str) -> str:
 
 
 def path_of(pattern: str) -> str:
-    """Return what the user named, by a path or a file URL, as a path. Raises UsageError where it can be none."""
+    """Convert the user's path or file URL to a path. Raises UsageError if it is invalid."""
     path = to_path(pattern)
     if "\0" in path:
         raise UsageError(f"{pattern!r} is no path: it has a null character in it.")
@@ -343,9 +342,9 @@ def path_of(pattern: str) -> str:
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file, 0 where no file can be read there, as reading it will say.
+    """Return the size of a file, 0 if it cannot be read; reading it then gives the reason.
 
-    Raises OSError for a failure that may pass: it says nothing of what the file has.
+    Raises OSError for a failure that may be temporary.
     """
     try:
         return Path(path).stat().st_size
@@ -363,42 +362,43 @@ def _size_or_unknown(path: str) -> int:
 
 
 _Form: TypeAlias = tuple[int, int, int, int]
-"""Which file it is, its size, and when its bytes and anything of it changed, such as who may read it: a file whose form
-is the same is not looked into again."""
+"""Inode, size, mtime and ctime of a file. ctime covers changes of metadata such as permissions. A file with the same
+values is not read again."""
 
 
 class FileWatch:
-    """Looks for new files. What the lake holds already, it finds out by content; this only saves the reading."""
+    """Watch for new files. Deduplication by content finds out what the lake has already; the watch only saves
+    reading."""
 
     source = FILES
 
     def __init__(self, pattern: str) -> None:
-        """Watch a glob pattern, which need match nothing yet; a directory is watched for traces archived in it."""
+        """Watch a glob pattern, which may match nothing yet. A directory is watched for archived traces."""
         self._path = path_of(pattern)
         self._taken: dict[str, _Form] = {}
         self._shown: dict[str, _Form] = {}
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str] = (), *, goes_on: bool = False) -> list[BacklogEntry]:
-        """Return files that are new or changed, and that nobody has written to for a moment; oldest first."""
+        """Return files that are new or changed and were not written to for a moment, oldest first."""
         del goes_on
-        del suspects  # they are known by content, which another file under the name need not have
+        del suspects  # suspects match by content; the name may belong to a new file
         self._shown = {}
         taken, self._taken = self._taken, {}
         walked = self._walked()
         if walked.left_out:
-            self._taken.update(taken)  # what was not looked at may be there
+            self._taken.update(taken)  # skipped files may still exist
         waiting = []
         for path in sorted(walked.paths):
             try:
                 stat = Path(path).stat()
             except OSError:
-                continue  # gone again
+                continue  # deleted again
             name = to_name(path)
             form = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             if taken.get(name) == form:
-                self._taken[name] = form  # what is not there any more is forgotten
-            # A time that no clock can have says nothing of when the file was written.
+                self._taken[name] = form  # entries of deleted files are dropped
+            # An impossible time says nothing about when the file was written.
             elif not -CLOCK_DIFFERENCE_MAX_S < time.time() - stat.st_mtime < WATCHED_FILE_QUIET_S:
                 self._shown[name] = form
                 waiting.append(BacklogEntry(name, stat.st_size, stat.st_mtime))
@@ -410,7 +410,7 @@ class FileWatch:
         return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
-        """Note that files of the last look were taken, or gave nothing that can be taken."""
+        """Mark files of the last poll as taken, or as giving nothing to take."""
         self._taken.update((name, self._shown[name]) for name in paths if name in self._shown)
 
     def _walked(self) -> GlobResult:
@@ -419,7 +419,7 @@ class FileWatch:
         return walk(pattern, files_only=True)
 
     def _require_readable(self) -> None:
-        """Raise OSError for a folder that is there and cannot be read: `glob` takes it for one that is empty."""
+        """Raise OSError for a folder that exists but is unreadable, because globbing treats it as empty."""
         folder = Path(self._path)
         while glob.has_magic(str(folder)) or not _is_folder(folder):
             if folder == folder.parent:
@@ -433,5 +433,5 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            return False  # no file can have the name, which is as good as none that has it
+            return False  # too long for any file, so treated as missing
         raise

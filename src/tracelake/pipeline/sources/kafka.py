@@ -1,11 +1,7 @@
-"""Topics of Kafka as a source: ranges of offsets, which tasks read themselves, and of which the pipeline keeps account.
+"""Kafka topics as a source. Inputs are ranges of offsets, which tasks read directly.
 
-Nothing is asked of the broker but to keep its records: no group, and no offset committed there. What is taken stands
-in the lake (`kafka/positions.py`), written once a commit holds it.
-
-A cluster of Kafka as the source asks it: topics, offsets, and the messages of a range.
-
-What is taken of each partition: written once a commit holds it, before the next transaction opens.
+The broker only has to keep its records: Tracelake joins no consumer group and commits no offsets there. The lake
+records the taken offsets of each partition, once a commit contains them and before the next transaction opens.
 """
 
 from __future__ import annotations
@@ -77,33 +73,33 @@ _WAYS_OUT: Final = (
     "offsets up, with all of their range, by `tracelake pipeline discard`"
 )
 CLUSTERS = "kafka/"
-"""Where the lake keeps the addresses of clusters, for tasks on any machine."""
+"""Path prefix of cluster addresses, for tasks on any machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a partition has: the first offset that is still there, and the first that is not there yet."""
+    """First offset that a partition still has, and the first that does not exist yet."""
 
     low: int
     end: int
 
 
 class Cluster:
-    """A cluster by its addresses. All methods raise StorageError where no broker answers in time."""
+    """Client of a cluster. All methods raise StorageError if no broker answers in time."""
 
     def __init__(self, servers: str) -> None:
         self.servers = servers
-        admin_of(servers)  # settings that it does not take are refused now
+        admin_of(servers)  # rejects invalid settings now
 
     def id(self) -> str:
-        """Return the id that the cluster gave itself."""
+        """Return the cluster's id."""
         with as_storage_error(f"Kafka at {self.servers}"):
-            admin = admin_of(self.servers)  # it has to outlive what it is asked
+            admin = admin_of(self.servers)  # must outlive the request
             described = admin.describe_cluster(request_timeout=KAFKA_WAIT_S).result(2 * KAFKA_WAIT_S)
         return quote(str(described.cluster_id), safe="")
 
     def partitions(self, cluster_id: str, topic: str) -> list[PartitionName]:
-        """Return the partitions of a topic. Raises NotFoundError where there is none of this name."""
+        """Return the partitions of a topic. Raises NotFoundError if it does not exist."""
         kafka = library()
         asked = kafka.TopicCollection([topic])
         with as_storage_error(f"topic {topic} of Kafka at {self.servers}"):
@@ -115,18 +111,18 @@ class Cluster:
                 if code_of(error) == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise NotFoundError(f"Kafka at {self.servers} has no topic {topic}") from error
                 raise
-        topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")  # as Kafka itself writes it
+        topic_id = str(described.topic_id).replace("/", "_").replace("+", "-")  # in Kafka's own notation
         return [PartitionName(cluster_id, topic, topic_id, each.id) for each in described.partitions]
 
     def ends(self, names: Iterable[PartitionName]) -> dict[PartitionName, Ends]:
-        """Return what partitions have; of transactions that are not over nothing counts, nor what comes after."""
+        """Return the offset bounds of partitions. An unfinished Kafka transaction, and all after it, is excluded."""
         names = list(names)
         spec = library().admin.OffsetSpec
         first, last = self._offsets(names, spec.earliest()), self._offsets(names, spec.latest())
         return {name: Ends(first[name], last[name]) for name in names}
 
     def low(self, name: PartitionName) -> int:
-        """Return the first offset that a partition still has. Raises NotFoundError where its topic is gone."""
+        """Return the first offset that a partition still has. Raises NotFoundError if its topic is gone."""
         if name not in self.partitions(name.cluster, name.topic):
             raise NotFoundError(
                 f"{name} (id {name.topic_id}) is not at Kafka at {self.servers} any more: it was deleted, or made anew"
@@ -134,7 +130,7 @@ class Cluster:
         return self._offsets([name], library().admin.OffsetSpec.earliest())[name]
 
     def message_max_bytes(self, topic: str) -> int | None:
-        """Return what one batch of messages of a topic may have; None where we may not ask."""
+        """Return the size limit of a message batch of a topic, None if this client may not read it."""
         kafka = library()
         code = kafka.KafkaError
         asked = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, topic)
@@ -165,9 +161,10 @@ class Cluster:
         return {name: by_number[name.topic, name.partition] for name in names}
 
     def frames(self, name: PartitionName, start: int, stop: int) -> Iterator[bytes]:
-        """Yield a range as a file (`otlp/framing.py`): what is committed of it, and what of it was removed.
+        """Yield a range as a file in the format of `otlp/framing.py`: its committed messages, and markers for removed
+        ones.
 
-        Raises NotFoundError where the partition is another by now, or gone.
+        Raises NotFoundError if the partition is gone or was created again.
         """
         yield LOG_MAGIC
         position = start
@@ -182,22 +179,20 @@ class Cluster:
             try:
                 for offset, value in self.messages(name, position, stop):
                     position = offset + 1 if offset < stop else stop
-                    if (
-                        value is not None
-                    ):  # a message without a value says, in a compacted topic, that a key is gone
+                    if value is not None:  # a message without a value is a tombstone of a compacted topic
                         yield log_frame(offset, value)
             except DamageError as error:
-                # What the client tells behind it is no more to be trusted.
+                # The client is not reliable after corrupt messages.
                 yield removed_frame(position, f"{error}. {_WAYS_OUT}")
                 return
             if position == before and self.low(name) <= position:
                 raise StorageError(f"{name} of Kafka at {self.servers} does not give offset {position}")
 
     def messages(self, name: PartitionName, start: int, stop: int) -> Iterator[tuple[int, bytes | None]]:
-        """Yield offset and value of what is committed, and last (stop, None): what lies between is passed by.
+        """Yield offset and value of committed messages, and finally (stop, None). Skipped offsets have no message.
 
-        Where the broker has removed the next one meanwhile, it ends without a word. Raises DamageError where
-        one is not as it was written: no reader ever gets it from this broker.
+        If the broker removes the next message in the meantime, the iteration ends early. Raises DamageError for a
+        corrupt message, which this broker can never deliver.
         """
         for offset, _, value in self.records(name, start, stop):
             yield offset, value
@@ -205,7 +200,7 @@ class Cluster:
     def records(
         self, name: PartitionName, start: int, stop: int
     ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-        """Yield offset, key and value, as `messages` does."""
+        """Yield offset, key and value, like `messages`."""
         kafka = library()
         code = kafka.KafkaError
         moves = _Moves()
@@ -252,19 +247,19 @@ def _lost(name: PartitionName, start: int, stop: int) -> str:
 
 
 class _Moves:
-    """Whether a client moves on: over what was aborted it goes without a message, however long that is."""
+    """Progress detector of a consumer. It skips aborted messages without delivering any, however many there are."""
 
     def __init__(self) -> None:
         self._next = self._seen = -1
 
     def told(self, statistics: str) -> None:
-        """Note what the client says of itself."""
+        """Record the client's statistics."""
         for topic in json.loads(statistics).get("topics", {}).values():
             for partition in topic["partitions"].values():
                 self._next = max(self._next, partition["next_offset"])
 
     def moved(self) -> bool:
-        """Whether it has come further since the last time."""
+        """Return whether the consumer has advanced since the last call."""
         before, self._seen = self._seen, self._next
         return self._next > before
 
@@ -273,7 +268,7 @@ def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
     return client_config(
         servers,
         **{
-            "group.id": "tracelake",  # it needs one, and neither joins it nor commits to it
+            "group.id": "tracelake",  # required by the client; it neither joins the group nor commits to it
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
@@ -289,12 +284,12 @@ def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
 
 
 def remember_cluster(objects: ObjectStore, cluster_id: str, servers: str) -> None:
-    """Let tasks find a cluster."""
+    """Record the address of a cluster for tasks."""
     objects.put(f"{CLUSTERS}{cluster_id}.json", encode(ClusterRecord(servers)))
 
 
 def cluster_of(objects: ObjectStore, cluster_id: str) -> Cluster:
-    """Return a cluster that a pipeline was told of. Raises StorageError where none was."""
+    """Return the client of a recorded cluster. Raises StorageError if it is not recorded."""
     path = f"{CLUSTERS}{cluster_id}.json"
     try:
         data = objects.get(path)
@@ -309,23 +304,23 @@ PARTITION: Final = "kafka"
 
 
 class ConsumerOffsets:
-    """The partitions of one pipeline."""
+    """Taken offsets of the partitions of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"{PARTITION}/{pipeline}"
 
     def find(self, name: PartitionName) -> PartitionPosition | None:
-        """Return what is taken of a partition, None where it was never looked at."""
+        """Return the taken offsets of a partition, None if it was never polled."""
         entry = self._store.get(self._partition, name.key())
         return None if entry is None else self._decode(entry)
 
     def begin(self, name: PartitionName, low: int) -> PartitionPosition:
-        """Note, at the first look at a partition, what it has: what comes after is lost only by name."""
+        """Record the first available offset at the first poll. Later losses are reported as errors."""
         return self._change(name, lambda standing: standing or PartitionPosition(united([(0, low)])))
 
     def take(self, name: PartitionName, taken: Iterable[Offsets], size_bytes: int = 0) -> None:
-        """Note that ranges are taken; again, and in any order, is fine."""
+        """Record ranges as taken. Idempotent, and in any order."""
         new = united(taken)
         messages = sum(stop - start for start, stop in new)
 
@@ -339,7 +334,8 @@ class ConsumerOffsets:
     def _change(
         self, name: PartitionName, decide: Callable[[PartitionPosition | None], PartitionPosition]
     ) -> PartitionPosition:
-        """Carry out a decision; one that was carried out, and whose reply was lost, changes little the second time."""
+        """Apply a decision by a conditional write. If it was applied and the reply was lost, repeating it changes
+        little."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._store.get(self._partition, name.key())
             standing = None if entry is None else self._decode(entry)
@@ -361,9 +357,9 @@ KAFKA: Final = "kafka"
 
 
 class KafkaSource:
-    """Ranges of partitions by their names; see `Source`."""
+    """Ranges of partitions, identified by name. See `Source`."""
 
-    is_ours = True  # a range is named once, never changes, and is over once it is taken
+    is_ours = True  # a range is named once, never changes, and is finished once taken
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         self._objects = objects
@@ -371,14 +367,14 @@ class KafkaSource:
         self._silent = Backoff[str](longest_s=KAFKA_ASKED_AGAIN_MAX_S)  # clusters that did not answer
 
     def measured_bytes(self, path: str) -> int:
-        """Return about what a range has."""
+        """Return the estimated size of a range."""
         name, start, stop = name_of(path)
         with may_pass():
             position = self._positions.find(name)
         return _about_bytes(stop - start, None if position is None else position.mean_bytes)
 
     def judge(self, item: Input, held: Held) -> NewInputs | Known | QuarantinedPaths | GoneInput:
-        """See `Source`. Of which some is taken or held back since the look, is cut anew by the next one."""
+        """See `Source`. If some of a range was taken or quarantined after the poll, the next poll cuts it anew."""
         suspect = held.by_path.get((item.source, item.path))
         if suspect is not None:
             return QuarantinedPaths(suspect)
@@ -400,7 +396,7 @@ class KafkaSource:
         return (self.judge(item, held) for item in items)
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
-        """Note what is taken; ranges with messages that could not be read are kept in quarantine first."""
+        """Record ranges as taken. Ranges with unreadable messages are first copied to quarantine."""
         by_partition: dict[PartitionName, list[tuple[int, int]]] = defaultdict(list)
         read_bytes: dict[PartitionName, int] = defaultdict(int)
         for each in taken:
@@ -413,14 +409,15 @@ class KafkaSource:
             self._positions.take(name, ranges, read_bytes[name])
 
     def give_up(self, path: str, *, unread: bool) -> None:
-        """Note that it is not taken: what of it is lost, or, where nothing is, or nobody answers for it, all of it.
+        """Mark a range as discarded: its expired part if some offsets expired, otherwise the whole range.
 
-        A cluster that does not answer is asked again after a pause, which grows. Raises StorageError till then.
+        With `unread`, it is the whole range, without asking the broker. If the cluster does not answer, raises
+        StorageError; a later run retries after a growing backoff.
         """
         name, start, stop = name_of(path)
         position = self._positions.find(name)
         if position is not None and protocol.has_any(position.taken, start, start + 1):
-            return  # it was given up before
+            return  # discarded before
         low = stop
         if not unread:
             with suppress(NotFoundError), self._asking(name.cluster):
@@ -429,7 +426,7 @@ class KafkaSource:
 
     def is_taken(self, path: str, size_bytes: int, sha256: str) -> bool:
         """See `Source`."""
-        del size_bytes, sha256  # no range ever has the name of another
+        del size_bytes, sha256  # names of ranges are never reused
         name, start, stop = name_of(path)
         position = self._positions.find(name)
         return position is not None and protocol.has_all(position.taken, start, stop)
@@ -445,7 +442,8 @@ class KafkaSource:
 
     @contextmanager
     def _asking(self, cluster: str) -> Iterator[None]:
-        """Ask a cluster, unless it did not answer lately: what is left to do at each run must not hold up each run."""
+        """Guard calls to a cluster, and fail at once during its backoff. Otherwise repeated work would delay every
+        run."""
         failing = self._silent.failing(cluster)
         if failing is not None:
             raise StorageError(failing)
@@ -458,7 +456,7 @@ class KafkaSource:
 
 
 def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
-    """See `Fetch`. How many bytes a range has is known only then."""
+    """Write a range to a local file. See `Fetch`. Its exact size is known only then."""
     del size_bytes
     name, start, stop = name_of(path)
     descriptor, copy = tempfile.mkstemp(dir=folder)
@@ -474,18 +472,18 @@ def fetch_range(objects: ObjectStore, path: str, size_bytes: int, folder: Path) 
 
 
 class KafkaWatch:
-    """Looks what a topic has that is not taken; see `Watch`. Partitions that are added are found with the next look."""
+    """Watch for new offsets of a topic. See `Watch`. The next poll finds partitions that are added."""
 
     source = KAFKA
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles, url: str) -> None:
-        """Watch a topic, which need not be there yet. Raises UsageError."""
+        """Watch a topic, which may not exist yet. Raises UsageError."""
         self._address = address_of(url)
         self._objects = objects
         self._positions = ConsumerOffsets(known.store, known.pipeline)
         self._cluster = Cluster(self._address.servers)
         self._cluster_id: str | None = None
-        self._since: dict[str, float] = {}  # when a range was seen first
+        self._since: dict[str, float] = {}  # first time a range was seen
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
@@ -511,7 +509,7 @@ class KafkaWatch:
     def _of_partition(
         self, name: PartitionName, ends: Ends, held: Sequence[tuple[int, int]], *, goes_on: bool
     ) -> tuple[list[BacklogEntry], int]:
-        """Return ranges that wait, and how many messages wait in all."""
+        """Return pending ranges, and the total number of pending messages."""
         position = self._positions.find(name) or self._positions.begin(name, ends.low)
         holding = protocol.still_held(position.taken, held)
         log = protocol.Log(position.taken, holding, ends.low, ends.end)
@@ -530,7 +528,7 @@ class KafkaWatch:
         return waiting, messages
 
     def took(self, paths: Iterable[str]) -> None:
-        """Note nothing: what was taken stands in the lake."""
+        """Do nothing, because the lake records taken offsets."""
 
     def lag(self) -> Lag | None:
         """See `Watch`."""
@@ -549,7 +547,7 @@ def _about_bytes(messages: int, mean_bytes: float | None) -> int:
 
 
 def find_topics(objects: ObjectStore, url: str) -> list[Input]:
-    """See `Find`: a topic has no end, and is watched."""
+    """Raise UsageError, because a topic has no end and can only be watched. See `Find`."""
     del objects
     address_of(url)
     raise UsageError(

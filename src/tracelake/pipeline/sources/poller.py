@@ -1,6 +1,6 @@
-"""Looks at all sources of a pipeline that goes on: what every lake has, what a replica watches, and what was added.
+"""Poller of all sources of a pipeline: those of every lake, those that a replica watches, and configured ones.
 
-Work beside what else is done, each in a thread of its own, which nobody has to wait for.
+Each poll runs in a separate thread with a deadline, so that a slow source does not delay the others.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from tracelake.tasks.backoff import Backoff
 
 ResultT = TypeVar("ResultT")
 Spawn: TypeAlias = Callable[[Callable[[], None]], object]
-"""Begins some work, which raises nothing."""
+"""Function that starts some work. The work raises nothing."""
 
 
 def in_thread(work: Callable[[], None]) -> None:
-    """Work in a thread; see `Begin`."""
-    # A daemon: a process that is told to stop waits for no source.
+    """Run work in a thread. See `Spawn`."""
+    # A daemon thread, so that a stopping process waits for no source.
     Thread(target=work, name="tracelake-look", daemon=True).start()
 
 
 def at_once(work: Callable[[], None]) -> None:
-    """Work before anything else is done, as in a simulation; see `Begin`."""
+    """Run work to its end at once, as in a simulation. See `Spawn`."""
     work()
 
 
 def call_async(question: Callable[[], ResultT], begin: Spawn) -> Future[ResultT]:
-    """Ask something beside; whoever asks for the result gets what it raised."""
+    """Call a function in the background. The Future has its result or exception."""
     answer: Future[ResultT] = Future()
 
     def ask() -> None:
@@ -62,13 +62,13 @@ def call_async(question: Callable[[], ResultT], begin: Spawn) -> Future[ResultT]
 
 
 OpenWatch: TypeAlias = Callable[[str], Watch]
-"""What opens a source by its address. Raises UsageError."""
+"""Function that opens a source by its address. Raises UsageError."""
 _State: TypeAlias = Literal["active", "paused", "failing"]
 
 
 @dataclass(slots=True)
 class _Rate:
-    """How much a second, the last SOURCE_RATE_S counting most."""
+    """Rate per second, an exponential average over SOURCE_RATE_S."""
 
     per_s: float = 0.0
     at_s: float = 0.0
@@ -82,29 +82,29 @@ class _Rate:
 
 @dataclass(slots=True)
 class _PolledSource:
-    """One source, and what came of looking at it."""
+    """A source, and the results of polling it."""
 
     name: str
     address: str
-    """Empty for one that every lake has."""
+    """Empty for a source that every lake has."""
     id: str = ""
-    """Of the record, for one that was added."""
+    """Id of the record of a configured source."""
     watch: Watch | None = None
-    """None where it is not opened yet."""
+    """None until it is opened."""
     state: _State = "active"
     reason: str | None = None
     lag: Lag | None = None
     looked_s: float | None = None
     waiting: list[BacklogEntry] = field(default_factory=list)
-    """What the last look gave."""
+    """Result of the last poll."""
     look: Future[list[BacklogEntry]] | None = None
-    """One that is under way, and nobody else uses the watch meanwhile."""
+    """The poll in progress. Until it ends, nothing else may use the watch."""
     began_s: float = 0.0
-    """When it was begun."""
+    """Start of the poll."""
     ended_s: float | None = None
-    """When it was answered."""
+    """End of the poll."""
     is_late: bool = False
-    """Whether the last one was not answered in time: nobody waits for the next."""
+    """True if the last poll missed its deadline. The next one is not waited for."""
     taken_inputs: int = 0
     taken_bytes: int = 0
     rate: _Rate = field(default_factory=_Rate)
@@ -120,16 +120,16 @@ class _PolledSource:
 
 @dataclass(frozen=True, slots=True)
 class PollResult:
-    """What waits, in the order in which it is taken, by source and path, and why some source saw nothing."""
+    """Pending inputs by source and path in the order to take them, and the errors of sources that failed."""
 
     waiting: list[tuple[str, BacklogEntry]]
     unseen: list[str]
     is_own_unseen: bool = False
-    """Whether something of it is what every lake has: more may be acknowledged than what waits here."""
+    """True if a source of every lake failed. Then servers may have acknowledged more than `waiting` shows."""
 
 
 class SourcePoller:
-    """The sources of one replica. One thread uses it."""
+    """Poller of the sources of one replica. Used by one thread."""
 
     def __init__(
         self,
@@ -139,9 +139,12 @@ class SourcePoller:
         open_watch: OpenWatch,
         begin: Spawn = in_thread,
     ) -> None:
-        """`own` are what every lake has, `addresses` what this replica watches besides. Raises UsageError.
+        """Create a poller. Raises UsageError.
 
-        `begin` begins a look, beside others.
+        Args:
+            own: the watches of the sources that every lake has.
+            addresses: additional sources that this replica watches.
+            begin: starts a poll in the background.
         """
         self._fixed = [_PolledSource(watch.source, "", watch=watch) for watch in own]
         self._fixed += [_PolledSource(address, address, watch=open_watch(address)) for address in addresses]
@@ -150,7 +153,7 @@ class SourcePoller:
         self._damaged: dict[str, str] = {}
         self._open_watch = open_watch
         self._begin = begin
-        self._left: list[Future[list[BacklogEntry]]] = []  # looks at what is removed by now
+        self._left: list[Future[list[BacklogEntry]]] = []  # polls of sources that were removed
         self.pauses = Backoff[str]()
 
     def look(
@@ -161,13 +164,14 @@ class SourcePoller:
         ending: bool = False,
         stopping: Callable[[], bool] = lambda: False,
     ) -> PollResult:
-        """Look at all that is not paused. What is added, paused or removed meanwhile counts at once.
+        """Poll all sources that are not paused. Adding, pausing or removing a source takes effect at once.
 
         Args:
-            held: paths of what was set aside, or is in a transaction that waits for more.
-            goes_on: others follow, so that some of it will do; and who failed is asked again after a pause of its own.
-            ending: a client waits for the end of its transaction, which has all that servers acknowledged before.
-            stopping: once it answers True, nobody is waited for: what has not answered is unseen.
+            held: paths of quarantined inputs, and of those in the open transaction.
+            goes_on: more polls follow, so a partial listing is enough. A failed source is retried after a backoff.
+            ending: a client waits for its transaction to end. It must include all input that servers acknowledged
+                before.
+            stopping: once it returns True, unfinished polls are not waited for. Their sources count as failed.
         """
         self._follow_records()
         looked = [*self._fixed, *self._of_records.values()]
@@ -179,9 +183,9 @@ class SourcePoller:
         round_s = time.monotonic()
         for each, some_will_do in some:
             self._ask(each, held, goes_on=some_will_do)
-        for each, some_will_do in some:  # in their order, whoever was first to answer
+        for each, some_will_do in some:  # in source order, not in order of completion
             if not some_will_do and each.look is not None and each.began_s < round_s:
-                # It was asked for some, and before what must be seen now.
+                # This poll is partial, and began before the input that must be seen now.
                 _wait(each.look, round_s + LOOK_ONCE_MAX_S, stopping)
                 each.look = None if each.look.done() else each.look
                 self._ask(each, held, goes_on=False)
@@ -194,7 +198,7 @@ class SourcePoller:
         return PollResult(_in_order([each for each in looked if each.waiting]), unseen, is_own_unseen)
 
     def _follow_records(self) -> None:
-        """Take up what was added, paused, resumed and removed since the last look."""
+        """Apply records that were added, paused, resumed or removed since the last poll."""
         records = self._added.records()
         self._damaged = records.damaged
         before, self._of_records = self._of_records, {}
@@ -208,7 +212,7 @@ class SourcePoller:
             self._left += [look] if (look := before[id_].look) is not None else []
 
     def _leave_out(self) -> None:
-        """Leave out what was seen of a source that is paused, or removed, by now."""
+        """Drop the input of sources that were paused or removed during the poll."""
         now = {record.name: record for record in self._added.records().whole}
         for each in self._of_records.values():
             record: SourceRecord | None = now.get(each.name)
@@ -217,7 +221,7 @@ class SourcePoller:
                 each.waiting = []
 
     def _ask(self, looked: _PolledSource, held: Collection[str], *, goes_on: bool) -> None:
-        """Begin a look, unless one is under way, or it is too early after one that failed."""
+        """Start a poll, unless one is in progress or the source is in backoff."""
         if looked.look is not None or (goes_on and self.pauses.failing(looked.key) is not None):
             return
         self._left = [look for look in self._left if not look.done()]
@@ -239,7 +243,7 @@ class SourcePoller:
         looked.look = call_async(question, self._begin)
 
     def _hear(self, looked: _PolledSource, stopping: Callable[[], bool], *, goes_on: bool) -> None:
-        """Take what a look has given, once it is there; who is late is not waited for."""
+        """Take the result of a poll once it is complete. A late source is not waited for."""
         if looked.look is not None:
             wait_s = 0.0 if looked.is_late and goes_on else LOOK_WAIT_S if goes_on else LOOK_ONCE_MAX_S
             _wait(looked.look, looked.began_s + wait_s, stopping)
@@ -268,7 +272,7 @@ class SourcePoller:
             self.pauses.went_well(looked.key)
 
     def took(self, paths: Collection[tuple[str, str]], recorded: Collection[tuple[str, str]]) -> None:
-        """Note which inputs of the last look are taken by now, and which of them this replica has recorded."""
+        """Mark inputs of the last poll as taken. Count those that this replica recorded."""
         counted: set[tuple[str, str]] = set()
         for each in (*self._fixed, *self._of_records.values()):
             if each.watch is None or each.look is not None:
@@ -287,19 +291,19 @@ class SourcePoller:
             each.rate.add(size_bytes)
 
     def accounts(self) -> tuple[SourceAccount, ...]:
-        """Return what others may know of each source."""
+        """Return the public status of each source."""
         looked = (*self._fixed, *self._of_records.values())
         return tuple(_account(each) for each in looked[:SOURCES_TOLD_MAX])
 
 
 def _wait(look: Future[list[BacklogEntry]], until_s: float, stopping: Callable[[], bool]) -> None:
-    """Wait for the answer of a look, no longer than until then, nor once somebody is to stop."""
+    """Wait for a poll until a deadline, or until a stop is requested."""
     while not look.done() and not stopping() and (left_s := until_s - time.monotonic()) > 0:
         wait([look], min(left_s, LOOK_STOP_S))
 
 
 def _in_order(looked: Sequence[_PolledSource]) -> list[tuple[str, BacklogEntry]]:
-    """Return what waits, each input once, each source in its turn and what waited longest there first."""
+    """Return pending inputs, each once: sources take turns, and each source gives its oldest first."""
     costs = [[item.size_bytes + INPUT_COST_BYTES for item in each.waiting] for each in looked]
     waiting: dict[tuple[str, str], BacklogEntry] = {}
     for source, number in in_turn(costs):

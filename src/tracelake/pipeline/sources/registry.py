@@ -1,4 +1,4 @@
-"""All sources, by the names that the journal knows them by. Whoever adds one writes its module, and its line here."""
+"""Registry of all sources by their names in the journal. A new source needs a module and an entry here."""
 
 from __future__ import annotations
 
@@ -85,24 +85,24 @@ KINDS: Final = {
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 OWN: Final = (INBOX, OUTBOX)
-"""The sources that every lake has, by which servers hand over what they acknowledged."""
+"""Sources that every lake has. They contain input that servers acknowledged."""
 OBJECTS_OF_THE_LAKE: Final = INBOX
-"""The source that reads any object of the lake, as the small input by which tasks are tried."""
+"""Source that can read any object of the lake, such as the control input that tests whether tasks work."""
 
 
 class SourceRegistry:
-    """The sources of one pipeline."""
+    """Sources of one pipeline."""
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         self._sources = {name: kind.open(objects, known) for name, kind in KINDS.items()}
 
     def __getitem__(self, name: str) -> Source:
-        """Return a source by its name. Raises DamageError for one that this release does not know."""
+        """Return a source by name. Raises DamageError for one that this release does not know."""
         _kind(name)
         return self._sources[name]
 
     def held(self, suspects: Iterable[QuarantinedInput], in_open: Set[tuple[str, str]] = frozenset()) -> Held:
-        """Return inputs that were set aside, as sources ask for them."""
+        """Index quarantined inputs for lookups by sources."""
         by_path, by_content = {}, {}
         for suspect in suspects:
             by_path[suspect.source, suspect.path] = suspect
@@ -113,16 +113,16 @@ class SourceRegistry:
 
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:
-    """Return a local file whose first bytes are an input; see `Fetch`."""
+    """Return a local file whose first bytes are an input. See `Fetch`."""
     return _kind(source).fetch(objects, path, size_bytes, folder)
 
 
 def fetch_all(
     objects: ObjectStore, inputs: Sequence[Input], folder: Path
 ) -> Generator[Callable[[], str], None, None]:
-    """Yield for each input, in their order, what returns its local file, or raises, as `fetch` does.
+    """Yield for each input, in order, a function that returns its local file, or raises like `fetch`.
 
-    Of those that are far the next few are on their way meanwhile. Call each before asking for the next.
+    Remote inputs are prefetched, several at once. Call each function before asking for the next.
     """
     ahead: deque[Callable[[], str]] = deque()
     brought = _brought(objects, inputs, folder)
@@ -146,7 +146,7 @@ def fetch_all(
 
 
 def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dict[tuple[str, str], str]:
-    """Return local files of inputs, by source and path, that are easily brought together."""
+    """Return local files, by source and path, of inputs that are cheap to fetch together."""
     brought: dict[tuple[str, str], str] = {}
     for source in {item.source for item in inputs} if len(inputs) > 1 else ():
         paths = [item.path for item in inputs if item.source == source]
@@ -156,20 +156,20 @@ def _brought(objects: ObjectStore, inputs: Sequence[Input], folder: Path) -> dic
 
 
 def to_range(source: str, path: str, **taken: Any) -> ReadRange:
-    """Return what was read of an input as the journal records it."""
+    """Return the journal record of an input that was read."""
     kind = _kind(source)
     return kind.to_range(path=path, **taken | {"sha256": taken["sha256"][: kind.sha256_chars]})
 
 
 def known_bytes(source: str, size_bytes: int) -> int | None:
-    """Return the size that an input must have, None where it is known only once it was read."""
+    """Return the exact size of an input, None if it is known only after reading."""
     return size_bytes if _kind(source).is_measured else None
 
 
 def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) -> tuple[int, str]:
-    """Return size and SHA-256 of an input, as the journal has it; (0, "") where there is none.
+    """Return size and SHA-256 of an input as the journal records them; (0, "") if it does not exist.
 
-    Raises OSError for an input that cannot be read this time: that says nothing of what it has.
+    Raises OSError for a failure that may be temporary.
     """
     with scratch_directory("read") as folder:
         try:
@@ -185,7 +185,7 @@ def content_of(objects: ObjectStore, source: str, path: str, size_bytes: int) ->
 def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
     """Return the inputs that names and patterns name, each once, in the order given.
 
-    Raises UsageError for one that names nothing, StorageError where it cannot be told what it names.
+    Raises UsageError if a pattern names nothing, StorageError if a source cannot be read now.
     """
     inputs: dict[tuple[str, str], Input] = {}
     for pattern in patterns:
@@ -199,17 +199,17 @@ def find(objects: ObjectStore, patterns: Iterable[str]) -> list[Input]:
 
 
 def own_watches(objects: ObjectStore, known: IngestedFiles) -> list[Watch]:
-    """Return what looks at what servers of the lake have acknowledged."""
+    """Return the watches of the sources that every lake has."""
     return [KINDS[source].watch(objects, known, "") for source in OWN]
 
 
 def watch_of(objects: ObjectStore, known: IngestedFiles, pattern: str) -> Watch:
-    """Return what looks at what a user names. Raises UsageError."""
+    """Return a watch for a user's pattern. Raises UsageError."""
     return KINDS[source_of(pattern)].watch(objects, known, pattern)
 
 
 def source_of(pattern: str) -> str:
-    """Return the source of what a user names, by the scheme of its URL. Raises UsageError."""
+    """Return the source of a user's pattern, by its URL scheme. Raises UsageError."""
     match = _SCHEME.match(pattern)
     scheme = match[1] if match else ""
     for source, kind in KINDS.items():
@@ -220,7 +220,7 @@ def source_of(pattern: str) -> str:
 
 
 def _kind(source: str) -> Kind:
-    """Return what there is to call of a source. Raises DamageError for one that this release does not know."""
+    """Return the functions of a source. Raises DamageError for one that this release does not know."""
     if source not in KINDS:
         raise DamageError(
             f"the journal names a source {source!r}, which this release cannot read. Go on with the release that wrote "

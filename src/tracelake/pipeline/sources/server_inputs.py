@@ -1,6 +1,6 @@
-"""The inbox as a source: segments that a server acknowledged. The lake has the only copy, until a commit holds it.
+"""Sources of input that servers acknowledged: segments of the inbox, and rows of the tracking store's outbox.
 
-The outbox of the tracking store as a source: rows that a server acknowledged, each known by its number.
+The lake has the only copy until a commit contains it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INBOX: Final = "inbox"
 
 
 class InboxSource(AcknowledgedSource):
-    """Segments by their paths in the lake; see `Source`."""
+    """Segments, identified by their paths in the lake. See `Source`."""
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         del known
@@ -44,23 +44,23 @@ class InboxSource(AcknowledgedSource):
         return {path for path, info in zip(paths, heads, strict=True) if info is not None}
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
-        """Delete segments that were taken; what could not be read whole is kept in quarantine."""
-        # A copy that is there already was made before, or by a peer: then the segment is gone.
+        """Delete segments that were taken. Copy those that were not fully readable to quarantine first."""
+        # An existing copy was made before, or by a peer. Then the segment is gone.
         copy_all(self._objects, {each.path: QUARANTINE + each.path for each in taken if each.damaged})
         delete_all(self._objects, [each.path for each in taken])
 
     def give_up(self, path: str, *, unread: bool) -> None:
-        """Delete it: its record, which stays, says so first."""
+        """Delete the segment. Its quarantine record already says so, and stays."""
         del unread
         self._objects.delete(path)
 
 
 def fetch_segment(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
-    """See `Fetch`: any object of the lake."""
+    """Return a local file with an object of the lake. See `Fetch`."""
     del size_bytes
     if (local := objects.local_path(path)) is not None:
         return local
-    copy = folder / path.rpartition("/")[2]  # others share the folder; no segment has the name of another
+    copy = folder / path.rpartition("/")[2]  # The folder is shared, but names of segments are unique.
     with may_pass():
         data = objects.get(path)
     copy.write_bytes(data)
@@ -68,7 +68,7 @@ def fetch_segment(objects: ObjectStore, path: str, size_bytes: int, folder: Path
 
 
 class InboxWatch:
-    """What waits in the inbox; see `Watch`."""
+    """Watch for segments in the inbox. See `Watch`."""
 
     source = INBOX
 
@@ -78,7 +78,7 @@ class InboxWatch:
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
         """See `Watch`."""
-        del goes_on  # each look is quick, and gives all
+        del goes_on  # each poll is fast and complete
         waiting = [
             BacklogEntry(info.path, info.size_bytes, info.modified_s)
             for info in self._objects.list(PREFIX)
@@ -92,14 +92,14 @@ class InboxWatch:
         return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
-        """Note nothing: what was taken is gone."""
+        """Do nothing, because segments are deleted once taken."""
 
 
 OUTBOX: Final = "outbox"
 
 
 class OutboxSource(AcknowledgedSource):
-    """Rows of the outbox by their paths, `outbox/<number>`; see `Source`."""
+    """Rows of the outbox, identified by path `outbox/<number>`. See `Source`."""
 
     def __init__(self, objects: ObjectStore, known: IngestedFiles) -> None:
         del known
@@ -119,26 +119,26 @@ class OutboxSource(AcknowledgedSource):
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
         """Delete rows that were taken.
 
-        What could not be read whole is kept in quarantine, and the traces say so of which it lacked spans.
+        Rows that were not fully readable are copied to quarantine, and their traces record whether spans were lost.
         """
         for each in taken:
             if each.damaged and (row := self._rows.looked_through(_sequence(each.path))) is not None:
                 self._objects.create(QUARANTINE + each.path, row.segment)
                 sha256 = hashlib.sha256(row.segment).hexdigest()
                 is_same = bool(each.sha256) and sha256.startswith(each.sha256)
-                # If it is not what was read, nobody knows what was.
+                # If the bytes differ from those read, it is unknown which spans were taken.
                 traces = row.traces if is_same else dict.fromkeys(row.traces, False)
                 self._rows.let_go(_sequence(each.path), traces)
         self._rows.trim([_sequence(each.path) for each in taken])
 
     def give_up(self, path: str, *, unread: bool) -> None:
-        """Delete it: its record, which stays, says so first, and its traces do."""
+        """Delete the row. Its quarantine record already says so and stays, and its traces record the loss."""
         del unread
         self._rows.give_up([_sequence(path)])
 
 
 def fetch_row(objects: ObjectStore, path: str, size_bytes: int, folder: Path) -> str:
-    """See `Fetch`."""
+    """Write a row to a local file. See `Fetch`."""
     del size_bytes
     copy = folder / path.replace("/", "-")
     with may_pass():
@@ -154,19 +154,19 @@ def fetch_rows(objects: ObjectStore, paths: Collection[str], folder: Path) -> di
     try:
         payloads = _outbox(objects).read_all(list(map(_sequence, paths)))
     except TracelakeError:
-        return {}  # who fetches them one by one says why
+        return {}  # fetching them one by one reports the error
     copies: dict[str, str] = {}
     for path in paths:
         if (payload := payloads.get(_sequence(path))) is not None:
             copy = folder / path.replace("/", "-")
-            with suppress(OSError):  # as above: it fails again there, or not
+            with suppress(OSError):  # likewise: fetching it alone may succeed
                 copy.write_bytes(payload)
                 copies[path] = str(copy)
     return copies
 
 
 class OutboxWatch:
-    """What waits in the outbox; see `Watch`."""
+    """Watch for rows in the outbox. See `Watch`."""
 
     source = OUTBOX
 
@@ -177,7 +177,7 @@ class OutboxWatch:
         self._lag: Lag | None = None
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
-        """See `Watch`. Where it goes on, a later look gives what is more than some."""
+        """See `Watch`. With `goes_on`, a later poll returns the rows beyond a limit."""
         rows = self._opened(goes_on=goes_on)
         if rows is None:
             return []
@@ -199,10 +199,10 @@ class OutboxWatch:
         return self._lag
 
     def took(self, paths: Iterable[str]) -> None:
-        """Note nothing: what was taken is gone."""
+        """Do nothing, because rows are deleted once taken."""
 
     def _opened(self, *, goes_on: bool) -> Outbox | None:
-        """Return the outbox, None while the lake has none: a server may make it at any time."""
+        """Return the outbox, None while the lake has none. A server may create it at any time."""
         if self._outbox is None and (not goes_on or time.monotonic() >= self._next_s):
             self._next_s = time.monotonic() + TRACKING_LOOK_S
             store = find_tracking(self._objects)
@@ -211,7 +211,7 @@ class OutboxWatch:
 
 
 def _outbox(objects: ObjectStore) -> Outbox:
-    """Return the outbox of a lake. Raises StorageError where there is none: what the journal names is not here now."""
+    """Return the outbox of a lake. Raises StorageError if it is missing although the journal names rows of it."""
     store = find_tracking(objects)
     if store is None:
         raise StorageError(
