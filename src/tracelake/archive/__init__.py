@@ -1,1 +1,1 @@
-"""The archive: cold traces leave the tracking store, come back by restore, and go for good by delete."""
+"""The archive: moves cold traces out of the tracking store, restores them, and deletes them permanently."""

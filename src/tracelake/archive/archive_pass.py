@@ -1,15 +1,12 @@
-"""One pass over what is due: experiment by experiment, batch by batch, as many traces as it may take.
+"""An archive pass: archives due traces experiment by experiment and batch by batch, up to a limit.
 
-One batch of a pass: snapshot, encode, upload, read back, finalize, and what is left of those that lost.
+A batch takes snapshots, encodes and uploads them, reads them back, and finalizes them; then it deletes uploads that
+lost. An error of the repository or the database leaves traces hot and the upload to the next sweep. No data is
+deleted on an unknown outcome.
 
-An error of the repository or the database leaves traces hot, and the upload to the next sweep: nothing is ever deleted
-on an outcome that is not known.
-
-Batches of a large pass as tasks, on Spark or elsewhere: each opens the stores itself, and is one more archiver.
-
-So a task that is killed, run twice, or goes on though nobody waits for it any more does what a pass beside this one
-would: each trace is archived once, and what was uploaded for nothing is a sweep's. No task holds a credential: those of
-databases and buckets are in the environment of the process that runs it.
+Batches of a large pass may run as tasks, on Spark or elsewhere. Each task opens the stores itself and acts as one
+more archiver. So a task that is killed, run twice or abandoned behaves like a concurrent pass: each trace is archived
+once, and a sweep deletes useless uploads. Tasks contain no credentials; their process's environment supplies them.
 """
 
 from __future__ import annotations
@@ -52,19 +49,19 @@ from tracelake.tracking.location import find_tracking
 
 
 class TraceRepository(Protocol):
-    """Where a layout keeps traces: what makes a snapshot durable there before its payload is cleared."""
+    """Target of a layout. It makes a snapshot durable before its payload is cleared."""
 
     def store(
         self, snapshots: Sequence[HotSnapshot]
     ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
-        """Return the traces that are there whole, and what became of the others, with reasons."""
+        """Return the traces that are stored completely, and the outcomes and reasons of the others."""
 
     def holds(self) -> bool:
-        """Whether what was stored last is there still; asked right before payloads are cleared."""
+        """Return whether the last stored traces still exist. Called right before payloads are cleared."""
 
 
 class ObjectRepository:
-    """Layouts `trace` and `pack`: objects, each read back before it counts."""
+    """Repository of layouts `trace` and `pack`: objects, each read back before it counts."""
 
     def __init__(self, objects: ObjectStore, uploads_at_once: int = ARCHIVE_UPLOADS_AT_ONCE) -> None:
         self.objects = objects
@@ -73,7 +70,7 @@ class ObjectRepository:
     def store(
         self, snapshots: Sequence[HotSnapshot]
     ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
-        """See `TraceRepository`. Uploads are under way several at a time."""
+        """Implement `TraceRepository`. Several uploads run in parallel."""
         groups = [list(group) for _, group in groupby(snapshots, lambda snapshot: snapshot.path)]
         if self._at_once == 1 or len(groups) == 1:
             results = [self._upload(group) for group in groups]
@@ -90,11 +87,11 @@ class ObjectRepository:
         return stored, failed
 
     def holds(self) -> bool:
-        """See `TraceRepository`: nobody takes an object away whose row stands."""
+        """Implement `TraceRepository`. An object is never deleted while its row exists."""
         return True
 
     def _upload(self, snapshots: list[HotSnapshot]) -> list[StoredUpload] | str:
-        """Return what is stored, or why nothing is."""
+        """Return the stored traces, or the reason for a failed upload."""
         path = snapshots[0].path
         try:
             data, stored = encode(self.objects.url, path, snapshots)
@@ -115,12 +112,11 @@ def archive_batch(
     finalize_traces: int = ARCHIVE_FINALIZE_TRACES,
     location: str | None = None,
 ) -> dict[str, tuple[ArchiveOutcome, str]]:
-    """Archive some hot traces; return what became of each, with a reason where it stays hot.
+    """Archive some hot traces. Return the outcome of each, with a reason if it stays hot.
 
-    `objects` is the repository of uploads that lost, None where nothing is uploaded, and `location` where the settings
-    had it as the pass began. Traces are finalized so many at a
-    time. Raises StorageError where the tracking store fails: then nobody knows of the rest of this batch, and the next
-    pass looks again.
+    Uploads that lost are deleted from `objects`, which is None if nothing is uploaded. `location` is the setting at
+    the start of the pass. One transaction finalizes at most `finalize_traces`. Raises StorageError if the tracking
+    store fails. The outcomes of the rest of the batch are then unknown, and the next pass checks again.
     """
     hindrance = None if objects is None else _hindrance(store, objects)
     if hindrance is not None:
@@ -141,7 +137,7 @@ def archive_batch(
                 won.add(each.path)
                 on_stored(of[each.trace_id], each)
     if objects is not None:
-        with contextlib.suppress(StorageError, OSError):  # the next sweep does it
+        with contextlib.suppress(StorageError, OSError):  # if this fails, the next sweep deletes them
             delete_condemned(store, objects, sorted({snapshot.path for snapshot in snapshots} - won))
     return fates
 
@@ -149,7 +145,7 @@ def archive_batch(
 def _pieces(
     stored: Sequence[StoredUpload], of: Mapping[str, HotSnapshot], traces_max: int
 ) -> Iterator[list[StoredUpload]]:
-    """Yield what one transaction finalizes: writers wait as long as it clears payloads."""
+    """Yield the uploads of each finalize transaction. Writers wait while it clears payloads."""
     return batches(stored, lambda each: len(of[each.trace_id].data), ARCHIVE_FINALIZE_BYTES, traces_max)
 
 
@@ -161,9 +157,10 @@ _REASONS = {
 
 
 def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
-    """Take away what was given up, where that is much; return why nothing is to be uploaded, where that fails.
+    """If many uploads are abandoned, delete them. If that fails, return the reason to upload nothing.
 
-    Else each pass leaves as many rows, and perhaps objects, as it uploads, for as long as the repository is away.
+    Otherwise each pass would add as many rows, and perhaps objects, as it uploads, while the repository is
+    unavailable.
     """
     left = store.leftovers(0, ARCHIVE_GIVEN_UP_MAX + 1)
     if len(left) <= ARCHIVE_GIVEN_UP_MAX:
@@ -180,10 +177,10 @@ def _hindrance(store: ArchiveStore, objects: ObjectStore) -> str | None:
 
 
 def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> int:
-    """Give up objects that nobody names, delete them, and forget those that are; return how many.
+    """Delete unreferenced objects and their rows; return their number.
 
-    Raises StorageError, OSError where some are not: one that cannot be deleted stops no others, and a store that is
-    away is not asked for all of them.
+    Raises StorageError or OSError if a deletion fails. One failure does not stop the others, but an unavailable store
+    is not tried for all of them.
     """
     failures: list[Exception] = []
     deleted = _delete_condemned(store, objects, paths, failures)
@@ -195,7 +192,7 @@ def delete_condemned(store: ArchiveStore, objects: ObjectStore, paths: Sequence[
 def _delete_condemned(
     store: ArchiveStore, objects: ObjectStore, paths: Sequence[str], failures: list[Exception]
 ) -> int:
-    """Do as `delete_condemned`, and note what fails."""
+    """Do as `delete_condemned`, and collect failures."""
     condemned = [path for path in paths if store.condemn(path)]
     deleted = _delete(objects, condemned, failures)
     if deleted:
@@ -204,9 +201,9 @@ def _delete_condemned(
 
 
 def _delete(objects: ObjectStore, paths: Sequence[str], failures: list[Exception]) -> list[str]:
-    """Delete objects, and return those that are gone; note what fails first, and end where all do for long.
+    """Delete objects and return the deleted ones. Record the first failure, and stop after failing for long.
 
-    A store that is away takes its time to say so; objects that may not be deleted are told at once, and keep no others.
+    An unavailable store is slow to fail. Objects that may not be deleted fail at once and do not stop the others.
     """
     deleted: list[str] = []
     failing_s: float | None = None
@@ -232,11 +229,11 @@ def sweep(
     is_ours: Callable[[str], bool],
     stopping: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Delete uploads that came to nothing, and objects that no row knows; return how many.
+    """Delete abandoned uploads and objects without a row; return their number.
 
-    Objects are listed first and rows are read then: an upload has its row before its first byte, and keeps it until it
-    can never be named, so what has none is nobody's. `stopping` is asked between some of them. What cannot be deleted
-    keeps no other; it is raised at the end.
+    Objects are listed before rows are read. An upload has its row before its first byte, and keeps it until no trace
+    can ever name it. So an object without a row is garbage. `stopping` is checked between groups of objects. A failed
+    deletion does not stop the others; it is raised at the end.
     """
     failures: list[Exception] = []
     leftovers = [left.path for left in store.leftovers(began_before_ns)]
@@ -252,12 +249,12 @@ def sweep(
 
 
 OpenTables = Callable[[str], Tables]
-"""(URL of a lake) → its tables, in whatever process a task runs: a function of a module."""
+"""(URL of a lake) → its tables. A module-level function, so that tasks can call it in any process."""
 
 
 @dataclass(slots=True)
 class Archived:
-    """What became of a batch: of each trace, with a reason where it stays hot, and the bytes of those that went."""
+    """Result of a batch: each trace's outcome, with a reason if it stays hot, and the bytes of the archived ones."""
 
     fates: dict[str, tuple[ArchiveOutcome, str]] = field(default_factory=dict)
     cleared_bytes: int = 0
@@ -266,16 +263,16 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTarget:
-    """Where a pass puts traces."""
+    """Target of a pass."""
 
     settings: ArchiveSettings
-    """Of the lake, as the pass began."""
+    """The lake's settings at the start of the pass."""
     repository: TraceRepository
     objects: ObjectStore | None
-    """None where nothing is uploaded."""
+    """None if nothing is uploaded."""
 
     def archive(self, store: ArchiveStore, trace_ids: Sequence[str]) -> Archived:
-        """Archive a batch; see `archive_batch`."""
+        """Archive a batch. See `archive_batch`."""
         archived = Archived()
 
         def on_stored(snapshot: HotSnapshot, stored: StoredUpload) -> None:
@@ -296,7 +293,7 @@ class ArchiveTarget:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveTask:
-    """A batch of a pass, and where all that it needs is."""
+    """A batch of a pass, with the locations that it needs."""
 
     lake_url: str
     settings: ArchiveSettings
@@ -312,7 +309,7 @@ class ArchiveTask:
 
 
 def run_archive_task(task: ArchiveTask) -> Archived:
-    """Archive a batch. Raises StorageError where the tracking store cannot be reached from here."""
+    """Archive a batch. Raises StorageError if this process cannot reach the tracking store."""
     tracking = find_tracking(open_objects(task.lake_url))
     if tracking is None:
         raise StorageError(
@@ -327,7 +324,7 @@ def run_archive_task(task: ArchiveTask) -> Archived:
 def into(
     settings: ArchiveSettings, repository_url: str, tables: Callable[[], Tables], lake_id: str
 ) -> ArchiveTarget:
-    """Return where a pass puts traces."""
+    """Return the target of a pass."""
     if settings.layout == "lake":
         return ArchiveTarget(settings, TablesRepository(tables(), lake_id), None)
     objects = open_objects(repository_url)
@@ -335,22 +332,22 @@ def into(
 
 
 Archive = Callable[[Sequence[TraceBatch]], Sequence[Archived]]
-"""(batches) → what became of each."""
+"""(batches) → the result of each."""
 
 
 @dataclass(slots=True)
 class ArchivePass:
-    """A pass that is under way; `places` is where it begins in each experiment, and where the next one goes on."""
+    """A running pass. `places` has the position where each experiment starts, and where the next pass continues."""
 
     candidates: Candidates
     archive: Archive
     at_once: int
-    """How many batches it is given."""
+    """Number of batches per call of `archive`."""
     places: dict[tuple[str, str], Place]
     report: ArchiveReport
     stopping: Callable[[], bool]
     marks: Marks
-    """Those of archiveNow as they were before the pass looked what is due: what was set since is for the next one."""
+    """The archiveNow marks from before the search for due traces. Later marks are for the next pass."""
 
     def take(
         self,
@@ -358,9 +355,9 @@ class ArchivePass:
         traces_max: int | None,
         on_progress: Callable[[ArchiveReport], None],
     ) -> None:
-        """Archive what is due. Each experiment has its share of a bound, and what those before it have left.
+        """Archive due traces. Each experiment may use its share of the limit, and the unused rest of those before it.
 
-        One that workspaces share is here once for each of them, and its mark is done where all of these are.
+        An experiment shared by workspaces appears once per workspace. Its mark is cleared once all of them are done.
         """
         left = traces_max
         undone = Counter(each.experiment_id for each in due if each.is_now)
@@ -378,7 +375,7 @@ class ArchivePass:
     def _experiment(
         self, due: ArchiveDue, share: int | None, on_progress: Callable[[ArchiveReport], None]
     ) -> tuple[int, bool]:
-        """Take so many traces of an experiment at most; return how many those were, and whether that is all."""
+        """Archive at most `share` traces of an experiment; return their number, and whether the experiment is done."""
         key = (due.experiment_id, due.workspace)
         began = behind = self.places.pop(key, BEGINNING)
         fates: list[ArchiveOutcome] = []
@@ -392,13 +389,13 @@ class ArchivePass:
             on_progress(self.report)
         if len(fates) == share:
             self.places[key] = behind
-        if len(fates) == share or began != BEGINNING:  # there may be more, behind it or before
+        if len(fates) == share or began != BEGINNING:  # there may be more traces after or before this range
             self.report.goes_on = True
             return len(fates), False
         return len(fates), is_archive_now_done(fates)
 
     def _tell(self, archived: Archived) -> None:
-        """Note what became of a batch."""
+        """Add a batch's result to the report."""
         report = self.report
         report.archived_bytes += archived.cleared_bytes
         report.stored_bytes += archived.stored_bytes
@@ -411,12 +408,12 @@ class ArchivePass:
 
 
 def _rounds(batches: Iterable[TraceBatch], at_once: int) -> Iterator[list[TraceBatch]]:
-    """Yield batches so many at a time. Those of one round are looked for before any of them is archived."""
+    """Yield groups of batches. A group's batches are all selected before any of them is archived."""
     rest = iter(batches)
     while some := list(islice(rest, at_once)):
         yield some
 
 
 def share_of(left: int, experiments: int) -> int:
-    """Return how many traces the next of some experiments may take: none waits until another is through."""
+    """Return the next experiment's share of the limit, so that no experiment waits until another is finished."""
     return -(-left // experiments)

@@ -1,7 +1,4 @@
-"""Which traces a pass takes: experiments with their retention, and their hot traces that are old enough.
-
-Batches of a pass: traces that are archived together, and where the next ones are looked for.
-"""
+"""Selection of traces for a pass: experiments with their retention, and batches of their hot traces that are due."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ from tracelake.tracking.schema import (
 from tracelake.tracking.store import TrackingStore
 
 Place: TypeAlias = tuple[int, str]
-"""In the traces of an experiment, by their age: the start and the id of one."""
+"""Position among an experiment's traces by age: start and id of a trace."""
 BEGINNING: Final[Place] = (-(2**63), "")
 
 
@@ -54,12 +51,12 @@ class TraceBatch:
 
     trace_ids: tuple[str, ...]
     size_bytes: int
-    """Of their OTLP, uncompressed."""
+    """Their uncompressed OTLP bytes."""
     end: Place
 
 
 def claim_batches(sizes_bytes: Mapping[str, int], end: Place) -> Iterator[TraceBatch]:
-    """Cut traces into batches, in the order of their ids: what lies together in the tables is read together."""
+    """Split traces into batches by id, so that a batch reads adjacent rows of the tables."""
     for ids in batches(
         sorted(sizes_bytes), sizes_bytes.__getitem__, ARCHIVE_BATCH_BYTES, ARCHIVE_BATCH_TRACES
     ):
@@ -67,38 +64,38 @@ def claim_batches(sizes_bytes: Mapping[str, int], end: Place) -> Iterator[TraceB
 
 
 Said: TypeAlias = tuple[str | None, dict[str, str]]
-"""The workspace of an experiment, None where all share it, and the tags that the archive reads."""
+"""The workspace of an experiment, None if all share it, and its archive tags."""
 _SEEN_NS: Final = ARCHIVE_NOW_SEEN_S * 10**9
 _SILENT: Final[Said] = (None, {})
 
 
 class Candidates:
-    """What is due in one lake. Nothing here rests on being up to date: finalize decides."""
+    """Due traces of one lake. The result may be stale, because finalize decides."""
 
     def __init__(self, tracking: TrackingStore) -> None:
         self._database, self._lake = tracking.database, tracking.lake
         self._seen_ns: dict[tuple[str, str], int] = {}
-        """When marks of archiveNow were seen first: what begins after that is none of what they ask for."""
+        """Time when each archiveNow mark was first seen. Traces that begin later are not part of its request."""
 
     def due(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
-        """Return experiments that have traces, with what of each is hot, archived and due.
+        """Return experiments that have traces, each with its hot, archived and due counts.
 
-        Those come first of which the most is hot; of what is behind the limit nothing is counted.
+        Experiments with the most hot traces come first. Beyond the limit nothing is counted.
         """
         return self.counted(self._resolved(settings, now_ns, limit, only_hot=False))
 
     def resolved(self, settings: ArchiveSettings, now_ns: int) -> list[ArchiveDue]:
-        """Return each experiment that has traces, with its retention; what is due is not counted."""
+        """Return each experiment that has traces with its retention, without counting due traces."""
         return self._resolved(settings, now_ns, None, only_hot=False)
 
     def hot(self, settings: ArchiveSettings, now_ns: int, limit: int | None = None) -> list[ArchiveDue]:
-        """Return experiments that have hot traces, for a pass: what is archived or due is not counted."""
+        """Return experiments with hot traces as input of a pass. Archived and due traces are not counted."""
         return self._resolved(settings, now_ns, limit, only_hot=True)
 
     def _resolved(
         self, settings: ArchiveSettings, now_ns: int, limit: int | None, *, only_hot: bool
     ) -> list[ArchiveDue]:
-        """Return experiments with the retention that counts, by as many queries for all as for one."""
+        """Return experiments with their effective retention. The number of queries does not depend on their number."""
         rows = self._experiments(limit, only_hot=only_hot)
         tags = self._tags(None if limit is None else [row.experiment_id for row in rows])
         return [
@@ -140,17 +137,18 @@ class Candidates:
         )
 
     def older(self, due: Sequence[ArchiveDue], cutoff: int) -> list[ArchiveDue]:
-        """Return experiments with what of them is older than that, whatever their retention says."""
-        # What archiveNow asks for may be more than that, so this does not do it.
+        """Return experiments with counts of traces older than a cutoff, regardless of retention."""
+        # An archiveNow mark may ask for more than this cutoff, so ignore the mark and leave it uncleared.
         return self.counted([replace(each, is_now=False, cutoff_ns=cutoff, problem=None) for each in due])
 
     def batches(
         self, due: ArchiveDue, traces_max: int | None = None, after: Place = BEGINNING
     ) -> Iterator[TraceBatch]:
-        """Yield the traces of an experiment that are due behind a place, each once.
+        """Yield batches of an experiment's due traces after a position, each trace once.
 
-        The oldest some thousand come first, of these one batch after the other by id, as tables have them: what a
-        batch is compared with lies together then. A batch ends at the place behind which the next are looked for.
+        The oldest few thousand are selected first and batched by id, because the tables have them in this order. The
+        rows to compare a batch with are then adjacent. A batch's `end` is the position where the next selection
+        starts.
         """
         left = traces_max
         while due.cutoff_ns is not None and (left is None or left > 0):
@@ -163,8 +161,8 @@ class Candidates:
             yield from claim_batches({row.trace_id: row.size_bytes for row in rows}, after)
 
     def done_at_once(self, experiment_id: str, value: str) -> None:
-        """Clear archiveNow of an experiment, unless somebody has set it to something else meanwhile."""
-        self._seen_ns.pop((experiment_id, value), None)  # the same may be asked for anew
+        """Clear an experiment's archiveNow mark, unless it was changed in the meantime."""
+        self._seen_ns.pop((experiment_id, value), None)  # the same mark may be set again
         tags = experiment_tags.c
         with self._database.writing() as connection:
             connection.execute(
@@ -177,7 +175,7 @@ class Candidates:
             )
 
     def marks(self) -> Marks:
-        """Return the experiments that are marked archiveNow, each with the text of its mark."""
+        """Return the experiments with an archiveNow mark, each with the text of its mark."""
         tags = experiment_tags.c
         query = select(tags.experiment_id, tags.value).where(
             tags.lake == self._lake, tags.key == ARCHIVE_NOW_TAG
@@ -189,7 +187,7 @@ class Candidates:
         return marks
 
     def done_where_nothing_is_hot(self, due: Sequence[ArchiveDue], marks: Marks) -> None:
-        """Clear archiveNow, as `marks` had it, of experiments that are not among those with hot traces."""
+        """Clear the archiveNow marks in `marks` of experiments that have no hot traces."""
         hot = {each.experiment_id for each in due if each.hot_traces and (each.is_now or each.problem)}
         for experiment_id, value in sorted(marks):
             if experiment_id not in hot and _says_something(value):
@@ -228,7 +226,7 @@ class Candidates:
             return list(connection.execute(query))
 
     def _tags(self, experiment_ids: Sequence[str] | None = None) -> dict[str, Said]:
-        """Return what experiments say of their archive, or some of them, and of which workspace each is."""
+        """Return the archive tags of all or some experiments, with each experiment's workspace."""
         tags, of = experiment_tags.c, experiments.c
         is_its = (of.lake == tags.lake) & (of.experiment_id == tags.experiment_id)
         workspace = case(
@@ -257,7 +255,7 @@ class Candidates:
         )
 
     def counted(self, due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
-        """Return experiments with what of each is due, by one query for some hundred of them."""
+        """Return experiments with counts of due traces, with one query for some hundred experiments."""
         totals: dict[tuple[str, str], tuple[int, int]] = {}
         asked = [
             (each.experiment_id, each.workspace, each.cutoff_ns)
@@ -278,7 +276,7 @@ class Candidates:
         return counted
 
     def _totals(self, asked: Sequence[tuple[str, str, int | None]]) -> Iterator[Any]:
-        """Yield the queries of which the sums are what is due."""
+        """Yield queries whose results add up to the due counts."""
         info, parts = trace_info.c, trace_parts.c
         columns = (
             column("experiment_id", String),
@@ -306,7 +304,7 @@ class Candidates:
             )
 
     def _some(self, due: ArchiveDue, after: Place, limit: int) -> list[Any]:
-        """Return the next traces that are due behind a place, the oldest first."""
+        """Return the next due traces after a position, the oldest first."""
         rows: list[Any] = []
         with self._database.reading() as connection:
             for is_older in _are_older(due.cutoff_ns or 0):
@@ -330,7 +328,7 @@ class Candidates:
                 info.experiment_id == due.experiment_id,
                 info.workspace == due.workspace,
                 *is_older,
-                info.start_ns >= after[0],  # which the other condition does not tell the database
+                info.start_ns >= after[0],  # implied by `is_behind`, but needed to use the index
                 is_behind,
             )
             .order_by(info.start_ns, info.trace_id)
@@ -339,11 +337,11 @@ class Candidates:
 
 
 def _are_older(cutoff_ns: Any) -> Iterator[tuple[Any, ...]]:
-    """Yield conditions of which a trace meets one where it is due, in the order of the starts.
+    """Yield conditions in order of start; a due trace meets exactly one.
 
-    A trace that begins in the future, by a clock that is wrong, is as old as what came of it last: else it would stay
-    hot until then. Not one condition: a database looks through the index once for each of these, and not at all that is
-    between them.
+    A trace whose start is in the future, because of a wrong clock, is judged by its last update. Otherwise it would
+    stay hot until then. Separate conditions let the database scan one index range for each, and skip the rows in
+    between.
     """
     info = trace_info.c
     yield (info.start_ns < cutoff_ns,)
@@ -351,15 +349,15 @@ def _are_older(cutoff_ns: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _counting(workspace: str, of: str | None, tags: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the tags of an experiment that count for the traces that a workspace has in it.
+    """Return the tags of an experiment that apply to a workspace's traces in it.
 
-    Anybody may name the experiment of another team where they send spans: its tags are for its own workspace.
+    Any sender may name another team's experiment, so the tags apply only to the experiment's own workspace.
     """
     return tags if of in (None, workspace) else {}
 
 
 def _says_something(mark: str) -> bool:
-    """Whether archiveNow can be carried out; one that cannot stays for somebody to see."""
+    """Return whether an archiveNow mark is valid. An invalid mark stays, so that users can see it."""
     try:
         parse_archive_now_tag(mark)
     except UsageError:

@@ -1,7 +1,7 @@
-"""What the tracking store takes, what archiving freed of it, and how that comes back to the disk.
+"""Disk usage of the tracking store, and the return of freed space to the file system.
 
-SQLite: free pages go back to the file system at once, by `PRAGMA incremental_vacuum` and a checkpoint that cuts the
-log. PostgreSQL: `VACUUM` makes rows reusable by later ones, and cuts the file where its end is free.
+SQLite returns free pages by `PRAGMA incremental_vacuum` and a checkpoint that truncates the log. PostgreSQL's
+`VACUUM` makes rows reusable, and truncates the file if its end is free.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _CLEARED: Final = (trace_parts.name, "tracelake_outbox", trace_info.name)
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSpace:
-    """Traces and bytes on both sides."""
+    """Traces and bytes in the tracking store and in the archive."""
 
     hot_traces: int
     hot_bytes: int
-    """OTLP in the tracking store, uncompressed."""
+    """Uncompressed OTLP in the tracking store."""
     archived_traces: int
     archived_bytes: int
-    """In the repository; 0 in layout `lake`, whose tables are the archive."""
+    """Bytes in the repository; 0 in layout `lake`, whose tables are the archive."""
     failed_traces: int
-    """Marked as malformed or incomplete; passes skip them."""
+    """Traces marked as malformed or incomplete. Passes skip them."""
     uploads: int
-    """Objects that were begun and not finalized, or that are to be deleted: what a sweep takes."""
+    """Objects for a sweep to delete: abandoned uploads, and uploads that are not finalized."""
     database_bytes: int
-    """Files of the database, of all lakes in it."""
+    """Size of the database files, including other lakes in it."""
     free_bytes: int
-    """Of them free for what comes next; 0 where the database does not tell."""
+    """Reusable bytes in these files; 0 if the database does not report them."""
 
 
 def space(tracking: TrackingStore) -> ArchiveSpace:
-    """Return what stands where."""
+    """Return the counts and sizes of hot and archived traces."""
     info, parts, objects = trace_info.c, trace_parts.c, archive_objects.c
     traces = (
         select(
@@ -60,7 +60,8 @@ def space(tracking: TrackingStore) -> ArchiveSpace:
         .where(info.lake == tracking.lake)
         .group_by(info.spans_location)
     )
-    # `+ 0`: through an index that has the sizes, and not by the primary key through all payloads.
+    # `+ 0` makes the database use an index with the sizes instead of the primary key, which reads all
+    # payloads.
     part_bytes = select(func.coalesce(func.sum(parts.size_bytes), 0)).where(parts.lake + 0 == tracking.lake)
     uploads = select(func.count()).where(objects.lake == tracking.lake, objects.state != LIVE)
     with tracking.database.reading() as connection:
@@ -80,9 +81,9 @@ def space(tracking: TrackingStore) -> ArchiveSpace:
 
 
 def reclaim_disk(database: TrackingDatabase, stopping: Callable[[], bool] = lambda: False) -> None:
-    """Let what was cleared be used again, and the files shrink where they can. A failure is logged: it costs space.
+    """Make cleared space reusable, and shrink the files if possible. A failure only costs space, so it is logged.
 
-    Writers get in between, every few pages.
+    On SQLite, other writers can write between steps of a few pages.
     """
     try:
         if database.is_sqlite:
@@ -97,12 +98,13 @@ def _clean_postgres(database: TrackingDatabase) -> None:
     with database.engine.connect() as connection:
         autocommit = connection.execution_options(isolation_level="AUTOCOMMIT")
         driver: Any = autocommit.connection.driver_connection
-        autocommit.detach()  # nobody else is to have its time-outs
-        # What a large table takes is not wasted half way: each pass would begin it anew, and never end it.
+        autocommit.detach()  # its time-outs must not return to the pool
+        # A long time-out, because a vacuum of a large table that is cut off would restart in each pass and
+        # never finish.
         autocommit.execute(text(f"SET statement_timeout = {int(ARCHIVE_CLEANING_MAX_S * 1000)}"))
         driver.is_patient = True
         for table in _CLEARED:
-            # Who has the table now is another archiver, or PostgreSQL itself, that does the same.
+            # A locked table is being vacuumed by another archiver or by PostgreSQL itself.
             autocommit.execute(text(f"VACUUM (SKIP_LOCKED) {table}"))
 
 
@@ -112,13 +114,14 @@ def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> Non
     while left > 0 and not stopping():
         with database.writing() as connection:
             raw: Any = connection.connection.driver_connection
-            # Each step of the statement frees a page. Python makes all steps of a script, which ends the transaction
-            # that is under way, and one of a statement without columns.
+            # Each step of the statement frees a page. Python runs only one step of a statement without
+            # columns, but all steps of a script. A script ends the current transaction, so it has its own.
             raw.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({ARCHIVE_CUT_PAGES}); COMMIT")
         left -= ARCHIVE_CUT_PAGES
     with database.engine.connect() as connection:
         raw = connection.connection.driver_connection
-        # It waits for readers, and writers wait for it: a reader that takes its time must not hold them up.
+        # The checkpoint waits for readers, and writers wait for it. A short time-out keeps a slow reader from
+        # blocking them.
         waits_ms = int(raw.execute("PRAGMA busy_timeout").fetchone()[0])
         raw.execute(f"PRAGMA busy_timeout = {int(ARCHIVE_TRUNCATE_WAIT_S * 1000)}")
         try:

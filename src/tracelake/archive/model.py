@@ -1,4 +1,4 @@
-"""What the archive works with, as plain records."""
+"""Data classes of the archive."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DELETION_REMOVED: Final = (
     "tracking store: spans, tags, metadata and assessments of the trace; MLflow's client no longer finds it",
     "archive repository: the file of the trace (layout `trace`), or its pack once every trace of the pack is deleted",
 )
-"""The places that a deletion removes a trace from."""
+"""Places from which a deletion removes a trace."""
 DELETION_KEPT: Final = (
     "tables of the lake, with older commits, branches and tags: SQL, the pages and `tracelake trace` still show it",
     "search index: `tracelake search` still finds its text",
@@ -24,25 +24,25 @@ DELETION_KEPT: Final = (
     "until `tracelake archive sweep`",
     "copies elsewhere: datasets, outputs, attachments, backups",
 )
-"""The places where a deleted trace stays. Spans that arrive later make it a trace of the tracking store again."""
+"""Places where a deleted trace stays. If more spans arrive, it becomes a trace of the tracking store again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """How a lake archives; kept beside its traces, so that all archivers do alike."""
+    """Archive settings of a lake; stored with its traces, so that all archivers use the same."""
 
     layout: LayoutName = "lake"
     location: str | None = None
-    """URL of the repository of layouts `trace` and `pack`; None: `archive/` in the lake."""
+    """URL of the repository of layouts `trace` and `pack`; None for `archive/` in the lake."""
     retention: str | None = None
-    """How long traces stay hot where nothing narrower says so; None: for ever."""
+    """Default time for which traces stay hot; None for unlimited."""
     allowlist: tuple[str, ...] = ()
     """Experiments that may have a longer retention than the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveDue:
-    """An experiment with traces that a pass would take."""
+    """An experiment with its retention and traces, as a pass sees it."""
 
     experiment_id: str
     workspace: str
@@ -52,35 +52,35 @@ class ArchiveDue:
     cutoff_ns: int | None
     traces: int = 0
     size_bytes: int = 0
-    """Of what is due; a pass counts what it takes instead."""
+    """Bytes of the due traces. A pass counts the traces that it archives instead."""
     hot_traces: int = 0
     archived_traces: int = 0
     failed_traces: int = 0
-    """Hot ones that are marked as malformed."""
+    """Number of marked traces, which passes skip."""
     problem: str | None = None
-    """Why nothing of it is taken: a tag that says nothing."""
+    """An invalid tag that keeps all its traces hot."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotSnapshot:
-    """A hot trace as it was when its upload began."""
+    """A hot trace at the start of its upload."""
 
     trace_id: str
     experiment_id: str
     generation: int
     life: int
-    """Of which writes it is, see `protocol.TraceStanding`."""
+    """Identifies the trace between deletions. See `protocol.TraceState`."""
     data: bytes
     """One OTLP `TracesData`."""
     path: str
-    """The object that it goes to; empty in layout `lake`."""
+    """Path of its object; empty in layout `lake`."""
     frame: bytes | None = None
-    """All of it as one frame of zstd, where the store has it so."""
+    """The whole trace as one zstd frame, if the store has it as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredUpload:
-    """A trace in the repository, whole and read back."""
+    """A complete trace in the repository, verified by reading it back."""
 
     trace_id: str
     generation: int
@@ -93,7 +93,7 @@ class StoredUpload:
 
 @dataclass(frozen=True, slots=True)
 class AbandonedUpload:
-    """An upload that a sweep may take away."""
+    """An upload that a sweep may delete."""
 
     path: str
     state: str
@@ -101,28 +101,29 @@ class AbandonedUpload:
 
 @dataclass(slots=True)
 class ArchiveReport:
-    """What a pass did, or would do."""
+    """Report of a pass, or of a dry run."""
 
     layout: str
     dry_run: bool
     due: list[ArchiveDue] = field(default_factory=list)
     fates: dict[str, int] = field(default_factory=dict)
-    """How many traces became what, see `retention.TraceFate`."""
+    """Number of traces by outcome, see `retention.ArchiveOutcome`."""
     failures: dict[str, str] = field(default_factory=dict)
-    """The first traces that stayed hot though they were due, with the reason."""
+    """The first due traces that stayed hot, with the reasons."""
     failed_first: str | None = None
-    """Why the first trace failed, of those whose fate that is."""
+    """The reason of the first failed trace."""
     archived_bytes: int = 0
-    """Bytes of OTLP that were cleared from the tracking store."""
+    """OTLP bytes cleared from the tracking store."""
     stored_bytes: int = 0
-    """Bytes that the repository took for them."""
+    """Bytes written to the repository for them."""
     seconds: float = 0.0
     goes_on: bool = False
-    """Whether it ended because it had taken as many traces as it might: the next one goes on."""
+    """Whether the pass stopped at its limit of traces; the next one continues."""
 
     @property
     def problem(self) -> str | None:
-        """What failed, with the first reason; None where nothing did, whatever stays hot for good reasons."""
+        """Number of failed traces with the first reason, or None. Traces that stay hot for valid reasons do not
+        count."""
         failed = self.fates.get(ArchiveOutcome.FAILED.value, 0)
         if not failed:
             return None

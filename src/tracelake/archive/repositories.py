@@ -1,26 +1,26 @@
-"""Where traces are in a repository, and how they come back: whole, or an error that names the object (A14).
+"""Archive repositories: the locations of archived traces, and verified reads. A read returns the whole trace, or an
+error that names the object (A14).
 
 | layout | object | location of a trace |
 |---|---|---|
 | `trace` | `<experiment>/traces/tr-<trace>/artifacts/<generation>-<attempt>/traces.pb` | its directory |
 | `pack` | `packs/<attempt>.pack` | `…pack#<offset>+<length>` |
 
-Every upload has a name of its own, so who loses never touches what another one made. An attempt begins with what tells
-its lake, so that lakes may share a repository.
+Each upload has a unique name, so an archiver that loses never touches another's object. An attempt begins with a mark
+of its lake, so that lakes may share a repository.
 
-Packs: many traces in one object. A frame of zstd for each trace, and an index behind them.
-
-The index is a skippable frame of zstd, so a pack is also one zstd file, and what it unpacks to is one `TracesData`:
-messages of protobuf that stand one behind the other are one. `zstd -dc` and `tracelake ingest` read it as it is.
+A pack has many traces: one zstd frame per trace, followed by an index in a skippable zstd frame. So a pack is also a
+zstd file of one `TracesData`, because concatenated protobuf messages merge. `zstd -dc` and `tracelake ingest` read
+it.
 
     frame of a trace | frame of a trace | … | 0x184D2A50 | length of the rest | index | its SHA-256 | its length | TLPK
 
-Numbers have four bytes, the least first. The index is JSON: for each trace id offset, length and SHA-256 of its frame.
+Numbers are four bytes, little-endian. The index is JSON: for each trace id the offset, length and SHA-256 of its
+frame.
 
-Layout `lake`: the tables on `main` are the archive, and nothing is uploaded twice (A17, A18).
-
-A trace may go where each of its spans stands in table `spans` by the greatest claim that the tracking store has of it,
-or by a greater one: both are compared by what the upsert rule compares, a checksum of all columns last.
+In layout `lake`, the tables on `main` are the archive, and nothing is uploaded (A17, A18). A trace may be archived if
+table `spans` has each of its spans in the winning version of the tracking store or a version that wins over it.
+Versions are compared as in the upsert rule, last by a checksum of all columns.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _TAIL_BYTES: Final = _HASH_BYTES + 4 + len(_END)
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where a trace is in a pack."""
+    """Location of a trace in a pack."""
 
     offset: int
     length: int
@@ -77,7 +77,7 @@ class Frame:
 
 
 def write_pack(traces: Iterable[tuple[str, bytes]]) -> tuple[bytes, dict[str, Frame]]:
-    """Return a pack of these traces, each a frame of zstd with its checksum, and where each is in it."""
+    """Return a pack of the given trace frames, and the location of each trace in it."""
     parts: list[bytes] = []
     frames: dict[str, Frame] = {}
     offset = 0
@@ -91,7 +91,7 @@ def write_pack(traces: Iterable[tuple[str, bytes]]) -> tuple[bytes, dict[str, Fr
 
 
 def read_index(pack: bytes, name: str) -> dict[str, Frame]:
-    """Return where each trace is. Raises DamageError, with the name of the pack."""
+    """Return the location of each trace in a pack. Raises DamageError with the pack's name."""
     index = b""
     if pack.endswith(_END) and len(pack) > _TAIL_BYTES:
         tail = pack[-_TAIL_BYTES:]
@@ -107,7 +107,7 @@ def read_index(pack: bytes, name: str) -> dict[str, Frame]:
 
 
 def check_pack(pack: bytes, name: str) -> None:
-    """Compare each byte of a pack with its index. Raises DamageError, with the name of the pack."""
+    """Compare each byte of a pack with its index. Raises DamageError with the pack's name."""
     end = 0
     for trace_id, at in read_index(pack, name).items():
         if hashlib.sha256(pack[at.offset : at.offset + at.length]).hexdigest() != at.sha256:
@@ -118,7 +118,7 @@ def check_pack(pack: bytes, name: str) -> None:
 
 
 def unpack(frame: bytes, name: str, max_bytes: int) -> bytes:
-    """Return the trace in a frame. Raises DamageError, with the name of what it is in."""
+    """Return the trace in a frame. Raises DamageError with the name of its object."""
     try:
         size_bytes = zstandard.frame_content_size(frame)
         if not 0 <= size_bytes <= max_bytes:
@@ -136,18 +136,18 @@ _OURS: Final = re.compile(
     r"packs/([0-9a-f]{32})\.pack|[^/]+/traces/tr-[^/]+/artifacts/[0-9]+-([0-9a-f]{32})/traces\.pb"
 )
 _MARK_CHARS: Final = 12
-"""Of an attempt: what tells its lake; the rest is of chance."""
+"""Length of the lake's mark in an attempt; the rest is random."""
 _OURS_SOMEWHERE: Final = re.compile(rf"(?<=/)(?:{_OURS.pattern})\Z")
 _IN_PACK: Final = re.compile(r"(.+\.pack)#([0-9]{1,15})\+([0-9]{1,15})", re.DOTALL)
 
 
 def new_attempt(lake_id: str) -> str:
-    """Return a new id for uploads of a lake, in hex."""
+    """Return a new attempt id for uploads of a lake, in hex."""
     return _mark_of(lake_id) + uuid.uuid4().hex[_MARK_CHARS:]
 
 
 def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: int, attempt: str) -> str:
-    """Return the object that a trace goes to; `attempt` is a new id in hex. None in layout `lake`: ""."""
+    """Return the path of a trace's object, or "" in layout `lake`. `attempt` is a new id in hex."""
     if layout == "lake":
         return ""
     if layout == "pack":
@@ -156,7 +156,7 @@ def path_of(layout: LayoutName, experiment_id: str, trace_id: str, generation: i
 
 
 def _folder_of(experiment_id: str) -> str:
-    """Return the directory of an experiment: its id, or the beginning of one that no disk has room for, and a hash."""
+    """Return the directory of an experiment: its id; if that is too long for a disk, a prefix of it and a hash."""
     name = quote(experiment_id, safe="").replace(".", "%2E") or "_"
     if len(name) <= ARCHIVE_FOLDER_MAX_CHARS:
         return name
@@ -166,12 +166,12 @@ def _folder_of(experiment_id: str) -> str:
 
 
 def is_ours(path: str) -> bool:
-    """Whether an object of a repository has a name that an upload of ours gives. Attachments have none (A11)."""
+    """Return whether an object's name is that of an upload. Attachments have other names (A11)."""
     return _OURS.fullmatch(path) is not None
 
 
 def is_of(path: str, lake_id: str) -> bool:
-    """Whether an object has a name that an upload of this lake gives, and of no other that shares its repository."""
+    """Return whether an object's name is that of an upload of this lake, not of another that shares the repository."""
     match = _OURS.fullmatch(path)
     return match is not None and (match[1] or match[2]).startswith(_mark_of(lake_id))
 
@@ -181,12 +181,12 @@ def _mark_of(lake_id: str) -> str:
 
 
 def is_pack(path: str) -> bool:
-    """Whether an object of ours has many traces."""
+    """Return whether an upload is a pack of many traces."""
     return path.startswith(_PACKS)
 
 
 def encode(root: str, path: str, snapshots: list[HotSnapshot]) -> tuple[bytes, list[StoredUpload]]:
-    """Return the object at a path that holds these traces, and where each is in it."""
+    """Return the bytes of an object with these traces, and the location of each in it."""
     if not is_pack(path):
         (snapshot,) = snapshots
         at = Frame(0, len(snapshot.data), hashlib.sha256(snapshot.data).hexdigest())
@@ -207,10 +207,10 @@ def _stored(snapshot: HotSnapshot, location: str, at: Frame) -> StoredUpload:
 
 
 def path_in(objects: ObjectStore, location: str) -> str:
-    """Return the object of this repository that a location names.
+    """Return the path of the object that a location names in this repository.
 
-    A lake may have been moved, with its repository in it, since it was archived there: its object has the name that it
-    had, and no other has. Raises NotFoundError for one of another repository, whose object this one does not have.
+    A lake may have been moved with its repository; its objects keep their unique names. Raises NotFoundError if the
+    location is in another repository and this one lacks the object.
     """
     match = _IN_PACK.fullmatch(location)
     path = match[1] if match else f"{location}/{FILE}"
@@ -226,7 +226,7 @@ def path_in(objects: ObjectStore, location: str) -> str:
 
 
 def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
-    """Read what was just uploaded. Raises DamageError where the repository holds anything else, StorageError."""
+    """Read back an upload. Raises DamageError if the repository has other bytes, StorageError."""
     try:
         is_there = objects.get(path) == data
     except NotFoundError:
@@ -238,7 +238,8 @@ def read_back(objects: ObjectStore, path: str, data: bytes) -> None:
 
 
 def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: str) -> bytes:
-    """Return an archived trace, a `TracesData`. Raises DamageError that names the object, StorageError (A9, A14)."""
+    """Return an archived trace as a `TracesData`. Raises StorageError, or DamageError with the object's name (A9,
+    A14)."""
     path = path_in(objects, location)
     match = _IN_PACK.fullmatch(location)
     try:
@@ -257,7 +258,7 @@ def read_archived(objects: ObjectStore, location: str, size_bytes: int, sha256: 
 
 
 def count_spans(data: bytes, name: str) -> int:
-    """Return how many spans a `TracesData` has. Raises DamageError, with the name of what it is, for what is none."""
+    """Return the number of spans in a `TracesData`. Raises DamageError with `name` if it is invalid."""
     try:
         groups = TracesData.FromString(data).resource_spans
     except DecodeError as error:
@@ -293,18 +294,18 @@ class Tables(Protocol):
     """The tables of the lake on `main`."""
 
     def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:
-        """Return the rows of these traces, and the transaction as of which they are; -1 where there is none.
+        """Return the rows of these traces, and the transaction that they reflect; -1 if there is none.
 
-        Where there are `claims`, others may be left out than those of spans that these are about. Else raises
-        LimitError where they take more memory than a trace that is read whole.
+        With `claims`, rows of spans that are not in it may be left out. Without, raises LimitError if the rows take
+        more memory than a full read of a trace may.
         """
 
     def transaction(self) -> int:
-        """Return the last transaction that is on `main` now; -1 where there is none."""
+        """Return the last transaction on `main`; -1 if there is none."""
 
 
 class TablesRepository:
-    """See `TraceRepository`: the tables hold what they hold; nothing is written."""
+    """`TraceRepository` of layout `lake`. It writes nothing and checks that the tables have the traces."""
 
     def __init__(self, tables: Tables, lake_id: str) -> None:
         self._tables = tables
@@ -314,7 +315,7 @@ class TablesRepository:
     def store(
         self, snapshots: Sequence[HotSnapshot]
     ) -> tuple[list[StoredUpload], dict[str, tuple[ArchiveOutcome, str]]]:
-        """See `TraceRepository`. What cannot be read of the tables keeps these traces hot, and no others."""
+        """Implement `TraceRepository`. If rows of the tables are unreadable, only their traces stay hot."""
         stored: list[StoredUpload] = []
         fates: dict[str, tuple[ArchiveOutcome, str]] = {}
         for some in batches(snapshots, lambda each: rows_bytes(each.data), ARCHIVE_ROWS_MAX_BYTES):
@@ -328,7 +329,7 @@ class TablesRepository:
         return stored, fates
 
     def _fates(self, snapshots: Sequence[HotSnapshot]) -> dict[str, tuple[ArchiveOutcome, str]]:
-        """Return what keeps traces hot that the tables do not hold, or of which that cannot be told."""
+        """Return outcomes of the traces that must stay hot, because the tables lack them or are unreadable."""
         columns = SpanColumns()
         fates: dict[str, tuple[ArchiveOutcome, str]] = {}
         for snapshot in snapshots:
@@ -352,17 +353,17 @@ class TablesRepository:
         return fates
 
     def holds(self) -> bool:
-        """See `TraceRepository`: `main` has not been taken back behind what was looked at."""
+        """Implement `TraceRepository`: return whether `main` still has the transaction that was compared."""
         return self._tables.transaction() >= self._as_of >= 0
 
     def _differences(self, snapshot: pa.Table, held: pa.Table) -> list[tuple[str, int, int]]:
-        """Return the traces that tables do not hold, with how many spans are missing, or stand by a lesser claim."""
+        """Return the traces that the tables lack, with the number of missing spans and of spans in an older version."""
         held = held.select(SPANS.names).cast(SPANS)
-        if _are_same(snapshot, held):  # as a rule
+        if _are_same(snapshot, held):  # the usual case
             return []
         both = drop_duplicates(pa.concat_tables([held, snapshot]))
         if both is not None and not (both >= len(held)).any():
-            return []  # each span that the snapshot has stands there in the same words
+            return []  # the tables have an identical row for each span of the snapshot
         with duckdb.connect() as db:
             db.register("snapshot", snapshot)
             db.register("stored", held)
@@ -370,7 +371,7 @@ class TablesRepository:
 
 
 def _are_same(one: pa.Table, other: pa.Table) -> bool:
-    """Whether two tables have the same rows, in whatever order."""
+    """Return whether two tables have the same rows in any order."""
     if len(one) != len(other):
         return False
     places = np.empty(len(one), np.int64)

@@ -1,4 +1,4 @@
-"""The way back into the tracking store, and the way out for good: both end with one transaction, then clean up."""
+"""Restore and deletion of traces. Each ends with one transaction and then cleans up objects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from tracelake.tracking.schema import LAKE_LOCATION, TRACKING_STORE
 
 _log: Final = logging.getLogger(__name__)
 ReadTables = Callable[[str], bytes]
-"""(trace id) → all its spans in the tables of the lake, as a `TracesData`. Raises NotFoundError."""
+"""(trace id) → all its spans in the lake's tables, as a `TracesData`. Raises NotFoundError."""
 OnFailed = Callable[[str, TracelakeError], None]
-"""(trace id, why it stays)."""
+"""(trace id, the reason why it stays)."""
 
 
 def restore_trace(
     store: ArchiveStore, objects: ObjectStore | None, read_tables: ReadTables, trace_id: str
 ) -> bool:
-    """Bring an archived trace back into the tracking store; False where it is there already.
+    """Restore an archived trace to the tracking store. Return False if it is already hot.
 
-    Raises NotFoundError where nobody knows it, LimitError where the tables have more of it than is read whole,
-    DamageError where its archive is missing or damaged: then it stays archived as it is, and so after a crash at any
-    step.
+    Raises NotFoundError for an unknown trace, LimitError if the tables have more of it than one read may take, and
+    DamageError if its archive is missing or damaged. After an error or a crash at any step it stays archived.
     """
     for _ in range(ARCHIVE_RESTORE_TRIES_MAX):
         row = store.archived([trace_id]).get(trace_id)
@@ -46,7 +45,7 @@ def restore_trace(
             except DamageError:
                 if is_still_at(store.tracking, trace_id, location):
                     raise
-                continue  # somebody has restored or deleted it meanwhile, and its object with it
+                continue  # a concurrent call restored or deleted it, and its object
         else:
             data = read_tables(trace_id)
         if store.restore(
@@ -61,9 +60,11 @@ def restore_trace(
 
 
 def read_trace(store: ArchiveStore, objects: ObjectStore | None, trace_id: str) -> bytes | None:
-    """Return an archived trace out of its repository, nothing where that are the tables; None where it is not archived.
+    """Return an archived trace from its repository; no bytes if the tables are its archive; None if it is not
+    archived.
 
-    None too where it was restored, deleted, or archived anew meanwhile. Raises DamageError, StorageError.
+    Also returns None if it was restored, deleted, or archived again during the read. Raises DamageError,
+    StorageError.
     """
     row = store.archived([trace_id]).get(trace_id)
     location = None if row is None else row.archive_location
@@ -85,12 +86,12 @@ def delete_traces(
     trace_ids: Sequence[str],
     on_failed: OnFailed | None = None,
 ) -> list[str]:
-    """Delete traces from the tracking store and its archive repository; return those that were there.
+    """Delete traces from the tracking store and the archive repository; return the deleted ones.
 
-    `objects` is None where no trace is in a repository, and an error where it cannot be opened. A trace that is
-    archived or restored meanwhile stays, and is not among them: call again. `on_failed` is told each that stays because
-    nobody can say which object it has, or the tracking store failed; without it the first such error is raised, once
-    the others are gone.
+    `objects` is None if no trace is in a repository, and an error if the repository cannot be opened. A trace that is
+    archived or restored during the call stays and is not returned; call again. A trace also stays if its object is
+    unknown or the tracking store fails; `on_failed` is called for each. Without it, the first such error is raised
+    after the other traces are deleted.
     """
     places: dict[str, tuple[str | None, str]] = {}
     failed: dict[str, TracelakeError] = {}
@@ -103,7 +104,7 @@ def delete_traces(
     gone: list[str] = []
     for some in batches(
         sorted(places), lambda _: 1, ARCHIVE_FINALIZE_TRACES
-    ):  # writers wait for each of them
+    ):  # writers wait during each transaction
         try:
             gone += store.delete({trace_id: places[trace_id] for trace_id in some})
         except TracelakeError as error:
@@ -119,7 +120,7 @@ def delete_traces(
 
 
 def _path(objects: ObjectStore | TracelakeError | None, location: str | None) -> str:
-    """Return the object that a location names, "" where it names none. Raises what the repository failed with."""
+    """Return the object that a location names, or "" if it names none. Raises the repository's error."""
     if location is None or location.startswith(LAKE_LOCATION):
         return ""
     if objects is None:
@@ -130,7 +131,7 @@ def _path(objects: ObjectStore | TracelakeError | None, location: str | None) ->
 
 
 def _clean_up(store: ArchiveStore, objects: ObjectStore, paths: Sequence[str]) -> None:
-    """Delete objects that nobody names any more; what fails now is the next sweep's, and is told."""
+    """Delete unreferenced objects. A failure is logged, and the next sweep deletes them."""
     try:
         delete_condemned(store, objects, paths)
     except (StorageError, OSError) as error:

@@ -1,14 +1,14 @@
-"""How long traces stay hot: which of several retentions counts, which traces are due (A7, A8). Pure.
+"""Retention rules: how long traces stay hot, and which traces are due (A7, A8). The rules are pure functions.
 
-Retention is set for the server, for workspaces and for experiments; nothing set anywhere archives nothing. The
-narrower one counts where it is shorter, and where it is longer only for experiments on the allowlist:
+Retention can be set for the server, for workspaces and for experiments. Without any, nothing is archived. A narrower
+setting applies if it is shorter. If it is longer, it applies only for experiments on the allowlist:
 
-| set for | shorter than what counts so far, or the first | longer, on the allowlist | longer, not on it |
+| set for | shorter than the current value, or the first | longer, on the allowlist | longer, not on it |
 |---|---|---|---|
-| workspace | counts | counts | does not |
-| experiment | counts | counts | does not |
+| workspace | applies | applies | ignored |
+| experiment | applies | applies | ignored |
 
-How long traces of one experiment, or of one workspace, stay hot: as the tag of MLflow's clients, and a column.
+An experiment's retention is the tag of MLflow's clients; a workspace's is a column. This module also writes both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MALFORMED: Final = "MALFORMED_TRACE"
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRetention:
-    """What counts for an experiment, and where it was set: `server`, `workspace`, `experiment`, or nowhere."""
+    """The effective retention of an experiment, and its source: `server`, `workspace`, `experiment`, or None."""
 
     text: str | None
     source: str | None
@@ -51,7 +51,7 @@ class ResolvedRetention:
 def resolve(
     server: str | None, workspace: str | None, experiment: str | None, *, allowed: bool
 ) -> ResolvedRetention:
-    """Return the retention that counts (A8). Raises UsageError for one that is no duration."""
+    """Return the effective retention (A8). Raises UsageError for an invalid duration."""
     counts = ResolvedRetention(None, None)
     for source, text in (("server", server), ("workspace", workspace), ("experiment", experiment)):
         if text is None:
@@ -79,13 +79,13 @@ def parse_retention_tag(value: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNow:
-    """That an experiment is to be archived at once: all of it, or what is older."""
+    """A request to archive an experiment immediately: all traces, or those older than a duration."""
 
     older_than_ns: int = 0
 
 
 def parse_archive_now_tag(value: str | None) -> ArchiveNow | None:
-    """Return what the tag of an experiment asks for, `{}` or `{"older_than":"1d"}`. Raises UsageError."""
+    """Parse the archiveNow tag of an experiment, `{}` or `{"older_than":"1d"}`. Raises UsageError."""
     if value is None:
         return None
     tag = _object(ARCHIVE_NOW_TAG, value)
@@ -102,10 +102,10 @@ def parse_archive_now_tag(value: str | None) -> ArchiveNow | None:
 def cutoff_ns(
     retention: str | None, now: ArchiveNow | None, now_ns: int, asked_ns: int | None = None
 ) -> int | None:
-    """Return the start before which traces are due; None where none is. The later of what is asked for counts.
+    """Return the start time before which traces are due, or None. The later of the two cutoffs applies.
 
-    What is asked for at once is of the time when it was asked for, `asked_ns`: else it would never be done where traces
-    come without a pause, of which the last always wait.
+    The cutoff of archiveNow is relative to the time of the request, `asked_ns`. Otherwise the request would never
+    finish while new traces keep arriving, because the newest always wait for the pipeline.
     """
     cutoffs = []
     if retention is not None:
@@ -114,27 +114,27 @@ def cutoff_ns(
         cutoffs.append((now_ns if asked_ns is None else asked_ns) - now.older_than_ns)
     return (
         max((0, *cutoffs)) if cutoffs else None
-    )  # no trace began before 1970, and no database counts so far back
+    )  # no trace began before 1970, and databases cannot store earlier times
 
 
 class ArchiveOutcome(Enum):
-    """What became of a trace that was due."""
+    """The outcome of a due trace in a pass."""
 
     ARCHIVED = "archived"
     GONE = "gone"
-    """Another pass has archived it, or it was deleted: there is nothing left to do."""
+    """Another pass archived it, or it was deleted: nothing remains to do."""
     CHANGED = "changed"
-    """A write came meanwhile; the next pass takes it."""
+    """It was written to during the pass; the next pass takes it."""
     WAITING = "waiting"
-    """Its spans are on their way into the tables."""
+    """Its spans are not all in the tables yet."""
     FAILED = "failed"
-    """The repository, or the database, could not be reached."""
+    """The repository or the database was unreachable."""
     MALFORMED = "malformed"
-    """It cannot be read, and is skipped until somebody takes its mark away."""
+    """It is unreadable, and is skipped until a user removes its mark."""
 
 
 def is_archive_now_done(fates: Collection[ArchiveOutcome]) -> bool:
-    """Whether archiveNow is cleared after a pass: all is archived, or what is left are terminal failures (A7)."""
+    """Return whether to clear archiveNow after a pass: each trace is archived or has failed permanently (A7)."""
     return all(
         fate in (ArchiveOutcome.ARCHIVED, ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED) for fate in fates
     )
@@ -153,14 +153,14 @@ def _object(tag: str, value: str) -> dict[str, Any]:
 def set_retention_override(
     tracking: TrackingStore, retention: str, experiment_id: str | None, workspace: str | None
 ) -> None:
-    """Set the retention of an experiment that was made or has traces, of a workspace, or of both; "" is none.
+    """Set the retention of an experiment, a workspace, or both, in one transaction; "" removes it.
 
-    Of both or of neither. Raises UsageError, NotFoundError.
+    The experiment must have been created or have traces. Raises UsageError, NotFoundError.
     """
     for name in (experiment_id, workspace):
         if name is not None:
             _check(name, retention)
-    # By one statement each: several may set it at once.
+    # Single upsert statements, because several clients may set it at once.
     insert_into = tracking.database.insert
     with tracking.database.writing() as connection:
         if experiment_id is not None:

@@ -1,6 +1,7 @@
-"""When a server archives: by interval, and between for experiments that somebody marks archiveNow; and when it sweeps.
+"""The archive scheduler of a server: passes at an interval, extra passes for experiments marked archiveNow, and
+sweeps.
 
-Any number of servers may do so on one lake: what several take at once is decided by finalize, trace by trace.
+Any number of servers may run it on one lake, because finalize resolves conflicts trace by trace.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ from typing import TypeAlias
 from tracelake import limits
 
 Marks: TypeAlias = frozenset[tuple[str, str]]
-"""Experiments that are marked archiveNow, each with the text of its mark."""
+"""Experiments marked archiveNow, each with the text of its mark."""
 
 
 class ScheduledTurn(Enum):
-    """What a scheduler does next."""
+    """The next action of a scheduler."""
 
     ALL = "all"
-    """A pass over all that is due."""
+    """A pass over all due traces."""
     MARKED = "marked"
-    """A pass over experiments that are marked archiveNow."""
+    """A pass over experiments marked archiveNow."""
     SWEEP = "sweep"
-    """A sweep of what passes have left."""
+    """A sweep of leftovers of passes."""
     WAIT = "wait"
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSchedule:
-    """What a scheduler knows; pure.
+    """The state of a scheduler; pure.
 
-    A mark that a pass has tried and that stands still waits for the interval, as all that failed does: else a mark
-    that cannot be carried out would make passes without a pause.
+    A mark that remains after a pass waits for the next interval, like all failures. Otherwise a mark that cannot be
+    satisfied would cause passes without a pause.
     """
 
     next_pass_s: float
@@ -44,7 +45,7 @@ class ArchiveSchedule:
     next_sweep_s: float = math.inf
 
     def turn(self, now_s: float, marks: Marks) -> ScheduledTurn:
-        """Decide what is next; a sweep before passes, which may follow each other for long."""
+        """Return the next action. A sweep precedes passes, which may follow each other for long."""
         if now_s >= self.next_sweep_s:
             return ScheduledTurn.SWEEP
         if now_s >= self.next_pass_s:
@@ -52,7 +53,7 @@ class ArchiveSchedule:
         return ScheduledTurn.MARKED if marks - self.tried else ScheduledTurn.WAIT
 
     def waited(self, marks: Marks) -> ArchiveSchedule:
-        """Forget marks that are gone: what is marked anew is news."""
+        """Forget removed marks, so that setting one again triggers a pass."""
         return replace(self, tried=self.tried & marks)
 
     def passed(
@@ -65,21 +66,21 @@ class ArchiveSchedule:
         *,
         goes_on: bool = False,
     ) -> ArchiveSchedule:
-        """Return what is known after a pass that ended now; marks as they were before it, and as they are.
+        """Return the state after a pass that ended now, given the marks before and after it.
 
-        One that `goes_on` took as much as a pass may, and is followed by its like at once.
+        A pass that `goes_on` stopped at its limit, and the next one follows immediately.
         """
         again_s = now_s + (0.0 if goes_on else interval_s)
         next_pass_s = again_s if turn is ScheduledTurn.ALL else self.next_pass_s
         return replace(self, next_pass_s=next_pass_s, tried=(self.tried if goes_on else before) & after)
 
     def swept(self, now_s: float) -> ArchiveSchedule:
-        """Return what is known after a sweep that ended now."""
+        """Return the state after a sweep that ended now."""
         return replace(self, next_sweep_s=now_s + limits.ARCHIVE_SWEEP_EACH_S)
 
 
 class ArchiveLoop:
-    """Makes passes in a thread of its own until it is stopped, the first at once, and sweeps, an interval later."""
+    """A background thread that runs passes until it is stopped, the first at once, and sweeps an interval later."""
 
     def __init__(
         self,
@@ -90,10 +91,18 @@ class ArchiveLoop:
         poll_s: float = limits.ARCHIVE_POLL_S,
         sweep: Callable[[], None] = lambda: None,
     ) -> None:
-        """Call `run_pass` so long after the pass before it ended, with whether only marked experiments are meant.
+        """Create the loop.
 
-        It returns whether there is more that can be done at once. `marks` is asked every `poll_s` seconds, and
-        `sweep` called now and then. None of them raises. `stopping` is set by `stop`.
+        Args:
+            run_pass: called `interval_s` after the previous pass ended. Its argument tells whether to archive only
+                marked experiments. It returns whether more can be archived immediately.
+            marks: called every `poll_s` seconds.
+            interval_s: seconds between passes.
+            stopping: set by `stop`.
+            poll_s: seconds between polls of the marks.
+            sweep: called occasionally.
+
+        The callbacks must not raise.
         """
         self._run_pass = run_pass
         self._marks = marks
@@ -101,17 +110,18 @@ class ArchiveLoop:
         self._interval_s = interval_s
         self._poll_s = poll_s
         self._stopping = stopping
-        # A daemon: a pass that hangs in its store does not hold up the end of the process, which harms no trace.
+        # A daemon: a pass that hangs in its store must not block the end of the process. Ending it harms no
+        # trace.
         self._thread = Thread(target=self._run, name="tracelake-archive", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, wait_s: float = limits.ARCHIVE_STOP_MAX_S) -> bool:
-        """Begin no other pass, and wait for the one under way; return whether it ended in time."""
+        """Start no more passes, and wait for the running one; return whether it ended in time."""
         self._stopping.set()
-        if self._thread.ident is not None:  # a server that failed to start began none
+        if self._thread.ident is not None:  # a server that failed to start never started the thread
             self._thread.join(wait_s)
         return not self._thread.is_alive()
 

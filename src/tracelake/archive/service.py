@@ -1,7 +1,4 @@
-"""The archive of one lake: passes over what is due, what they would do, and what is hot and archived.
-
-Archived traces, and those that cannot be archived, as lists for people.
-"""
+"""The archive of one lake: passes, plans, restores, deletions and sweeps, and lists of archived or failed traces."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ ArchiveState: TypeAlias = Literal["archived", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTrace:
-    """A trace that is archived, or that is marked because it cannot be."""
+    """A trace that is archived, or marked because it cannot be."""
 
     trace_id: str
     experiment_id: str
@@ -62,13 +59,13 @@ class ArchivedTrace:
     archived_ns: int | None
     location: str | None
     size_bytes: int | None
-    """In the repository; 0 in layout `lake`, None while it is hot."""
+    """Bytes in the repository; 0 in layout `lake`, None while it is hot."""
     failure: str | None
-    """Its mark, `MALFORMED_TRACE`: passes skip it until somebody takes that away."""
+    """Its mark, such as `MALFORMED_TRACE`. Passes skip it until a user removes the mark."""
 
 
 def list_traces(tracking: TrackingStore, state: ArchiveState, limit: int) -> list[ArchivedTrace]:
-    """Return archived traces, the last first, or marked ones, the newest first."""
+    """Return archived traces, the most recently archived first, or marked ones, the newest first."""
     info = trace_info.c
     columns = (
         info.trace_id,
@@ -92,15 +89,15 @@ def list_traces(tracking: TrackingStore, state: ArchiveState, limit: int) -> lis
 
 
 FOLDER: Final = "archive"
-"""Of the lake, where its repository is unless the settings name one."""
+"""Folder of the lake for its repository, unless the settings name another place."""
 _MEMORY: Final = "memory://"
 Runners: TypeAlias = Callable[[TaskRunner | None, str | None], TaskRunner]
-"""(runner, Spark master) → where tasks run."""
+"""(runner, Spark master) → the task runner to use."""
 _log: Final = logging.getLogger(__name__)
 
 
 class LakeArchive:
-    """What archivers of a lake share; any number of them may work at once, in this process or others."""
+    """The archive of a lake. Any number of archivers may run at once, in any processes."""
 
     def __init__(
         self,
@@ -110,7 +107,8 @@ class LakeArchive:
         runners: Runners = lambda runner, _master: runner or InProcess(),
         open_tables: OpenTables | None = None,
     ) -> None:
-        """`runners` tells where tasks run, and `open_tables` opens the tables of a lake where they do."""
+        """Create the archive. `runners` chooses the task runner, and `open_tables` opens a lake's tables inside a
+        task."""
         self._runners, self._open_tables = runners, open_tables or (lambda _url: tables)
         self._tracking = tracking
         self._lake_url = lake_url
@@ -118,10 +116,10 @@ class LakeArchive:
         self._store = ArchiveStore(tracking)
         self._candidates = Candidates(tracking)
         self._places: dict[tuple[str, str], Place] = {}
-        """Where the next pass goes on in experiments of which the last one took only some."""
+        """Position in each experiment where the next pass continues, if the last one stopped at its limit."""
 
     def settings(self) -> ArchiveSettings:
-        """Return how the lake archives."""
+        """Return the archive settings of the lake."""
         return read_settings(self._tracking)
 
     def configure(
@@ -132,9 +130,9 @@ class LakeArchive:
         retention: str | None = None,
         allowlist: Sequence[str] | None = None,
     ) -> ArchiveSettings:
-        """Change how the lake archives; what is None stays, and a retention of "" is none.
+        """Change the archive settings. None keeps a value; a retention of "" removes it.
 
-        Traces that are archived stay where they are. Raises UsageError.
+        Archived traces stay where they are. Raises UsageError.
         """
         changed: dict[str, Any] = {}
         if layout is not None:
@@ -156,7 +154,8 @@ class LakeArchive:
         return change_settings(self._tracking, changed)
 
     def _clear_repository(self, location: str | None) -> None:
-        """Take away what passes left where no trace is archived, if it is reached: another one is to take its place."""
+        """Before a move of the repository, delete leftovers in the old one, if it has no archived traces and is
+        reachable."""
         with contextlib.suppress(TracelakeError, OSError):
             settings = self.settings()
             if location == settings.location or self._store.has_objects(only_live=True):
@@ -164,7 +163,7 @@ class LakeArchive:
             objects = self._repository(settings)
             for left in self._store.leftovers(
                 time.time_ns()
-            ):  # one by one: the first says whether it is reached
+            ):  # one by one, because the first shows whether it is reachable
                 archive_pass.delete_condemned(self._store, objects, [left.path])
 
     def _check(self, repository: ObjectStore) -> None:
@@ -177,35 +176,35 @@ class LakeArchive:
     def set_retention(
         self, retention: str, *, experiment: str | None = None, workspace: str | None = None
     ) -> None:
-        """Set how long traces of an experiment or a workspace stay hot; "" takes that away again.
+        """Set how long traces of an experiment or a workspace stay hot; "" removes the setting.
 
-        Where what counts for the lake is shorter, that counts, unless the experiment is on the allowlist. Raises
-        UsageError, and NotFoundError for an experiment that was never made and has no traces.
+        If the lake's retention is shorter, it applies instead, unless the experiment is on the allowlist. Raises
+        UsageError, and NotFoundError for an experiment that was never created and has no traces.
         """
         set_retention_override(self._tracking, retention, experiment, workspace)
 
     def marks(self) -> Marks:
-        """Return the experiments that are marked archiveNow, each with the text of its mark."""
+        """Return the experiments marked archiveNow, each with the text of its mark."""
         return self._candidates.marks()
 
     def experiments(self, limit: int | None = None) -> list[ArchiveDue]:
-        """Return experiments with what is hot and archived of each, its retention, and what the next pass takes.
+        """Return experiments with their retention and their hot, archived and due traces.
 
-        Those come first of which the most is hot; of what is behind the limit nothing is counted.
+        Experiments with the most hot traces come first. Beyond the limit nothing is counted.
         """
         return self._candidates.due(self.settings(), time.time_ns(), limit)
 
     def retentions(self) -> list[ArchiveDue]:
-        """Return each experiment with its retention, and with nothing counted that is due."""
+        """Return each experiment with its retention, without counting due traces."""
         return self._candidates.resolved(self.settings(), time.time_ns())
 
     def plan(
         self, experiment: str | None = None, older_than: str | None = None, limit: int | None = None
     ) -> list[ArchiveDue]:
-        """Return experiments with hot traces, the retention of each, and what a pass would take of it.
+        """Return experiments with hot traces, their retention, and the traces that a pass would archive.
 
-        Of one experiment, and with `older_than` instead of its retention, as `run`. Those come first of which the most
-        is hot. Raises UsageError.
+        `experiment` and `older_than` work as in `run`. Experiments with the most hot traces come first. Raises
+        UsageError.
         """
         now_ns = time.time_ns()
         hot = self._candidates.hot(self.settings(), now_ns, limit if experiment is None else None)
@@ -213,7 +212,7 @@ class LakeArchive:
         return meant if older_than is not None else self._candidates.counted(meant)
 
     def traces(self, state: ArchiveState = "archived", limit: int = PAGE_ROWS_DEFAULT) -> list[ArchivedTrace]:
-        """Return archived traces, the last first, or those that are marked because they cannot be."""
+        """Return archived traces, the most recently archived first, or marked ones, which cannot be archived."""
         return list_traces(self._tracking, state, limit)
 
     def run(
@@ -229,16 +228,24 @@ class LakeArchive:
         stopping: Callable[[], bool] = lambda: False,
         on_progress: Callable[[ArchiveReport], None] = lambda _report: None,
     ) -> ArchiveReport:
-        """Archive what is due; of one experiment, with `older_than` by that instead of its retention.
+        """Archive due traces. Traces that cannot be archived stay hot and are reported with a reason; the pass
+        continues.
 
-        With `only_marked` of experiments that are marked archiveNow. After `traces_max` traces the pass ends, the
-        report says that there may be more (`goes_on`), and the next one of this object goes on behind them. `stopping`
-        is asked before each batch, and `on_progress` told what was done after it. What cannot be archived stays hot,
-        and is told with its reason; it stops nothing beside it. Raises UsageError, StorageError where the tracking
-        store fails.
+        Args:
+            dry_run: only report the due traces.
+            experiment: archive only this experiment.
+            older_than: use this age instead of the retention.
+            traces_max: stop after this many traces. The report's `goes_on` then says that there may be more, and the
+                next pass of this object continues after them.
+            only_marked: archive only experiments marked archiveNow.
+            runner, master: run many batches at a time as tasks of this runner or Spark master, for large passes.
+            stopping: called before each batch; ends the pass if it returns True.
+            on_progress: called after each round of batches with the report.
 
-        With a `runner`, or a Spark `master`, many batches at a time are tasks there: for large passes. TaskError is
-        raised where it ended; what is archived then stays so, and a sweep takes what was uploaded for nothing.
+        Raises:
+            UsageError: an argument is invalid.
+            StorageError: the tracking store fails.
+            TaskError: the task runner failed. Archived traces stay archived, and a sweep deletes useless uploads.
         """
         began_s = time.monotonic()
         settings, now_ns = self.settings(), time.time_ns()
@@ -266,19 +273,19 @@ class LakeArchive:
     def _meant(
         self, due: Sequence[ArchiveDue], experiment: str | None, older_than: str | None, now_ns: int
     ) -> list[ArchiveDue]:
-        """Return those with hot traces that are meant; `older_than` counts instead of their retention."""
+        """Return the selected experiments with hot traces; `older_than` replaces their retention."""
         meant = [each for each in due if each.hot_traces and experiment in (None, each.experiment_id)]
         if older_than is None:
             return meant
         return self._candidates.older(meant, cutoff_ns(older_than, None, now_ns) or 0)
 
     def _here(self, settings: ArchiveSettings) -> Archive:
-        """Return what archives batches in this process."""
+        """Return a function that archives batches in this process."""
         place = into(settings, self._repository_url(settings), lambda: self._tables, self._tracking.lake_id)
         return lambda batches: [place.archive(self._store, batch.trace_ids) for batch in batches]
 
     def _far(self, settings: ArchiveSettings, runner: TaskRunner) -> Archive:
-        """Return what makes tasks of batches."""
+        """Return a function that archives batches as tasks."""
         repository_url = self._repository_url(settings)
 
         def archive(batches: Sequence[TraceBatch]) -> list[Archived]:
@@ -298,26 +305,27 @@ class LakeArchive:
         return archive
 
     def restore(self, trace_id: str) -> bool:
-        """Bring a trace back into the tracking store; False where it is there already. See `restore_trace`."""
+        """Restore a trace to the tracking store. Return False if it is already hot. See `restore_trace`."""
         return restore_trace(self._store, self._repository_of([trace_id]), self._read_tables, trace_id)
 
     def read(self, trace_id: str) -> bytes | None:
-        """Return an archived trace out of its repository, as a `TracesData`. See `read_trace`."""
+        """Return an archived trace from its repository, as a `TracesData`. See `read_trace`."""
         return read_trace(self._store, self._repository_or_none(), trace_id)
 
     def retry(self, trace_ids: Sequence[str]) -> list[str]:
-        """Let the next pass look again at traces that are marked, and return those that were.
+        """Remove the marks of traces, so that the next pass tries them again; return the traces that had one.
 
-        They are malformed, or incomplete: a row of the outbox was given up or damaged, so that tables may lack spans
-        of them. In layout `lake` what the tables lack stays hot; the others archive what the tracking store has.
+        Marked traces are malformed, or incomplete: an outbox row was discarded or damaged, so the tables may lack
+        spans. In layout `lake`, traces that the tables lack stay hot. The other layouts archive the spans in the
+        tracking store.
         """
         return self._store.unmark(trace_ids)
 
     def delete(self, trace_ids: Sequence[str], on_failed: OnFailed | None = None) -> list[str]:
-        """Delete traces from the tracking store and the repository, and return those that were there.
+        """Delete traces from the tracking store and the repository; return the deleted ones.
 
-        What the tables of the lake have of them stays. `on_failed` is told each that stays, as where the repository
-        cannot be opened; without it the first such error is raised, once the others are gone.
+        Their rows in the lake's tables stay. `on_failed` is called for each trace that stays, for example because the
+        repository cannot be opened. Without it, the first such error is raised after the other traces are deleted.
         """
         objects: ObjectStore | TracelakeError | None
         try:
@@ -329,9 +337,10 @@ class LakeArchive:
     def sweep(
         self, grace_s: float = ARCHIVE_UPLOAD_GRACE_S, stopping: Callable[[], bool] = lambda: False
     ) -> int:
-        """Delete what killed archivers left in the repository, uploads after so long; return how many objects.
+        """Delete leftovers of killed archivers in the repository, and uploads older than `grace_s`; return their
+        number.
 
-        What another lake has in the same repository stays. `stopping` is asked between objects. Raises UsageError.
+        Objects of other lakes in the same repository stay. `stopping` is checked between objects. Raises UsageError.
         """
         if not 0 <= grace_s <= ARCHIVE_GRACE_MAX_S:
             raise UsageError(f"a grace of {grace_s:g} s makes no sense: say 0 to {ARCHIVE_GRACE_MAX_S:.0f} s")
@@ -344,7 +353,7 @@ class LakeArchive:
         )
 
     def space(self) -> ArchiveSpace:
-        """Return what is hot, archived and failed, and the bytes of both sides."""
+        """Return counts and bytes of hot, archived and failed traces."""
         return space(self._tracking)
 
     def _read_tables(self, trace_id: str) -> bytes:
@@ -364,14 +373,14 @@ class LakeArchive:
         return settings.location or f"{self._lake_url}/{FOLDER}"
 
     def _repository_of(self, trace_ids: Sequence[str]) -> ObjectStore | None:
-        """Return the repository where one of these traces is in it: the others do not fail if it cannot be opened."""
+        """Return the repository if one of these traces is in it, so that other traces do not depend on it."""
         places = [row.archive_location for row in self._store.archived(trace_ids).values()]
         if any(place is not None and not place.startswith(LAKE_LOCATION) for place in places):
             return self._repository(self.settings())
         return None
 
     def _repository_or_none(self) -> ObjectStore | None:
-        """Return the repository, None where nothing was ever put into one."""
+        """Return the repository, or None if it was never used."""
         settings = self.settings()
         if settings.layout == "lake" and settings.location is None and not self._store.has_objects():
             return None
@@ -379,7 +388,7 @@ class LakeArchive:
 
 
 def _in_turn(due: Sequence[ArchiveDue]) -> list[ArchiveDue]:
-    """Return experiments in the order of a pass: archiveNow first, and workspaces in an order of chance."""
+    """Return experiments in the order of a pass: archiveNow first, and workspaces in random order."""
     places = {workspace: random.random() for workspace in {each.workspace for each in due}}  # noqa: S311  fairness
     return sorted(
         due, key=lambda each: (not each.is_now, places[each.workspace], each.workspace, each.experiment_id)

@@ -1,7 +1,7 @@
-"""How a lake archives: one row, that who changes it locks, and who begins uploads, too.
+"""Archive settings of a lake: one row, locked by changes of the settings and by archivers that begin uploads.
 
-So of two changes at once each stands, and the repository is moved either before uploads are noted, which then are not
-made where it was, or not at all.
+So concurrent changes do not overwrite each other. A move of the repository either precedes the registration of
+uploads, which then fails, or is refused.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tracelake.tracking.store import TrackingStore
 
 
 def read_settings(tracking: TrackingStore) -> ArchiveSettings:
-    """Return how a lake archives. Raises DamageError."""
+    """Return the archive settings of a lake. Raises DamageError."""
     query = select(archive_settings.c.settings).where(archive_settings.c.lake == tracking.lake)
     with tracking.database.reading() as connection:
         return _from_text(connection.execute(query).scalar())
 
 
 def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> ArchiveSettings:
-    """Change some of how a lake archives, by one transaction. Raises DamageError, UsageError.
+    """Change some archive settings in one transaction. Raises DamageError, UsageError.
 
-    The repository cannot be moved away from traces that are in it, and uploads that are under way come to nothing. What
-    cannot be read is set anew by who says all of it.
+    The repository cannot be moved while it has archived traces; uploads in progress are abandoned. Damaged settings
+    can only be replaced all at once.
     """
     with tracking.database.writing() as connection:
         try:
@@ -44,15 +44,17 @@ def change_settings(tracking: TrackingStore, changed: Mapping[str, Any]) -> Arch
         if after.location != before.location:
             _leave_repository(connection, tracking.lake)
         here = update(archive_settings).where(archive_settings.c.lake == tracking.lake)
-        # As it is: what is no UTF-8, as a command line may have it, is refused here, and would fail each answer.
+        # Without ASCII escapes, so that invalid UTF-8, possible from a command line, fails here and not in
+        # each answer.
         connection.execute(here, {"settings": json.dumps(asdict(after), ensure_ascii=False)})
     return after
 
 
 def locked_settings(connection: Connection, tracking: TrackingStore, *, is_changed: bool) -> ArchiveSettings:
-    """Return how a lake archives, as it stays until the transaction ends. Raises DamageError.
+    """Return the archive settings, locked until the transaction ends. Raises DamageError.
 
-    Passes lock the row beside each other, and who changes it alone; so it is there even if nothing was ever set.
+    Passes take a shared lock on the row, and changes an exclusive one. So the row is created even for default
+    settings.
     """
     row = {"lake": tracking.lake, "settings": "{}"}
     connection.execute(tracking.database.insert(archive_settings).on_conflict_do_nothing(), row)
@@ -61,15 +63,16 @@ def locked_settings(connection: Connection, tracking: TrackingStore, *, is_chang
 
 
 def _leave_repository(connection: Connection, lake: int) -> None:
-    """Give up all uploads to a repository, so that no trace is ever archived there. Raises UsageError where some are.
+    """Abandon all uploads to a repository, so that no trace is archived there. Raises UsageError if it has archived
+    traces.
 
-    It may be one that never was, or is no more: so nobody need reach it.
+    The repository need not be reachable, because it may never have existed or be gone.
     """
     objects = archive_objects.c
     uploads = select(objects.path).where(objects.lake == lake, objects.state != LIVE).order_by(objects.path)
     connection.execute(
         uploads.with_for_update()
-    ).all()  # who finalizes one of them was before, or finds it gone
+    ).all()  # a concurrent finalize came before, or finds its row gone
     if connection.execute(
         select(objects.path).where(objects.lake == lake, objects.state == LIVE).limit(1)
     ).first():

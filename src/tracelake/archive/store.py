@@ -1,10 +1,8 @@
-"""The archive's side of the tracking store: what decides is one SQL transaction, on rows that it has locked.
+"""The archive's part of the tracking store: each decision is one SQL transaction on locked rows.
 
-Nothing but SQL is done in one that writes, and a batch takes as many statements as a trace does: writers wait for it.
-On SQLite a transaction that writes has the write lock from its beginning; on PostgreSQL rows are locked as they are
-read. Objects are locked before traces, traces in the order of their ids, and rows of the outbox last, everywhere.
-
-Rows of the tracking store that archivers decide on: how they are locked, read and changed.
+Writing transactions do only SQL, and a batch needs as many statements as one trace, because writers wait for them. On
+SQLite a writing transaction has the write lock from its start; on PostgreSQL rows are locked as they are read. The
+lock order is the same everywhere: objects, then traces by id, then outbox rows.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _LIFE: Final = (
     .scalar_subquery()
     .label("life")
 )
-"""A number of the outbox that a trace came with: of one that was deleted and came again it is another, for ever."""
+"""An outbox number of a trace's spans. If a deleted trace arrives again, its number is always different."""
 _DECIDING: Final = (
     trace_info.c.trace_id,
     trace_info.c.experiment_id,
@@ -64,11 +62,11 @@ _DECIDING: Final = (
     trace_info.c.db_payload_generation,
     _LIFE,
 )
-"""Of a row, without its texts: what archivers go by."""
+"""Columns of a trace's row that archivers need, without its texts."""
 
 
 def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
-    """Whether that is still where a trace is archived: else what is gone there is nobody's loss."""
+    """Return whether a trace is still archived at a location. If not, missing data there is no loss."""
     info = trace_info.c
     query = select(info.archive_location).where(info.lake == tracking.lake, info.trace_id == trace_id)
     with tracking.database.reading() as connection:
@@ -76,7 +74,7 @@ def is_still_at(tracking: TrackingStore, trace_id: str, location: str) -> bool:
 
 
 class ArchiveRows:
-    """The rows of one lake. Objects are locked before traces, traces by id, and rows of the outbox last, everywhere."""
+    """Row access for one lake. The lock order is the same everywhere: objects, then traces by id, then outbox rows."""
 
     def __init__(self, tracking: TrackingStore) -> None:
         self.tracking = tracking
@@ -85,9 +83,10 @@ class ArchiveRows:
     def _infos(
         self, connection: Connection, trace_ids: Collection[str], *, lock: bool = True
     ) -> dict[str, Any]:
-        """Return the rows of traces, each with its `life`; locked, nobody else changes them until this one ends."""
+        """Return the rows of traces, each with its `life`. With `lock`, they cannot change until the transaction
+        ends."""
         rows: dict[str, Any] = {}
-        # No trace has another id, and one that the database has no text for must not fail the others.
+        # Other ids belong to no trace. A text that the database rejects must not fail the rest.
         for ids in at_once([each for each in trace_ids if each.isascii() and each.isalnum()]):
             query = (
                 select(*_DECIDING)
@@ -101,7 +100,7 @@ class ArchiveRows:
     def _objects(
         self, connection: Connection, paths: Sequence[str], *, lock: bool = True
     ) -> dict[str, tuple[str, int]]:
-        """Return state and number of traces of objects; locked as `_infos`."""
+        """Return state and number of traces of objects, optionally locked as in `_infos`."""
         objects = archive_objects.c
         by_path: dict[str, tuple[str, int]] = {}
         for some in at_once(paths):
@@ -156,18 +155,18 @@ class ArchiveRows:
         return table.c.lake == self.lake, table.c.trace_id == trace_id
 
     def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
-        """Carry out one transaction that writes."""
+        """Run a writing transaction."""
         with self.tracking.database.writing() as connection:
             return body(connection)
 
     def _read(self, body: Callable[[Connection], ResultT]) -> ResultT:
-        """Carry out one transaction that reads."""
+        """Run a reading transaction."""
         with self.tracking.database.reading() as connection:
             return body(connection)
 
 
 def standing(info: Any) -> TraceState | None:
-    """Return what the row of a trace says, None where there is none."""
+    """Return the state in a trace's row, or None without a row."""
     if info is None:
         return None
     return TraceState(
@@ -176,23 +175,23 @@ def standing(info: Any) -> TraceState | None:
 
 
 LateSpans: TypeAlias = tuple[frozenset[int], frozenset[int]]
-"""The rows of the outbox that a trace came with, and those of them of which the store has the payload."""
+"""The outbox numbers of a trace's spans, and those of them whose payload is in the store."""
 _OF_TRACES = (trace_parts, spans, trace_tags, trace_metadata, assessments, trace_info)
 
 
 class ArchiveStore(ArchiveRows):
-    """What archivers of one lake do to its hot traces."""
+    """Operations of a lake's archivers on its traces and objects."""
 
     # A pass
 
     def begin(
         self, layout: LayoutName, trace_ids: Sequence[str], attempt: str, location: str | None = None
     ) -> tuple[list[HotSnapshot], dict[str, tuple[ArchiveOutcome, str]]]:
-        """Take snapshots of hot traces, and note the objects that they go to before anything is uploaded.
+        """Take snapshots of hot traces, and register their objects before any upload.
 
-        Returns them, and what became of the others, with the reason: those that wait for the pipeline, that are gone,
-        and those that cannot be read. Nothing is unpacked in a transaction: finalize asks for the generation anyway.
-        `location` is of the repository, as the settings had it when the pass began.
+        Returns the snapshots, and the outcomes of the other traces with reasons: pending in the pipeline, gone, or
+        unreadable. Payloads are decompressed outside transactions, because finalize checks the generation anyway.
+        `location` is the repository setting at the start of the pass.
         """
         infos, waiting, parts = self._read(lambda connection: self._look(connection, trace_ids))
         taken: list[HotSnapshot] = []
@@ -212,14 +211,14 @@ class ArchiveStore(ArchiveRows):
                 try:
                     its = parts.get(trace_id, ())
                     data = _joined(trace_id, its)
-                    if layout != "lake":  # which decodes it to compare it
+                    if layout != "lake":  # layout `lake` decodes it later for the comparison
                         count_spans(data, f"trace {trace_id} in the tracking store")
                 except DamageError as error:
                     malformed[trace_id] = (generation, info.life)
                     others[trace_id] = (ArchiveOutcome.MALFORMED, str(error))
                     continue
                 path = path_of(layout, info.experiment_id, trace_id, generation, attempt)
-                # To compress it again took a third of a pass with packs.
+                # Reuse the stored frame: compressing it again took a third of a pass with packs.
                 frame = its[0][0] if layout == "pack" and len(its) == 1 else None
                 taken.append(
                     HotSnapshot(trace_id, info.experiment_id, generation, info.life, data, path, frame)
@@ -233,14 +232,14 @@ class ArchiveStore(ArchiveRows):
     def _look(
         self, connection: Connection, trace_ids: Sequence[str]
     ) -> tuple[dict[str, Any], set[str], dict[str, list[tuple[bytes, int]]]]:
-        """Return rows of traces, which of them wait, and their parts: as of one point in time, without a lock."""
+        """Return the rows of traces, which of them are pending, and their parts; a consistent read without locks."""
         infos = self._infos(connection, trace_ids, lock=False)
         return infos, self._waiting(connection, trace_ids), self._parts(connection, trace_ids)
 
     def _note_uploads(self, paths: Sequence[str], location: str | None) -> bool:
-        """Give uploads their rows, before the first byte of any of them; not where the repository was moved meanwhile.
+        """Insert the rows of uploads before their first byte. Return False if the repository was moved since.
 
-        Else nobody would look for them where they are.
+        After a move, sweeps would not find the uploads at the old location.
         """
         row = {"lake": self.lake, "state": OPEN, "traces": 0, "began_ns": time.time_ns()}
 
@@ -255,11 +254,10 @@ class ArchiveStore(ArchiveRows):
     def finalize(
         self, stored: Sequence[StoredUpload], holds: Callable[[], bool] = lambda: True
     ) -> dict[str, ArchiveOutcome]:
-        """Make uploads the archive of their traces, and clear the payloads of those that nobody changed meanwhile.
+        """Make uploads the archive of their traces, and clear the payloads of traces that have not changed.
 
-        The check and the clearing are one transaction: all of it happens, or nothing. `holds` is asked right before it,
-        and says whether what was stored is there still, where somebody else may take it away. Of one object, traces
-        may come by several calls.
+        Check and clearing are one transaction. `holds` is called right before it, and returns whether the stored data
+        still exists, if it can disappear. Traces of one object may come in several calls.
         """
         if not holds():
             return {each.trace_id: ArchiveOutcome.WAITING for each in stored}
@@ -306,10 +304,8 @@ class ArchiveStore(ArchiveRows):
             )
 
     def mark_malformed(self, read: Mapping[str, tuple[int, int]]) -> None:
-        """Mark traces that cannot be archived, by generation and life, but for those that a write has come to.
-
-        It may have mended them.
-        """
+        """Mark traces that cannot be archived, unless their generation or life has changed: the write may have
+        repaired them."""
 
         def mark(connection: Connection) -> None:
             for trace_id, info in self._infos(connection, read).items():
@@ -320,7 +316,7 @@ class ArchiveStore(ArchiveRows):
             self._write(mark)
 
     def unmark(self, trace_ids: Collection[str]) -> list[str]:
-        """Take the marks of traces away that passes skip; return those that had one."""
+        """Remove the marks that make passes skip traces; return the traces that had one."""
 
         def clear(connection: Connection) -> list[str]:
             infos = self._infos(connection, trace_ids)
@@ -333,10 +329,10 @@ class ArchiveStore(ArchiveRows):
 
         return self._write(clear)
 
-    # Objects that nobody names
+    # Unreferenced objects
 
     def condemn(self, path: str) -> bool:
-        """Give an object up for good; False where traces name it. After it nobody ever will, and it may be deleted."""
+        """Condemn an object; return False if traces name it. After that no trace can name it, so it may be deleted."""
 
         def decide(connection: Connection) -> bool:
             state, traces = self._objects(connection, [path]).get(path, (None, 0))
@@ -350,7 +346,7 @@ class ArchiveStore(ArchiveRows):
         return self._write(decide)
 
     def forget(self, paths: Collection[str]) -> None:
-        """Forget condemned objects that are deleted."""
+        """Delete the rows of condemned objects that were deleted."""
 
         def drop(connection: Connection) -> None:
             for path in sorted(paths):
@@ -365,7 +361,7 @@ class ArchiveStore(ArchiveRows):
         self._write(drop)
 
     def leftovers(self, began_before_ns: int, most: int | None = None) -> list[AbandonedUpload]:
-        """Return uploads that were begun before then and came to nothing, and objects that are to be deleted."""
+        """Return unfinished uploads that began before a time, and objects that must be deleted."""
         objects = archive_objects.c
         query = (
             select(objects.path, objects.state)
@@ -380,7 +376,7 @@ class ArchiveStore(ArchiveRows):
         return self._read(lambda connection: [AbandonedUpload(*row) for row in connection.execute(query)])
 
     def unknown(self, paths: Collection[str]) -> list[str]:
-        """Return those of some objects, listed before this call, that have no row: nobody names them, or ever will."""
+        """Return the objects, listed before this call, that have no row: no trace names them or ever will."""
 
         def look(connection: Connection) -> list[str]:
             known = self._objects(connection, sorted(paths), lock=False)
@@ -389,26 +385,26 @@ class ArchiveStore(ArchiveRows):
         return self._read(look)
 
     def has_objects(self, *, only_live: bool = False) -> bool:
-        """Whether the repository has, or may have, an object of ours; or one that traces name."""
+        """Return whether the repository may have an object of this lake; with `only_live`, one that traces name."""
         objects = archive_objects.c
         which = (objects.state == LIVE,) if only_live else ()
         query = select(objects.path).where(objects.lake == self.lake, *which).limit(1)
         return self._read(lambda connection: connection.execute(query).first() is not None)
 
-    # The way back, and the way out
+    # Restore and deletion
 
     def archived(self, trace_ids: Sequence[str]) -> dict[str, Any]:
         """Return the rows of traces, by id."""
         return self._read(lambda connection: self._infos(connection, trace_ids, lock=False))
 
     def archived_spans(self, trace_id: str) -> set[str]:
-        """Return the ids of the spans of a trace whose payload has left the tracking store."""
+        """Return the ids of a trace's spans whose payload has left the tracking store."""
         here = select(trace_parts.c.sequence).where(*self._of(trace_parts, trace_id))
         query = select(spans.c.span_id).where(*self._of(spans, trace_id), spans.c.sequence.not_in(here))
         return self._read(lambda connection: set(connection.execute(query).scalars()))
 
     def late(self, trace_id: str) -> LateSpans:
-        """Return which writes a trace has had, and which of them the tables may not have yet."""
+        """Return the outbox numbers of a trace, and those whose spans the tables may not have yet."""
         return self._read(lambda connection: self._late(connection, trace_id))
 
     def _late(self, connection: Connection, trace_id: str) -> LateSpans:
@@ -429,10 +425,10 @@ class ArchiveStore(ArchiveRows):
         path: str,
         late: LateSpans | None = None,
     ) -> bool:
-        """Put the payload back, where that location is still the archive of the trace.
+        """Restore the payload if `location` is still the archive of the trace.
 
-        The generation goes on, so that no upload that was begun before can be finalized. `path` is the object; where
-        there is none, `late` is what stood before the tables were read: nothing may have come, or gone to them, since.
+        The generation increases, so that no earlier upload can be finalized. `path` is the object. Without one,
+        `late` is the state before the tables were read, and the restore fails if it has changed since.
         """
         row = {
             "lake": self.lake,
@@ -469,10 +465,10 @@ class ArchiveStore(ArchiveRows):
         return self._write(put_back)
 
     def delete(self, places: Mapping[str, tuple[str | None, str]]) -> list[str]:
-        """Delete all that the store has of traces; return those that were there.
+        """Delete all data of traces from the store; return the deleted traces.
 
-        `places` has for each its archive location, None where it is hot, and the object that this is in, "" where it
-        is in none. A trace that is elsewhere by now stays.
+        `places` has each trace's archive location (None if hot) and its object ("" if none). A trace that has moved
+        since stays.
         """
 
         def remove(connection: Connection) -> list[str]:
@@ -491,7 +487,7 @@ class ArchiveStore(ArchiveRows):
         return self._write(remove)
 
     def _add_tombstones(self, connection: Connection, trace_ids: Sequence[str]) -> None:
-        """Record deletions: the tables still have the spans, and MLflow's client must not find them there."""
+        """Record deletions. The tables still have the spans, but MLflow's client must not find them."""
         of = {"lake": self.lake, "key": DELETED_KEY, "value": str(time.time_ns())}
         rows = [{**of, "trace_id": trace_id} for trace_id in sorted(trace_ids)]
         if rows:
@@ -500,7 +496,7 @@ class ArchiveStore(ArchiveRows):
     def _release(
         self, connection: Connection, objects: Mapping[str, tuple[str, int]], freed: Mapping[str, int]
     ) -> None:
-        """Let traces name objects no longer; the last one condemns its object."""
+        """Remove traces' references to objects; the last one condemns its object."""
         changed = {}
         for path, traces in freed.items():
             state, names = objects.get(path, (CONDEMNED, 0))
@@ -510,7 +506,7 @@ class ArchiveStore(ArchiveRows):
 
 
 def _joined(trace_id: str, parts: Sequence[tuple[bytes, int]]) -> bytes:
-    """Return the parts of a trace as one `TracesData`. Raises DamageError, also for what no archive gives back."""
+    """Return the parts of a trace as one `TracesData`. Raises DamageError, also if it is too large to be restored."""
     size_bytes = sum(part_bytes for _, part_bytes in parts)
     if size_bytes > TRACE_ARCHIVED_MAX_BYTES:
         raise DamageError(

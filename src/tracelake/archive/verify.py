@@ -1,4 +1,4 @@
-"""Reading back the archive, for `tracelake verify`: each trace is where it says it is, and whole there (A14)."""
+"""Checks of the archive for `tracelake verify`: each trace is complete at its recorded location (A14)."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ from tracelake.tracking.store import TrackingStore
 REPOSITORY: Final = "archive repository"
 _CLAIMS = pa.schema([(name, pa.string()) for name in TABLE_SPANS.key])
 _AS_STORED = f"replace(left(workspace, {TRACKING_NAME_MAX_CHARS}), chr(0), chr(65533))"
-"""A workspace as a column of the tracking store has it; see `tracking.requests`."""
+"""A workspace in the form of the tracking store's column. See `tracking.store.stored_name`."""
 
 
 def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
-    """Yield what is missing, cut or altered of traces in the repository, and which objects are named otherwise.
+    """Yield archived traces that are missing, cut or altered in the repository, and objects whose number of traces is
+    wrong.
 
-    A repository that cannot be opened, or does not answer again and again, is one finding, and not read any further.
-    Raises StorageError where the tracking store cannot be asked.
+    A repository that cannot be opened or fails repeatedly is one finding, and reading stops. Raises StorageError if
+    the tracking store is unavailable.
     """
     with tracking.database.reading() as connection:
         info, objects = trace_info.c, archive_objects.c
@@ -62,7 +63,7 @@ def check_archive(tracking: TrackingStore, lake_url: str) -> Iterator[Finding]:
         settings = read_settings(tracking)
     except DamageError as error:
         yield Finding("damaged", "record", archive_settings.name, str(error))
-        return  # nobody knows where the repository is
+        return  # the location of the repository is unknown
     if not traces and not live:
         return
     url = settings.location or f"{lake_url}/{FOLDER}"
@@ -85,7 +86,9 @@ def _check_repository(
             if unread < VERIFY_ALIKE_MAX:
                 read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
-            if is_still_at(tracking, trace_id, location):  # and not restored or deleted meanwhile
+            if is_still_at(
+                tracking, trace_id, location
+            ):  # ignore traces restored or deleted during the check
                 yield Finding("damaged", "archived trace", trace_id, str(error))
         except (StorageError, OSError) as error:
             unread += 1
@@ -106,19 +109,19 @@ def _check_repository(
 
 
 def _check_pack(repository: ObjectStore, path: str) -> Iterator[Finding]:
-    """Yield what is wrong with the bytes of a pack, of traces too that left it: who ingests it reads them all."""
+    """Yield damage of a pack, also in traces that have left it, because an ingest of the pack reads them all."""
     try:
         check_pack(repository.get(path), path)
     except DamageError as error:
         yield Finding("damaged", "archive object", path, str(error))
     except NotFoundError:
-        pass  # the traces that are in it say so, or it is deleted this moment
+        pass  # its traces report the loss, or it was just deleted
 
 
 def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
-    """Return the spans that the tables must have: of traces whose archive they are, but for what is under way to them.
+    """Return the spans that the tables must have: of traces archived in the tables, except pending ones.
 
-    What is read of the tables later has them. Raises StorageError.
+    Read the tables after this call, so that they include these spans. Raises StorageError.
     """
     of_trace = (trace_info.c.lake == spans.c.lake) & (trace_info.c.trace_id == spans.c.trace_id)
     waiting = select(outbox.c.sequence).where(outbox.c.lake == tracking.lake)
@@ -129,7 +132,7 @@ def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
             trace_info.c.lake == tracking.lake,
             trace_info.c.spans_location == ARCHIVE_REPO,
             trace_info.c.archive_location.like(f"{LAKE_LOCATION}%"),
-            trace_info.c.archival_failure.is_(None),  # one that is incomplete says so
+            trace_info.c.archival_failure.is_(None),  # an incomplete trace has a mark
             spans.c.sequence.not_in(waiting),
         )
     )
@@ -144,7 +147,7 @@ def _batches(connection: Connection, query: Any) -> Iterator[pa.RecordBatch]:
 
 
 def check_tables(claims: list[pa.RecordBatch], view: CommitView) -> Iterator[Finding]:
-    """Yield archived traces of which the tables do not have all that they must."""
+    """Yield traces archived in the tables whose spans are missing from them."""
     if not claims:
         return
     table = view.table(TABLE_SPANS.name).sql()

@@ -1,4 +1,4 @@
-"""Tags, experiments and assessments of a lake's traces, be they hot, archived or in its tables alone."""
+"""Tags, experiments and assessments of a lake's traces, in either tier."""
 
 from __future__ import annotations
 
@@ -33,37 +33,35 @@ from tracelake.tracking.store import TrackingStore
 from tracelake.versions.branch_store import MAIN
 
 _OF_EXPERIMENTS = {RETENTION_TAG: parse_retention_tag, ARCHIVE_NOW_TAG: parse_archive_now_tag}
-"""Tags of experiments that the archive reads: they have to be what it understands."""
+"""Experiment tags that the archive reads. Their values must parse."""
 
 
 class LakeAnnotations:
-    """What is said of traces and experiments. Traces are named by id, `tr-` before it or not, or how it begins."""
+    """Annotations of traces and experiments. A trace is named by its id or a prefix of it, with or without `tr-`."""
 
     def __init__(self, opened: LakeContext, store: TrackingStore, workspace: str | None = None) -> None:
-        """Of one workspace, or of all."""
+        """Open the annotations of one workspace, or of all if `workspace` is None."""
         self._opened = opened
         self._store = store
         self._workspace = workspace
         self._annotations = Annotations(store, workspace)
 
     def tags(self, trace_id: str) -> dict[str, str]:
-        """Return the tags of a trace; `mlflow.trace.spansLocation` says where it is. Raises NotFoundError."""
+        """Return the tags of a trace; `mlflow.trace.spansLocation` is its location. Raises NotFoundError."""
         full, _ = self._trace(trace_id)
         return _with_location(self._annotations.tags([full])[full])
 
     def of_traces(
         self, trace_ids: Sequence[str]
     ) -> tuple[dict[str, dict[str, str]], dict[str, list[dict[str, Any]]]]:
-        """Return tags and assessments of traces that are there, by their whole ids."""
+        """Return tags and assessments of existing traces, given by their full ids."""
         tags = self._annotations.tags(trace_ids)
         located = {trace_id: _with_location(of_trace) for trace_id, of_trace in tags.items()}
         return located, self._annotations.assessments_of(trace_ids)
 
     def shown_tags(self, trace_ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return tags of traces as pages show them, by whole id: the first 20 of each, values cut after 200 characters.
-
-        Those that say where a trace is are not among them.
-        """
+        """Return tags for display, by full trace id: the first 20 of each trace, values cut after 200 characters.
+        Location tags are omitted."""
         return self._annotations.shown_tags(trace_ids)
 
     def set_tag(self, trace_id: str, key: str, value: str) -> None:
@@ -75,11 +73,12 @@ class LakeAnnotations:
         self._annotations.set_tag(full, key, value, workspace)
 
     def delete_tag(self, trace_id: str, key: str) -> None:
-        """Delete a tag; without `mlflow.trace.archivalFailure` a trace is archived again. Raises NotFoundError."""
+        """Delete a tag. Deleting `mlflow.trace.archivalFailure` lets the trace be archived again. Raises
+        NotFoundError."""
         self._annotations.delete_tag(self._trace(trace_id)[0], key)
 
     def traces_with(self, tags: Mapping[str, str]) -> list[str]:
-        """Return the ids of all traces that have all of these tags. Raises UsageError, LimitError."""
+        """Return the ids of all traces that have all these tags. Raises UsageError, LimitError."""
         if not tags or any(key in OF_COLUMNS for key in tags):
             raise UsageError("name tags that were set; `tracelake archive status` says what is archived.")
         most = limits.TAGGED_TRACES_MAX
@@ -89,17 +88,17 @@ class LakeAnnotations:
         return trace_ids
 
     def create_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> str:
-        """Make an experiment, and return its id. Raises UsageError where the name is taken."""
+        """Create an experiment and return its id. Raises UsageError if the name is taken."""
         return self._annotations.create_experiment(name, self._workspace or workspace)
 
     def experiment(self, experiment_id: str) -> Experiment:
-        """Return an experiment with its tags; "0" is that of traces that name none. Raises NotFoundError."""
+        """Return an experiment with its tags. "0" is the experiment of traces that name none. Raises NotFoundError."""
         if experiment_id == DEFAULT_EXPERIMENT:
             self._annotations.make_default()
         return self._annotations.experiment(experiment_id)
 
     def experiment_named(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> Experiment:
-        """Return an experiment by its name. Raises NotFoundError."""
+        """Return the experiment of a name. Raises NotFoundError."""
         return self._annotations.experiment_named(name, self._workspace or workspace)
 
     def experiments(self) -> list[Experiment]:
@@ -114,9 +113,10 @@ class LakeAnnotations:
         order_by: Sequence[str] = (),
         page_token: str | None = None,
     ) -> tuple[list[Experiment], str | None]:
-        """Return experiments by a filter such as `name LIKE 'a%' AND tags.team = 'b'`, and where the next page goes on.
+        """Return a page of experiments that match a filter, and the token of the next page.
 
-        The newest first, 1,000 at most. Raises QueryError, BackPressureError.
+        The newest come first, at most 1,000. A filter looks like `name LIKE 'a%' AND tags.team = 'b'`. Raises
+        QueryError, BackPressureError.
         """
         self._annotations.make_default()
         return ExperimentSearch(self._store, self._workspace).search(
@@ -124,7 +124,7 @@ class LakeAnnotations:
         )
 
     def set_experiment_tag(self, experiment_id: str, key: str, value: str) -> None:
-        """Set a tag of an experiment; those of the archive must be what it understands. Raises UsageError."""
+        """Set a tag of an experiment. Raises UsageError if the archive reads the tag and cannot parse the value."""
         check_experiment_tag(key, value)
         if experiment_id == DEFAULT_EXPERIMENT:
             self._annotations.make_default()
@@ -135,14 +135,15 @@ class LakeAnnotations:
         self._annotations.delete_experiment_tag(experiment_id, key)
 
     def assessments(self, trace_id: str) -> list[dict[str, Any]]:
-        """Return the assessments of a trace and its spans, the last changed at the end. Raises NotFoundError."""
+        """Return the assessments of a trace and its spans, the last changed last. Raises NotFoundError."""
         return self._annotations.assessments(self._trace(trace_id)[0])
 
     def log_assessment(self, trace_id: str, assessment: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep an assessment: `{"assessment_name": "correct", "feedback": {"value": True}}`, or an `expectation`.
+        """Store an assessment and return it with its id.
 
-        `span_id` says of which span, `source` and `rationale` who says it and why. Returns it with its id.
-        Raises NotFoundError, UsageError, LimitError.
+        An example: `{"assessment_name": "correct", "feedback": {"value": True}}`; instead of `feedback` it may have
+        an `expectation`. `span_id` names the assessed span, `source` the author, `rationale` the reason. Raises
+        NotFoundError, UsageError, LimitError.
         """
         full, workspace = self._trace(trace_id)
         return self._annotations.log_assessment(full, assessment, workspace)
@@ -150,7 +151,7 @@ class LakeAnnotations:
     def update_assessment(
         self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Change fields of an assessment; return it. Raises NotFoundError, UsageError."""
+        """Change fields of an assessment and return it. Raises NotFoundError, UsageError."""
         return self._annotations.update_assessment(self._trace(trace_id)[0], assessment_id, changes)
 
     def delete_assessment(self, trace_id: str, assessment_id: str) -> None:
@@ -158,7 +159,8 @@ class LakeAnnotations:
         self._annotations.delete_assessment(self._trace(trace_id)[0], assessment_id)
 
     def _trace(self, trace_id: str) -> tuple[str, str]:
-        """Return the full id of a trace, in either tier, and its workspace. Raises NotFoundError, also if deleted."""
+        """Return the full id of a trace, in either tier, and its workspace. Raises NotFoundError, also for a deleted
+        trace."""
         full, workspace = self._resolve(trace_id)
         if ClientTraceInfo(self._store).deleted([full]):
             raise was_deleted(full)
@@ -174,7 +176,8 @@ class LakeAnnotations:
                 return full, workspace
             if full in hot and (info := self._store.infos([full]).get(full)) is not None:
                 return full, str(info["workspace"])
-            # A trace that workspaces share has one row, and spans of each.
+            # If workspaces share a trace, table `traces` has one row of it, but `spans` has rows of each
+            # workspace.
             table = (TABLE_TRACES if workspace is None else TABLE_SPANS).name
             rows = view.table(table).lookup([full], ["trace_id", "workspace"])
             here = within(rows, workspace)["workspace"].to_pylist()
@@ -196,14 +199,14 @@ def was_deleted(trace_id: str) -> NotFoundError:
 def _with_location(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the tags of a trace with the tag that names the location of its spans.
 
-    A trace without a row in the tracking store is in the tables. MLflow's client looks for an artifact, which does not
-    exist, if the tag is missing.
+    A trace without a row in the tracking store is in the tables. If the tag is missing, MLflow's client looks for an
+    artifact that does not exist.
     """
     return {LOCATION_TAG: ARCHIVE_REPO, **tags}
 
 
 def check_experiment_tag(key: str, value: str) -> bool:
-    """Return whether a tag of an experiment is one that the archive reads. Raises UsageError for none that can be."""
+    """Return whether the archive reads this experiment tag. Raises UsageError if the tag or its value is invalid."""
     check_tag(key, value, limits.EXPERIMENT_TAG_MAX_CHARS)
     if key in _OF_EXPERIMENTS:
         _OF_EXPERIMENTS[key](value)
@@ -213,14 +216,14 @@ def check_experiment_tag(key: str, value: str) -> bool:
 def annotations_of(
     opened: LakeContext, store: TrackingStore | None, workspace: str | None = None
 ) -> LakeAnnotations:
-    """Return what is said of traces in one workspace, or in all. Raises UsageError without a tracking store."""
+    """Return the annotations of one workspace, or of all. Raises UsageError without a tracking store."""
     if store is None:
         raise UsageError("this lake has no tracking store, which keeps tags; `tracelake serve` makes one.")
     return LakeAnnotations(opened, store, workspace)
 
 
 class WithAnnotations:
-    """What a lake has of its annotations."""
+    """Mixin of a lake: its annotations."""
 
     _opened: LakeContext
 

@@ -1,4 +1,4 @@
-"""The archive of a lake: its tracking store, and its tables as layout `lake` asks for them."""
+"""The archive of a lake: its tracking store, and its tables behind the interface that archive layout `lake` needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracelake.versions.branch_store import MAIN
 
 
 def open_archive(opened: LakeContext) -> LakeArchive:
-    """Return the archive of a lake. Raises UsageError where it has no hot tier."""
+    """Return the archive of a lake. Raises UsageError if the lake has no hot tier."""
     tracking = find_tracking(opened.objects)
     if tracking is None:
         raise UsageError(
@@ -34,23 +34,24 @@ def open_archive(opened: LakeContext) -> LakeArchive:
 
 @lru_cache(TASK_LAKES_OPEN_MAX)
 def open_tables(lake_url: str) -> LakeTables:
-    """Return the tables of a lake in the process of a task, which may have many batches of one pass."""
+    """Return the tables of a lake inside a task's process. They are cached because a process may run many batches of
+    a pass."""
     return LakeTables(LakeContext(open_location(lake_url, find_metadata(None))))
 
 
 class WithArchive:
-    """What a lake has of its archive."""
+    """Mixin of a lake: its archive."""
 
     _opened: LakeContext
 
     @cached_property
     def archive(self) -> LakeArchive:
-        """The archive of traces that a server keeps hot. Raises UsageError for a lake without a hot tier."""
+        """The archive of the traces in a server's hot tier. Raises UsageError for a lake without a hot tier."""
         return open_archive(self._opened)
 
 
 class LakeTables:
-    """Table `spans` on `main`; see `archive.tables.Tables`."""
+    """Table `spans` on `main`. Implements `archive.repositories.Tables`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -74,9 +75,9 @@ class LakeTables:
 
 
 def _about(table: Table, trace_ids: Sequence[str], claims: pa.Table) -> pa.Table:
-    """Return the rows of traces, those alone that claims are about where all take very much memory."""
+    """Return the rows of traces. If all rows take too much memory, return only those about the spans of `claims`."""
     try:
-        # As a rule the tables have the same spans.
+        # Usually the tables have the same spans as `claims`, so a full lookup is small.
         return table.lookup(trace_ids, max_bytes=max(ARCHIVE_ROWS_MAX_BYTES, 2 * claims.nbytes))
     except LimitError:
         return table.about(claims, trace_ids)

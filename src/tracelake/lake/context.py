@@ -1,4 +1,4 @@
-"""A lake that is open: what its parts share, so that each of them is a thing of its own."""
+"""The context of an open lake: the stores, views and task runner that its components share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tracelake.versions.repository import Repository
 
 ResultT = TypeVar("ResultT")
 NO_COMMIT: Final = "(none)"
-"""The reference of what a lake is before its first commit. No branch has such a name."""
+"""Reference of the state before the first commit. No branch can have this name."""
 
 
 class LakeContext:
-    """The stores of a lake, the commit that is open for reading, and where tasks run. Threads may share it."""
+    """The stores of a lake, its open commit view and its task runner. Threads may share it."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -45,21 +45,21 @@ class LakeContext:
 
     @property
     def key_value(self) -> KeyValueStore:
-        """Its records."""
+        """The key-value store."""
         return self.stores.key_value
 
     @property
     def objects(self) -> ObjectStore:
-        """Its objects."""
+        """The object store."""
         return self.stores.objects
 
     @property
     def in_memory(self) -> bool:
-        """Whether the lake goes with this process."""
+        """Whether the lake exists only in the memory of this process."""
         return in_memory(self.objects.url)
 
     def close(self) -> None:
-        """End Spark, where it was started, and release connections."""
+        """Stop Spark, if it was started, and release connections."""
         if self._spark is not None:
             self._spark.stop()
             self._spark = None
@@ -70,7 +70,7 @@ class LakeContext:
         self.key_value.close()
 
     def singly(self) -> IsolatingObjectStore:
-        """Return the objects for who goes on behind damage."""
+        """Return the object store for callers that continue past damaged objects."""
         return IsolatingObjectStore(self.objects, CONFIG)
 
     def shard(self, name: str) -> Shard:
@@ -80,27 +80,27 @@ class LakeContext:
     # Commits
 
     def commit_of(self, ref: str) -> str | None:
-        """Return the commit that a reference names; None for `main` of an empty lake. Raises RefNotFoundError."""
+        """Return the commit of a reference; None for `main` of an empty lake. Raises RefNotFoundError."""
         if ref == NO_COMMIT:
             return None
         return self.repository.head() if ref == MAIN else self.repository.resolve(ref)
 
     def entries_at(self, ref: str) -> dict[str, Reference]:
-        """Return the tables and indexes that a commit names; none for `main` of an empty lake."""
+        """Return the tables and indexes of a commit; none for `main` of an empty lake."""
         return named_by(self.repository, self.commit_of(ref))
 
     def view(self, at: str = MAIN) -> CommitView:
-        """Open one commit for reading: branch, commit id, or the beginning of one. Raises RefNotFoundError."""
+        """Open a commit for reading, by branch, commit id or a prefix of one. Raises RefNotFoundError."""
         head = self.commit_of(at)
         view = self._view
         if view is None or view[0] != head or view[1].is_old:
             entries = named_by(self.repository, head)
             view = head, CommitView(entries, self.stores, self.config.buckets, head, self._index)
             self._view = view
-        return view[1]  # not self._view, which another thread may have changed
+        return view[1]  # not self._view, because another thread may have changed it
 
     def read(self, at: str, read: Callable[[CommitView], ResultT]) -> ResultT:
-        """Read a commit; again with its parts as they are now, where garbage collection took us for dead."""
+        """Read a commit. If garbage collection expired our lease, reopen the commit and read again."""
         view = self.view(at)
         try:
             return read(view)
@@ -110,20 +110,20 @@ class LakeContext:
             return read(self.view(at))
 
     def forget_view(self) -> None:
-        """Open the newest commit anew when it is asked for next."""
+        """Drop the cached view, so that the next read opens the newest commit."""
         self._view = None
 
     # Tables
 
     def change_log(self, name: str) -> ChangeLog:
-        """Return the changes of a table. Raises TableNotFoundError."""
+        """Return the change log of a table. Raises TableNotFoundError."""
         self.view().table(name)
         return ChangeLog(name, self.view, self.shard(name))
 
     def hold(self, name: str) -> None:
-        """Keep the parts of a table for tasks of other processes, which list them from now on, for an hour.
+        """Keep a table's parts for an hour, for tasks of other processes that list them from now on.
 
-        Nobody gives the lease back, for nobody here knows when the tasks have ended.
+        The lease is never released, because this process does not know when the tasks end.
         """
         Lease(self.shard(name), self.key_value)
 
@@ -132,9 +132,10 @@ class LakeContext:
     def runner(
         self, given: TaskRunner | None, master: str | None = None, conf: Mapping[str, str] | None = None
     ) -> TaskRunner:
-        """Return where tasks are to run: as given, in this process for a lake in memory, else on Spark, kept open.
+        """Return the task runner: the given one, this process for a lake in memory, otherwise Spark, which stays
+        open.
 
-        Where no master is named, small ones run in this process.
+        If no master is named, small tasks run in this process.
         """
         chosen = self.runner_given(given, master)
         if chosen is not None:
@@ -146,11 +147,11 @@ class LakeContext:
     def lasting_runner(
         self, given: TaskRunner | None, master: str | None, conf: Mapping[str, str] | None = None
     ) -> TaskRunner:
-        """Return where the tasks of a pipeline are to run that goes on and on; who asks for it stops it."""
+        """Return the task runner of a pipeline that runs continuously. The caller stops it."""
         return self.runner_given(given, master) or spark_runner(master, conf)
 
     def runner_given(self, given: TaskRunner | None, master: str | None) -> TaskRunner | None:
-        """Return where tasks are to run, None for Spark. Raises UsageError for Spark on a lake in memory."""
+        """Return the task runner, or None for Spark. Raises UsageError for Spark on a lake in memory."""
         if not self.in_memory:
             return given
         if master is not None or isinstance(given, Spark | SparkConnect):
@@ -162,7 +163,7 @@ class LakeContext:
 
 
 def spark_runner(master: str | None, conf: Mapping[str, str] | None) -> TaskRunner:
-    """Return Spark; with a master that somebody has named for all, else for what is not small."""
+    """Return a Spark runner. If neither the caller nor the settings name a master, small tasks run in this process."""
     settings = load_settings()
     master = master or settings.spark_master
     conf = settings.spark_conf | dict(conf or {})

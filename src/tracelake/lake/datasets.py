@@ -1,4 +1,4 @@
-"""What a lake does with datasets for evaluation."""
+"""The evaluation datasets of a lake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.versions.tree import below
 
 
 class Datasets:
-    """The datasets of a lake for evaluation: `lake.datasets`."""
+    """Evaluation datasets of a lake: `lake.datasets`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -36,11 +36,11 @@ class Datasets:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> Dataset:
-        """Make a dataset without examples on a branch: staged, or with a message committed with all that is staged.
+        """Create an empty dataset on a branch. Without a message it is staged; with one, it is committed with all
+        staged changes.
 
-        Again with the same `request_id`, it makes no second commit.
-
-        Raises UsageError for a name that is none or is taken, or where the branch is protected or none.
+        A repeated call with the same `request_id` makes no second commit. Raises UsageError if the name is invalid or
+        taken, or if the branch is protected or missing.
         """
         check_name(name)
         dataset = self._dataset(name, branch)
@@ -48,7 +48,7 @@ class Datasets:
         return dataset
 
     def all(self, at: str = MAIN) -> list[DatasetInfo]:
-        """Return all datasets at a branch, with those that are staged there, or at a tag, commit or time."""
+        """Return all datasets at a branch, including staged ones, or at a tag, commit or time."""
         record = self._opened.repository.branches().get(at)
         head = self._opened.repository.resolve(at) if record is None else record.head
         staged: dict[str, int] = {}
@@ -71,14 +71,15 @@ class Datasets:
         try:
             return self._dataset(name, at).description
         except (DatasetNotFoundError, DamageError):
-            # It is staged to go, or a merge has left examples of one that went; or what is staged of it is damaged.
+            # Its deletion is staged, a merge kept examples of a deleted dataset, or its staged records are
+            # damaged.
             return ""
 
     def _dataset(self, name: str, at: str) -> Dataset:
         return Dataset(name, at, self._opened.repository, self._opened.objects, self._opened.view)
 
     def _names(self, head: str) -> Iterator[str]:
-        """Yield the datasets that a commit names; goes from one to the next, past the examples."""
+        """Yield the names of a commit's datasets. Each step skips the examples of the dataset before."""
         start, stop = below(DATASETS)
         while (entry := next(self._opened.repository.scan(head, start, stop), None)) is not None:
             name = dataset_of(entry[0])

@@ -1,4 +1,4 @@
-"""Explicit transactions: all that is taken from `begin` on is one commit, or none of it."""
+"""Explicit transactions: all input taken after `begin` becomes one commit or is discarded together."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ _ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{CLIENT_ID_MAX_CHARS}}}")
 
 @dataclass(frozen=True, slots=True)
 class ClientTransactionInfo:
-    """An explicit transaction. `state`: open | commit (is to be committed) | abort (is to be discarded) | over."""
+    """State of an explicit transaction. `state`: open | commit (commit requested) | abort (abort requested) | over."""
 
     id: str
     state: str
     when_gone: str
-    """seal | discard: what becomes of it once nothing is seen of its client for `timeout_s`."""
+    """seal | discard: the action once its client has been silent for `timeout_s`."""
     timeout_s: float
     was_gone: bool
-    """Whether a pipeline has ended it, since nothing was seen of its client."""
+    """Whether a pipeline ended it because its client timed out."""
     transaction: int | None
-    """Its number, once it is sealed; None before, or where nothing was taken."""
+    """Its transaction number once it is sealed; None before, or if it took no input."""
     discarded: bool
     seen_s: float = 0.0
-    """When its client showed itself last, in seconds since 1970."""
+    """Time of its client's last keep-alive, in seconds since 1970."""
 
     def explain(self) -> str:
-        """Say how it stands, and what to do."""
+        """Return a sentence on its state and the next command to run."""
         policy = f"{self.when_gone}ed" if self.when_gone == "discard" else "sealed"
         if self.state == "open":
             return (
@@ -78,20 +78,20 @@ class ClientTransactionInfo:
 
 
 class Transactions:
-    """The explicit transactions of a lake, one at a time: `lake.transactions`."""
+    """Explicit transactions of a lake, one at a time: `lake.transactions`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
         self.own: str | None = None
-        """The id of the transaction that was begun here and not ended here; None without one."""
+        """The id of the transaction that this object began and has not ended, or None."""
 
     def current(self) -> ClientTransactionInfo | None:
-        """Return the one that was begun last, over or not; None where none ever was."""
+        """Return the transaction begun last, over or not; None if there was never one."""
         stands = self._clients().read()
         return None if stands is None else _info(stands)
 
     def get(self, id: str) -> ClientTransactionInfo:
-        """Return one of those that were begun last, by its id. Raises NotFoundError for any other."""
+        """Return a recent transaction by its id. Raises NotFoundError for any other."""
         stands = self._clients().read()
         if stands is not None and stands.id == id:
             return _info(stands)
@@ -106,12 +106,12 @@ class Transactions:
     def begin(
         self, *, when_gone: WhenGone | None = None, timeout_s: float | None = None, id: str | None = None
     ) -> Transaction:
-        """Begin a transaction: all that pipelines take from now on is part of it, until it is committed or aborted.
+        """Begin a transaction. All input that pipelines take from now on belongs to it, until it is committed or
+        aborted.
 
-        Nothing of what comes is visible before. Where nothing is seen of the client for `timeout_s`, which is what
-        `seen` of the transaction says, it is sealed or discarded. What is left out is as the settings say.
-
-        Raises UsageError where another one is not over.
+        Its rows become visible at the commit. If the client sends no keep-alive (`seen` of the transaction) for
+        `timeout_s`, the transaction is sealed or discarded. The settings supply arguments that are None. Raises
+        UsageError if another transaction is not over.
         """
         settings = load_settings()
         when_gone = settings.client_when_gone if when_gone is None else when_gone
@@ -132,7 +132,7 @@ class Transactions:
         return Transaction(self, wanted.id)
 
     def alive(self, id: str, progress: OnProgress) -> OnProgress:
-        """Return what shows that a client lives, as progress is told. Raises UsageError where it is not open now."""
+        """Return a progress callback that also sends keep-alives. Raises UsageError if the transaction is not open."""
         stands = self.get(id)
         if stands.state != "open":
             raise UsageError(f"transaction {id} is over, or is being ended. Begin another.")
@@ -149,15 +149,14 @@ class Transactions:
         return tell
 
     def seen(self, id: str) -> None:
-        """Say that the client of a transaction lives."""
+        """Send a keep-alive for the client of a transaction."""
         self._clients().change(partial(on_keepalive, of=id, now_s=time.time()))
 
     def end(self, id: str, wish: ClientRequest) -> ClientTransactionInfo:
-        """Say that a transaction is to be committed, or discarded; the next run of any pipeline does it.
+        """Request the commit or abort of a transaction. The next run of any pipeline carries it out.
 
-        Again is fine, as after an answer that was lost, also once others have begun.
-
-        Raises UsageError where it was ended otherwise before, as where its client was taken for gone.
+        The call is idempotent, for example after a lost answer, even if other transactions have begun since. Raises
+        UsageError if the transaction ended the other way before, for example because its client timed out.
         """
         if self.own == id:
             self.own = None
@@ -177,22 +176,22 @@ class Transactions:
         self.finish(stands.id, runner, master)
 
     def forget(self) -> ClientTransactionInfo | None:
-        """Let pipelines go on where nobody can read the record of the one that was begun last.
+        """Unblock pipelines if the record of the last transaction is unreadable.
 
-        What is recorded of it is committed by the next run, before another can begin; it is returned, None where
-        nothing is. Raises UsageError where its record can be read.
+        The next run commits the input that the journal has of it, before another transaction can begin. Returns that
+        transaction, or None if the journal has no input. Raises UsageError if the record is readable.
         """
         stands = self._clients().forget(self._recorded)
         return None if stands is None else _info(stands)
 
     def _recorded(self) -> ClientTransaction | None:
-        """Return what stands by the journal alone."""
+        """Return the state of the transaction from the journal alone."""
         repository, journal = self._opened.repository, Journal(self._opened.key_value, "main")
         head = repository.head()
         t = 0 if head is None else repository.transaction_of(head) + 1
         try:
             steps, aside = journal.read(t).steps, journal.aside(t)
-        except DamageError:  # then it cannot be committed as it is
+        except DamageError:  # a damaged transaction cannot be committed as it is
             return None
         client = steps[0].client if steps else ""
         return of_steps(client, t, aside, load_settings().client_timeout_s, time.time())
@@ -200,7 +199,7 @@ class Transactions:
     def finish(
         self, id: str, runner: TaskRunner | None = None, master: str | None = None
     ) -> ClientTransactionInfo:
-        """Take what waits, and carry out what its client wants of a transaction; return it, once it is over."""
+        """Take pending input, carry out the client's request, and return the transaction once it is over."""
         stands = self.get(id)
         if stands.state == "over":
             return stands
@@ -212,11 +211,11 @@ class Transactions:
                     pipeline.run_once()
                 except UnreadInputsError:
                     if self.get(id).state != "over":
-                        raise  # else what cannot be read is no part of it
+                        raise  # if it is over, the unreadable input is not part of it
                 stands = self.get(id)
                 if stands.state == "over":
                     return stands
-                time.sleep(PIPELINE_POLL_S)  # a peer is at it
+                time.sleep(PIPELINE_POLL_S)  # another pipeline is running
         finally:
             pipeline.close()
         raise UsageError(f"transaction {id} is not over yet. See `tracelake transaction list`.")
@@ -226,7 +225,7 @@ class Transactions:
 
 
 class Transaction:
-    """One that this process has begun; as a context it is committed at the end, or aborted by an exception."""
+    """A transaction begun by this process. As a context manager it commits at the end and aborts on an exception."""
 
     def __init__(self, transactions: Transactions, id: str) -> None:
         self._transactions = transactions
@@ -234,39 +233,39 @@ class Transaction:
         self.id = id
 
     def seen(self) -> None:
-        """Say that its client lives."""
+        """Send a keep-alive."""
         self._transactions.seen(self.id)
 
     def commit(self, runner: TaskRunner | None = None, master: str | None = None) -> int | None:
-        """Commit all that it has and all that waits; return its number, None where there is nothing.
+        """Commit its input and all pending input. Return its number, or None if there is no input.
 
-        Raises UsageError where it was discarded before, since this client was taken for gone.
+        Raises UsageError if it was discarded before because this client timed out.
         """
         self._transactions.end(self.id, "commit")
         self._is_ended = True
         return self._transactions.finish(self.id, runner, master).transaction
 
     def abort(self, runner: TaskRunner | None = None, master: str | None = None) -> None:
-        """Publish nothing of it. What servers received is not lost: it waits, for the next transaction."""
+        """Discard the transaction. Input that servers received is not lost: it stays for the next transaction."""
         self._transactions.end(self.id, "abort")
         self._is_ended = True
         self._transactions.finish(self.id, runner, master)
 
     def __enter__(self) -> Transaction:
-        """Return it."""
+        """Return this transaction."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit it, or abort it where something was raised; nothing where this process has done that already.
+        """Commit, or abort after an exception, unless this process has ended the transaction already.
 
-        Raises UsageError where it was discarded meanwhile, since this client was taken for gone.
+        Raises UsageError if it was discarded because this client timed out.
         """
         if self._is_ended:
             return
         if kind is None:
-            self.commit()  # also where others have ended it: that may be otherwise than this client believes
+            self.commit()  # also if another process ended it: the outcome may not be what this client believes
             return
         stands = self._transactions.current()
         if stands is not None and stands.id == self.id and stands.state == "open":

@@ -43,7 +43,7 @@ from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted, 
 
 @dataclass(frozen=True, slots=True)
 class HotText:
-    """What is written in the spans of one trace that some outbox rows brought, in lower case."""
+    """The lowercase text of one trace's spans in some outbox rows."""
 
     trace_id: str
     parts: tuple[ListedPart, ...]
@@ -52,37 +52,37 @@ class HotText:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """What a sieve let through."""
+    """The result of a prefilter scan."""
 
     sizes: Mapping[int, int]
-    """The rows that were looked through, with the bytes of all their spans."""
+    """Scanned rows, with the bytes of all their spans."""
     parts: Sequence[ListedPart]
     problems: int
-    """How many parts of traces could not be read."""
+    """Number of unreadable trace parts."""
     large: frozenset[str]
-    """Traces of which some was not looked through, whose rows there was no room for."""
+    """Traces scanned only in part, because some of their rows did not fit into memory."""
     held: frozenset[str]
-    """The traces of which nothing passed."""
+    """Traces without a match."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextScan:
-    """The texts of outbox rows."""
+    """Texts of outbox rows."""
 
     texts: tuple[HotText, ...] = ()
     sizes: Mapping[int, int] = field(default_factory=dict)
-    """The rows, with the bytes of their spans."""
+    """Outbox rows, with the bytes of their spans."""
     unread: tuple[ListedPart, ...] = ()
-    """Parts of traces that cannot be read."""
+    """Unreadable trace parts."""
     large: tuple[ListedPart, ...] = ()
-    """Those that take too much memory as rows."""
+    """Trace parts whose rows take too much memory."""
 
     def newer(
         self, uncommitted: Uncommitted, wanted: Mapping[int, int], until_s: float, step_bytes: int
     ) -> TextScan:
-        """Return those of the rows that are wanted, the newest of which come first.
+        """Return the texts of the `wanted` rows, given the newest first.
 
-        What is not here is read, by one step at least, whatever the time.
+        Missing texts are read until the deadline `until_s`, but at least one step of them.
         """
         if not wanted:
             return TextScan()
@@ -104,11 +104,11 @@ class TextScan:
     def passing(
         self, rows: Collection[int], sieve: Prefilter, known: Collection[str], most_bytes: float
     ) -> ScanResult:
-        """Look through as many of these rows, the newest first, as have so many bytes that pass, one at least.
+        """Scan these rows, the newest first, until matching parts reach `most_bytes`; at least one row is scanned.
 
-        One that has more than a search indexes at once is left out.
-        All of a trace passes of which some does, and of those that are `known`, of which other rows are indexed: which
-        claim about a span stands depends on all.
+        A row with more matching bytes than one search may index is skipped. If any span of a trace matches, all of
+        the trace passes. Traces in `known`, which have other rows in the index, pass too: the winning version of a
+        span depends on all.
         """
         passing = {text.trace_id for text in self.texts if sieve(text.text)}.union(known)
         of_rows: dict[int, list[ListedPart]] = defaultdict(list)
@@ -131,7 +131,7 @@ class TextScan:
 
 
 def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> TextScan:
-    """Return the texts of rows, as far as there is room, without their sizes."""
+    """Return the texts of rows, up to the memory budget, without their sizes."""
     stored = uncommitted.parts(list(rows))
     read = decoded(stored, limits.UNCOMMITTED_ROWS_MAX_BYTES)
     unread, large = (tuple(listed(part) for part in some) for some in (read.unread, read.large))
@@ -151,13 +151,13 @@ def _read(uncommitted: Uncommitted, rows: Iterable[int]) -> TextScan:
 
 
 def _in_each_form(text: str) -> str:
-    """Return a text in lower case, as it is written and in the Unicode form of words in the index."""
+    """Return a text in lower case, both as written and in the Unicode normal form of the index's words."""
     form = normalized(text)
     return text.lower() if form == text else f"{text}\n{form}".lower()
 
 
 def _distinct_lines(text: str) -> str:
-    """Return each line of a text once: what is sought lies in one, and all spans of a resource have those of it."""
+    """Remove repeated lines. A match lies within one line, and all spans of a resource repeat its lines."""
     return "\n".join(dict.fromkeys(text.split("\n")))
 
 
@@ -166,21 +166,21 @@ _NO_ROWS: Final = SPANS.append(ROW_ID).empty_table()
 
 @dataclass(frozen=True, eq=False)
 class HotPart:
-    """Some outbox rows, indexed."""
+    """An index part built from outbox rows."""
 
     index: UnpublishedPart | None
-    """None where no span could be read."""
+    """None if no span was readable."""
     analyzer: Analyzer
     sizes: Mapping[int, int]
-    """The outbox rows that it was made of, with the bytes of their spans."""
+    """Its outbox rows, with the bytes of their spans."""
     came_by: frozenset[tuple[str, int]]
-    """Its traces, each with the outbox rows that brought spans of it."""
+    """Its traces, each paired with the outbox rows that brought its spans."""
     problems: int
-    """How many parts of traces could not be read."""
+    """Number of unreadable trace parts."""
     large: frozenset[str]
-    """Traces of which it lacks some, whose rows there was no room for."""
+    """Traces that are incomplete because some of their rows did not fit into memory."""
     is_sifted: bool = False
-    """Whether it has of its rows only what one query may find."""
+    """Whether it was filtered for one query and lacks the other spans of its rows."""
 
     @property
     def size_bytes(self) -> int:
@@ -189,38 +189,38 @@ class HotPart:
 
     @property
     def spans(self) -> int:
-        """How many claims about spans it has."""
+        """Number of span versions in it."""
         return 0 if self.index is None else len(self.index.rows)
 
     @property
     def is_there(self) -> bool:
-        """Whether its files are: another process deletes those that are old, as if they were of a killed one."""
+        """Whether its files exist. Another process may delete old ones as leftovers of a killed process."""
         return self.index is None or self.index.directory.is_dir()
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Parts of outbox rows, the oldest first, and what they lack."""
+    """Index parts of outbox rows, the oldest first, and the rows that they do not cover."""
 
     parts: tuple[HotPart, ...]
     lacking: int = 0
-    """How many rows, of those that were wanted."""
+    """Number of wanted rows that are not covered."""
     more: bool = False
-    """Whether there are more rows than were wanted."""
+    """Whether the outbox has more rows than were wanted."""
     later: int = 0
-    """How many rows lack only because their time has not come."""
+    """Number of rows that are missing only because the time was over."""
     at_work: bool = False
-    """Whether they lack because a pipeline is at work that will have them in a moment."""
+    """Whether rows are missing because a running pipeline will index them soon."""
     left: Mapping[int, int] = field(default_factory=dict)
-    """The rows that are left to it, the newest first, with the bytes of their spans."""
+    """Rows left to the pipeline, the newest first, with the bytes of their spans."""
     texts: TextScan = field(default_factory=TextScan)
-    """Their texts, as far as they were read."""
+    """Texts of these rows, as far as they were read."""
     held: frozenset[str] = frozenset()
-    """Traces of what was looked through of which nothing passed."""
+    """Scanned traces without a match."""
 
 
 class HotIndex:
-    """The parts of one process. Threads may share them."""
+    """Index parts of one process. Threads may share them."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -228,18 +228,18 @@ class HotIndex:
         self._parts: tuple[HotPart, ...] = ()
         self._texts = TextScan()
         self._searched_s = -math.inf
-        """When a search has made parts last."""
+        """Time when a search last built parts."""
         self._oldest: frozenset[int] = frozenset()
         self._left_s = -math.inf
-        """When one of the oldest rows was seen to have left the outbox."""
+        """Time when one of the oldest rows was last seen to have left the outbox."""
         self._row_ids = count(FIRST_UNPUBLISHED)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of index parts."""
         return len(self._parts)
 
     def look(self, uncommitted: Uncommitted) -> bool:
-        """Note whether rows leave the outbox, and return whether a pipeline is at work, as far as is seen here."""
+        """Poll the outbox, and return whether a pipeline seems to be running because rows have left it."""
         oldest = frozenset(uncommitted.oldest(limits.UNCOMMITTED_OLDEST_ROWS))
         if self._oldest - oldest:
             self._left_s = time.monotonic()
@@ -247,7 +247,7 @@ class HotIndex:
         return self._is_at_work()
 
     def _is_at_work(self) -> bool:
-        """Return whether a pipeline is at work, as was seen when somebody looked last."""
+        """Return whether a pipeline was running at the last poll."""
         return time.monotonic() - self._left_s < limits.UNCOMMITTED_AT_WORK_S
 
     def sifted(
@@ -259,16 +259,17 @@ class HotIndex:
         known: Collection[str] = (),
         most_bytes: float = math.inf,
     ) -> Coverage:
-        """Return the same with what passes the sieve of what is left to a pipeline, and all of traces that are known.
+        """Extend a coverage by a part with the matching spans of rows left to the pipeline, and all spans of `known`
+        traces.
 
-        Beside others who search: what was read never changes.
+        Needs no lock, because texts that were read never change.
         """
         known = {trace_id for part in covering.parts for trace_id, _ in part.came_by}.union(known)
         rows = _nameable(covering.texts.sizes.keys() & covering.left)
         passed = covering.texts.passing(rows, sieve, known, most_bytes)
-        # In order of the rows, as all parts are: of equal hits the first of these comes first, on each page.
+        # Sort by row as in all parts, so that the order of equal hits is the same on each page.
         stored = sorted(uncommitted.of_traces(passed.parts), key=lambda part: (part.sequence, part.trace_id))
-        # Each search has one of its own.
+        # The budget is per search, because each one builds such a part.
         most_bytes = limits.UNCOMMITTED_PART_ROWS_MAX_BYTES
         part = self._part(stored, passed.sizes, analyzer, covering.parts, most_bytes)
         part = replace(
@@ -282,9 +283,9 @@ class HotIndex:
         )
 
     def newest(self, uncommitted: Uncommitted, analyzer: Analyzer) -> Coverage:
-        """Return parts of what waits in the outbox, as far as bytes and time go; what lacks is made here.
+        """Return index parts of the outbox, within the limits of bytes and time. Missing parts are built here.
 
-        Of what is left to a pipeline at work the texts are read.
+        Rows left to a running pipeline get their texts read instead.
         """
         is_mine = self._making.acquire(timeout=limits.UNCOMMITTED_SEARCH_WAIT_S)
         try:
@@ -305,7 +306,7 @@ class HotIndex:
             )
             step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
             self._texts = texts = texts.newer(uncommitted, covering.left, until_s, step_bytes)
-            # Who makes parts ahead of searches puts them together, too; else it is done here, later.
+            # The warmer merges earlier; without one, a search merges here, at twice the fan-out.
             self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
             return replace(covering, parts=self._parts, more=more, texts=texts)
@@ -314,10 +315,11 @@ class HotIndex:
                 self._making.release()
 
     def ahead(self, uncommitted: Uncommitted, analyzer: Analyzer) -> bool:
-        """Make a part of the newest that lack one, where nobody else is at it; return whether more lack one.
+        """Build a part of the newest rows that lack one, unless another thread is building. Return whether more rows
+        lack one.
 
-        Of what is left to a pipeline the texts are read. Not where a search has done so just now: it would be one part
-        more, and who searches next may wait for it.
+        Rows left to the pipeline get their texts read. The call does nothing shortly after a search has built parts:
+        it would add one more part, and the next search might wait for it.
         """
         if time.monotonic() - self._searched_s < limits.UNCOMMITTED_AHEAD_EVERY_S:
             return False
@@ -342,14 +344,14 @@ class HotIndex:
             self._making.release()
 
     def of(self, uncommitted: Uncommitted, wanted: Sequence[int], analyzer: Analyzer) -> Coverage:
-        """Return parts of these rows, which nobody keeps."""
+        """Return uncached parts of these rows."""
         covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
         merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
         return Coverage(merged, covering.lacking)
 
     @staticmethod
     def texts_of(uncommitted: Uncommitted, wanted: Sequence[int]) -> Coverage:
-        """Return the texts of these rows, which nobody keeps."""
+        """Return uncached texts of these rows."""
         sizes = _fitting(uncommitted, wanted, {})
         texts = TextScan().newer(uncommitted, sizes, math.inf, limits.UNCOMMITTED_SEARCH_STEP_BYTES)
         return Coverage((), len(wanted), left=sizes, texts=texts)
@@ -365,10 +367,10 @@ class HotIndex:
         *,
         at_work: bool = False,
     ) -> Coverage:
-        """Return parts with the spans of outbox rows, the newest of which are the first in `wanted`.
+        """Return parts of the `wanted` outbox rows, given the newest first.
 
-        What came since is in them by one step at least, whatever the time; or by none, where much waits for a pipeline
-        that is `at_work`.
+        New rows are indexed until the deadline, but at least one step of them. If many rows are pending and a
+        pipeline is `at_work`, they are all left to it.
         """
         sizes = _fitting(
             uncommitted,
@@ -398,7 +400,7 @@ class HotIndex:
         beside: Iterable[HotPart],
         most_bytes: float = math.inf,
     ) -> HotPart:
-        """Return a part of what is stored, of these rows, as far as others beside it, and `most_bytes`, leave room."""
+        """Build a part of these rows, within `most_bytes` and the memory that the parts in `beside` leave."""
         held_bytes = sum(part.index.rows.nbytes for part in beside if part.index is not None)
         read = decoded(stored, min(most_bytes, limits.UNCOMMITTED_ROWS_MAX_BYTES - held_bytes))
         ids = [next(self._row_ids) for _ in range(len(read.rows))]
@@ -413,9 +415,9 @@ class HotIndex:
         return write_unpublished(rows, analyzer, cache) if len(rows) else None
 
     def _merged(self, parts: Sequence[HotPart], fan_out: int) -> tuple[HotPart, ...]:
-        """Return parts of which small ones of alike sizes have become one, the oldest first.
+        """Merge small parts of similar sizes; return all parts, the oldest first.
 
-        No more become one than a step has: a search may wait for it.
+        A merge takes at most one step's bytes, because a search may wait for it.
         """
         parts = list(parts)
         step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
@@ -447,7 +449,7 @@ def _in_order(parts: Iterable[HotPart]) -> tuple[HotPart, ...]:
 
 
 def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int, int]) -> dict[int, int]:
-    """Return the rows that fit into memory with their bytes, as they are wanted, and one at least."""
+    """Return the leading `wanted` rows that fit into memory, with their bytes; at least one."""
     fitting: dict[int, int] = {}
     total = 0
     for start in range(0, len(wanted), limits.TRACKING_IDS_AT_ONCE):
@@ -463,13 +465,14 @@ def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int
 
 
 def _nameable(rows: Collection[int]) -> list[int]:
-    """Return the newest of some rows, as many as a page can name."""
+    """Return the newest rows that a page token can name."""
     runs = runs_of(rows, limits.UNCOMMITTED_RUN_GAP_MAX)[: limits.UNCOMMITTED_RUNS_MAX]
     return [row for row in rows if row >= runs[-1][0]]
 
 
 def _useful(parts: Iterable[HotPart], wanted: Collection[int], analyzer: Analyzer) -> list[HotPart]:
-    """Return the parts that are there and of which most is wanted: of others what is wanted is indexed anew."""
+    """Return the existing parts of which at least half the rows are wanted. Wanted rows of the others are indexed
+    again."""
     return [
         part
         for part in parts

@@ -1,8 +1,8 @@
-"""What lists show beside a commit: the traces of which spans wait in the outbox.
+"""Uncommitted traces for lists: the traces whose spans are still in the outbox.
 
-What an outbox row brought never changes, so the rows that are made of it are kept until it has left: a list costs what
-came since the list before it. One thread at a time makes a list. Who asks meanwhile gets, with all others who do, the
-one that is begun next: so what lists have in memory does not grow with those who ask.
+An outbox row never changes. So the span rows decoded from it are cached until it leaves the outbox, and a list costs
+only the rows that are new since the last one. One thread at a time builds a list. All callers that wait during a
+build share the next one, so the memory of lists does not grow with the number of callers.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _PART: Final = pa.field("_part", pa.int64())
 
 @dataclass(frozen=True, slots=True)
 class HotList:
-    """What lists show beside a commit."""
+    """Uncommitted rows that a list shows in addition to a commit."""
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    """Rows of `spans` and `traces`, all of the traces that they are of; none where nothing waits."""
+    """Complete rows of `spans` and `traces` for the listed traces; empty if the outbox has none."""
     not_listed: str | None = None
-    """What waits, and is not among them."""
+    """A message about uncommitted spans that are missing from the list."""
 
 
 class HotLists:
-    """The uncommitted traces of one tracking store, as lists show them. Threads may share it."""
+    """The uncommitted traces of one tracking store, for lists. Threads may share it."""
 
     def __init__(self, opened: LakeContext, uncommitted: Uncommitted) -> None:
         self._opened = opened
@@ -51,15 +51,12 @@ class HotLists:
         self._making = Lock()
         self._begun = 0
         self._made = 0
-        """The number of the list that was made last."""
+        """The number of the last finished list."""
         self._list = HotList()
         self._waiting = UncommittedTraces(uncommitted)
 
     def newest(self) -> HotList:
-        """Return a list that was begun after this call.
-
-        Raises BackPressureError.
-        """
+        """Return a list whose build began after this call. Raises BackPressureError."""
         begun = self._begun
         if not self._making.acquire(timeout=limits.UNCOMMITTED_LIST_WAIT_S):
             raise BackPressureError(
@@ -75,19 +72,19 @@ class HotLists:
             self._making.release()
 
     def _make(self) -> HotList:
-        # Before the commit is chosen: what has left the outbox is in that commit.
+        # Read the outbox before choosing the commit: rows that left the outbox are then in that commit.
         ids, waiting = self._waiting.newest()
 
         def read(view: CommitView) -> pa.Table | None:
             shown, committed = _shown(view, ids)
             try:
                 here = view.spans_of(shown, limits.UNCOMMITTED_ROWS_MAX_BYTES)
-            except LimitError:  # all that a commit has some of is shown as it has them
+            except LimitError:  # partly committed traces are listed as the commit has them
                 shown = [trace_id for trace_id in shown if trace_id not in committed]
                 here = SPANS.empty_table()
             if not shown:
                 return None
-            # Most often all are.
+            # Usually all of them are shown, so the filter is skipped.
             of_shown = pc.is_in(waiting["trace_id"], pa.array(shown, pa.string()))
             hot = waiting if len(shown) == len(ids) else waiting.filter(of_shown)
             return latest_versions([hot, here])
@@ -106,21 +103,21 @@ class HotLists:
 
 
 class UncommittedTraces:
-    """The rows of what waits in an outbox, as far as lists take it. One thread at a time may ask for them."""
+    """Cached rows of the outbox, up to the limits of lists. One thread at a time may use it."""
 
     def __init__(self, uncommitted: Uncommitted) -> None:
         self._uncommitted = uncommitted
         self._rows = SPANS.append(_PART).empty_table()
         self._numbers: dict[ListedPart, int] = {}
-        """The parts that have been read, as column `_part` has them."""
+        """Number of each cached part; column `_part` has the same numbers."""
         self._next = count()
         self.unread: frozenset[str] = frozenset()
-        """The traces of which some waits that could not be read. Each time it is tried again."""
+        """Traces with unreadable parts. Each call reads these parts again."""
 
     def newest(self) -> tuple[list[str], pa.Table]:
-        """Return the traces of which spans wait, the newest first, and the rows of these spans.
+        """Return the uncommitted traces, the newest first, and the rows of their spans.
 
-        A part that cannot be read is left out, alone; a trace of which some takes too much memory, whole.
+        An unreadable part is left out alone. A trace with a part that takes too much memory is left out entirely.
         """
         wanted = self._uncommitted.listed()
         kept = {part: self._numbers[part] for part in wanted if part in self._numbers}
@@ -141,9 +138,9 @@ class UncommittedTraces:
     def _read(
         self, step: Sequence[ListedPart], room_bytes: int, unread: set[str], large: set[str]
     ) -> tuple[dict[ListedPart, int], pa.Table]:
-        """Return numbers and rows of parts, of those that are still there.
+        """Return numbers and rows of the parts that are still in the outbox.
 
-        Note the traces of what cannot be read, and of what there is no room for.
+        Adds the traces of unreadable parts to `unread`, and those without room to `large`.
         """
         columns, of_rows = SpanColumns(), list[int]()
         numbers: dict[ListedPart, int] = {}
@@ -158,20 +155,20 @@ class UncommittedTraces:
                 unread.add(part.trace_id)
             of_rows += [number] * (columns.rows - len(of_rows))
         rows = pa.Table.from_batches([columns.take()]).append_column(_PART, pa.array(of_rows, _PART.type))
-        if unread:  # of a part that cannot be read some rows may have been added
+        if unread:  # an unreadable part may have added some rows
             rows = rows.filter(pc.is_in(rows[_PART.name], pa.array(numbers.values(), _PART.type)))
         return numbers, rows
 
 
 def steps(parts: Sequence[ListedPart]) -> Iterator[list[ListedPart]]:
-    """Cut parts into steps by their bytes: what spans are decoded to takes many times that."""
+    """Split parts into steps by their bytes, because decoded spans take many times as much memory."""
     return batches(parts, lambda part: part[2], limits.UNCOMMITTED_SEARCH_STEP_BYTES)
 
 
 def _shown(view: CommitView, trace_ids: Sequence[str]) -> tuple[list[str], Collection[str]]:
-    """Return the traces that are shown with what waits, and which of all the commit has some of.
+    """Return the uncommitted traces to show, and the traces of which the commit has spans.
 
-    Not shown are those of which it has many spans, nor what is beyond many.
+    Traces with many committed spans are left out, and so are those beyond the total limit.
     """
     committed: dict[str, int] = {}
     for row in view.table(TABLE_TRACES.name).lookup(trace_ids, ["trace_id", "span_count"]).to_pylist():
@@ -186,7 +183,7 @@ def _shown(view: CommitView, trace_ids: Sequence[str]) -> tuple[list[str], Colle
 
 
 def summaries(rows: pa.Table) -> pa.Table:
-    """Return the rows of table `traces` that these spans make."""
+    """Return the rows of table `traces` computed from these spans."""
     with connection() as db:
         db.register("whole_traces", rows.select(list(SPAN_COLUMNS)))
         of_traces: pa.Table = db.sql(aggregate_sql("whole_traces", 0)).to_arrow_table()

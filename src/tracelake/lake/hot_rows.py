@@ -1,9 +1,8 @@
-"""What is stored of traces, as rows of table `spans`; never more of them than there is room for.
+"""Decoding stored span parts into rows of table `spans`, within a memory budget.
 
-Each row has its resource and scope beside it: a request of 1.5 MB with a large resource of a thousand small spans is a
-gigabyte of rows. So what a part becomes is known before it is made.
-
-Which of several claims about each span stands, of whichever tier they are.
+Each row repeats its resource and scope: a request of 1.5 MB with a large resource and a thousand small spans becomes
+a gigabyte of rows. So the size is computed before the rows are built. The module also picks the winning version of
+each span across both tiers.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from tracelake.tracking.uncommitted import StoredPart
 
 @dataclass(frozen=True, slots=True)
 class DecodedParts:
-    """The spans of some parts, and the parts that they are not of."""
+    """Decoded spans of some parts, and the parts left out."""
 
     rows: pa.Table
     unread: Sequence[StoredPart]
-    """Those that cannot be read."""
+    """Unreadable parts."""
     large: Sequence[StoredPart]
-    """Those that there is no room for."""
+    """Parts whose rows exceed the memory budget."""
 
 
 def decoded(parts: Sequence[StoredPart], room_bytes: float) -> DecodedParts:
-    """Return the spans of parts, as far as there is room for rows. A part that cannot be read hides no others."""
+    """Return the spans of parts, up to `room_bytes` of rows. An unreadable part does not affect the others."""
     payloads = list[tuple[StoredPart, bytes]]()
     unread, large = list[StoredPart](), list[StoredPart]()
     for part in parts:
@@ -76,10 +75,11 @@ def add_part(
     spread: bool = True,
     workspace: str | None = None,
 ) -> None:
-    """Add the spans of a part to columns; where they are large, and there is a `workspace`, those of it alone.
+    """Add the spans of a part to `columns`. If the rows are large and a `workspace` is given, add only that
+    workspace's spans.
 
-    Raises LimitError where columns have no room for its rows, or rows grow much and may not (`spread`), DamageError
-    where it cannot be read; some may have been added then.
+    Raises LimitError if its rows do not fit, or if they grow much and `spread` is false. Raises DamageError if the
+    part is unreadable. Some rows may have been added before an error.
     """
     data = unpacked(part.trace_id, part.payload, part.size_bytes)
     takes = rows_bytes(data)
@@ -105,19 +105,20 @@ def holds_span(part: StoredPart, span_id: str) -> bool:
 
 
 def grows_much(rows_bytes: int, data: bytes) -> bool:
-    """Whether lists and searches leave a part to the pipeline, however much room there is: others need it too."""
+    """Return whether lists and searches leave a part to the pipeline, regardless of free memory, which other calls
+    need too."""
     return rows_bytes > max(
         limits.UNCOMMITTED_PART_ROWS_MAX_BYTES, limits.UNCOMMITTED_PART_GROWTH_MAX * len(data)
     )
 
 
 def cannot_be_read(traces: int) -> str:
-    """Return what results say that lack spans of so many traces."""
+    """Return the message for results that lack the spans of unreadable traces."""
     return f"the spans of {traces:,} traces in the tracking store cannot be read: run `tracelake verify`"
 
 
 def are_large(traces: int) -> str:
-    """Return what results say that lack spans of so many traces, since their rows take too much memory."""
+    """Return the message for results that lack spans because their rows take too much memory."""
     return (
         f"spans of {traces:,} traces have large resources, and are searched once the pipeline has taken them: search "
         "again, or start it (`tracelake pipeline run`)"
@@ -125,19 +126,19 @@ def are_large(traces: int) -> str:
 
 
 def latest_versions(claimed: Collection[pa.Table]) -> pa.Table:
-    """Return of all claims about each span the one that stands, with the columns of SPANS."""
+    """Return the winning version of each span, with the columns of SPANS."""
     rows = pa.concat_tables([table.select(SPANS.names).cast(SPANS) for table in claimed])
     places = latest_version_rows(rows)
     return rows if len(places) == len(rows) else rows.take(places)
 
 
 def latest_version_rows(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Return where the claims are that stand, of rows with the columns of SPANS; of equal ones the first."""
+    """Return the positions of the winning versions in rows with the columns of SPANS. Among equals the first wins."""
     keys = upsert_rule.ids_of(rows)
-    # Arrow sees it in a tenth of the time: of most traces there is one claim about each span.
+    # Most traces have one version of each span. Arrow detects this in a tenth of the time.
     if len(keys.group_by(keys.column_names, use_threads=False).aggregate([])) == len(rows):
         return np.arange(len(rows))
-    # Both tiers have a trace until it is archived, and as a rule they say the same.
+    # Until a trace is archived, both tiers have it, usually with identical content.
     if (places := upsert_rule.drop_duplicates(rows.select(SPANS.names))) is not None:
         return places
     keys = keys.append_column("ord", pa.array(range(len(rows)), pa.int64()))

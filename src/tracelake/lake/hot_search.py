@@ -1,8 +1,7 @@
-"""Searching what no commit holds yet: the spans of outbox rows, indexed in this process as they come.
+"""Search of uncommitted spans: outbox rows that this process indexes as they arrive.
 
-A search makes what came since the last part was made findable, unless that is done ahead of it, as servers do while
-searches come. Where the pipeline has not been at work for long, there is more than fits into memory or into the time of
-a search: then results say so.
+A search indexes the rows that arrived since the last index part. Servers do this in the background while searches
+come. If the pipeline has not run for long, the outbox exceeds the memory or time of a search, and results report it.
 """
 
 from __future__ import annotations
@@ -40,54 +39,54 @@ Search = Callable[[CommitView, UncommittedRows | None], SearchResults]
 
 @dataclass(frozen=True, slots=True)
 class BothTiersSearch:
-    """A search, as far as it goes beyond one commit."""
+    """A search over a commit and the outbox."""
 
     name: str
-    """What tells it from others."""
+    """A name that distinguishes it from other searches."""
     search: Search
     sieve_of: Callable[[Analyzer], Prefilter | None]
-    """Returns what tells the spans that it may find; None where any may be."""
+    """Returns a prefilter for spans that it may find; None if any span may match."""
     traces_of: Callable[[CommitView, Collection[str]], Collection[str]]
-    """Returns the traces, of some, of which it finds spans in a commit."""
+    """Returns the given traces of which it finds spans in a commit."""
 
 
 _SIFTED: Final = "s_"
-"""Before the runs of a page that has of their rows only what its query may find."""
+"""Prefix of a page's row ranges if the page was filtered for its query."""
 
 
 @dataclass(frozen=True, slots=True)
 class _OutboxSnapshot:
-    """What a search has of the tracking store: parts of one analyzer, and what it does not have."""
+    """A search's snapshot of the outbox: index parts of one analyzer, and the rows that are missing."""
 
     parts: tuple[HotPart, ...] = ()
     not_searched: str | None = None
     left: frozenset[str] = frozenset()
-    """Traces of the parts of which no row is in the outbox any more: a commit that is chosen now has these spans."""
+    """Traces that have left the outbox. A commit chosen after that has their spans."""
     large: frozenset[str] = frozenset()
-    """Traces of which the parts lack some: which of their claims stand, the commit will tell."""
+    """Traces that the parts have incompletely. The pipeline's commit decides their winning span versions."""
     apart: frozenset[int] = frozenset()
-    """Rows that wait and are not searched: no page has them."""
+    """Pending rows that are not searched. No page has them."""
     held: frozenset[str] = frozenset()
-    """Traces of which spans wait that the search would not find by themselves."""
+    """Traces with pending spans of which none passed the prefilter."""
     with_all_of: Callable[[Collection[str]], _OutboxSnapshot] | None = None
-    """Returns the same with all that waits of some of these."""
+    """Returns a snapshot that also has all pending spans of the given traces."""
 
 
 class HotSearch:
-    """The uncommitted spans of a lake, as searches find them. Threads may share it."""
+    """Search of a lake's uncommitted spans. Threads may share it."""
 
     def __init__(self, opened: LakeContext, store: Callable[[], TrackingStore | None]) -> None:
         self._opened = opened
         self._store = store
         self._lock = Lock()
         self._page_lock = Lock()
-        """Of pages that are put together again, one at a time: nobody who searches waits for them."""
+        """Serializes the rebuilding of pages. New searches do not take it."""
         self._parts = HotIndex(opened)
         self._searched_s = -math.inf
         self._kept: dict[tuple[str | None, tuple[HotPart, ...]], UncommittedRows] = {}
 
     def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
-        """Search the head of `main` and what is newer, or for a page the commit and the rows of the first page."""
+        """Search the head of `main` and the outbox; for a page, search the commit and outbox rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
         for _ in range(limits.UNCOMMITTED_SEARCH_TRIES_MAX):
@@ -98,34 +97,35 @@ class HotSearch:
         return results
 
     def index_ahead(self) -> bool:
-        """Make some of what came findable, and open the newest commit, so that the next search need not.
+        """Index new rows and open the newest commit in the background, so that the next search need not.
 
-        Only while searches come. Returns whether there is more to do now.
+        Does this only while searches come. Returns whether there is more to do now.
 
         Raises:
-            TracelakeError: the tracking store or the index does not let itself be read, as searches say, too.
+            TracelakeError: the tracking store or the index is unreadable. Searches report this too.
         """
         store = self._store()
         if store is None:
             return False
         if time.monotonic() - self._searched_s > limits.UNCOMMITTED_AHEAD_FOR_S:
-            self._parts.look(Uncommitted(store))  # who searches next then knows
+            self._parts.look(Uncommitted(store))  # record the pipeline's progress for the next search
             return False
         is_more = self._parts.ahead(Uncommitted(store), self._opened.read(MAIN, self._analyzer))
-        # After it: where a part of the commit cannot be opened, what came is made findable all the same.
+        # Index first: if a part of the commit cannot be opened, new rows are searchable anyway.
         self._opened.read(MAIN, CommitView.open_index)
         return is_more
 
     def _once(self, at: str, token: PageToken | None, asked: BothTiersSearch) -> SearchResults | None:
-        """Search once, None where the index has got another analyzer meanwhile."""
+        """Search once. Return None if the index's analyzer changed during the search."""
         analyzer = self._opened.read(at, self._analyzer)
-        # Before the commit is chosen: what leaves the store in between is in that commit.
+        # Read the outbox before choosing the commit: rows that leave the outbox in between are then in that
+        # commit.
         looked = self._take(token, analyzer, asked.sieve_of(analyzer))
 
         def searched(view: CommitView) -> SearchResults | None:
             taken = looked
             if taken.with_all_of is not None and (doubtful := asked.traces_of(view, taken.held)):
-                # What waits of them may replace what is found.
+                # Their pending spans may replace committed versions that this search finds.
                 taken = taken.with_all_of(doubtful)
             if taken.parts and self._analyzer(view) is not analyzer:
                 return None
@@ -157,7 +157,7 @@ class HotSearch:
     def _newest(
         self, uncommitted: Uncommitted, analyzer: Analyzer, sieve: Prefilter | None
     ) -> _OutboxSnapshot:
-        """Return what waits in the outbox, as far as bytes and time go."""
+        """Return a snapshot of the outbox, within the limits of bytes and time."""
         covering = self._parts.newest(uncommitted, analyzer)
         if sieve is None or not covering.left:
             return _as_they_wait(uncommitted, covering)
@@ -172,17 +172,19 @@ class HotSearch:
     def _of_page(
         self, uncommitted: Uncommitted, token: PageToken, analyzer: Analyzer, sieve: Prefilter | None
     ) -> _OutboxSnapshot:
-        """Return what the first page of a search had, put together again where nobody has kept it."""
+        """Return the outbox snapshot of a search's first page. It is rebuilt if it is no longer cached."""
         run_names, _, _ = token.newer.rpartition("_")
         is_sifted = run_names.startswith(_SIFTED)
         runs = read_runs(run_names.removeprefix(_SIFTED))
-        # Before anything is done for it: to put a page together may take seconds.
+        # Verify the token first, because rebuilding a page may take seconds.
         if runs is None or token.newer != self._signed(token.commit, run_names, token.search):
             raise QueryError(f"{str(token)!r} is no page; take `next_page` of a result as it is.")
         if (kept := self._kept_of(token)) is not None:
             return _taken(Coverage(kept))
         with self._page_lock:
-            if (kept := self._kept_of(token)) is not None:  # by who was here before
+            if (
+                kept := self._kept_of(token)
+            ) is not None:  # the thread that had the lock before may have rebuilt it
                 return _taken(Coverage(kept))
             wanted = uncommitted.within(runs, limits.UNCOMMITTED_SEARCH_ROWS_MAX)
             if not is_sifted or sieve is None:
@@ -190,16 +192,18 @@ class HotSearch:
             covering = self._parts.texts_of(uncommitted, wanted)
 
             def with_all_of(traces: Collection[str]) -> _OutboxSnapshot:
-                # The page is of the same query, and so is the sieve.
+                # The page is of the same query, so the prefilter is the same.
                 sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces)
                 return replace(_taken(sifted), held=sifted.held)
 
             return replace(with_all_of(()), with_all_of=with_all_of)
 
     def _signed(self, commit: str | None, run_names: str, name: str) -> str:
-        """Return the name of runs with a signature: of these, beside this commit, a search of this lake had a page.
+        """Return row ranges with a signature. It proves that a search of this lake had a page with these rows and
+        this commit.
 
-        Where a search had of them only what it may find, it is that search: what others had is not kept for it.
+        For a filtered page the signature also covers the search's name, because the page has only that search's
+        spans.
         """
         store = self._store()
         key = "" if store is None else store.page_key
@@ -208,7 +212,7 @@ class HotSearch:
         return f"{run_names}_{signature[:32]}"
 
     def _kept_of(self, token: PageToken) -> tuple[HotPart, ...] | None:
-        """Return the parts of the first page, where somebody has kept them."""
+        """Return the cached parts of the first page, or None."""
         with self._lock:
             for (commit, parts), newer in self._kept.items():
                 is_it = (commit, newer.name) == (token.commit, token.newer)
@@ -217,10 +221,10 @@ class HotSearch:
         return None
 
     def _beside(self, view: CommitView, taken: _OutboxSnapshot, name: str, page: str) -> UncommittedRows:
-        """Return what stands beside a commit, for a page by its name: claims that lose against others are hidden.
+        """Return the outbox rows to search with a commit, and hide span versions that lose against others.
 
-        So are those that have left the store: the commit has taken account of them, and is not asked; and those of
-        traces that are here in part, for what lacks may stand instead of them.
+        Traces that have left the outbox are hidden too, because the commit has them. Incomplete traces are hidden
+        because a missing version may win.
         """
         parts = taken.parts
         key = view.commit_id, parts
@@ -233,14 +237,14 @@ class HotSearch:
         left = claims[ROW_ID.name].filter(has_left).to_numpy()
         claims = claims.filter(pc.invert(has_left)) if len(left) else claims
         indexed = view.indexed_claims(claims)
-        # Those of the commit come first: of equal claims the first stands.
+        # Committed versions come first: among equal ones the first wins.
         every = pa.concat_tables([indexed.select(claims.schema.names).cast(claims.schema), claims])
         hidden = np.delete(every[ROW_ID.name].to_numpy(), latest_version_rows(every.select(SPANS.names)))
         sequences = set[int]().union(*(part.sizes for part in parts))
         run_names = named_runs(runs_of(sequences, limits.UNCOMMITTED_RUN_GAP_MAX, taken.apart))
         if any(part.is_sifted for part in parts):
             run_names = f"{_SIFTED}{run_names}"
-        # Pages go on with the rows of the first, also where some of them have left.
+        # Later pages keep the rows of the first, even if some have left the outbox.
         told = page or self._signed(view.commit_id, run_names, name)
         newer = UncommittedRows(indexes, np.concatenate([hidden, left]), told)
         with self._lock:
@@ -251,8 +255,8 @@ class HotSearch:
 
 
 def _as_they_wait(uncommitted: Uncommitted, covering: Coverage) -> _OutboxSnapshot:
-    """Return parts of what waits, as far as a page can name them."""
-    # Looked at anew: while some were indexed, others have left.
+    """Return a snapshot of the pending parts that a page token can name."""
+    # List the outbox again: rows may have left it during indexing.
     waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
     apart = frozenset(waiting).difference(*(part.sizes for part in covering.parts))
     nameable = _within_runs(covering.parts, apart)
@@ -263,7 +267,7 @@ def _as_they_wait(uncommitted: Uncommitted, covering: Coverage) -> _OutboxSnapsh
 
 
 def _within_runs(parts: tuple[HotPart, ...], apart: frozenset[int]) -> tuple[HotPart, ...]:
-    """Return the newest parts whose rows a page can name, without those that are apart."""
+    """Return the newest parts whose rows a page token can name without the rows in `apart`."""
     for first in range(len(parts)):
         rest = parts[first:]
         sequences = set[int]().union(*(part.sizes for part in rest))
@@ -273,14 +277,14 @@ def _within_runs(parts: tuple[HotPart, ...], apart: frozenset[int]) -> tuple[Hot
 
 
 def _left(parts: Iterable[HotPart], waiting: Iterable[int]) -> frozenset[str]:
-    """Return the traces of parts of which no outbox row waits; all that wait are given."""
+    """Return the traces of these parts without pending rows. `waiting` must list all pending rows."""
     waits, came_by = frozenset(waiting), [each for part in parts for each in part.came_by]
     left = {trace_id for trace_id, sequence in came_by if sequence not in waits}
     return frozenset(left.difference(trace_id for trace_id, sequence in came_by if sequence in waits))
 
 
 def _taken(covering: Coverage, *, left: frozenset[str] = frozenset()) -> _OutboxSnapshot:
-    """Return parts that have spans, and say what else there is."""
+    """Return a snapshot of the parts that have spans, with a message about all that is missing."""
     parts, lacking, more = covering.parts, covering.lacking, covering.more
     said = []
     if lacking or more:

@@ -1,15 +1,12 @@
-"""Reading both tiers as one: what the tracking store has and no commit holds yet, beside the tables of a commit.
+"""Reads of both tiers as one: uncommitted spans from the tracking store, merged with the tables of a commit.
 
-The tracking store is read first, and the newest commit after it: what left the store in between is in that commit.
-What both have, or several claims about one span, is one row by the upsert rule, which looks at content only. So an
-answer does not depend on the tier that gave it.
+The tracking store is read first, and the newest commit after it, so rows that left the store in between are in that
+commit. If there are several versions of a span, the upsert rule picks one by content alone. So an answer does not
+depend on the tier that gave it.
 
-The rows of single traces in the tracking store, of which a large one is not decoded anew with every read.
-
-A trace may come in very many parts, as where a session of an agent sends each span by itself, and most of its parts
-may be claims about spans that it has already. A commit has what has left the outbox: so of a large trace a read takes
-what waits there, and the tables have the rest. One thread at a time reads large traces: what they take in memory does
-not grow with those who ask.
+A trace may have very many parts, for example if an agent's session sends each span separately, and most may be
+repeats of spans. So of a large trace a read takes only the parts still in the outbox; the tables have the rest. One
+thread at a time reads large traces, so their memory does not grow with the number of callers.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ from tracelake.versions.branch_store import MAIN
 
 
 class HotTraces:
-    """The traces of one tracking store, as they are read one by one. Threads may share it."""
+    """Single-trace reads from one tracking store. Threads may share it."""
 
     def __init__(self, uncommitted: Uncommitted) -> None:
         self._uncommitted = uncommitted
@@ -74,7 +71,7 @@ class HotTraces:
         Raises DamageError, LimitError for rows that take too much memory, BackPressureError where others read large
         traces for too long.
         """
-        # Not one more is listed than it takes to tell whether it is large.
+        # One part above the limit is enough to tell that the trace is large.
         parts = self._uncommitted.of_trace(trace_id, at_most=limits.HOT_TRACE_PARTS + 1)
         if not is_large(parts):
             return self._read(parts, workspace, acquire_read, span_id=span_id)
@@ -83,17 +80,17 @@ class HotTraces:
             rows = self._of_large(trace_id, workspace, whole, span_id)
         finally:
             self._reading.end()
-        # Not before: who has a turn there may wait for one here.
+        # Only after `end()`: a thread that holds the other gate may be waiting for this one.
         if rows.nbytes > limits.LARGE_TRACE_ROWS_BYTES:
             acquire_read()
         return rows
 
     def known(self, trace_id: str, workspace: str | None = None) -> int:
-        """Return how many spans of a trace came in, be their payload here or gone."""
+        """Return the number of received spans of a trace, whether or not their payload is still stored."""
         return self._uncommitted.spans_known(trace_id, workspace)
 
     def is_given_up(self, trace_id: str) -> bool:
-        """Whether the tables may lack for good what is not here of a trace."""
+        """Return whether the tables may permanently lack spans of a trace because outbox rows were discarded."""
         return self._uncommitted.is_given_up(trace_id)
 
     def _of_large(
@@ -101,7 +98,7 @@ class HotTraces:
     ) -> pa.Table:
         rows = SPANS.empty_table()
         parts = self._uncommitted.of_trace(trace_id, waiting=True)
-        # Asked after that: who gives rows up marks their traces by the same transaction.
+        # Check after the read: discarding rows marks their traces in the same transaction.
         if self.is_given_up(trace_id) or whole:
             parts = self._uncommitted.of_trace(trace_id)
         for step in steps(parts):
@@ -117,9 +114,10 @@ class HotTraces:
         held_bytes: int = 0,
         span_id: str | None = None,
     ) -> pa.Table:
-        """Return the rows of those of some parts that are still there, beside what is held.
+        """Return the rows of the given parts that still exist.
 
-        What is large begins before it is made. Raises LimitError, and what `begin` does.
+        `begin` is called before large rows are built. `held_bytes` counts against the memory limit. Raises
+        LimitError, and the errors of `begin`.
         """
         columns = SpanColumns()
         for part in self._uncommitted.of_traces(parts):
@@ -133,7 +131,7 @@ class HotTraces:
 
 
 def is_large(parts: Sequence[ListedPart]) -> bool:
-    """Whether a trace has so many parts, or bytes, that not every read takes all that is here of it."""
+    """Return whether a trace has so many parts or bytes that ordinary reads take only its pending parts."""
     return len(parts) > limits.HOT_TRACE_PARTS or sum(part[2] for part in parts) > limits.HOT_TRACE_BYTES
 
 
@@ -166,7 +164,7 @@ class SpanPage:
 
 
 class HotTier:
-    """The tracking store of a lake that is open, where it has one. Threads may share it."""
+    """The tracking store of an open lake, if it has one. Threads may share it."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -177,18 +175,18 @@ class HotTier:
         self._search = HotSearch(opened, lambda: self.store)
 
     def set_up(self, url: str | None = None) -> TrackingStore:
-        """Return the tracking store, made where the lake has none. Raises UsageError where it can have none."""
+        """Return the tracking store; create it if the lake has none. Raises UsageError if the lake cannot have one."""
         location = self._opened.location
         self._store = set_up(self._opened.objects, self._opened.config.id, location.records_url, url)
         return self._store
 
     def has_place(self) -> bool:
-        """Whether the lake has a tracking store, or a place for one."""
+        """Return whether the lake has a tracking store or can have one."""
         return has_place(self._opened.objects, self._opened.location.records_url)
 
     @property
     def store(self) -> TrackingStore | None:
-        """The tracking store; None where the lake has none, which is looked at again every few seconds."""
+        """The tracking store; None if the lake has none, which is checked again every few seconds."""
         with self._lock:
             if self._store is None and time.monotonic() >= self._next_look_s:
                 self._next_look_s = time.monotonic() + limits.TRACKING_LOOK_S
@@ -210,7 +208,7 @@ class HotTier:
         return store
 
     def describe(self) -> dict[str, object]:
-        """Return whether there is a hot tier, where, and what waits in its outbox."""
+        """Return whether the lake has a hot tier, its database, and the size of its outbox."""
         store, waiting = self.store, self.waiting()
         if store is None or waiting is None:
             return {"hot_tier": False}
@@ -218,7 +216,7 @@ class HotTier:
         return {"hot_tier": True, "database": store.database.name, "outbox": outbox}
 
     def waiting(self) -> InboxInfo | None:
-        """Return what waits in the outbox, each row a segment; None where there is no hot tier. Raises StorageError."""
+        """Return the pending rows of the outbox, counted as segments; None without a hot tier. Raises StorageError."""
         store = self.store
         if store is None:
             return None
@@ -227,17 +225,17 @@ class HotTier:
         return InboxInfo(rows, size_bytes, oldest_s)
 
     def search(self, token: PageToken | None, asked: BothTiersSearch) -> SearchResults:
-        """Search the newest commit and what no commit holds yet; a page, what the search of its token has found."""
+        """Search the newest commit and the outbox, or return a page of the search that the token names."""
         return self._search.search(token, asked)
 
     def index_ahead(self) -> bool:
-        """Make some of what waits findable before the next search; see `HotSearch.index_ahead`."""
+        """Index pending rows before the next search. See `HotSearch.index_ahead`."""
         return self._search.index_ahead()
 
     def trace(self, trace_id: str, *, tiers: bool = False, workspace: str | None = None) -> Trace:
-        """Return all spans of a trace of either tier, in one workspace or in all; with `tiers`, each says its own.
+        """Return all spans of a trace from both tiers, in one workspace or all. Raises NotFoundError.
 
-        Raises NotFoundError.
+        With `tiers`, each span has its tier in `_tier`.
         """
         rows, hot = self._rows(trace_id, workspace)
         summary = summary_of(rows)
@@ -310,17 +308,17 @@ class HotTier:
         return self._rows(trace_id, workspace)[0]
 
     def infos(self, trace_ids: Sequence[str], workspace: str | None = None) -> dict[str, dict[str, Any]]:
-        """Return what the tracking store says of traces, by id. Raises UsageError for a lake without one."""
+        """Return the tracking store's information on traces, by id. Raises UsageError for a lake without one."""
         return self.required_store().infos(trace_ids, workspace)
 
     def said_of(
         self, trace_ids: Sequence[str], workspace: str | None = None
     ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-        """Return metadata and fields that clients told of traces, by id; in a workspace, of those of it alone."""
+        """Return the metadata and fields that clients sent for traces, by id. A workspace sees only its own."""
         return ClientTraceInfo(self.required_store()).of_traces(trace_ids, workspace)
 
     def deleted(self, trace_ids: Sequence[str]) -> set[str]:
-        """Return those of some traces that were deleted from the tracking store. The tables may still have them."""
+        """Return the given traces that were deleted from the tracking store. The tables may still have them."""
         store = self.store
         return set() if store is None else ClientTraceInfo(store).deleted(trace_ids)
 
@@ -334,26 +332,24 @@ class HotTier:
         *,
         workspace: str | None = None,
     ) -> FoundTraces:
-        """Return traces of experiments by a filter of MLflow. Raises QueryError, UsageError."""
+        """Return traces of experiments that match an MLflow filter. Raises QueryError, UsageError."""
         return TraceSearch(self.required_store(), workspace).search(
             experiment_ids, filter, max_results, order_by, page_token
         )
 
     def newer(self) -> HotList:
-        """Return what lists show beside a commit: the newest traces of those that no commit holds whole yet.
-
-        Ask for it before the commit is chosen that it stands beside.
-        """
+        """Return the newest uncommitted traces, for lists. Call it before choosing the commit to list with them."""
         store = self.store
         return HotList() if store is None else self._reads_of(store)[0].newest()
 
     def _rows(self, trace_id: str, workspace: str | None) -> tuple[pa.Table, Collection[_Key]]:
         """Return the rows of a trace, and the keys of spans of which the tracking store has a claim."""
-        # Counted first: what comes after that may be missing.
+        # Count first: spans that arrive after the count may be missing.
         known = self._known(trace_id.lower(), workspace)
         rows, spans = self._both(trace_id, workspace, [*known])
         full_id = str(rows["trace_id"][0]) if len(rows) else trace_id.lower()
-        # A commit that was taken back, or lost, takes nothing along that the tracking store or its archive has.
+        # After a revert or loss of a commit, the tracking store or its archive still has the spans. So read
+        # all of them.
         if len(rows) < max((known[each] for each in known if each.startswith(full_id)), default=0):
             rows, spans = self._both(trace_id, workspace, [*known], whole=True)
             self._check_archived(rows, {each: known[each] for each in known if each.startswith(full_id)})
@@ -362,7 +358,7 @@ class HotTier:
         return rows, spans
 
     def _check_archived(self, rows: pa.Table, known: dict[str, int]) -> None:
-        """Raise DamageError if a trace whose archive is the tables has fewer rows there than spans came in (A17)."""
+        """Raise DamageError if the tables archive a trace and have fewer rows than spans were received (A17)."""
         for trace_id, count in known.items():
             if len(rows) < count and self.required_store().is_archived_in_tables(trace_id):
                 raise DamageError(
@@ -423,7 +419,7 @@ class HotTier:
         return summary_of(outline.rows)
 
     def _known(self, trace_id: str, workspace: str | None) -> dict[str, int]:
-        """Return how many spans came in of traces that begin so, two at most."""
+        """Return the number of received spans for at most two traces with this id prefix."""
         store = self.store
         if store is None or not trace_id.isalnum():
             return {}
@@ -433,7 +429,7 @@ class HotTier:
     def _both(
         self, trace_id: str, workspace: str | None, ids: Sequence[str], *, whole: bool = False
     ) -> tuple[pa.Table, Collection[_Key]]:
-        """Return the rows of both tiers, as `_rows`; of those ids the hot one has them `whole` where so asked."""
+        """Return the rows of both tiers, in the form of `_rows`. `whole` reads all hot parts of `ids`."""
         hot = self._hot(ids, workspace, whole)
         others = {str(batch["trace_id"][0]) for batch in hot if len(batch)}
 
@@ -441,7 +437,7 @@ class HotTier:
             full_id = view.full_id(trace_id, others, workspace)
             of_trace = [batch for batch in hot if len(batch) and str(batch["trace_id"][0]) == full_id]
             rows = latest_versions([*of_trace, view.whole(full_id, workspace)])
-            if rows.nbytes > limits.TRACE_ROWS_MAX_BYTES:  # some of either tier
+            if rows.nbytes > limits.TRACE_ROWS_MAX_BYTES:  # both tiers may have contributed rows
                 raise too_large(full_id)
             return rows
 
@@ -466,9 +462,10 @@ class HotTier:
         workspace: str | None,
         span_id: str | None = None,
     ) -> pa.Table:
-        """Return the rows of what is here of a trace; of what the tables may lack for good, those of its archive.
+        """Return a trace's rows from the tracking store.
 
-        And where it is to be `whole`.
+        If the store has no payload, read the trace's archive, either with `whole` or if the tables may permanently
+        lack spans.
         """
         traces = self._reads_of(store)[1]
         for _ in range(limits.ARCHIVE_RESTORE_TRIES_MAX):
@@ -486,7 +483,7 @@ class HotTier:
         return rows
 
     def _reads_of(self, store: TrackingStore) -> tuple[HotLists, HotTraces]:
-        """Return what reads lists and traces of this store, and keeps what it has read."""
+        """Return the cached readers of lists and traces for this store."""
         with self._lock:
             if self._reads is None or self._reads[0] is not store:
                 lists = HotLists(self._opened, Uncommitted(store))
@@ -504,8 +501,8 @@ def _spans_in(rows: pa.Table) -> Collection[_Key]:
 
 
 def summary_of(rows: pa.Table) -> dict[str, Any]:
-    """Return the row of table `traces` that the spans of one trace make, without its transaction."""
-    # A query takes as long as all else that is read of a small trace.
+    """Return the row of table `traces` for the spans of one trace, without its transaction."""
+    # For a small trace, an SQL query takes as long as the rest of the read.
     if len(rows) <= limits.TRACE_SUMMED_MAX_SPANS:
         return summed(rows.select(list(SPAN_COLUMNS)).to_pylist())
     summary: dict[str, Any] = summaries(rows).drop_columns([TRANSACTION_FIELD.name]).to_pylist()[0]

@@ -1,9 +1,4 @@
-"""The lake as users have it: each method says what it does, and leads to the part that does it.
-
-What brings spans into a lake: files that are named, and the pipeline of what is received and watched.
-
-Making a lake, and opening one.
-"""
+"""The public `Lake` class, and functions that create and open a lake. Its methods delegate to components."""
 
 from __future__ import annotations
 
@@ -64,7 +59,7 @@ from tracelake.versions.branch_store import MAIN
 
 
 class WithInputs:
-    """What a lake has of its inputs."""
+    """Mixin of a lake: its inputs."""
 
     _opened: LakeContext
     transactions: Transactions
@@ -80,26 +75,26 @@ class WithInputs:
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> IngestReport:
-        """Read OTLP files, and make them part of the tables, each span once.
+        """Ingest OTLP files into the tables, each span once.
 
-        Whatever an earlier run left unfinished is finished first. A file that cannot be read, or parts of
-        it, end up in the report's `bad`; all else goes in.
+        An unfinished earlier run is completed first. A file that cannot be read, or parts of it, are listed in the
+        report's `bad`; everything else is ingested.
 
         Args:
-            patterns: files, or objects such as `s3://bucket/key`, or glob patterns of either.
-            transaction_bytes: input bytes, as stored, of one transaction at most; 64 MiB by default.
-            transaction: the id of an open explicit transaction: the files go into it, or nowhere. By default the one
-                that this object has begun and not ended, if any.
-            master, conf: Spark master, `local[*]` by default, and settings of Spark. A lake in memory takes none: its
-                tasks run here.
-            runner: run the tasks there instead of on Spark.
-            progress: is told what is going on.
+            patterns: files, objects such as `s3://bucket/key`, or glob patterns of either.
+            transaction_bytes: maximum stored input bytes of one transaction; 64 MiB by default.
+            transaction: the id of an open explicit transaction; the files become part of it alone. The default is
+                the transaction that this object has begun and not ended, if any.
+            master, conf: Spark master, `local[*]` by default, and Spark settings. A lake in memory takes none: its
+                tasks run in this process.
+            runner: runs the tasks instead of Spark.
+            progress: receives progress events.
 
         Raises:
             UsageError: a pattern matches nothing, or names the lake's own objects; the explicit transaction is over; or
-                another client's is open.
+                another client's transaction is open.
             StorageError: a bucket cannot be listed.
-            SourceChangedError: an unfinished transaction cannot be replayed: its input has changed.
+            SourceChangedError: an unfinished transaction cannot be replayed because its input has changed.
         """
         chosen = self._opened.runner(runner, master, conf)
         tell = progress or silent
@@ -120,29 +115,29 @@ class WithInputs:
         conf: Mapping[str, str] | None = None,
         runner: TaskRunner | None = None,
     ) -> InboxPipeline:
-        """Return the pipeline that takes what the server received; call its `run_once` again and again.
+        """Return a pipeline for the input that servers received; call its `run_once` repeatedly.
 
-        Any number of them may work on one lake at once, in this process or others.
+        Any number of pipelines, in any processes, may work on one lake at once.
 
         Args:
-            replica: its name, which no other should have; host and process id by default.
-            watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`), by default the setting.
+            replica: its unique name; host and process id by default.
+            watch: glob patterns of files or buckets, and topics (`kafka://broker:9092/topic`); by default the setting.
             master, conf, runner: as for `ingest`.
         """
         chosen = self._opened.lasting_runner(runner, master, conf)
         return inbox_pipeline(self._opened, chosen, replica, watch)
 
     def replicas(self) -> list[ReplicaInfo]:
-        """Return the replicas of the pipeline that work on the lake, or did until they were cut off; by name."""
+        """Return the pipeline replicas of the lake by name, including replicas that were cut off."""
         return replicas(self._opened)
 
     def inbox(self) -> InboxInfo:
-        """Return what waits in the inbox of servers."""
+        """Return the pending input in the servers' inbox."""
         return inbox_info(self._opened.objects, self.quarantine.paths())
 
 
 class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
-    """One lake: its parts are about themselves. Threads may share it; `close` it, or use it in a `with` block."""
+    """An open lake. Threads may share it. Call `close`, or use it in a `with` block."""
 
     def __init__(self, location: Location) -> None:
         self._opened = LakeContext(location)
@@ -167,22 +162,22 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         self.close()
 
     def close(self) -> None:
-        """End Spark, where it was started, and release connections."""
+        """Stop Spark, if it was started, and release connections."""
         self._opened.close()
 
     @property
     def place(self) -> str:
-        """Where the lake is, for people: the path of a directory, another URL as it is."""
+        """The lake's location for display: a path for a directory, otherwise the URL."""
         return shown(self.url)
 
     @property
     def config(self) -> LakeConfig:
-        """What was fixed when the lake was made."""
+        """Settings fixed at the lake's creation."""
         return self._opened.config
 
     @property
     def objects(self) -> ObjectStore:
-        """The objects of the lake: to look at; whatever changes them is the lake's own."""
+        """The objects of the lake, to read only. Only the lake itself may change them."""
         return self._opened.objects
 
     def table(self, name: str, at: str = "main") -> Table:
@@ -196,13 +191,13 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
     def sql(
         self, query: str, at: str = MAIN, *, allow_files: bool = False, uncommitted: bool = False
     ) -> pa.Table:
-        """Run a DuckDB query in which `spans` and `traces` are the tables.
+        """Run a DuckDB query over the tables `spans` and `traces`.
 
         Args:
-            query: one SELECT, of which DuckDB reads the parts of the lake at a commit, and nothing else.
-            allow_files: whether it may read other files of this machine, and load extensions.
-            uncommitted: at `main`, also the newest traces of the hot tier that no commit holds yet; what cannot be read
-                of them is left out, and told of in the metadata `tracelake.not_listed` of the table.
+            query: one SELECT. DuckDB reads only the parts of the lake at a commit.
+            allow_files: whether it may read other files of this machine and load extensions.
+            uncommitted: at `main`, include the newest uncommitted traces of the hot tier. If some are unreadable, the
+                table's metadata `tracelake.not_listed` reports it.
 
         Raises:
             QueryError: DuckDB refuses the query.
@@ -210,21 +205,21 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         return self._sql(query, at, uncommitted, allow_files)
 
     def within(self, workspace: str) -> WorkspaceLake:
-        """Return one workspace of the lake, to read and to annotate: what is of others is not there."""
+        """Return a view of one workspace, to read and annotate. It hides all other workspaces."""
         return WorkspaceLake(self._opened, self.hot, workspace)
 
     def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
-        """Return all spans of a trace, of both tiers, by its id or the beginning of it. Raises NotFoundError."""
+        """Return all spans of a trace from both tiers, by its id or a prefix of it. Raises NotFoundError."""
         if at == MAIN and (tiers or self.hot.store is not None):
             return self.hot.trace(trace_id, tiers=tiers)
         return self._opened.read(at, lambda view: view.trace(trace_id))
 
     def index(self, at: str = "main") -> IndexInfo | None:
-        """Return what the full-text index has, and how many parts it could have; None where there is none yet."""
+        """Return the state of the full-text index and its maximum number of parts; None if there is no index."""
         return describe_index(self._opened.objects, self._opened.entries_at(at))
 
     def verify(self, progress: OnProgress | None = None) -> VerifyReport:
-        """Read everything again and compare it: commits, journal, parts, index, and tables with one another."""
+        """Read and cross-check everything: commits, journal, parts, index, and tables against one another."""
         opened = self._opened
         verifier = Verifier(opened.key_value, opened.singly(), opened.config.buckets, opened.view)
         return verifier.run(progress or silent)
@@ -249,21 +244,21 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         stop: threading.Event | None = None,
         insertions_only: bool = False,
     ) -> Iterator[Changes]:
-        """Yield the changes of a table as they are committed, one batch a transaction.
+        """Yield the changes of a table as they are committed, one batch per transaction.
 
-        A replaced row is one that is retracted (`_change` -1) and one that is inserted (+1). Rows of a
-        transaction are in memory together. Transactions without a change are passed over.
+        A replaced row appears as a retraction (`_change` -1) and an insertion (+1). All rows of a transaction are in
+        memory together. Transactions without a change are skipped.
 
         Args:
             name: the table.
-            since: yield what is later than this transaction; -1 for everything, None for what comes from now on.
-            timeout_s: end after so long without a change; 0 ends with what is there; None waits for ever.
-            stop: ends it when set, after half a second at most.
-            insertions_only: leave out rows that were retracted, and the columns `_change` and `_transaction`.
+            since: yield changes after this transaction; -1 for everything, None for changes from now on.
+            timeout_s: stop after this long without a change; 0 yields only existing changes; None waits forever.
+            stop: stops the iteration when set, within half a second.
+            insertions_only: omit retracted rows, and the columns `_change` and `_transaction`.
 
         Raises:
             TableNotFoundError: there is no such table.
-            UsageError: the single changes are forgotten.
+            UsageError: the requested changes are no longer kept.
         """
         log = self._opened.change_log(name)
         start = log.newest() if since is None else since
@@ -273,18 +268,18 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
     def create_table(
         self, name: str, schema: pa.Schema, *, key: Sequence[str] = (), buckets: int | None = None
     ) -> Table:
-        """Make a table without rows; fine where it is there just so.
+        """Create an empty table. Do nothing if an identical table exists.
 
         Args:
             name: up to 63 of a-z, 0-9 and _, a letter first; not `spans` or `traces`.
-            schema: columns. Names that begin with _ are reserved, and file_index and
+            schema: the columns. Names that begin with _ are reserved, and so are file_index and
                 file_row_number.
-            key: columns of text or integers by which a row is told: each key has one row. Without a key, rows
+            key: columns of text or integers that identify a row: each key has one row. Without a key, rows
                 are only added.
             buckets: hash buckets of the key, from 1 to 4096; those of the lake by default.
 
         Raises:
-            UsageError: the name is taken by another table, or something above does not hold.
+            UsageError: another table has the name, or an argument breaks a rule above.
         """
         spec = make_spec(name, schema, key, buckets or self._opened.config.buckets)
         create_table(self._opened.stores, spec)
@@ -298,15 +293,15 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         tombstone: str | None = None,
         write_id: str | None = None,
     ) -> str:
-        """Add rows to a table of the user, or replace them by key, with one append and one commit.
+        """Add rows to a user's table, or replace them by key, with one append and one commit.
 
-        Of several rows with one key the last stands, be it a row or a deletion. Other writers may write at once.
+        Among rows with the same key the last wins, whether a row or a deletion. Other writers may write concurrently.
 
         Args:
             name: the table.
-            rows: what to write, in an order; columns that lack become null.
-            tombstone: a column of booleans in `rows`, not of the table: where true, the row of the key is deleted.
-            write_id: a write with this id happens once, however often and however much later it is called.
+            rows: rows in order; missing columns become null.
+            tombstone: a boolean column in `rows`, not in the table. If true, the key's row is deleted.
+            write_id: makes the write idempotent: it happens once, however often and however late it is repeated.
 
         Returns:
             the commit that shows the rows.
@@ -320,7 +315,7 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         return write_batches(self._opened.stores, name, batches, tombstone, given_id)
 
     def branch(self, name: str = MAIN) -> Branch:
-        """Return a branch: what is staged on it, its commits, merges. Raises RefNotFoundError where there is none."""
+        """Return a branch: its staged entries, commits and merges. Raises RefNotFoundError if it does not exist."""
         self._opened.repository.branch(name)
         return Branch(name, self._opened.repository)
 
@@ -329,18 +324,18 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         return describe.branches(self._opened.repository)
 
     def create_branch(self, name: str, at: str = MAIN, *, request_id: str | None = None) -> Branch:
-        """Make a branch that begins at a commit. Again with the same `request_id`, it returns the branch made before.
+        """Create a branch at a commit. A repeated call with the same `request_id` returns the same branch.
 
-        Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
+        Raises UsageError if the name is invalid or taken, and RefNotFoundError if the commit does not exist.
         """
         self._opened.repository.create_branch(name, self._opened.repository.resolve(at), request_id or "")
         return Branch(name, self._opened.repository)
 
     def delete_branch(self, name: str, force: bool = False) -> None:
-        """Delete a branch; its commits stay as long as another branch or a tag leads to them.
+        """Delete a branch. Its commits stay while another branch or a tag leads to them.
 
-        Raises UsageError for `main`, a protected branch, or, unless forced, one with staged entries;
-        RefNotFoundError where there is none.
+        Raises UsageError for `main`, a protected branch, or, unless forced, a branch with staged entries. Raises
+        RefNotFoundError if the branch does not exist.
         """
         self._opened.repository.delete_branch(name, force=force)
 
@@ -354,7 +349,7 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Bring onto a branch what a commit has since both parted; see `Branch.merge`."""
+        """Merge a commit's changes since the common ancestor into a branch. See `Branch.merge`."""
         return self.branch(into).merge(
             source, message, prefer=prefer, committer=committer, request_id=request_id
         )
@@ -365,9 +360,9 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         return [] if head is None else describe.log(self._opened.repository, head, limit)
 
     def diff(self, before: str | None, after: str = MAIN, limit: int | None = None) -> list[EntryChange]:
-        """Return the entries that differ between two commits, in order of path; at most `limit` of them.
+        """Return the entries that differ between two commits, by path, at most `limit`.
 
-        Without `before`, from the first parent of `after`. Takes time in proportion to what differs. Raises
+        `before` defaults to the first parent of `after`. The time is proportional to the differences. Raises
         RefNotFoundError.
         """
         repository = self._opened.repository
@@ -377,9 +372,9 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         return describe.diff(repository, start, to, limit)
 
     def tag(self, name: str, ref: str = MAIN) -> str:
-        """Give a commit a name that never moves; return its id.
+        """Tag a commit with a name that never moves, and return the commit's id.
 
-        Raises UsageError for a name that is taken or no name, RefNotFoundError for a commit that is not there.
+        Raises UsageError if the name is invalid or taken, and RefNotFoundError if the commit does not exist.
         """
         commit_id = self._opened.repository.resolve(ref)
         self._opened.repository.tag(name, commit_id)
@@ -390,7 +385,7 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         return self._opened.repository.tags()
 
     def delete_tag(self, name: str) -> None:
-        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        """Delete a tag; its commit stays. Raises RefNotFoundError if it does not exist."""
         self._opened.repository.delete_tag(name)
 
 
@@ -404,29 +399,30 @@ def init(
     dimensions: int | None = None,
     metric: str | None = None,
 ) -> Lake:
-    """Make a lake where nothing is yet. Repeat it after a crash; of two at once, one makes the lake.
+    """Create a lake in an empty place. It is safe to repeat after a crash; if two processes run it at once, one
+    succeeds.
 
     Args:
         place: a directory, empty or absent, or `file:///directory`, `s3://bucket/prefix`,
-            `gs://bucket/prefix`, `az://account/container/prefix`, `memory://name` (gone with the process).
-        metadata: URL of the key-value store for the records of the lake, as `open_key_value` takes it, or
-            `objects` for objects in the lake itself. By default the setting `metadata`, else a SQLite file
-            in a directory, `objects` elsewhere. A password in the URL is used and not kept.
+            `gs://bucket/prefix`, `az://account/container/prefix`, `memory://name` (lost when the process ends).
+        metadata: URL of the key-value store for the lake's records, as `open_key_value` takes it, or
+            `objects` for objects in the lake itself. By default the setting `metadata`; without it a SQLite file
+            for a directory, `objects` for other places. A password in the URL is used but not stored.
         buckets: hash buckets of its tables, from 1 to 4096; fixed for the life of the lake.
-        text: how texts become words in its index: `english`, `whitespace` or `cjk`. By default the setting `text`, else
+        text: the tokenizer of its index: `english`, `whitespace` or `cjk`. By default the setting `text`, otherwise
             `english`. `lake.maintenance.rebuild_index(text=...)` changes it.
-        vectors: what the vectors for searches by meaning are of: a function, `module:function`, that is declared with
-            `tracelake.embedder`, or an attribute that holds them, `attributes.KEY`; `none` for no vectors. By default
-            the settings `vectors`, `vector_dimensions` and `vector_metric`, else none.
+        vectors: the source of vectors for semantic search: a function, `module:function`, declared with
+            `tracelake.embedder`, or an attribute with vectors, `attributes.KEY`; `none` for no vectors. By default
+            the settings `vectors`, `vector_dimensions` and `vector_metric`, otherwise none.
             `lake.maintenance.rebuild_index(vectors=...)` changes it.
-        dimensions: numbers of each vector of an attribute.
-        metric: how vectors of an attribute are compared: `cosine`, the default, or `dot`.
+        dimensions: length of each vector in an attribute.
+        metric: similarity of vectors in an attribute: `cosine`, the default, or `dot`.
 
     Raises:
         LakeExistsError: there is a lake already.
-        UsageError: the place is not empty, a URL is none that can be used, `buckets` is out of range, or there is no
+        UsageError: the place is not empty, a URL is unusable, `buckets` is out of range, or there is no
             such `text`, function, or attribute.
-        StorageError: a store cannot be reached, or refuses.
+        StorageError: a store is unreachable or refuses.
     """
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
@@ -438,19 +434,19 @@ def init(
 
 
 def open(place: str | os.PathLike[str] | None = None, *, metadata: str | None = None) -> Lake:
-    """Open a lake: `place`, else TRACELAKE_LAKE, else `tracelake.toml`, else ./.tracelake.
+    """Open a lake: `place`, otherwise TRACELAKE_LAKE, otherwise `tracelake.toml`, otherwise ./.tracelake.
 
-    Its metadata is where `lake.json` says, unless `metadata` or the setting of that name says where it is now.
+    `lake.json` names its metadata store, unless `metadata` or the setting of that name overrides it.
 
     Raises:
-        LakeNotFoundError: there is none.
-        UsageError: `metadata` is not that of this lake.
+        LakeNotFoundError: there is no lake.
+        UsageError: `metadata` is of another lake.
         DamageError: its metadata is gone.
-        StorageError: a store cannot be reached, or refuses.
+        StorageError: a store is unreachable or refuses.
     """
     return Lake(find_location(os.fspath(place) if place is not None else None, metadata))
 
 
 def find_location(place: str | None, metadata: str | None) -> Location:
-    """Find a lake as `open` does, for parts of the program that need less than a `Lake`."""
+    """Find a lake as `open` does, for code that needs less than a `Lake`."""
     return open_location(find_lake(place), find_metadata(metadata))

@@ -1,9 +1,8 @@
-"""Where a lake is, and where its metadata is: `lake.json`, and the two stores that it leads to.
+"""The location of a lake and of its metadata: `lake.json`, and the two stores that it names.
 
-`lake.json` is written last, and only if none is there: before it there is no lake, whatever an `init` that
-was killed left behind, and of two that run at once one makes the lake. The metadata store knows the lake by
-its id, under which all of its records are, so that many lakes may share a store and none is taken for
-another.
+`lake.json` is written last, and only if none exists. Before it there is no lake, whatever a killed `init` left
+behind; if two run at once, one creates the lake. All records of a lake are under its id in the metadata store. So
+many lakes may share a store without confusion.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ from tracelake.storage.urls import without_password
 FORMAT_VERSION: Final = 1
 CONFIG: Final = "lake.json"
 SQLITE: Final = "sqlite"
-"""What `lake.json` says where the metadata is the file `metadata.db` in the lake's own directory."""
+"""Value in `lake.json` for metadata in the file `metadata.db` of the lake's directory."""
 OBJECTS: Final = "objects"
-"""What it says where records are objects of the lake itself, below `metadata/`."""
+"""Value in `lake.json` for records as objects of the lake itself, below `metadata/`."""
 LAKES: Final = "lakes"
-"""Partition of a metadata store in which each lake has a record, by its id."""
+"""Partition of a metadata store with a record of each lake, by its id."""
 _DATABASE: Final = "metadata.db"
 _RECORDS: Final = "metadata"
 _LEFT_BY_INIT: Final = (
@@ -58,11 +57,11 @@ _LEFT_BY_INIT: Final = (
     _RECORDS,
     *(_DATABASE + end for end in ("", "-wal", "-shm", "-journal")),
 )
-"""What an `init` that was killed may leave in an empty place; another one goes on over it."""
+"""Leftovers of a killed `init` in an empty place. Another `init` overwrites them."""
 
 
 class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is fixed when a lake is made."""
+    """Settings fixed at a lake's creation."""
 
     id: str
     created_at: str
@@ -70,19 +69,19 @@ class LakeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: str
     """SQLITE, OBJECTS, or the URL of another key-value store, without a password."""
     text: str = ENGLISH.name
-    """How texts become words in the index of the first transaction; an index that is there says it for the next."""
+    """Tokenizer of the first transaction's index. After that the existing index decides."""
     vectors: VectorSettings | None = None
-    """Which vectors the index of the first transaction has, likewise; None for none."""
+    """Vectors of the first transaction's index, or None. After that the existing index decides."""
     format_version: int = FORMAT_VERSION
 
 
 def first_index(config: LakeConfig) -> IndexSettings:
-    """Return what the index of the first transaction is built with."""
+    """Return the settings of the first transaction's index."""
     return IndexSettings(text=config.text, vectors=config.vectors)
 
 
 class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the metadata store says of a lake: where it was when it was made."""
+    """Record of a lake in the metadata store, with its location at creation."""
 
     lake: str
     created_at: str
@@ -91,23 +90,23 @@ class _KnownLake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A lake where it was found: its stores, and what is fixed."""
+    """A lake's open stores and fixed settings."""
 
     stores: Stores
     config: LakeConfig
     records_url: str
-    """May hold a password: never to be shown."""
+    """May contain a password; never display it."""
 
     def open_records(self) -> KeyValueStore:
-        """Open the lake's records once more, by connections of their own."""
+        """Open the lake's records again, with separate connections."""
         return ScopedKeyValueStore(open_key_value(self.records_url), self.config.id)
 
 
 def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSettings = PLAIN) -> None:
-    """Make a lake in a place that is empty or absent; see `tracelake.init`."""
+    """Create a lake in an empty or absent place. See `tracelake.init`."""
     url = url_of(place)
     metadata = _named(metadata, url) or (OBJECTS if _directory(url) is None else SQLITE)
-    # Said to the store only: what is written down must not give a password away.
+    # Only the store gets the password: the stored config must not reveal it.
     config = LakeConfig(
         uuid.uuid4().hex,
         datetime.now(UTC).isoformat(timespec="seconds"),
@@ -121,9 +120,9 @@ def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSett
     key_value = _open_records(metadata, url)
     try:
         entry = encode(_KnownLake(url, config.created_at), f"{LAKES}/{config.id}")
-        version = key_value.set(LAKES, config.id, entry)  # nobody else has this id
+        version = key_value.set(LAKES, config.id, entry)  # no other lake has this id
         if not objects.create(CONFIG, encode(config, CONFIG)):
-            with suppress(StorageError):  # it leads nowhere, and harms nobody
+            with suppress(StorageError):  # a record that remains is harmless, because it names no lake
                 key_value.delete_if(LAKES, config.id, version)
             raise _exists(url)
     finally:
@@ -131,7 +130,7 @@ def create_lake(place: str, metadata: str | None, buckets: int, index: IndexSett
 
 
 def open_location(place: str, metadata: str | None) -> Location:
-    """Open the stores of a lake; see `tracelake.open`."""
+    """Open the stores of a lake. See `tracelake.open`."""
     url = url_of(place)
     directory = _directory(url)
     if directory is not None and not (directory / CONFIG).is_file():
@@ -166,13 +165,13 @@ def open_location(place: str, metadata: str | None) -> Location:
 
 
 def shown(url: str) -> str:
-    """Return the place of a lake for people: the path of a directory, another URL as it is."""
+    """Return a lake's location for display: a path for a directory, otherwise the URL."""
     directory = _directory(url)
     return url if directory is None else str(directory)
 
 
 def cache_directory(lake_id: str) -> Path:
-    """Return the directory for copies of parts: safe to delete at any time, and never part of the lake."""
+    """Return the cache directory for copies of parts. It is not part of the lake and may be deleted at any time."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     directory = Path(base) / "tracelake" / lake_id
     with suppress(OSError):
@@ -185,17 +184,17 @@ def cache_directory(lake_id: str) -> Path:
 
 
 def _cache_of(url: str, lake_id: str) -> Path:
-    """Return the directory for copies; for a lake in memory, a new one that goes with who opened it."""
+    """Return the cache directory; for a lake in memory, a new one that is deleted on close."""
     return Path(tempfile.mkdtemp(prefix="tracelake-memory-")) if in_memory(url) else cache_directory(lake_id)
 
 
 def in_memory(url: str) -> bool:
-    """Whether a lake goes with this process."""
+    """Return whether a lake exists only in this process."""
     return url.startswith("memory://")
 
 
 def url_of(place: str) -> str:
-    """Return the URL of a place that is a path or a URL. Raises UsageError for one that can be neither."""
+    """Return the URL of a path or URL. Raises UsageError if it is neither."""
     scheme, slashes, rest = place.partition("://")
     if slashes and scheme != "file":
         return place.rstrip("/")
@@ -210,7 +209,7 @@ def _directory(url: str) -> Path | None:
 
 
 def _named(metadata: str | None, url: str) -> str | None:
-    """Return how `lake.json` names a metadata store, so that a lake that holds its own can be moved."""
+    """Return a metadata store's name for `lake.json`; a relative one inside the lake, so that the lake can be moved."""
     if metadata is None or metadata == OBJECTS:
         return metadata
     directory = _directory(url)
@@ -233,7 +232,7 @@ def records_url(metadata: str, url: str) -> str:
 
 
 def _plain(url: str) -> tuple[str, str]:
-    """Return scheme and path so that two spellings of one place are equal; SQLite's are files like others."""
+    """Return scheme and path in a normal form that makes spellings of one place equal. SQLite URLs count as files."""
     scheme, _, rest = url.rstrip("/").partition("://")
     return ("file" if scheme == "sqlite" else scheme), unquote(rest.removeprefix("localhost"))
 
@@ -243,7 +242,8 @@ def _open_records(metadata: str, url: str) -> KeyValueStore:
 
 
 def _may_be_there(metadata: str, url: str) -> bool:
-    """Tell whether a store can be there. One that is not, or is empty, must not be made by looking for it."""
+    """Return whether a store may exist. Opening a missing or empty one would create it, so this checks without
+    opening."""
     scheme, _, rest = records_url(metadata, url).partition("://")
     path = Path(unquote(rest.removeprefix("localhost")))
     if scheme == "sqlite":
@@ -252,14 +252,14 @@ def _may_be_there(metadata: str, url: str) -> bool:
 
 
 def _shown(metadata: str, url: str) -> str:
-    """Return a metadata store for people: a path where it is a file, never a password."""
+    """Return a metadata store for display: a path for a file, and never a password."""
     full = without_password(records_url(metadata, url))
     scheme, _, rest = full.partition("://")
     return unquote(rest) if scheme in ("sqlite", "file") else full
 
 
 def _check_empty(url: str) -> None:
-    """Raise where a lake, or something else, is at `url`. Nothing is made by looking."""
+    """Raise if `url` has a lake or other content. The check creates nothing."""
     directory = _directory(url)
     if directory is not None:
         if not directory.exists():
@@ -293,10 +293,11 @@ def _read_config(objects: ObjectStore) -> LakeConfig:
 
 
 def _earlier_release(data: bytes) -> str | None:
-    """Return the releases that read such a `lake.json`; None for one of this release or later, or a damaged one."""
-    if is_whole(data):  # with a checksum that does not depend on the path
+    """Return the earlier releases that can read this `lake.json`; None if it is of this or a later release, or
+    damaged."""
+    if is_whole(data):  # its checksum does not depend on the path
         return "a development version from commit 8518a899 until 775ea835 (22 November 2026)"
-    # A damaged one has the field of the checksum, or another that no format has.
+    # A damaged current file has the checksum's field, or a field that no format has.
     known = {"version", *LakeConfig.__struct_fields__}
     if not {"id", "metadata"} <= fields_of(data) <= known:
         return None
@@ -304,7 +305,7 @@ def _earlier_release(data: bytes) -> str | None:
 
 
 def _is_known(key_value: KeyValueStore, lake_id: str) -> bool:
-    """Tell whether a metadata store has the records of a lake. Raises DamageError where it cannot say."""
+    """Return whether a metadata store has the records of a lake. Raises DamageError if its record is damaged."""
     entry = key_value.get(LAKES, lake_id)
     if entry is not None:
         decode(_KnownLake, entry.value, f"the record of lake {lake_id}", FORMAT_VERSION, f"{LAKES}/{lake_id}")

@@ -1,4 +1,4 @@
-"""What a lake does to stay small: compaction, garbage collection of all of its tables, trimming of the journal."""
+"""Maintenance of a lake: compaction, index rebuilds, garbage collection and journal retention."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from tracelake.versions.repository import Repository
 VERSIONS_LINE: Final = "commits and files"
 INDEX_LINE: Final = "index parts"
 JOURNAL_LINE: Final = "journal"
-"""What stands in the place of a table's name where a report is of no table."""
+"""Placeholders for the table's name in reports that are not about a table."""
 
 
 class Maintenance:
-    """What keeps a lake small and quick: `lake.maintenance`."""
+    """Maintenance operations of a lake: `lake.maintenance`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -83,7 +83,7 @@ class Maintenance:
             maintainer.compact_all(shard, order, _since(kept, shard.name), progress or silent)
             for shard, order in self._maintained()
         ]
-        self._opened.forget_view()  # the next one reads the new parts
+        self._opened.forget_view()  # the next read uses the new parts
         return reports
 
     def _check_names(self, kept: Mapping[str, Reference]) -> None:
@@ -123,25 +123,25 @@ class Maintenance:
         runner: TaskRunner | None = None,
         progress: OnProgress | None = None,
     ) -> IndexReport:
-        """Build the full-text index anew from table `spans`, and publish it on `main` in one commit.
+        """Rebuild the full-text index from table `spans`, and publish it on `main` in one commit.
 
-        Safe beside readers and writers, and with an old index that is damaged. The new one has few parts and no
-        document of a row that was replaced. Older commits keep the index that they have.
+        Readers and writers may continue, and the old index may be damaged. The new index has few parts and no
+        document of a replaced row. Older commits keep their index.
 
         Args:
-            text: how texts are to become words from now on: `english`, `whitespace` or `cjk`; by default as now.
-            vectors: have vectors for searches by meaning from now on: by a function, `module:function`, that is
-                declared with `tracelake.embedder`, or of an attribute that holds them, `attributes.KEY`; `none` for
-                no vectors any more. By default the kind stays that there is, and is built anew, too.
-            dimensions: numbers of each vector of an attribute.
-            metric: how vectors of an attribute are compared: `cosine`, the default, or `dot`.
-            runner: run the tasks there instead of on Spark.
-            progress: is told what is going on.
+            text: the tokenizer from now on: `english`, `whitespace` or `cjk`; by default the current one.
+            vectors: the source of vectors for semantic search from now on: a function, `module:function`,
+                declared with `tracelake.embedder`, or an attribute with vectors, `attributes.KEY`; `none` for
+                no vectors. By default the current vectors are kept and rebuilt.
+            dimensions: length of each vector in an attribute.
+            metric: similarity of vectors in an attribute: `cosine`, the default, or `dot`.
+            runner: runs the tasks instead of Spark.
+            progress: receives progress events.
 
         Raises:
             UsageError: the lake is still empty, or there is no such `text` or function.
-            ContentionError: transactions were faster than the commit, again and again.
-            ExpiredError: garbage was collected twice meanwhile; run it again.
+            ContentionError: transactions won the race for the commit repeatedly.
+            ExpiredError: garbage collection ran twice during the rebuild; run it again.
         """
         if vectors is None and (dimensions, metric) != (None, None):
             raise UsageError("dimensions and metric are of vectors in an attribute; say which, with vectors.")
@@ -167,27 +167,27 @@ class Maintenance:
         epoch_min_s: float = EPOCH_MIN_S,
         journal_transactions: int = JOURNAL_TRANSACTIONS_KEPT,
     ) -> list[GcReport]:
-        """Delete what nobody can name any more, of each table and of commits. Safe beside readers and writers.
+        """Delete unreachable data of each table and of commits. Readers and writers may continue.
 
-        A write to a table of the user that was killed just before its commit is committed first.
-        What compaction replaced goes as soon as no reader holds a lease on it. Objects of writers that were
-        killed go at the third collection after they were written, each at least `epoch_min_s` seconds after
-        the one before: a writer that takes longer from its first upload to its append has to upload again. So do
-        commits that no branch or tag leads to, and files that only they name, and what was written for an index
-        and is in none. Of transactions that are committed the journal keeps the newest. What is old of the
-        audit is removed, and not reported. The last three reports are of
-        these.
+        A write to a user's table that was killed just before its commit is committed first. Parts that compaction
+        replaced are deleted once no reader holds a lease on them. Objects of killed writers are deleted at the third
+        collection after they were written, with at least `epoch_min_s` seconds between collections. A writer that
+        takes longer from its first upload to its append must upload again.
 
-        What is damaged keeps what may lie behind it, and nothing else: the `damage` of a report says so.
+        The same rule deletes commits that no branch or tag reaches, files that only they name, and index objects that
+        are in no index. The journal keeps the newest committed transactions. The last three reports are about these.
+        Old audit records are deleted without a report.
+
+        Damage only keeps the data that may lie behind it; the `damage` of a report describes it.
 
         Args:
             dry_run: delete nothing, and report what would be deleted now.
             epoch_min_s: an hour by default; with 0, every call counts.
-            journal_transactions: of so many of the newest transactions the journal keeps what they read, at least one.
+            journal_transactions: the number of newest transactions whose inputs the journal keeps, at least one.
         """
         damage: list[str] = []
         if not dry_run:
-            with _noted(damage):  # a table that is damaged does not keep the others from being collected
+            with _noted(damage):  # a damaged table must not stop the collection of the others
                 finish_writes(replace(self._opened.stores, objects=self._opened.singly()))
             with _noted(damage):
                 Audit(lambda: self._opened.key_value).trim(time.time_ns())
@@ -200,7 +200,7 @@ class Maintenance:
             collected = versions.collect(epoch_min_s=epoch_min_s, dry_run=dry_run)
             damage += collected.damage
         parts = IndexCollected()
-        if collected.indexes is not None:  # else nobody knows which of them somebody names
+        if collected.indexes is not None:  # otherwise it is unknown which parts are referenced
             is_over = partial(is_collectable, newest=collected.epoch)
             parts = collect_index(self._opened.singly(), INDEX, collected.indexes, is_over, dry_run=dry_run)
         noted = tuple(dict.fromkeys(damage))
@@ -229,7 +229,7 @@ class Maintenance:
             return GcReport(table, 0, 0, 0, 0, (str(error),))
 
     def _tables(self, damage: list[str]) -> list[str]:
-        """Return the shards of all tables; where `main` cannot be read, of those that every lake has."""
+        """Return the shards of all tables; if `main` is unreadable, those of the built-in tables."""
         shards = dict.fromkeys(BUILT_IN)
         with _noted(damage):
             repository = Repository(self._opened.key_value, self._opened.singly())
@@ -238,7 +238,7 @@ class Maintenance:
         return list(shards)
 
     def _maintained(self) -> list[tuple[Shard, tuple[str, ...]]]:
-        """Return the shard of each table, and the columns that sort its rows."""
+        """Return each table's shard and sort columns."""
         orders = {table.name: table.sorted_by for table in BUILT_IN.values()}
         for reference in self._opened.entries_at("main").values():
             if isinstance(reference, TableAt) and reference.shard not in orders:
@@ -248,7 +248,7 @@ class Maintenance:
 
 @contextmanager
 def _noted(damage: list[str]) -> Iterator[None]:
-    """Note damage, and go on behind it."""
+    """Record damage and continue."""
     try:
         yield
     except DamageError as error:
@@ -256,7 +256,7 @@ def _noted(damage: list[str]) -> Iterator[None]:
 
 
 def _since(kept: Mapping[str, Reference], table: str) -> int | None:
-    """Return the time of a table that a commit names, None where it names none."""
+    """Return the time of a table in a commit, or None if the commit does not name it."""
     times = [
         reference.as_of
         for reference in kept.values()

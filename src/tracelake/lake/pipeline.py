@@ -1,7 +1,4 @@
-"""What brings spans into a lake: files, and the pipeline that takes what servers received.
-
-What a lake does with inputs that no task can do: they are set aside, and the user decides.
-"""
+"""The pipelines of a lake, for files and for input that servers received, and its quarantine of inputs that failed."""
 
 from __future__ import annotations
 
@@ -38,9 +35,9 @@ def ingest(
     progress: OnProgress,
     client: str = "",
 ) -> IngestReport:
-    """Take what the patterns name into the transaction of a client, or with an empty `client` into new ones.
+    """Ingest the inputs that match patterns, into a client's transaction or, with an empty `client`, into new ones.
 
-    Raises UsageError if the client's transaction is over, or if one of another client is open.
+    Raises UsageError if the client's transaction is over, or if another client's is open.
     """
     if transaction_bytes is not None and transaction_bytes < 1:
         raise UsageError(f"transaction_bytes must be at least 1, not {transaction_bytes}.")
@@ -54,7 +51,7 @@ def ingest(
 
 
 def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:
-    """Return the pipeline of a lake, for one run."""
+    """Return the pipeline of a lake for one run."""
     buckets = opened.config.buckets
     return Pipeline(
         "main",
@@ -71,7 +68,7 @@ def main_pipeline(opened: LakeContext, runner: TaskRunner) -> Pipeline:
 def inbox_pipeline(
     opened: LakeContext, runner: TaskRunner, replica: str | None, watch: Sequence[str] | None
 ) -> InboxPipeline:
-    """Return the pipeline of what servers received, and of what is watched."""
+    """Return the pipeline for input that servers received and for watched sources."""
     stores, config, settings = opened.stores, opened.config, load_settings()
     return InboxPipeline(
         stores.key_value,
@@ -87,7 +84,7 @@ def inbox_pipeline(
 
 
 def mode_of(settings: Settings) -> CommitPolicy:
-    """Return how many steps make a transaction of a pipeline that goes on."""
+    """Return the commit policy of a continuous pipeline from the settings."""
     rows, delay_s = settings.transaction_rows, settings.transaction_delay_s
     if rows is None and delay_s is None:
         return EACH_STEP
@@ -95,43 +92,41 @@ def mode_of(settings: Settings) -> CommitPolicy:
 
 
 def replicas(opened: LakeContext) -> list[ReplicaInfo]:
-    """Return the replicas that the records name."""
+    """Return the recorded replicas."""
     upper = Outputs(opened.key_value, opened.objects, opened.config.buckets).table_upper()
     return describe_all(opened.key_value, upper)
 
 
 class Quarantine:
-    """The inputs of a lake that no task can do: `lake.quarantine`."""
+    """Quarantine of inputs that no task can process: `lake.quarantine`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
 
     def all(self) -> list[SetAsideInput]:
-        """Return the inputs that could not be taken, by transaction: set aside, offered again, or discarded."""
+        """Return the inputs that failed, by transaction: quarantined, offered again, or discarded."""
         suspects = QuarantineStore(self._opened.key_value, "main").all()
         return [shown(item) for item in sorted(suspects, key=lambda item: (item.transaction, item.path))]
 
     def paths(self) -> set[str]:
-        """Return the paths of inputs that no pipeline takes until the user decides, or ever."""
+        """Return the paths of inputs that are discarded, or quarantined until the user decides. No pipeline takes
+        them."""
         return {item.path for item in self.all() if item.state != "offered"}
 
     def retry(self, transaction: int) -> list[SetAsideInput]:
-        """Offer the inputs of a transaction that was set aside again, to the next run of any pipeline.
+        """Offer a transaction's quarantined inputs again, to the next run of any pipeline.
 
-        A transaction that is stuck, as where a file changed under the journal, is set aside first; a file is then
-        taken as it is now.
-
-        Raises UsageError where nothing of that transaction is set aside.
+        A stuck transaction, for example because a file changed after it was recorded, is quarantined first. Its files
+        are then taken in their current state. Raises UsageError if nothing of that transaction is quarantined.
         """
         return self._decide(transaction, "retry")
 
     def discard(self, transaction: int) -> list[SetAsideInput]:
-        """Give up the inputs of a transaction that are set aside: they are named for ever, and segments are deleted.
+        """Discard a transaction's quarantined inputs: their names are kept forever, and segments are deleted.
 
-        A transaction that is stuck is set aside first; of its inputs those are given up that changed since the
-        journal recorded them, or the only one. All others are offered again.
-
-        Raises UsageError where nothing of that transaction is set aside.
+        A stuck transaction is quarantined first. Its only input, or the inputs that changed since the journal
+        recorded them, are discarded. All others are offered again. Raises UsageError if nothing of that transaction
+        is quarantined.
         """
         return self._decide(transaction, "discard")
 

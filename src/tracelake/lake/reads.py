@@ -1,9 +1,7 @@
-"""What is read alike of a whole lake and of one workspace of it: searches, completions, queries.
+"""Reads that work for a whole lake and for one workspace: searches, completions, queries.
 
-One workspace of a lake, to read and to annotate: what is of others is not there.
-
-What is asked of it goes on with the name of the workspace, and the condition is applied below, where rows, terms and
-records are read. What a lake has beside that is of all workspaces, and is refused.
+A workspace view passes the workspace's name down to where rows, terms and records are read, and the filter is applied
+there. It refuses operations that concern all workspaces.
 """
 
 from __future__ import annotations
@@ -35,21 +33,21 @@ from tracelake.tracking.mlflow_search import FoundTraces
 from tracelake.versions.branch_store import MAIN
 
 NOT_LISTED: Final = b"tracelake.not_listed"
-"""The key of a table's metadata that says what no commit holds yet and the table lacks."""
+"""Key of a table's metadata that describes uncommitted spans missing from the table."""
 
 
 class WithReads:
-    """What a lake reads, in one workspace or in all: whatever is public here is there for a workspace too."""
+    """Mixin for reads of a lake, in one workspace or all. Its public methods are available to workspaces too."""
 
     _opened: LakeContext
     _whole_hot: HotTier
-    """That of the whole lake, whatever part of it is read."""
+    """The hot tier of the whole lake, even in a workspace view."""
     _workspace: str | None = None
-    """None for all."""
+    """None for all workspaces."""
 
     @property
     def url(self) -> str:
-        """Where the lake is, as a URL."""
+        """The lake's URL."""
         return self._opened.objects.url
 
     def search(
@@ -67,20 +65,20 @@ class WithReads:
         page: str | None = None,
         now: datetime | None = None,
     ) -> SearchResults:
-        """Return a page of the spans that match, best first, and how many there are.
+        """Return a page of matching spans, best first, and the number of matches.
 
         Args:
             query: words, "phrases", AND, OR, -not, `service:name`; see docs/reference/search.md.
             where: a DuckDB condition on table `spans`, such as `service = 'airline-agent'`.
             at: the commit to search.
-            limit: hits at most, up to 1,000.
+            limit: maximum number of hits, up to 1,000.
             service: only spans of this service; faster than the same as a condition.
-            mode: `text` by words; `semantic` by meaning, where the lake has vectors; `hybrid` ranked by both.
-            vector: compare with it instead of the words of the query, which are conditions then.
+            mode: `text` by words; `semantic` by meaning, if the lake has vectors; `hybrid` ranks by both.
+            vector: ranks by similarity to it instead of the words of the query, which only filter then.
             sort: `score`, or `newest` or `oldest` first.
             facets: count the whole result by service, kind, status, model, session, user, workspace, day.
-            page: `next_page` of this search, to go on where that page ended, at its commit.
-            now: when `last 2h` ends, with a time zone; else the time of this search, or of its first page.
+            page: `next_page` of this search, to continue after that page, at its commit.
+            now: the end of `last 2h`, with a time zone; by default the time of this search, or of its first page.
 
         Raises:
             QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
@@ -115,7 +113,7 @@ class WithReads:
             if searcher is None:
                 return ()
             asked_ns = time.time_ns() if now is None else nanoseconds(now)
-            now_ns = asked_ns if token is None else token.now_ns  # that of the first page
+            now_ns = asked_ns if token is None else token.now_ns  # the time of the first page
             return searcher.traces_found(traces, query, service, now_ns, self._workspace)
 
         asked = BothTiersSearch(
@@ -127,11 +125,12 @@ class WithReads:
         return self._whole_hot.search(token, asked)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
-        """Return queries that go on where one that is being typed ends: with fields, attributes, and their values."""
+        """Return completions of a partly typed query: fields, attributes, and their values."""
         return self._opened.read(at, lambda view: view.completions(typed, self._workspace))
 
     def _sql(self, query: str, at: str, uncommitted: bool, allow_files: bool = False) -> pa.Table:
-        # What is newer is read before the commit is chosen that it stands beside.
+        # Read uncommitted rows before choosing the commit: rows that leave the outbox in between are then in
+        # it.
         newer = self._whole_hot.newer() if uncommitted and at == MAIN else HotList()
         table = self._opened.read(
             at, lambda view: view.sql(query, allow_files, newer.tables, self._workspace)
@@ -142,7 +141,7 @@ class WithReads:
 
 
 class WorkspaceLake(WithReads):
-    """The part of a lake that is of one workspace: `lake.within("team-a")`. Threads may share it."""
+    """View of one workspace of a lake: `lake.within("team-a")`. Threads may share it."""
 
     def __init__(self, opened: LakeContext, hot: HotTier, workspace: str) -> None:
         self._opened = opened
@@ -152,7 +151,7 @@ class WorkspaceLake(WithReads):
         self.audit = Audit(lambda: opened.key_value, workspace)
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what is not divided by workspace."""
+        """Refuse attributes that are not divided by workspace."""
         if name.startswith("_"):
             raise AttributeError(name)
         raise _of_the_whole(name, self.workspace)
@@ -163,26 +162,23 @@ class WorkspaceLake(WithReads):
         return annotations_of(self._opened, self._whole_hot.store, self.workspace)
 
     def sql(self, query: str, at: str = MAIN, *, uncommitted: bool = False) -> pa.Table:
-        """Run a DuckDB query over the rows of `spans` and `traces` that are of the workspace. Raises QueryError."""
+        """Run a DuckDB query over the workspace's rows of `spans` and `traces`. Raises QueryError."""
         return self._sql(query, at, uncommitted)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
-        """Return the spans of a trace that are of the workspace, by its id or the beginning of it.
-
-        Raises NotFoundError.
-        """
+        """Return the workspace's spans of a trace, by its id or a prefix of it. Raises NotFoundError."""
         return self._whole_hot.trace(trace_id, tiers=tiers, workspace=self.workspace)
 
 
 class WorkspaceHot:
-    """What a workspace has of both tiers, as rows."""
+    """Row-level reads of a workspace in both tiers."""
 
     def __init__(self, hot: HotTier, workspace: str) -> None:
         self._hot = hot
         self._workspace = workspace
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse what is not divided by workspace."""
+        """Refuse attributes that are not divided by workspace."""
         if name.startswith("_"):
             raise AttributeError(name)
         raise _of_the_whole(f"hot.{name}", self._workspace)
@@ -209,15 +205,15 @@ class WorkspaceHot:
         return self._hot.span_rows(trace_id, span_id, self._workspace)
 
     def infos(self, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what the tracking store says of traces, by id. Raises UsageError for a lake without one."""
+        """Return the tracking store's information on traces, by id. Raises UsageError for a lake without one."""
         return self._hot.infos(trace_ids, self._workspace)
 
     def said_of(self, trace_ids: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-        """Return metadata and fields that clients told of traces, by id. Raises UsageError as `infos` does."""
+        """Return the metadata and fields that clients sent for traces, by id. Raises UsageError as `infos` does."""
         return self._hot.said_of(trace_ids, self._workspace)
 
     def deleted(self, trace_ids: Sequence[str]) -> set[str]:
-        """Return those of some traces that were deleted; see `HotTier.deleted`."""
+        """Return the given traces that were deleted. See `HotTier.deleted`."""
         return self._hot.deleted(trace_ids)
 
     def find_traces(self, *asked: Any) -> FoundTraces:

@@ -1,6 +1,7 @@
-"""Where a lake's spans come from while its pipelines run: added, paused, resumed and removed at any time.
+"""The sources and outputs of a lake's pipelines, which users may add and remove at any time.
 
-Where a lake's new spans go besides its tables: topics of Kafka, and sinks of the user.
+A source supplies spans; it can also be paused and resumed. An output receives new spans besides the tables: a Kafka
+topic or a user's sink.
 """
 
 from __future__ import annotations
@@ -24,36 +25,37 @@ from tracelake.replicas.replica import replicas
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRow:
-    """One row that an output left out, since its system takes no message so large."""
+    """A row that an output skipped because it exceeds the target's message limit."""
 
     row: str
     transaction: int
     size_bytes: int
     max_bytes: int
-    """What the system took then."""
+    """The target's limit at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputInfo:
-    """One output that was added to a lake."""
+    """An output that a user added to a lake."""
 
     name: str
     to: str
     since: int | None
-    """Its first transaction; None for a moment after it was added."""
+    """Its first transaction; None briefly after it was added."""
     id: str
-    """Random: part of its transactional id, and of the name of the topic of its markers, in Kafka."""
+    """Random. In Kafka it is part of the transactional id and of the name of the marker topic."""
     changes: str = ""
-    """The table whose changes it gets; empty: new spans, as OTLP."""
+    """The table whose changes it receives; empty for new spans as OTLP."""
     left_out_total: int = 0
-    """Rows that were too large for it: each is in the tables, and was not sent."""
+    """Number of rows that were too large for it. They are in the tables but were not sent."""
     left_out: tuple[LeftOutRow, ...] = ()
-    """The last of them."""
+    """The most recent of these rows."""
     damaged: str = ""
-    """Why its record cannot be read, and what to do: nothing is committed till then. All else is empty."""
+    """Error and remedy if its record is unreadable. Nothing is committed until it is repaired. All other fields are
+    empty."""
 
     def explain(self) -> list[str]:
-        """Say what it left out, in sentences."""
+        """Return sentences about its damage or the rows that it skipped."""
         if self.damaged:
             return [f"Nothing is committed, for it would miss an output. {self.damaged}"]
         if not self.left_out_total:
@@ -69,13 +71,13 @@ class OutputInfo:
 
 
 class LakeOutputs:
-    """The outputs of a lake that were added to it: `lake.outputs`."""
+    """Outputs that users added to a lake: `lake.outputs`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
 
     def all(self) -> list[OutputInfo]:
-        """Return the outputs, by name."""
+        """Return the outputs by name."""
         left_out = OversizedRowStore(self._opened.key_value).all()
         records = self._added().records()
         damaged = [OutputInfo(name, "", None, "", damaged=reason) for name, reason in records.damaged.items()]
@@ -83,20 +85,20 @@ class LakeOutputs:
         return sorted([*shown, *damaged], key=lambda info: info.name)
 
     def add(self, name: str, to: str, changes: str = "") -> OutputInfo:
-        """Send the new spans of each transaction to an output, each transaction exactly once, from the next on.
+        """Add an output: from the next transaction on, send it each transaction's new spans exactly once.
 
         Args:
-            name: what the output is called.
-            to: `kafka://broker:9092/topic`, or `module:name` of what makes a sink.
-            changes: `spans` or `traces`: the changes of this table, as JSON with their sign, instead.
+            name: the output's name.
+            to: `kafka://broker:9092/topic`, or `module:name` of a factory of sinks.
+            changes: `spans` or `traces`: send the changes of this table instead, as JSON with their sign.
 
-        Raises UsageError where there is one of this name, or `to` names nothing that can be opened.
+        Raises UsageError if the name is taken, or if `to` cannot be opened.
         """
         outputs = Outputs(self._opened.key_value, self._opened.objects, self._opened.config.buckets)
         return _shown(self._added().add(name, to, outputs.upper, changes))
 
     def remove(self, name: str) -> None:
-        """Send nothing more to an output. Raises UsageError where there is none of this name."""
+        """Remove an output, so that it receives nothing more. Raises UsageError if it does not exist."""
         self._added().remove(name)
 
     def _added(self) -> AddedOutputs:
@@ -122,72 +124,73 @@ STATES: Final = ("active", "paused", "failing", "unwatched", "damaged")
 
 @dataclass(frozen=True, slots=True)
 class SourceInfo:
-    """One source of a lake's pipelines, by its record and by what live replicas told of it last."""
+    """A source of a lake's pipelines, from its record and the latest reports of live replicas."""
 
     name: str
     address: str
-    """What it names: a pattern of files or objects, a topic; empty for `inbox` and `outbox`, which every lake has."""
+    """A pattern of files or objects, or a topic; empty for the built-in `inbox` and `outbox`."""
     kind: str
-    """files | buckets | kafka | inbox | outbox; empty where nobody knows."""
+    """files | buckets | kafka | inbox | outbox; empty if unknown."""
     state: str
-    """active | paused | failing (a replica could not look) | unwatched (no replica looks) | damaged (its record is)"""
+    """active | paused | failing (a replica could not poll it) | unwatched (no replica polls it) | damaged (its record
+    is)"""
     reason: str
-    """Why it fails, or is damaged; empty for the others."""
+    """The reason if it is failing or damaged; otherwise empty."""
     added: bool
-    """Whether it was added to the lake; else replicas are told to watch it, or every lake has it."""
+    """Whether a user added it. Otherwise a replica's settings name it, or it is built in."""
     waiting: int | None
-    """Its lag: how much waits, as it was seen last; None where nobody knows."""
+    """Its lag at the last poll, counted in `unit`; None if unknown."""
     unit: str
-    """Of what: files, objects, segments, rows, messages."""
+    """Unit of the lag: files, objects, segments, rows, messages."""
     waiting_bytes: int | None
     oldest_waiting_s: float | None
-    """How long the oldest has been waiting, in seconds; None where none waits, or nobody knows."""
+    """Age of the oldest pending input in seconds; None if nothing is pending, or if unknown."""
     taken_inputs: int
-    """Inputs of it that the replicas that run have recorded, each since it began."""
+    """Number of its inputs that live replicas have recorded since each started."""
     taken_bytes: int
     bytes_per_s: float
-    """How fast they take it, over the last minute or so."""
+    """Their throughput over roughly the last minute."""
     replicas: tuple[str, ...]
-    """Names of the live replicas that look at it."""
+    """Names of the live replicas that poll it."""
 
 
 class LakeSources:
-    """The sources of a lake: `lake.sources`."""
+    """Sources of a lake: `lake.sources`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
 
     def all(self) -> list[SourceInfo]:
-        """Return the sources: what every lake has, what replicas are told to watch, and what was added, by name."""
+        """Return the sources by name: built in, from replicas' settings, and added by users."""
         return merged(self._added().records(), replicas(self._opened.key_value), time.time())
 
     def add(self, name: str, address: str) -> SourceInfo:
-        """Let each pipeline of the lake take what appears somewhere, from its next look on.
+        """Add a source that each pipeline of the lake takes inputs from, from its next poll on.
 
         Args:
-            name: what the source is called.
-            address: a glob pattern of files, or of objects (`s3://bucket/otlp/*.gz`), a directory or prefix that holds
+            name: the source's name.
+            address: a glob pattern of files, or of objects (`s3://bucket/otlp/*.gz`), a directory or prefix with
                 an archive repository, or a topic (`kafka://broker:9092/topic`).
 
-        Raises UsageError where there is one of this name, or `address` names nothing that can be watched; LimitError
-        where there are too many.
+        Raises UsageError if the name is taken, or if `address` cannot be watched; LimitError if there are too many
+        sources.
         """
         known = IngestedFiles(self._opened.key_value, "main")
         self._added().add(name, address, lambda each: watch_of(self._opened.objects, known, each))
         return self._one(name)
 
     def pause(self, name: str) -> SourceInfo:
-        """Take nothing more of a source: nothing that appears after this has returned. Raises UsageError."""
+        """Pause a source: inputs that appear after this call returns are not taken. Raises UsageError."""
         self._added().pause(name, on=True)
         return self._one(name)
 
     def resume(self, name: str) -> SourceInfo:
-        """Take again what waits at a source, and what appears. Raises UsageError."""
+        """Resume a paused source: its pending and new inputs are taken again. Raises UsageError."""
         self._added().pause(name, on=False)
         return self._one(name)
 
     def remove(self, name: str) -> None:
-        """Forget a source. What is recorded of it is finished; nothing more is taken. Raises UsageError."""
+        """Remove a source. Its recorded inputs are completed, but no more are taken. Raises UsageError."""
         self._added().remove(name)
 
     def _one(self, name: str) -> SourceInfo:
@@ -198,18 +201,18 @@ class LakeSources:
 
 
 class WithSources:
-    """What a lake has of where spans come from, and go to."""
+    """Mixin of a lake: its sources and outputs."""
 
     _opened: LakeContext
 
     @property
     def sources(self) -> LakeSources:
-        """Where its pipelines take spans from."""
+        """Sources of its pipelines."""
         return LakeSources(self._opened)
 
     @property
     def outputs(self) -> LakeOutputs:
-        """Where new spans go besides its tables."""
+        """Outputs of new spans besides its tables."""
         return LakeOutputs(self._opened)
 
 
@@ -217,7 +220,7 @@ _GONE: Final = "gone"
 
 
 def merged(records: SourceRecords, told: Iterable[Replica], now_s: float) -> list[SourceInfo]:
-    """Put together what records and live replicas say of each source."""
+    """Combine the records and live replicas' reports of each source."""
     live = [replica for replica in told if status(replica, now_s).word != _GONE]
     by_key: dict[tuple[str, str], list[tuple[str, SourceAccount]]] = {}
     for replica in live:
@@ -253,7 +256,7 @@ def _info(
     state: str | None = None,
     reason: str = "",
 ) -> SourceInfo:
-    """Return what is known of one source: the newest look counts, and any replica that could not look."""
+    """Return the state of one source: counts from the newest poll, and failures of any replica."""
     accounts = [account for _, account in told]
     newest = max(accounts, key=lambda account: account.looked_s or 0.0, default=None)
     failing = [f"replica {replica}: {each.reason}" for replica, each in told if each.state == "failing"]

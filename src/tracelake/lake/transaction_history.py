@@ -1,8 +1,7 @@
-"""What the journal of a lake tells: which input made which transaction, and what came of it. `lake.journal`.
+"""History of a lake's transactions from its journal: `lake.journal`.
 
-What the journal of a lake tells of transactions. Times are ISO 8601, UTC; None where nobody knows.
-
-How long a transaction took, by stage. Pure.
+It reports which inputs each transaction read, which parts and commit it produced, and the seconds of each stage.
+Times are ISO 8601 in UTC, or None if unknown.
 """
 
 from __future__ import annotations
@@ -39,19 +38,20 @@ from tracelake.versions.model import TRANSACTION, Commit
 
 @dataclass(frozen=True, slots=True)
 class TransactionInfo:
-    """One transaction of the pipeline."""
+    """A transaction of the pipeline."""
 
     transaction: int
     state: str
-    """open | sealed (and not committed yet) | committed | set aside | damaged (its record cannot be read)"""
+    """open | sealed (and not yet committed) | committed | set aside (quarantined) | damaged (its record is
+    unreadable)"""
     trimmed: bool
-    """Whether the journal has let go of what it read: then its commit alone tells of it."""
+    """Whether the journal has trimmed its inputs. Only its commit describes it then."""
     began_at: str | None
     sealed_at: str | None
     committed_at: str | None
     commit: str | None
     client: str
-    """The explicit transaction that it is; empty where it is none."""
+    """The id of its explicit transaction; otherwise empty."""
     steps: int | None
     inputs: int | None
     spans_read: int | None
@@ -60,21 +60,21 @@ class TransactionInfo:
     spans_repeated: int | None
     traces: int | None
     stages_s: dict[str, float]
-    """Seconds by stage: open (first step to seal), writing, and each output, the commit last."""
+    """Seconds per stage: open (first step to seal), writing, and each output, with the commit last."""
     damaged: str = ""
-    """Why what it read cannot be told: its record in the journal is damaged."""
+    """The error if its journal record is damaged, so that its inputs are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputInfo:
-    """An input of a transaction, or a run of segments whose paths differ by a number."""
+    """An input of a transaction, or a range of segments whose paths differ only by a number."""
 
     source: str
     kind: str
-    """file | segment | run | offsets"""
+    """file | segment | run (a range of segments) | offsets"""
     path: str
     last_path: str | None
-    """Of a run: the last; `path` is the first."""
+    """The last path of a range; `path` is the first."""
     inputs: int
     size_bytes: int
     sha256: str | None
@@ -83,47 +83,47 @@ class InputInfo:
     checksum: str
     problems: int
     offsets: dict[str, Any] | None = None
-    """Of a log: topic, partition, and offsets from `start` to before `stop`."""
+    """For offsets of a log: topic, partition, and `start` to `stop`, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableParts:
-    """The parts of a table, or of the index, that have rows of a transaction."""
+    """The parts of a table or the index that contain a transaction's rows."""
 
     name: str
     lower: int
     upper: int
-    """They hold the transactions from `lower` to before `upper`: more than one where they were put together since."""
+    """They contain transactions from `lower` to `upper`, exclusive; several if they were compacted."""
     parts: tuple[tuple[str, int], ...]
-    """Path, and rows or documents of each."""
+    """The path and row or document count of each part."""
     parts_total: int
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenOffsets:
-    """Where an output has messages of a transaction: in a partition, from `start` to before `stop`."""
+    """The offsets of a transaction's messages in a partition, from `start` to `stop`, exclusive."""
 
     partition: int
     start: int
     stop: int
     messages: int
-    """Fewer than the offsets where others wrote between them."""
+    """Fewer than the offsets if other producers wrote between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputAccount:
-    """An output besides the tables that has a transaction."""
+    """An output, besides the tables, that received a transaction."""
 
     name: str
     to: str
     messages: int | None = None
-    """None where nobody has noted it: it had no rows for it, or does not say what it has."""
+    """None if unrecorded: the transaction had no rows for it, or the output does not report offsets."""
     offsets: tuple[WrittenOffsets, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionAccount:
-    """Which input made a transaction, and what came of it."""
+    """The inputs and results of a transaction."""
 
     info: TransactionInfo
     inputs: tuple[InputInfo, ...]
@@ -131,34 +131,34 @@ class TransactionAccount:
     tables: tuple[TableParts, ...]
     index: TableParts | None
     outputs: tuple[OutputAccount, ...]
-    """The outputs besides the tables that have it."""
+    """Outputs besides the tables that received it."""
     by: str | None
     """The replica that published it."""
     notes: tuple[str, ...] = field(default=())
-    """Why it was set aside, what is no longer known, and why."""
+    """Why it was quarantined, and which facts are no longer known and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What the recorded input of a transaction gives when it is read again, beside what was recorded and written."""
+    """Comparison of a transaction's replayed input with its record and its written rows."""
 
     transaction: int
     sources: tuple[ReplayedSource, ...]
     difference: str | None
-    """The first difference, by source or value; None where there is none."""
+    """The first difference, by source or value, or None."""
 
     @property
     def ok(self) -> bool:
-        """Whether it gives what it gave."""
+        """Whether the replay gives the same result."""
         return self.difference is None
 
 
 def stages(
     began_at: str | None, sealed_at: str | None, receipt: PublishReceipt | None, names: Sequence[str]
 ) -> dict[str, float]:
-    """Return seconds by stage, as far as they are known; clocks of several machines may have given the times.
+    """Return the known seconds per stage. The times may come from clocks of several machines.
 
-    `names` are those of the outputs; where an output was added or removed since, they go by number.
+    `names` are the current outputs. If outputs were added or removed since, they are numbered instead.
     """
     times: dict[str, float] = {}
     if began_at and sealed_at:
@@ -182,7 +182,7 @@ def _between(before: str, after: str) -> float:
 
 
 class LakeJournal:
-    """The transactions of a lake's pipeline: `lake.journal`."""
+    """Transactions of a lake's pipeline: `lake.journal`."""
 
     def __init__(self, opened: LakeContext) -> None:
         self._opened = opened
@@ -193,7 +193,7 @@ class LakeJournal:
     def transactions(
         self, limit: int = PAGE_ROWS_DEFAULT, before: int | None = None
     ) -> list[TransactionInfo]:
-        """Return the newest transactions, what is not committed yet first; or a page of those before one."""
+        """Return the newest transactions, an uncommitted one first, or a page of the transactions before `before`."""
         if not 0 < limit <= PAGE_ROWS_MAX:
             raise UsageError(f"a page has from 1 to {PAGE_ROWS_MAX} transactions, not {limit}.")
         upper, infos = self._upper(), list[TransactionInfo]()
@@ -208,9 +208,9 @@ class LakeJournal:
         return infos
 
     def explain(self, transaction: int) -> TransactionAccount:
-        """Say which input made a transaction, and which parts, index parts, outputs and commit came of it.
+        """Return a transaction's inputs, and the parts, index parts, outputs and commit that it produced.
 
-        Raises NotFoundError where no such transaction was begun.
+        Raises NotFoundError if the transaction was never begun.
         """
         t, upper = transaction, self._upper()
         recorded, damaged = self._readable(t) if 0 <= t <= upper else (None, "")
@@ -257,11 +257,10 @@ class LakeJournal:
     def replay(
         self, transaction: int, runner: TaskRunner | None = None, master: str | None = None
     ) -> ReplayReport:
-        """Read the recorded input of a transaction again, and compare it with what was recorded and written.
+        """Read a transaction's recorded input again, and compare it with the record and the written rows.
 
-        Nothing is written. First the sources are compared, then what each gave, by checksum.
-
-        Raises UsageError where the journal does not tell of it any more, NotFoundError where it was never begun.
+        Nothing is written. The sources are compared first, then their results by checksum. Raises UsageError if the
+        journal has trimmed the transaction, and NotFoundError if it was never begun.
         """
         account = self.explain(transaction)
         recorded = self._recorded(transaction)
@@ -320,7 +319,7 @@ class LakeJournal:
         return 0 if head is None else self._opened.repository.transaction_of(head) + 1
 
     def _commits(self, before: int) -> Iterator[tuple[int, tuple[str, Commit]]]:
-        """Yield commits of transactions below one, the newest first."""
+        """Yield the commits of transactions below `before`, the newest first."""
         head = self._known(before - 1) or self._opened.repository.head()
         for commit_id, commit in self._opened.repository.log(head) if head is not None else ():
             t = commit.metadata.get(TRANSACTION)
@@ -328,25 +327,25 @@ class LakeJournal:
                 yield int(t), (commit_id, commit)
 
     def _known(self, t: int) -> str | None:
-        """Return a commit near a transaction, at it or behind, so that an old one takes no longer than a new one."""
+        """Return a recorded commit at or after a transaction, so that an old one is found as fast as a new one."""
         try:
             receipt = self._receipts.first_from(t) if t >= 0 else None
             if receipt is None or not receipt.commit:
                 return None
             is_it = self._opened.repository.transaction_of(receipt.commit) == receipt.transaction
         except DamageError:
-            return None  # then the walk begins with the newest
+            return None  # the walk then starts at the head
         return receipt.commit if is_it else None
 
     def _recorded(self, t: int) -> TransactionRecord | None:
-        """Return what the journal has of a transaction; None where it has let go of it."""
+        """Return the journal's record of a transaction; None if it was trimmed."""
         try:
             return self._journal.read(t)
         except TrimmedError:
             return None
 
     def _readable(self, t: int) -> tuple[TransactionRecord | None, str]:
-        """Return what the journal has of a transaction, or why nobody can read it: that hides no other."""
+        """Return the journal's record of a transaction, or the error if it is damaged, so that others stay visible."""
         try:
             self._aside(t)
             return self._recorded(t), ""
@@ -363,13 +362,13 @@ class LakeJournal:
         try:
             return self._receipts.read(t)
         except DamageError:
-            return None  # `verify` names it
+            return None  # `verify` reports it
 
     def _output(self, t: int, output: OutputRecord) -> OutputAccount:
         try:
             receipt = self._written.read(t, output.id)
         except DamageError:
-            receipt = None  # `verify` names it
+            receipt = None  # `verify` reports it
         if receipt is None:
             return OutputAccount(output.name, output.to)
         offsets = (WrittenOffsets(at.partition, at.start, at.stop, at.messages) for at in receipt.partitions)
@@ -425,7 +424,7 @@ class LakeJournal:
                 yield TableParts(name, batch.lower, batch.upper, tuple(parts[:EXPLAINED_MAX]), len(parts))
 
     def _index(self, t: int, commit: tuple[str, Commit] | None, notes: list[str]) -> TableParts | None:
-        """Return the index parts with the spans of a transaction, as its own commit names them."""
+        """Return the index parts with a transaction's spans at the transaction's commit."""
         if commit is None:
             return None
         try:

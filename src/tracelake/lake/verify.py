@@ -1,4 +1,4 @@
-"""Read everything again and compare: each room checks what is its own, and here it is put together."""
+"""`verify` of a lake: runs the checks of each package and combines their findings."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from tracelake.versions.verify import (
 )
 
 _SETTLING: Final = 2
-"""Transactions, the newest, of which inputs may not have been let go yet."""
+"""Number of newest transactions whose inputs may not be acknowledged yet."""
 
 
 class Verifier:
-    """One run of `verify`. It changes nothing; what it finds, it names, and goes on."""
+    """A run of `verify`. It changes nothing, and continues after each finding."""
 
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, buckets: int, view: Callable[[str], CommitView]
@@ -63,7 +63,7 @@ class Verifier:
         self._unread: list[str] = []
 
     def run(self, progress: OnProgress) -> VerifyReport:
-        """Verify all of it."""
+        """Run all checks."""
         if self._check_database():
             return VerifyReport(
                 *(0,) * 7,
@@ -72,11 +72,11 @@ class Verifier:
                     "commits, tables, index, files and tracking store: the metadata that names them is damaged",
                 ),
             )
-        with closing(Leases()) as leases:  # what is listed stays until it is read
+        with closing(Leases()) as leases:  # leases keep listed parts until they are read
             return self._run(leases, progress)
 
     def _check_database(self) -> bool:
-        """Check the database of the metadata; return whether its structure is damaged."""
+        """Check the metadata database, and return whether its structure is damaged."""
         check = check_database(self._key_value, "")
         for name, problem in check.structure:
             detail = f"{problem}; restore it from a backup"
@@ -87,7 +87,7 @@ class Verifier:
 
     def _run(self, leases: Leases, progress: OnProgress) -> VerifyReport:
         key_value, objects = self._key_value, self._objects
-        # Listed first: what is built later is no concern of ours.
+        # List transactions first, so that later ones are not checked.
         transactions = built_transactions(self._repository, objects)
         records = read_records(key_value)
         commits, findings = check_history(self._repository, objects, transactions, named_by)
@@ -121,7 +121,7 @@ class Verifier:
         is_whole = not self._findings
         archived = self._check_tracking(steps, transactions)
         files, file_bytes = self._check_files(records, progress)
-        if is_whole:  # a scan over a damaged part says nothing new
+        if is_whole:  # scanning damaged parts would add no new finding
             view = self._view("main")
             self._findings += check_built_in(view)
             self._findings += check_tables(archived, view)
@@ -143,9 +143,9 @@ class Verifier:
         )
 
     def _check_tracking(self, steps: Mapping[int, Step], transactions: int) -> list[pa.RecordBatch]:
-        """Read the tracking store and its archive, where there are any; return what the tables must have of it.
+        """Check the tracking store and its archive, if any. Return the archived spans that the tables must have.
 
-        A store that is away hides nothing of the lake that is wrong beside it.
+        An unavailable store is a finding; the checks of the lake continue.
         """
         try:
             store = find_tracking(self._objects)
@@ -164,8 +164,9 @@ class Verifier:
     def _check_store(
         self, store: TrackingStore, steps: Mapping[int, Step], transactions: int
     ) -> list[pa.RecordBatch]:
-        """See `_check_tracking`. Raises StorageError."""
-        # Inputs of the newest are let go now, perhaps; of each before them that was done before the next was begun.
+        """Run the checks of `_check_tracking` on a store. Raises StorageError."""
+        # The newest transactions may still acknowledge inputs. Older ones finished that before the next one
+        # began.
         kept = {suspect.path for suspect in QuarantineStore(self._key_value, "main").all()}
         taken = {
             each.path
@@ -180,7 +181,7 @@ class Verifier:
             if finding.what == DATABASE:
                 is_damaged = True
         if is_damaged:
-            return []  # what a damaged file says of the archive is not to be believed
+            return []  # a damaged file's statements about the archive are not trustworthy
         self._unread += unchecked(store)
         self._findings.extend(check_archive(store, self._objects.url))
         return spans_of_archived(store)
@@ -203,7 +204,7 @@ class Verifier:
         return tables
 
     def _check_files(self, records: CheckedRecords, progress: OnProgress) -> tuple[int, int]:
-        """Read the files that entries name, of every branch and tag, and staged ones; return how many, and bytes."""
+        """Read the files of all branches and tags, and staged ones; return their number and bytes."""
         files = size_bytes = 0
         told = {finding.path for finding in self._findings}
         for checked in verify_files(self._repository, self._objects, records.heads, records.staged):
@@ -217,5 +218,5 @@ class Verifier:
 
 
 def _has_begun(table: BuiltInTable, commits: Sequence[CheckedCommit]) -> bool:
-    """Whether transactions have appended to a table: it may be newer than the lake, and its first is to come."""
+    """Return whether transactions have appended to a table. A table newer than the lake may have none yet."""
     return not commits or any(table.entry in committed.entries for committed in commits)

@@ -1,4 +1,4 @@
-"""The two storage primitives and their backends (PROTOCOLS §0)."""
+"""The two storage primitives, records and objects, and their backends (PROTOCOLS §0)."""
 
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.file_cache import LocalFiles

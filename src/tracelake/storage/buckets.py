@@ -1,9 +1,9 @@
 """Objects in a bucket of S3, GCS or Azure, over a network that loses requests and replies.
 
-**A lost reply to `create`.** Trying again could lose against one's own earlier success. So each create
-carries a write id in the object's metadata, the same one in all its tries: where something stands in the
-way, or nobody answers, the object is read back, and its write id tells whose it is. Conditional writes
-are therefore sent once by the client library and repeated here only, and never in several parts.
+**A lost reply to `create`.** A retry could lose against the first attempt's success. So each create carries a write
+id in the object's metadata, the same in all attempts. If an object exists already, or no reply arrives, the object is
+read back, and its write id identifies the writer. Conditional writes are therefore sent once by the client library,
+retried only here, and never sent in several parts.
 """
 
 from __future__ import annotations
@@ -36,19 +36,18 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 BUCKET_SCHEMES: Final = ("s3", "gs", "az")
-# Letters only: Azure takes no dash in such a name, and proxies drop underscores.
+# Letters only, because Azure accepts no dash in such a name, and proxies drop underscores.
 _WRITE_ID: Final = "tracelakewriteid"
 
 
 class Bucket:
-    """One bucket by URL, with a client that tries again and one that never does."""
+    """One bucket by URL, with a client that retries and one that never does."""
 
     def __init__(self, url: str) -> None:
-        """Open `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; nothing is sent yet.
+        """Open `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; no request is sent yet.
 
-        Credentials, endpoint and Azure's account come from the environment, under the names of each
-        vendor's own tools.
-        Raises UsageError where the URL or the environment cannot be used.
+        Credentials, the endpoint and Azure's account come from the environment, under the names of each vendor's
+        tools. Raises UsageError if the URL or the environment is invalid.
         """
         self.url = url.rstrip("/")
         parts = urlsplit(url)
@@ -58,9 +57,9 @@ class Bucket:
         self.once = connect(self.url, 0)
 
     def put_once(self, path: str, body: bytes, mode: PutMode, attributes: dict[str, str]) -> Exception | None:
-        """Send one conditional put, in one part. Return None where it is done, else what the library raised.
+        """Send one conditional put, in one part. Return None on success, otherwise the library's exception.
 
-        Raises StorageError where it was refused; nothing is there then.
+        Raises StorageError if the store refused; then nothing was written.
         """
         try:
             obstore.put(
@@ -79,31 +78,31 @@ class Bucket:
 
 
 class BucketObjectStore:
-    """An `ObjectStore` in a bucket; for any number of threads, and of processes that were not forked.
+    """An `ObjectStore` in a bucket. Safe for any number of threads and processes, except forked ones.
 
-    All methods raise StorageError where the store fails or cannot be reached.
+    All methods raise StorageError if the store fails or is unreachable.
     """
 
     def __init__(self, url: str) -> None:
-        """Open a bucket as `Bucket` does; it must be there. Raises UsageError."""
+        """Open an existing bucket as `Bucket` does. Raises UsageError."""
         self._bucket = Bucket(url)
         self._client = self._bucket.reading
 
     @property
     def url(self) -> str:
-        """Where it is, without credentials."""
+        """Return the URL without credentials."""
         return self._bucket.url
 
     def put(self, path: str, data: bytes) -> None:
-        """Write the object, durable on return, replacing what was there."""
+        """Write an object, replacing an existing one; durable on return."""
         check_path(path)
         with self._failures("write", path):
             obstore.put(self._client, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write the object iff nothing is there; False where something is. Never half an object.
+        """Write an object if none exists; return False if one does. Never leaves a partial object.
 
-        Raises IndeterminateError where it may have been written and cannot be read back.
+        Raises IndeterminateError if the object may have been written and cannot be read back.
         """
         check_path(path)
         write_id = uuid.uuid4().hex
@@ -118,7 +117,7 @@ class BucketObjectStore:
             try:
                 stored_id = self._write_id(path)
             except NotFoundError:
-                # Nothing is there: not done, or not yet; the same write id makes another try harmless.
+                # No object: not written, or not yet. The same write id makes a retry harmless.
                 continue
             except StorageError as unread:
                 doubt = doubt or unread
@@ -133,13 +132,13 @@ class BucketObjectStore:
         ) from doubt
 
     def get(self, path: str) -> bytes:
-        """Return the whole object. Raises NotFoundError where it is absent."""
+        """Return the whole object. Raises NotFoundError if it is absent."""
         check_path(path)
         with self._failures("read", path):
             return read_again(lambda: obstore.get(self._client, path).bytes().to_bytes())
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError if the object is absent."""
         check_path(path)
         check_range(path, start, length)
         if length:
@@ -148,7 +147,7 @@ class BucketObjectStore:
                     lambda: obstore.get_range(self._client, path, start=start, length=length).to_bytes()
                 )
             except OBSTORE_ERRORS as error:
-                # Stores answer with an error where a range begins at the end or behind it.
+                # Stores answer with an error if a range begins at or after the end.
                 if of_obstore(error) is not FailureKind.UNKNOWN:
                     raise failed("read", self.url, path, error) from error
         with self._failures("read", path):
@@ -159,9 +158,9 @@ class BucketObjectStore:
             return read_again(lambda: obstore.get_range(self._client, path, start=start, end=end).to_bytes())
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Return size and time, or None where it is absent."""
+        """Return size and time, or None if the object is absent."""
         check_path(path)
-        # The answer to a HEAD has no body, so that it does not tell an absent bucket from an absent object.
+        # A HEAD reply has no body, so it does not distinguish an absent bucket from an absent object.
         for ask in (obstore.head, _meta):
             try:
                 with self._failures("read", path):
@@ -173,24 +172,24 @@ class BucketObjectStore:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path.
 
-        Raises StorageError where the store does not list in order.
+        Raises StorageError if the store does not list in order.
         """
         check_prefix(prefix)
         return self._list(prefix)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
         check_path(source)
         check_path(target)
         with self._failures("copy", source):
             if source == target:
-                # S3 refuses this; all that is left of it is that the source must be there.
+                # S3 refuses to copy an object to itself, so only check that it exists.
                 obstore.head(self._client, source)
             else:
                 obstore.copy(self._client, source, target)
 
     def delete(self, path: str) -> None:
-        """Delete the object; fine where it is absent."""
+        """Delete the object, if it exists."""
         check_path(path)
         try:
             with self._failures("delete", path):
@@ -199,7 +198,7 @@ class BucketObjectStore:
             pass
 
     def local_path(self, path: str) -> str | None:
-        """Return None: there is no file."""
+        """Return None, because no file exists."""
         check_path(path)
         return None
 
@@ -210,7 +209,7 @@ class BucketObjectStore:
     def _list(self, prefix: str) -> Iterator[ObjectInfo]:
         last = ""
         with self._failures("list", prefix):
-            # The offset is exclusive, and the path that equals the prefix belongs to the listing.
+            # The offset is exclusive, and an object whose path equals the prefix belongs to the listing.
             for page in list_pages(self._client, prefix.rpartition("/")[0], prefix[:-1] or None):
                 for meta in page:
                     info = _info(meta)
@@ -231,7 +230,7 @@ class BucketObjectStore:
 
 
 def list_pages(client: Client, directory: str, offset: str | None) -> Iterator[Sequence[Any]]:
-    """Yield pages of a listing behind a path. If the body of one is cut, list again behind the last whole page."""
+    """Yield pages of a listing after a path. If a reply is truncated, list again after the last complete page."""
     pauses = tries()
     next(pauses)
     while True:
@@ -252,7 +251,7 @@ def list_pages(client: Client, directory: str, offset: str | None) -> Iterator[S
 
 
 def read_again(read: Callable[[], ResultT]) -> ResultT:
-    """Read, and again if the body of the answer was cut: the client library does that only with an entity tag."""
+    """Read, and retry if the reply was truncated: the client library retries only with an entity tag."""
     pauses = tries()
     next(pauses)
     while True:
@@ -264,11 +263,11 @@ def read_again(read: Callable[[], ResultT]) -> ResultT:
 
 
 def connect(url: str, retries: int, **timeouts: timedelta) -> Client:
-    """Return a client of the library; nothing is sent yet. Raises UsageError where URL or environment are no use."""
+    """Return a client of the library; no request is sent yet. Raises UsageError if URL or environment is invalid."""
     options: Any = {
         "timeout": timedelta(seconds=limits.OBJECT_REQUEST_TIMEOUT_S),
         "connect_timeout": timedelta(seconds=limits.STORE_CONNECT_TIMEOUT_S),
-        # Whether an endpoint is plain HTTP is said by its URL, which somebody chose.
+        # The URL, which the user chose, decides whether an endpoint is plain HTTP.
         "allow_http": True,
         **timeouts,
     }
@@ -290,9 +289,9 @@ def connect(url: str, retries: int, **timeouts: timedelta) -> Client:
 
 
 def failed(doing: str, url: str, path: str, error: Exception) -> StorageError | NotFoundError:
-    """Return the error to raise for one of the client library.
+    """Return the error to raise for an error of the client library.
 
-    What is to be written need not be there: who says so (404) is no store, or has no such bucket.
+    A 404 for a write means that the server is no object store, or has no such bucket.
     """
     if of_obstore(error) is FailureKind.NOT_FOUND and doing not in ("write", "create"):
         return NotFoundError(f"no object {path!r} in {url}; check the path, or list what is there")

@@ -1,8 +1,8 @@
-"""What the error of a backend says about a write: the one place where backend errors are classified.
+"""Classification of backend errors: the only place that decides what an error implies for a write.
 
-The question is never "is it worth another try" alone, but first "may the write have happened". What is
-not listed here as certain is UNKNOWN: an error that nobody thought of must not look like a write that
-did not happen.
+The first question is always whether the write may have happened, and only then whether a retry may help. Errors that
+are not listed here as certain are UNKNOWN, because an unforeseen error must not look like a write that did not
+happen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FailureKind(Enum):
-    """What is known about the request that failed."""
+    """Knowledge about a failed request."""
 
     NOT_FOUND = "nothing is there"
     LOST = "the condition of a conditional write did not hold"
@@ -44,9 +44,9 @@ _OBSTORE = (
     (obstore.NotSupportedError, FailureKind.REFUSED),
     (obstore.UnknownConfigurationKeyError, FailureKind.REFUSED),
 )
-# Where the client asks for the role of the machine, having found no credentials.
+# Addresses that the client asks for the machine's role if it found no credentials.
 _MACHINE_ROLES: Final = ("169.254.169.254", "metadata.google.internal")
-# How S3, GCS and Azure say that the bucket itself is absent: every object in it then looks absent too.
+# Replies of S3, GCS and Azure for an absent bucket: every object in it then looks absent too.
 _NO_BUCKET: Final = (
     "NoSuchBucket",
     "The specified bucket does not exist",
@@ -56,7 +56,7 @@ _NO_BUCKET: Final = (
 
 _QUERY: Final = re.compile(r"(?<=://)([^\s?]+)\?\S+")
 _BODY_CUT: Final = "response body error"
-# The path may be in it twice, and what the server said comes last.
+# The path may occur in the text twice; the server's status comes last.
 _TOO_MANY: Final = "status code: 429"
 
 
@@ -67,26 +67,27 @@ def of_obstore(error: Exception) -> FailureKind:
             if failure is FailureKind.NOT_FOUND and any(code in str(error) for code in _NO_BUCKET):
                 return FailureKind.REFUSED
             return failure
-    # The library has no kind of its own for this, which GCS says of a second write to an object in a second.
+    # GCS sends this for a second write to an object within a second; the library has no exception class for
+    # it.
     return FailureKind.NOT_DONE if _TOO_MANY in str(error) else FailureKind.UNKNOWN
 
 
 def is_body_cut(error: Exception) -> bool:
-    """Whether the body of an answer ended early. The client library then tries again for some reads only."""
+    """Return whether a reply's body was truncated. The client library retries only some of these reads."""
     return of_obstore(error) is FailureKind.UNKNOWN and _BODY_CUT in str(error)
 
 
 def obstore_text(error: Exception) -> str:
-    """Return what the client library says for people, on one line: not what it adds for debugging, nor queries of URLs.
+    """Return the client library's message on one line, without debugging details and URL queries.
 
-    A query may have a signature in it, such as the SAS token of Azure.
+    A query may contain a signature, such as the SAS token of Azure.
     """
     text = " ".join(str(error).partition("Debug source:")[0].split())
     return _QUERY.sub(r"\1", text)[:ERROR_MAX_CHARS]
 
 
 def explain_obstore(error: Exception) -> str:
-    """Say in one line what went wrong with a request to S3, GCS or Azure, and what to do about it."""
+    """Return one line that explains a failed request to S3, GCS or Azure, and a remedy."""
     text = obstore_text(error)
     if any(code in text for code in _NO_BUCKET):
         return "the bucket is not there; make it, or correct its name"
@@ -105,19 +106,19 @@ def explain_obstore(error: Exception) -> str:
 def of_postgres(error: psycopg.Error, connection_lost: bool) -> FailureKind:
     """Classify an error of a single statement that commits by itself.
 
-    PostgreSQL that answers with an error and keeps the connection has rolled back. Where the connection is
-    gone, even an answer proves nothing: an administrator's shutdown may hit after the commit.
+    If PostgreSQL answers with an error and keeps the connection, it has rolled back. If the connection is lost, even
+    an answer proves nothing: an administrator's shutdown may happen after the commit.
     """
     if connection_lost or error.sqlstate is None:
         return FailureKind.UNKNOWN
-    # Class 42: no such table, no privilege; class 22: a value that the server cannot take.
+    # Class 42: no such table, no privilege. Class 22: a value that the server rejects.
     return FailureKind.REFUSED if error.sqlstate[:2] in {"22", "42"} else FailureKind.NOT_DONE
 
 
 def of_sqlite_commit(error: sqlite3.Error) -> FailureKind:
-    """Classify an error of COMMIT: only for want of space is it certain that nothing happened.
+    """Classify an error of COMMIT. Only a full disk proves that nothing happened.
 
-    The frame that makes the log's transaction whole could not be written then.
+    SQLite then could not write the frame that completes the transaction in the log.
     """
     code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return FailureKind.NOT_DONE if code == sqlite3.SQLITE_FULL else FailureKind.UNKNOWN

@@ -1,11 +1,11 @@
-"""Objects as files, for libraries that read files: where they are, or as copies in a cache of bounded size.
+"""Objects as files, for libraries that read files: the local object itself, or a copy in a cache of bounded size.
 
-    <folder>/<path, percent-encoded>     a whole copy; its access time says when it was used last
-    <folder>/.<random>.partial           a copy that is being made; renamed once it is whole
+    <folder>/<path, percent-encoded>     a complete copy; its access time is its last use
+    <folder>/.<random>.partial           an incomplete copy; renamed once it is complete
 
-Processes share a folder. What this one uses is never removed, and what any process used a moment ago is not
-either: it may still be about to open it. All else goes, the least recently used first, once the copies take
-more than the limit; so a query that needs more than the limit at once gets it, if the disk has room.
+Processes share a folder. A sweep never removes copies that this process uses, or that any process used a moment ago
+and may be about to open. If the copies exceed the limit, the least recently used others are removed first. A query
+that needs more than the limit at once therefore gets it, if the disk has room.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ _PARTIAL: Final = ".partial"
 
 _lock = threading.Lock()
 _in_use: Counter[Path] = Counter()
-"""Copies that this process uses, whichever `LocalFiles` gave them out."""
+"""Copies that this process uses, across all `LocalFiles`."""
 _ended: Final[deque[set[Path]]] = deque()
-"""What ended `LocalFiles` held. They end at any moment, even while this thread has the lock, so it is counted later."""
+"""Copies of ended `LocalFiles`. They may end at any moment, even while this thread holds the lock, so they are
+counted later."""
 _making: Final = [threading.Lock() for _ in range(limits.PART_COPY_LOCKS)]
-"""One of them is held while a copy is made, so that threads that want the same one make it once."""
+"""Locks for making copies, so that threads that want the same copy make it once."""
 _uses: ContextVar[set[Path] | None] = ContextVar("uses", default=None)
 
 
 class LocalFiles:
-    """Gives each object as a file. Objects are immutable, so a copy that is there is good.
+    """Files with the contents of objects. Objects are immutable, so an existing copy is valid.
 
-    A file stays until the `in_use` around the call ends, or without one as long as this object lives.
-    Any number of threads may use it. The folder may be deleted by hand while nothing uses it.
+    A file stays until the surrounding `in_use` ends, or without one, as long as this object lives. Any number of
+    threads may use it. Users may delete the folder while it is not in use.
     """
 
     def __init__(self, objects: ObjectStore, folder: Path, max_bytes: int | None = None) -> None:
-        """Keep copies in `folder`, of `max_bytes` or as many as come; the folder is the caller's to delete."""
+        """Keep copies in `folder`, at most `max_bytes` if given; the caller deletes the folder."""
         self._objects = objects
         self._folder = folder
         self._max_bytes = max_bytes
@@ -58,7 +59,7 @@ class LocalFiles:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep the files that this thread asks for until the end of the context, and no longer."""
+        """Keep the files that this thread requests until the end of the context, and no longer."""
         uses: set[Path] = set()
         token = _uses.set(uses)
         try:
@@ -68,7 +69,7 @@ class LocalFiles:
             _end(uses)
 
     def fetch(self, paths: Sequence[str]) -> None:
-        """Make copies of remote objects, several at a time; `file` then has them. Raises as `file` does."""
+        """Copy remote objects in parallel, so that `file` finds them. Raises as `file` does."""
         if not paths or self._objects.local_path(paths[0]) is not None:
             return
         copies = [self._hold(path) for path in paths]
@@ -78,7 +79,7 @@ class LocalFiles:
     def file(self, path: str) -> str:
         """Return a file with the object's bytes.
 
-        Raises NotFoundError where a remote object is absent, StorageError where the folder takes no copy.
+        Raises NotFoundError if a remote object is absent, and StorageError if the folder accepts no copy.
         """
         if (local := self._objects.local_path(path)) is not None:
             return local
@@ -87,7 +88,7 @@ class LocalFiles:
         return str(copy)
 
     def forget(self, path: str) -> bool:
-        """Remove a copy that is not what it should be; False where there is none, but the object itself."""
+        """Remove a corrupt copy; return False if the file is the object itself."""
         if self._objects.local_path(path) is not None:
             return False
         self._copy(path).unlink(missing_ok=True)
@@ -97,7 +98,7 @@ class LocalFiles:
         return self._folder / quote(path, safe="")
 
     def _hold(self, path: str) -> Path:
-        """Count a copy as in use before it is looked for, so that it cannot go in between."""
+        """Count a copy as in use before looking for it, so that no sweep removes it in between."""
         copy = self._copy(path)
         uses = _uses.get()
         uses = self._held if uses is None else uses
@@ -129,7 +130,7 @@ class LocalFiles:
             self._make_room(len(data), self._max_bytes)
 
     def _make_room(self, added_bytes: int, max_bytes: int) -> None:
-        """Count what was added, and look at the folder now and then: other processes add to it too."""
+        """Count added bytes, and sweep the folder now and then, because other processes add to it too."""
         with _lock:
             self._until_sweep_bytes -= added_bytes
             if self._until_sweep_bytes > 0:
@@ -139,19 +140,19 @@ class LocalFiles:
 
 
 def _touch(copy: Path) -> bool:
-    """Note that a copy is used now; False where there is none."""
+    """Set a copy's access time to now; return False if it does not exist."""
     try:
-        # The time of change stays: who has checked a copy knows it by that.
+        # Keep the modification time, because it identifies copies that were checked already.
         os.utime(copy, ns=(time.time_ns(), copy.stat().st_mtime_ns))
     except FileNotFoundError:
         return False
-    except OSError:  # somebody else's, or a disk that takes no writes: it can be read all the same
+    except OSError:  # Another user's file, or a read-only disk; the copy is still readable.
         return copy.exists()
     return True
 
 
 def _sweep(folder: Path, max_bytes: int) -> int:
-    """Remove the least recently used copies until the others fit; return the bytes that stay. `_lock` is held."""
+    """Remove the least recently used copies until the others fit; return the remaining bytes. Requires `_lock`."""
     files: list[tuple[float, int, Path]] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -172,13 +173,13 @@ def _sweep(folder: Path, max_bytes: int) -> int:
 
 
 def _end(uses: set[Path]) -> None:
-    # Of objects that are files themselves there are no copies, and nobody ever counts what has ended.
+    # Local objects have no copies, and without copies no call would ever empty the queue.
     if uses:
         _ended.append(uses)
 
 
 def _count_ended() -> None:
-    """Take what has ended out of the count. `_lock` is held."""
+    """Subtract ended uses from the counts. Requires `_lock`."""
     while _ended:
         for copy in _ended.popleft():
             _in_use[copy] -= 1

@@ -1,8 +1,8 @@
-"""Objects of others, which are listed and read, and never written: inputs in a bucket.
+"""Read-only access to other owners' buckets: inputs that are listed and read, and never written.
 
-Their keys are as somebody else made them, and whoever owns the bucket may replace or delete them at any time. The
-client library reads no key with an empty name in it, with `.` or `..` for a name, or with a control character; it lists
-an object whose key ends with a slash without that slash.
+Their keys are arbitrary, and the owner may replace or delete objects at any time. The client library cannot read a
+key that contains an empty name, `.` or `..` as a name, or a control character. It lists an object whose key ends with
+a slash without that slash.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ FOREIGN_SCHEMES: Final = (*BUCKET_SCHEMES, "memory")
 _BUCKET: Final = re.compile(rf"({'|'.join(FOREIGN_SCHEMES)})://[\w.-]+", re.ASCII)
 _UNREADABLE: Final = re.compile(r"[\x00-\x1f\x7f]")
 _ENVIRONMENT: Final = ("AWS_", "GOOGLE_", "AZURE_")
-"""What begins the names of variables that a client is made of."""
+"""Prefixes of the environment variables that configure a client."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignObject:
-    """One object as a listing has it."""
+    """One object in a listing."""
 
     key: str
     size_bytes: int
     modified_s: float
-    """When it was written, in seconds since the epoch."""
+    """Modification time, in seconds since 1970."""
     version: str
-    """What tells it from one that replaces it."""
+    """Distinguishes it from a replacement."""
 
 
 class ForeignObjects(Protocol):
-    """The objects of one bucket. All methods raise StorageError where it fails or cannot be reached."""
+    """The objects of one bucket. All methods raise StorageError if the bucket fails or is unreachable."""
 
     def head(self, key: str) -> ForeignObject | None:
-        """Return what is there, or None."""
+        """Return the object, or None."""
 
     def list(self, prefix: str) -> Iterator[ForeignObject]:
         """Yield the objects whose key begins with `prefix`, in order of key."""
 
     def read(self, key: str) -> tuple[int, Iterator[bytes]]:
-        """Return the size of an object, and its bytes in blocks, by one request. Raises NotFoundError."""
+        """Return the size of an object, and its bytes in blocks, with one request. Raises NotFoundError."""
 
 
 def open_foreign(url: str) -> ForeignObjects:
-    """Open `s3://bucket`, `gs://bucket`, `az://container` or `memory://name`; nothing is sent yet.
+    """Open `s3://bucket`, `gs://bucket`, `az://container` or `memory://name`; no request is sent yet.
 
-    Credentials come from the environment, and a process keeps the client for as long as that is the same.
-    Raises UsageError where the URL or the environment cannot be used.
+    Credentials come from the environment, and a process reuses the client while they are unchanged. Raises UsageError
+    if the URL or the environment is invalid.
     """
     if not _BUCKET.fullmatch(url):
-        # Without the address: what stands before an @ may be a secret.
+        # Omit the address, because the part before an @ may be a secret.
         raise UsageError(
             f"an address of {url.partition('://')[0]} names no bucket; write it like s3://bucket/prefix/*.gz, and "
             "leave credentials to the environment"
@@ -79,7 +79,7 @@ def open_foreign(url: str) -> ForeignObjects:
 
 
 def check_key(key: str) -> None:
-    """Raise UsageError where no object with this key can be read, or any that begins as a pattern does."""
+    """Raise UsageError if no object with this key, or with this beginning of a pattern, is readable."""
     encode_text("key", key)
     names = key.split("/")
     if any(name in ("", ".", "..") for name in names) or _UNREADABLE.search(key):
@@ -91,7 +91,7 @@ def check_key(key: str) -> None:
 
 @lru_cache(maxsize=limits.FOREIGN_BUCKETS_OPEN_MAX)
 def _bucket(url: str, environment: frozenset[tuple[str, str]]) -> _InBucket:
-    del environment  # another one has another client
+    del environment  # Only part of the cache key: another environment needs another client.
     return _InBucket(url)
 
 
@@ -109,7 +109,7 @@ class _InBucket:
 
     def head(self, key: str) -> ForeignObject | None:
         """See `ForeignObjects`."""
-        # The answer to a HEAD has no body, so that it does not tell an absent bucket from an absent object.
+        # A HEAD reply has no body, so it does not distinguish an absent bucket from an absent object.
         for ask in (obstore.head, _meta):
             try:
                 with self._failures("read", key):
@@ -156,7 +156,7 @@ class _InBucket:
 
 
 class _InMemory:
-    """Objects of a store in this process."""
+    """Objects of an in-memory store of this process."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects

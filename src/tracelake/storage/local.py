@@ -1,15 +1,11 @@
-"""Objects as files of a local directory, durable on return and never half there.
+"""Objects as files of a local directory: durable on return and never partial.
 
-Every object is written under a temporary name in `.tmp/` of the same directory tree, synced, and then
-given its name in one step: by a hard link, which fails where the name is taken, or by a rename, which
-replaces. At last the directory is synced, for a name is as durable as its directory. A writer that is
-killed leaves a file in `.tmp/` and nothing else.
+Every object is written under a temporary name in `.tmp/` of the same directory tree and synced. Then it gets its name
+in one step: by a hard link, which fails if the name exists, or by a rename, which replaces. Finally the directory is
+synced, because a name is only as durable as its directory. A killed writer leaves only a file in `.tmp/`.
 
-The parent of an object is a directory: where `a` is an object, `a/b` cannot be one.
-
-Paths of files are strings here: making a `Path` of each cost more than reading a small file.
-
-Directories that survive a power failure: a name is as durable as the directory it stands in.
+The parent of an object is a directory, so if `a` is an object, `a/b` cannot be one. File paths are strings here,
+because making a `Path` of each costs more than reading a small file.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from tracelake.storage.ports import RESERVED_DIRECTORY, ObjectInfo, check_path, 
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and those above it, durable on return; fine where it is there. Raises OSError."""
+    """Create a directory and its parents, if absent; durable on return. Raises OSError."""
     if directory.is_dir():
         return
     make_directory(directory.parent)
@@ -49,24 +45,25 @@ def sync_directory(directory: str | Path) -> None:
         os.close(descriptor)
 
 
-# What the system answers for a path where no file is: nothing, below a file, or a directory.
+# Errors for a path without a file: absent, below a file, or a directory.
 _NO_FILE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# Directories whose names are durable, by root: known to all stores there that are open at the same time, as each task
-# opens its own; forgotten with the last of them, since what is deleted then and made anew is not durable.
+# Directories whose names are durable, by root. All open stores of a root share the set, because each task
+# opens a store. It is dropped with the last store, because a directory that is deleted and created again is
+# not durable.
 _SYNCED: Final[WeakValueDictionary[str, set[str]]] = WeakValueDictionary()
 
 _UNWRITABLE: Final = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM)
-"""Errors of a place that cannot be written, and perhaps read."""
+"""Error codes of an unwritable location, which may still be readable."""
 
 
 class FileObjectStore:
-    """An `ObjectStore` on a local file system with hard links; for any number of threads and processes.
+    """An `ObjectStore` on a local file system with hard links. Safe for any number of threads and processes.
 
-    All methods raise StorageError where the file system fails, as when the disk is full.
+    All methods raise StorageError if the file system fails, for example if the disk is full.
     """
 
     def __init__(self, root: str | Path) -> None:
-        """Open the directory `root`, making it if it is absent."""
+        """Open the directory `root`, creating it if absent."""
         self._root = str(Path(root).absolute())
         self._temporaries = f"{self._root}/{RESERVED_DIRECTORY}"
         self._synced = _SYNCED.setdefault(self._root, set())
@@ -74,37 +71,39 @@ class FileObjectStore:
             try:
                 make_directory(Path(self._temporaries))
             except OSError as error:
-                # A directory that cannot be written can be read; each write says why it fails.
+                # An unwritable directory is still readable; each write reports why it fails.
                 if error.errno not in _UNWRITABLE or not os.path.isdir(self._root):
                     raise
 
     @property
     def url(self) -> str:
-        """Where it is: `file:///absolute/path`, percent-encoded."""
+        """Return the URL: `file:///absolute/path`, percent-encoded."""
         return Path(self._root).as_uri()
 
     def put(self, path: str, data: bytes) -> None:
-        """Write the object, durable on return, replacing what was there."""
+        """Write an object, replacing an existing one; durable on return."""
         target = self._file(path)
         with _failures("write", target), self._temporary() as temporary:
             _write_synced(temporary, data)
             self._publish_replacing(temporary, target)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write the object iff nothing is there; False where something is. Never half an object.
+        """Write an object if none exists; return False if one does. Never leaves a partial object.
 
-        Raises StorageError where it was not written, and IndeterminateError where it was but may not
-        survive a power failure: trying again then returns False, so that only the content tells whose it is.
+        Raises StorageError if it was not written, and IndeterminateError if it was written but may not survive a
+        power failure. A retry then returns False, so that only the content identifies the writer.
         """
         target = self._file(path)
         created = self._link({target: data})
-        self._sync_names([target])  # also for the loser: it acts on the winner's object
+        self._sync_names(
+            [target]
+        )  # Also if we lost the race, because the caller acts on the winner's object.
         return target in created
 
     def create_all(self, objects: Mapping[str, bytes]) -> None:
-        """Write objects, by path, where nothing is there; all durable on return, which takes less than one by one.
+        """Write the absent ones of these objects, by path; all are durable on return. Faster than one by one.
 
-        Raises as `create` does; some of them may be there then.
+        Raises as `create` does; some objects may exist then.
         """
         targets = [(self._file(path), data) for path, data in objects.items()]
         for start in range(0, len(targets), limits.OBJECTS_AT_ONCE):
@@ -112,7 +111,7 @@ class FileObjectStore:
         self._sync_names([target for target, _ in targets])
 
     def get(self, path: str) -> bytes:
-        """Return the whole object. Raises NotFoundError where it is absent."""
+        """Return the whole object. Raises NotFoundError if it is absent."""
         target = self._file(path)
         try:
             with open(target, "rb", buffering=0) as file:
@@ -121,7 +120,7 @@ class FileObjectStore:
             raise _unread(target, error) from error
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError if the object is absent."""
         check_range(path, start, length)
         target = self._file(path)
         try:
@@ -132,23 +131,23 @@ class FileObjectStore:
             raise _unread(target, error) from error
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Return size and time, or None where it is absent."""
+        """Return size and time, or None if the object is absent."""
         target = self._file(path)
         return _info(path, target, lambda: os.stat(target))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path.
 
-        Objects that come or go meanwhile may be in it or not. Raises StorageError where the root is gone:
-        a failing list is never an empty one.
+        Objects that are created or deleted during the listing may be included or not. Raises StorageError if the root
+        is missing, so that a failing listing never looks empty.
         """
         check_prefix(prefix)
         return self._walk(prefix.rpartition("/")[0], prefix)
 
     def paths(self, prefix: str) -> tuple[str, ...]:
-        """Return the paths of one directory that begin so, as one look at it had them.
+        """Return the paths in one directory that begin with `prefix`, as of one reading of the directory.
 
-        `list` looks at each by itself, later: what it gives may have stood there at no time together.
+        `list` reads each file's status later, so its result may never have existed at one moment.
         """
         check_prefix(prefix)
         directory = prefix.rpartition("/")[0]
@@ -157,9 +156,9 @@ class FileObjectStore:
         return tuple(path for path in paths if path.startswith(prefix))
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
-        # A copy of the bytes and no hard link, which would share the time of the source: collectors
-        # that ask for the age of an object would take the new one for an old one.
+        """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
+        # Copy the bytes. A hard link would share the source's time, and collectors that check an object's age
+        # would take the new object for an old one.
         source_file, target_file = self._file(source), self._file(target)
         with _failures("copy", source_file), self._temporary() as temporary:
             try:
@@ -171,13 +170,13 @@ class FileObjectStore:
             self._publish_replacing(temporary, target_file)
 
     def delete(self, path: str) -> None:
-        """Delete the object; fine where it is absent."""
+        """Delete the object, if it exists."""
         self.delete_all([path])
 
     def delete_all(self, paths: Collection[str]) -> None:
-        """Delete objects; fine where they are absent. Each directory is synced once.
+        """Delete objects, if they exist. Each directory is synced once.
 
-        Where one cannot be deleted, the others are, and StorageError says why the first one was not.
+        If one cannot be deleted, the others are, and StorageError reports the first failure.
         """
         failed: StorageError | None = None
         directories: dict[str, None] = {}
@@ -197,20 +196,20 @@ class FileObjectStore:
             raise failed
 
     def remove_folder(self, prefix: str) -> None:
-        """Remove the directory of a prefix, if nothing is in it; only where names below it are used once.
+        """Remove the directory of a prefix if it is empty. Only for prefixes whose names are used once.
 
-        Who writes there after all makes it anew, and syncs that.
+        A late writer creates and syncs it again.
         """
         directory = self._file(prefix.removesuffix("/"))
         with suppress(OSError):
             os.rmdir(directory)
 
     def local_path(self, path: str) -> str | None:
-        """Return the path of the file that holds the object's bytes, whether or not it is there."""
+        """Return the path of the object's file, whether or not it exists."""
         return self._file(path)
 
     def sweep_temporaries(self, age_s: float = limits.TEMPORARY_FILE_AGE_MAX_S) -> int:
-        """Delete what killed writers left in `.tmp/` more than `age_s` seconds ago; return how many files."""
+        """Delete files of killed writers in `.tmp/` that are older than `age_s` seconds; return their number."""
         swept = 0
         with _failures("sweep", self._temporaries):
             with os.scandir(self._temporaries) as entries:
@@ -227,10 +226,10 @@ class FileObjectStore:
         return f"{self._root}/{path}"
 
     def _link(self, targets: Mapping[str, bytes]) -> set[str]:
-        """Give names to synced files with this content, unless something has them; return those that were ours.
+        """Link synced files with this content to unused names; return the names that we created.
 
-        The disk has all of the content before the first sync waits: so many files take little longer than one, and
-        no threads, of which each would want its turn.
+        The disk receives all content before the first sync waits. Many files therefore take little longer than one,
+        and need no threads.
         """
         created: set[str] = set()
         with ExitStack() as stack:
@@ -271,7 +270,7 @@ class FileObjectStore:
         try:
             yield path
         finally:
-            # What cannot be removed now is swept later; the object itself is not at stake.
+            # A later sweep removes the file; the object itself is not affected.
             with suppress(OSError):
                 os.unlink(path)
 
@@ -280,13 +279,13 @@ class FileObjectStore:
         _sync_if_there(_directory(target))
 
     def _give_name(self, give: Callable[[str, str], None], temporary: str, target: str) -> None:
-        """Name a file in a directory that lasts, and is made again where somebody removes it as an empty one."""
+        """Give a file its name, creating the durable directory again if another process removes it as empty."""
         directory = _directory(target)
         for tries in range(limits.DIRECTORY_TRIES_MAX):
             time.sleep(min(tries, 2) / 1000)
             try:
                 self._make_durable_directory(directory)
-            except (FileNotFoundError, FileExistsError):  # it went between two looks, or is a file
+            except (FileNotFoundError, FileExistsError):  # Another process removed it, or it is a file.
                 continue
             try:
                 return give(temporary, target)
@@ -297,20 +296,18 @@ class FileObjectStore:
         raise OSError(code, os.strerror(code), directory)
 
     def _make_durable_directory(self, directory: str) -> None:
-        """Make a directory and sync the names of it and all above it, once for each directory and process.
+        """Create a directory and sync its name and those of all its parents, once per directory and process.
 
-        Not only of those made here: another process may have made one and not synced it yet.
+        Existing parents are synced too, because another process may have created one without syncing it yet.
         """
         if os.path.isdir(directory) and directory in self._synced:
             return
-        os.makedirs(
-            directory, exist_ok=True
-        )  # anew, perhaps: somebody removed it, who may be another process
+        os.makedirs(directory, exist_ok=True)  # Again, if another thread or process removed it.
         above, passed = directory, [directory]
         while above != self._root:
             above = _directory(above)
             sync_directory(above)
-            if above in self._synced:  # its own name is durable, and all above it
+            if above in self._synced:  # Its own name and all above it are durable.
                 break
             passed.append(above)
         if len(self._synced) >= limits.SYNCED_DIRECTORIES_MAX:
@@ -319,7 +316,7 @@ class FileObjectStore:
 
     def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
         base = f"{directory}/" if directory else ""
-        # A directory sorts by its name with the slash: `a.b` stands before what is in `a/`.
+        # A directory sorts by its name with the slash: `a.b` precedes the contents of `a/`.
         for name, entry in sorted(self._names(directory).items()):
             path = base + name
             if path == f"{RESERVED_DIRECTORY}/" or not path.startswith(prefix):
@@ -330,7 +327,7 @@ class FileObjectStore:
                 yield info
 
     def _names(self, directory: str) -> dict[str, os.DirEntry[str]]:
-        """Return what is in a directory by name, those of directories with a slash; none where it is absent."""
+        """Return the entries of a directory by name, directories with a slash; none if it is absent."""
         folder = f"{self._root}/{directory}" if directory else self._root
         with _failures("list", folder):
             try:
@@ -367,13 +364,13 @@ def _write_synced(path: str, data: bytes) -> None:
 
 
 def _sync_if_there(directory: str) -> None:
-    """Make names in a directory durable; where it was removed, somebody has deleted them all."""
+    """Make the names in a directory durable. If the directory was removed, all its names were deleted."""
     with suppress(FileNotFoundError):
         sync_directory(directory)
 
 
 def _begin_writing(file: IO[bytes]) -> None:
-    """Let the system write the file to the disk, without waiting for it."""
+    """Start writing the file to disk, without waiting for it."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 

@@ -1,4 +1,4 @@
-"""Both stores in memory, for tests and experiments: safe for threads, gone with the process."""
+"""Both stores in memory, for tests and experiments: thread-safe, lost when the process ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tracelake.storage.ports import (
 
 
 class MemoryKeyValueStore(EachAlone):
-    """A `KeyValueStore` in memory. `close` keeps the records, for `memory://name` may be opened again."""
+    """A `KeyValueStore` in memory. `close` keeps the records, because `memory://name` may be opened again."""
 
     def __init__(self) -> None:
         """Start without records."""
@@ -39,7 +39,7 @@ class MemoryKeyValueStore(EachAlone):
         self._partitions: dict[str, dict[str, Entry]] = {}
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
         _check_names(partition, key)
         with self._lock:
             return self._partitions.get(partition, {}).get(key)
@@ -54,7 +54,7 @@ class MemoryKeyValueStore(EachAlone):
         check_scan_limit(limit)
         with self._lock:
             entries = list(self._partitions.get(partition, {}).values())
-        # Code points sort as their UTF-8 bytes do, so that strings need no encoding here.
+        # Code points sort like their UTF-8 bytes, so strings need no encoding here.
         entries = [entry for entry in entries if start <= entry.key and (stop is None or entry.key < stop)]
         return sorted(entries, key=lambda entry: entry.key)[:limit]
 
@@ -65,14 +65,14 @@ class MemoryKeyValueStore(EachAlone):
         return [entry.key for entry in self.scan(partition, start, stop, limit)]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there."""
+        """Write the record unconditionally."""
         _check_names(partition, key)
         check_value(key, value)
         with self._lock:
             return self._put(partition, key, value)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record if its version is `expected`."""
         _check_names(partition, key)
         check_value(key, value)
         with self._lock:
@@ -82,7 +82,7 @@ class MemoryKeyValueStore(EachAlone):
             return Done(self._put(partition, key, value))
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         _check_names(partition, key)
         with self._lock:
             current = self._partitions.get(partition, {}).get(key)
@@ -92,21 +92,21 @@ class MemoryKeyValueStore(EachAlone):
             return Done(new_version())
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there."""
+        """Write a note, replacing an existing one."""
         self.set(partition, key, value)
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key begins so, in key order."""
+        """Return the notes of a partition whose key has this prefix, in key order."""
         return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes; fine where they are absent."""
+        """Delete notes, if they exist."""
         with self._lock:
             for key in keys:
                 self._partitions.get(partition, {}).pop(key, None)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so."""
+        """Delete all records whose key has this prefix."""
         encode_beginning(beginning)
         with self._lock:
             records = self._partitions.get(partition, {})
@@ -114,7 +114,7 @@ class MemoryKeyValueStore(EachAlone):
                 del records[key]
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, because the store holds no resources."""
 
     def _put(self, partition: str, key: str, value: bytes) -> Version:
         entry = Entry(key, bytes(value), new_version())
@@ -126,24 +126,24 @@ class MemoryObjectStore:
     """An `ObjectStore` in memory."""
 
     def __init__(self, url: str = "memory:///") -> None:
-        """Start without objects. `url` is only a name: no other process can open it."""
+        """Start without objects. `url` is only a name, because no other process can open the store."""
         self._url = url
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, float]] = {}
 
     @property
     def url(self) -> str:
-        """Where it is; within this process only."""
+        """Return the URL, which is valid only within this process."""
         return self._url
 
     def put(self, path: str, data: bytes) -> None:
-        """Write the object, replacing what was there."""
+        """Write an object, replacing an existing one."""
         check_path(path)
         with self._lock:
             self._objects[path] = (bytes(data), time.time())
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write the object iff nothing is there; False where something is."""
+        """Write an object if none exists; return False if one does."""
         check_path(path)
         with self._lock:
             if path in self._objects:
@@ -152,7 +152,7 @@ class MemoryObjectStore:
             return True
 
     def get(self, path: str) -> bytes:
-        """Return the whole object. Raises NotFoundError where it is absent."""
+        """Return the whole object. Raises NotFoundError if it is absent."""
         check_path(path)
         with self._lock:
             stored = self._objects.get(path)
@@ -161,36 +161,36 @@ class MemoryObjectStore:
         return stored[0]
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError if the object is absent."""
         check_range(path, start, length)
         return self.get(path)[start : start + length]
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Return size and time, or None where it is absent."""
+        """Return size and time, or None if the object is absent."""
         check_path(path)
         with self._lock:
             stored = self._objects.get(path)
         return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the objects whose path begins with `prefix`, in order of path, as they are now."""
+        """Yield the current objects whose path begins with `prefix`, in order of path."""
         check_prefix(prefix)
         with self._lock:
             objects = [(path, value) for path, value in self._objects.items() if path.startswith(prefix)]
         return iter([ObjectInfo(path, len(data), modified) for path, (data, modified) in sorted(objects)])
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
         self.put(target, self.get(source))
 
     def delete(self, path: str) -> None:
-        """Delete the object; fine where it is absent."""
+        """Delete the object, if it exists."""
         check_path(path)
         with self._lock:
             self._objects.pop(path, None)
 
     def local_path(self, path: str) -> str | None:
-        """Return None: there is no file."""
+        """Return None, because no file exists."""
         check_path(path)
         return None
 

@@ -1,37 +1,30 @@
-"""Records as objects: the name of a key's object, and what stands in it. For stores without a database.
+"""Records as objects, for lakes without a database, and the two key-value stores that use them.
 
-**Names** sort as keys do, in byte order: `p<hex of the partition>/k<hex of the key>`. Object stores take
-names of 1,024 bytes and file systems of 255, so of a long key only the beginning is spelled out, and a
-hash stands for the rest. Keys with the same long beginning are put in order by their bodies.
+**Names** sort as keys do, in byte order: `p<hex of the partition>/k<hex of the key>`. Object stores accept names of
+1,024 bytes and file systems of 255. So a name contains only the beginning of a long key, and a hash of the whole key.
+Keys with the same long beginning are sorted by their bodies.
 
-**Bodies** begin with one record that says whose they are and carries the write id and the checksum of the value,
-then a newline and the value. Its own checksum is turned by the path: a body that was copied to another one is damaged.
-The write id also makes each body different, for some servers' e-tags are hashes of the content.
-A deleted record is a body that says so: no object store can delete on a condition.
+**Bodies** begin with a header that names partition and key and contains the write id and the value's checksum; a
+newline and the value follow. The header's own checksum is combined with the path, so a body that was copied to
+another path is damaged. The write id also makes each body unique, because e-tags of some servers are content hashes.
+A deleted record is a body with a deletion mark, because no object store has conditional deletes.
 
-Records that an object store keeps: what is alike whether a record is one object, or a directory of versions.
+**Notes** are one object each under `n<hex of the partition>/`, separate from records. No reader depends on a note, so
+notes are written and deleted without conditions and leave no tombstone.
 
-Notes as objects: one each under `n<hex of the partition>/`, apart from records.
+**`BucketKeyValueStore`** keeps one object per key. A put replaces it on the condition of its e-tag. If a reply is
+lost, the object is read back and its write id decides. While it still has the old body, the same put is repeated with
+the same write id and e-tag, and can succeed at most once.
 
-Nobody expects anything of a note, so it is put and deleted without a condition, and leaves no trace.
+**`VersionedKeyValueStore`** needs only creates, as on local files. Each write is a new object in the record's
+directory, under the next number: `…/00000007` follows `…/00000006`. If two writers have read 6, both try to create 7
+and one succeeds. The highest number is the record.
 
-Records as objects of a bucket, replaced on the condition of their e-tag: no database at all.
-
-One object a key, replaced by a put that names the e-tag of what it replaces. The body carries the write
-id, so that a put whose reply was lost is told by reading back; while the old body still stands there, the
-same put is tried again, with the same write id and e-tag, and can land once at most.
-
-Records on an object store that can create and nothing more, such as local files.
-
-Each write of a record is a new object in the record's directory, under the next number: `…/00000007`
-follows `…/00000006`. Two writers who saw 6 both try to create 7, and one of them does. The highest number
-is the record.
-
-**Old versions** go when RECORD_VERSIONS_KEPT newer ones are there, lowest first. A writer that slept
-since it saw 6 could then create a 7 that was there before and is gone. So a writer lists again after its
-create: while the highest number is less than RECORD_VERSIONS_KEPT above its own, its number cannot have been removed,
-and its write is a true one. Else nobody knows, and the outcome says so. That holds of numbers which stood there
-together: where each file is looked at by itself, the highest may go in between, and a sleeper's number be left alone.
+**Old versions** are deleted, lowest first, once RECORD_VERSIONS_KEPT newer ones exist. A writer that slept since it
+read 6 could therefore create a 7 that existed before. So a writer lists again after its create. While the highest
+number is less than RECORD_VERSIONS_KEPT above its number, that number was never deleted, and the write is valid.
+Otherwise the outcome is unknown. The check needs a listing of one moment. If each file were read separately, the
+highest could be deleted in between, and a sleeping writer's number would appear alone.
 """
 
 from __future__ import annotations
@@ -96,14 +89,14 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObjectRecord(msgspec.Struct, frozen=True):
-    """What one object holds: a record, or that it was deleted."""
+    """Content of one object: a record, or a tombstone."""
 
     entry: Entry
     deleted: bool
 
     @property
     def present(self) -> Entry | None:
-        """Return the record, None where it was deleted."""
+        """Return the record, or None if it was deleted."""
         return None if self.deleted else self.entry
 
 
@@ -112,7 +105,7 @@ def whole_of(
     partition: str,
     damaged: Callable[[str, DamageError], None] = lambda _key, _error: None,
 ) -> list[Entry]:
-    """Return the records of a partition that can be read, and tell of the others."""
+    """Return the readable records of a partition; report the others to `damaged`."""
     try:
         return list(scan(partition))
     except DamagedRecordsError as error:
@@ -122,15 +115,15 @@ def whole_of(
 
 
 def encode(path: str, partition: str, key: str, value: bytes | None, version: Version) -> bytes:
-    """Return the body for one write to a path; a value of None is a deletion."""
+    """Return the body for one write to a path; without a value, a tombstone."""
     header = _Header(partition, key, version, value is None, xxhash.xxh3_128_hexdigest(value or b""))
     return formats.encode(header, path) + b"\n" + (value or b"")
 
 
 def decode(path: str, body: bytes) -> ObjectRecord:
-    """Return what a body says.
+    """Return the record in a body.
 
-    Raises DamageError where it is no whole record, or one of another path: the version in it is that of these bytes.
+    Raises DamageError if it is no complete record, or one of another path; its `version` identifies these bytes.
     """
     try:
         return _decode(path, body)
@@ -140,9 +133,9 @@ def decode(path: str, body: bytes) -> ObjectRecord:
 
 
 def conflict_at(path: str, body: bytes | None, expected: Expected) -> Conflict | None:
-    """Return what stands against a conditional write at a path that has this body, or none; None where nothing does.
+    """Return the conflict of a conditional write with this body at a path; None if there is none.
 
-    What nobody can read is as expected where its version is, and raises DamageError else.
+    An unreadable record meets the condition if its version matches; otherwise raises DamageError.
     """
     try:
         current = None if body is None else decode(path, body).present
@@ -172,25 +165,25 @@ def record_path(partition: str, key: str) -> str:
 
 
 def note_path(partition: str, key: str) -> str:
-    """Return the path of a note's object: apart from records, and one object whatever the store can do."""
+    """Return the path of a note's object: separate from records, and one object in every store."""
     return f"{notes_path(partition)}k{_name(encode_key('key', key))}"
 
 
 def notes_path(partition: str) -> str:
-    """Return the beginning of the paths of a partition's notes."""
+    """Return the path prefix of a partition's notes."""
     return f"n{_name(encode_key('partition', partition))}/"
 
 
 def paths_between(directory: str, start: bytes, stop: bytes | None) -> str:
-    """Return how the paths of all objects in a partition's directory begin that can hold keys of a range."""
+    """Return the common path prefix of all objects that may contain keys of a range."""
     same = b"" if stop is None else beginning_of_both(start, stop)
     return f"{directory}/k{same[: limits.RECORD_NAME_KEY_BYTES].hex()}"
 
 
 def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
-    """Tell whether the object at `path` can hold a key with start <= key < stop."""
+    """Return whether the object at `path` can contain a key with start <= key < stop."""
     if not path.rpartition("/")[2].startswith("k"):
-        return False  # no record: some servers list files that they are about to give their names
+        return False  # Not a record: some servers list temporary files that they are about to rename.
     beginning = bytes.fromhex(_stem(path))
     if stop is not None and beginning >= stop:
         return False
@@ -206,11 +199,11 @@ def scan_records(
 ) -> list[Entry]:
     """Return the records with start <= key < stop in key order, at most `limit` of them.
 
-    `read` gives, for the directory of a partition and the bounds, paths and records in order of their paths, or why
-    one cannot be read; it may give more than the bounds allow, and is not asked for more than `limit` takes.
+    `read` gets the partition's directory and the bounds. It yields paths with records or errors, in order of path. It
+    may yield more than the bounds allow, and is consumed only as far as `limit` requires.
 
     Raises:
-        DamagedRecordsError: some cannot be read; it has the others.
+        DamagedRecordsError: some records are unreadable; the error contains the others.
     """
     problems: list[tuple[str, DamageError]] = []
     check_scan_limit(limit)
@@ -227,12 +220,12 @@ def scan_records(
 
 
 def key_in(path: str) -> str:
-    """Return the key, or the beginning of a long one, that the path of an object spells out."""
+    """Return the key, or the beginning of a long key, in the path of an object."""
     return bytes.fromhex(_stem(path)).decode(errors="replace")
 
 
 def spells_out(path: str) -> bool:
-    """Tell whether the path of an object spells out the whole key."""
+    """Return whether the path of an object contains the whole key."""
     return "~" not in path.rpartition("/")[2]
 
 
@@ -247,7 +240,7 @@ def _whole(
 
 
 def _in_key_order(records: Iterable[tuple[str, Entry]]) -> Iterator[Entry]:
-    """Yield records that come in order of their paths in order of their keys."""
+    """Yield records, which arrive in order of path, in order of key."""
     for _, group in groupby(records, key=lambda record: _stem(record[0])):
         yield from sorted((entry for _, entry in group), key=lambda entry: entry.key.encode())
 
@@ -267,21 +260,22 @@ class NoteObjects:
     """The part of a `KeyValueStore` that keeps notes, on any `ObjectStore`."""
 
     def __init__(self, objects: ObjectStore) -> None:
-        """Keep notes in `objects`, beside nothing but records."""
+        """Keep notes in `objects`, which otherwise contains only records."""
         self._objects = objects
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there."""
+        """Write a note, replacing an existing one."""
         check_value(key, value)
         path = note_path(partition, key)
         self._objects.put(path, encode(path, partition, key, value, new_version()))
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key begins so, in key order; those that go meanwhile perhaps.
+        """Return the notes of a partition whose key has this prefix, in key order. Concurrently deleted ones may be
+        included.
 
-        Raises DamagedRecordsError where some cannot be read.
+        Raises DamagedRecordsError if some are unreadable.
         """
-        # What is no note may be listed (see `may_hold`), and begins otherwise.
+        # The prefix excludes listed files that are no notes (see `may_hold`).
         listed = self._objects.list(f"{notes_path(partition)}k{beginning.encode().hex()}")
         bodies = read_all(self._objects, [info.path for info in listed])
         whole: list[Entry] = []
@@ -297,31 +291,31 @@ class NoteObjects:
         return whole
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes; fine where they are absent."""
+        """Delete notes, if they exist."""
         delete_all(self._objects, [note_path(partition, key) for key in keys])
 
 
 class RecordsInObjects(NoteObjects, ABC):
-    """The part of a `KeyValueStore` that looks for records in objects, each at a place that its key names."""
+    """The part of a `KeyValueStore` that finds records in objects, each at a location that its key determines."""
 
     @abstractmethod
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """See KeyValueStore."""
+        """Write the record unconditionally; see `KeyValueStore`."""
 
     @abstractmethod
     def _place(self, path: str) -> str:
-        """Return the place of the record that an object is of; objects of one place are listed together."""
+        """Return the location of an object's record; objects of one location are adjacent in a listing."""
 
     @abstractmethod
     def _at(self, place: str) -> ObjectRecord | None:
-        """Return the record at a place, or that it was deleted; None where there never was one."""
+        """Return the record or tombstone at a location; None if none ever existed."""
 
     @abstractmethod
     def _write_if(self, partition: str, key: str, value: bytes | None, expected: Expected) -> Outcome:
-        """Write a record, with None delete it, iff it is at `expected`."""
+        """Write a record, or delete it if `value` is None, if its version is `expected`."""
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
         record = self._at(record_path(partition, key))
         return None if record is None else record.present
 
@@ -334,24 +328,24 @@ class RecordsInObjects(NoteObjects, ABC):
     def keys(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """Return the keys of these records as names of objects spell them out; of long ones what the objects say."""
+        """Return the keys from object names, without reading records; for long keys, read the objects."""
         return [entry.key for entry in scan_records(self._names, partition, start, stop, limit)]
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key, in a bucket OBJECTS_AT_ONCE of them at the same time; some of them where it raises."""
+        """Write records by key, OBJECTS_AT_ONCE in parallel in a bucket; on an error some are written."""
         for_each(self._objects, lambda key: self.set(partition, key, records[key]), records)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record if its version is `expected`."""
         check_value(key, value)
         return self._write_if(partition, key, value, expected)
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         return self._write_if(partition, key, None, expected)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so, and what deleted ones have left; of each the newest version last."""
+        """Delete all records whose key has this prefix, including tombstones; the newest version of each last."""
         first, end = encode_beginning(beginning)
         paths = [
             info.path for info in self._objects.list(paths_between(partition_path(partition), first, end))
@@ -359,19 +353,19 @@ class RecordsInObjects(NoteObjects, ABC):
         delete_all(self._objects, [path for path in paths if may_hold(self._place(path), first, end)])
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing, because the store holds no resources."""
 
     def _records(
         self, partition: str, start: bytes, stop: bytes | None
     ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield places and records that may be in the range, or what is wrong with one, in order of the places."""
+        """Yield locations with their records or errors that may be in the range, in order of location."""
         for place in self._places(partition, start, stop):
             yield from self._read(place)
 
     def _names(
         self, partition: str, start: bytes, stop: bytes | None
     ) -> Iterator[tuple[str, Entry | DamageError]]:
-        """Yield the same, of records whose place spells out their key without what they hold."""
+        """Yield the same, but without values for records whose location contains the whole key."""
         for place in self._places(partition, start, stop):
             if spells_out(place):
                 yield place, Entry(key_in(place), b"", "")
@@ -395,26 +389,27 @@ class RecordsInObjects(NoteObjects, ABC):
 
 
 class BucketKeyValueStore(RecordsInObjects):
-    """A `KeyValueStore` in a bucket; for any number of threads, and of processes that were not forked.
+    """A `KeyValueStore` in a bucket. Safe for any number of threads and processes, except forked ones.
 
-    Deleted records leave a small object. All methods raise StorageError where the store fails or cannot
-    be reached, DamageError where an object is no whole record.
+    Each deleted record leaves a small object. All methods raise StorageError if the store fails or is unreachable,
+    and DamageError if an object is no complete record.
     """
 
     def __init__(self, url: str) -> None:
-        """Open a bucket as `Bucket` does; nothing else should be under its prefix. Raises UsageError."""
+        """Open a bucket as `Bucket` does; its prefix should contain nothing else. Raises UsageError."""
         self._bucket = Bucket(url)
         super().__init__(BucketObjectStore(url))
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there. Raises IndeterminateError where that stays unknown."""
+        """Write the record unconditionally. Raises IndeterminateError if the outcome stays unknown."""
         check_value(key, value)
-        # On a condition too: a plain put whose reply was lost could land later, over somebody's next write.
+        # Conditional too, because an unconditional put whose reply was lost could later overwrite another
+        # writer's record.
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
             path = record_path(partition, key)
             body, mode = self._body(path)
             if body is not None:
-                decode(path, body)  # a damaged one is not written over unseen
+                decode(path, body)  # Never overwrite a damaged record silently.
             outcome = self._replace(partition, key, value, body, mode)
             if isinstance(outcome, Done):
                 return outcome.version
@@ -440,7 +435,7 @@ class BucketKeyValueStore(RecordsInObjects):
     def _replace(
         self, partition: str, key: str, value: bytes | None, before: bytes | None, mode: PutMode
     ) -> Outcome:
-        """Replace what was read; Conflict where another write came first and ours certainly did not."""
+        """Replace the record as it was read; Conflict if another write came first and ours certainly failed."""
         path, version = record_path(partition, key), new_version()
         body = encode(path, partition, key, value, version)
         reason, error = "", None
@@ -458,7 +453,7 @@ class BucketKeyValueStore(RecordsInObjects):
             if now == body:
                 return Done(version)
             if now != before:
-                # A lost try of ours may have been there and been replaced since.
+                # An attempt without a reply may have succeeded and been replaced since.
                 return Indeterminate(version, reason) if reason else Conflict(None)
         if not reason:
             assert error is not None, "there is at least one try"
@@ -473,14 +468,14 @@ class BucketKeyValueStore(RecordsInObjects):
         return None if body is None else decode(place, body)
 
     def _body(self, path: str) -> tuple[bytes | None, PutMode]:
-        """Return what is at the path, and the condition under which a put replaces exactly that."""
+        """Return the body at the path, and the condition under which a put replaces exactly it."""
         try:
             reply, body = read_again(lambda: _read_body(obstore.get(self._bucket.reading, path)))
         except OBSTORE_ERRORS as error:
             if of_obstore(error) is FailureKind.NOT_FOUND:
                 return None, "create"
             raise failed("read", self._bucket.url, path, error) from error
-        # S3 and Azure go by the e-tag, GCS by the version; the client library takes no None.
+        # S3 and Azure compare the e-tag, GCS the version; the client library accepts no None.
         condition: UpdateVersion = {"e_tag": reply.meta["e_tag"]}
         if reply.meta["version"] is not None:
             condition["version"] = reply.meta["version"]
@@ -492,13 +487,13 @@ def _read_body(reply: obstore.GetResult) -> tuple[obstore.GetResult, bytes]:
 
 
 class VersionedKeyValueStore(RecordsInObjects):
-    """A `KeyValueStore` on any `ObjectStore`, by creating and never replacing; safe for processes.
+    """A `KeyValueStore` on any `ObjectStore` that creates and never replaces; safe for several processes.
 
-    All methods raise StorageError where the object store fails, DamageError where a record is torn.
+    All methods raise StorageError if the object store fails, and DamageError if a record is truncated.
     """
 
     def __init__(self, objects: ObjectStore) -> None:
-        """Keep records in `objects`, which should hold nothing else."""
+        """Keep records in `objects`, which should contain nothing else."""
         super().__init__(objects)
         self._paths: Callable[[str], Iterable[str]] = (
             objects.paths
@@ -507,7 +502,7 @@ class VersionedKeyValueStore(RecordsInObjects):
         )
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there."""
+        """Write the record unconditionally."""
         check_value(key, value)
         version = new_version()
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
@@ -534,7 +529,7 @@ class VersionedKeyValueStore(RecordsInObjects):
     def _append(
         self, partition: str, key: str, value: bytes | None, version: Version, number: int
     ) -> Outcome:
-        """Create the version that follows `number`; Conflict(None) where somebody else has."""
+        """Create the version after `number`; Conflict(None) if another writer did."""
         directory = record_path(partition, key)
         own = number + 1
         try:
@@ -559,7 +554,7 @@ class VersionedKeyValueStore(RecordsInObjects):
             try:
                 self._objects.delete(_version_path(directory, number))
             except StorageError:
-                # The write is done; the next one removes what is left, lowest first as ever.
+                # The write is done; the next one removes the remaining versions, again lowest first.
                 break
 
     def _place(self, path: str) -> str:
@@ -569,14 +564,14 @@ class VersionedKeyValueStore(RecordsInObjects):
         return self._newest(place)[1]
 
     def _newest(self, directory: str) -> tuple[int, ObjectRecord | None]:
-        """Return the highest number and its record; 0 and None where there is none."""
+        """Return the highest number and its record; 0 and None if no version exists."""
         number, path, body = self._newest_body(directory)
         return number, None if body is None else decode(path, body)
 
     def _newest_body(self, directory: str) -> tuple[int, str, bytes | None]:
-        """Return the highest number, its path, and what is there; 0 and None where there is none."""
+        """Return the highest number, its path, and its body; 0 and None if no version exists."""
         for _ in range(limits.CONDITIONAL_WRITE_TRIES_MAX):
-            # A listing that runs while versions come and go can miss all of them, but not twice.
+            # A listing that runs while versions are created and deleted can miss all of them, but not twice.
             numbers = self._numbers(directory) or self._numbers(directory)
             if not numbers:
                 return 0, directory, None
@@ -584,7 +579,7 @@ class VersionedKeyValueStore(RecordsInObjects):
             try:
                 return max(numbers), path, self._objects.get(path)
             except NotFoundError:
-                # It grew old since the listing, so newer ones are there.
+                # It was deleted after the listing, so newer versions exist.
                 continue
         raise ContentionError(f"{directory} in {self._objects.url} changes faster than it can be read")
 

@@ -1,18 +1,8 @@
-"""The two storage primitives as ports (PROTOCOLS §0). Backends implement them; nothing else is assumed.
+"""The two storage primitives as ports (PROTOCOLS §0). Backends implement them, and callers assume nothing else.
 
-A conditional write never raises for losing: it returns one of three outcomes, and the type says which.
-
-How a conditional write is decided, and how one whose reply was lost is settled (PROTOCOLS §0).
-
-What keys, values and object paths a store takes. Every backend asks here, so that all take the same.
-
-What a lake is kept in: records, objects, and copies of objects on this machine.
-
-Pauses between tries: growing, with jitter, and with an end.
-
-Records that a store writes one after the other, where it has no way to write many at once.
-
-The query of a range of records, as SQLite and PostgreSQL have it. Pure.
+A conditional write that loses does not raise: it returns one of three outcomes, and the type tells which. `settle`
+decides a write whose reply was lost. The module also defines the valid keys, values and paths of all backends, and
+the pauses between retries.
 """
 
 from __future__ import annotations
@@ -40,13 +30,13 @@ class _Absent(Enum):
 
 
 ABSENT: Final = _Absent.ABSENT
-"""What `expected` is for a record that must not be there yet."""
+"""Value of `expected` for a record that must not exist yet."""
 Expected: TypeAlias = Version | _Absent
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record as it was read: its bytes, and the version to name in a conditional write."""
+    """One record as it was read: its bytes, and the version for a conditional write."""
 
     key: str
     value: bytes
@@ -62,17 +52,17 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The write did not happen: the record was not as expected. `current` is None where it is absent."""
+    """The write did not happen, because the record was not as expected. `current` is None if it is absent."""
 
     current: Entry | None
 
 
 @dataclass(frozen=True, slots=True)
 class Indeterminate:
-    """Nobody knows yet: a time-out or a lost reply.
+    """Unknown outcome, after a timeout or a lost reply.
 
-    Read the record back and decide by an identity that was written: either the record carries `version`,
-    or the value itself carries an id of the writer. Never guess, and never delete anything on this outcome.
+    Read the record back and decide by an identity that was written: the record's `version`, or a writer id in the
+    value. Never guess, and never delete anything on this outcome.
     """
 
     version: Version
@@ -86,7 +76,7 @@ class KeyValueStore(Protocol):
     """Small records under (partition, key), keys in byte order of their UTF-8."""
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
 
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
@@ -96,41 +86,42 @@ class KeyValueStore(Protocol):
     def keys(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """Return the keys of the records that `scan` returns, and read no record that a store need not read for that.
+        """Return the keys of the records that `scan` returns, reading as few records as the store allows.
 
-        So there may be some of records that are damaged, or deleted, as long as objects of them are left.
+        The result may include damaged records, and deleted ones as long as objects of them exist.
         """
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there."""
+        """Write the record unconditionally."""
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key, as `set` does; some of them, each whole, where it raises."""
+        """Write records by key, as `set` does. On an error some are written, each completely."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`: one that nobody can read is at the version in its DamageError."""
+        """Write the record if its version is `expected`; an unreadable record has the version in its DamageError."""
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`."""
+        """Delete the record if its version is `expected`."""
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there. It may be gone after a power failure.
+        """Write a note, replacing an existing one. A power failure may undo it.
 
-        A partition holds either records or notes: what nothing rests on, and what comes and goes often.
+        A partition contains either records or notes. Notes are for data that changes often and that no invariant
+        relies on.
         """
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key begins so, in ASCII, in key order; all without one."""
+        """Return the notes of a partition whose key has this ASCII prefix, in key order; all without one."""
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes, leaving no trace; fine where they are absent. One may be back after a power failure."""
+        """Delete notes, if they exist, leaving no tombstone. A power failure may restore one."""
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so, whatever they hold, without a condition and leaving no trace.
+        """Delete all records whose key has this prefix, unconditionally, leaving no tombstone.
 
-        Only for keys that nobody names any more: a conditional write that is under way may succeed afterwards, and what
-        was erased may be back after a power failure. Some are gone where it raises. `beginning` is not empty, and has
-        RECORD_NAME_KEY_BYTES at most.
+        Only for keys that no process uses any more: a running conditional write may succeed afterwards, and a power
+        failure may restore the records. On an error some are deleted. `beginning` is not empty, and has at most
+        RECORD_NAME_KEY_BYTES.
         """
 
     def close(self) -> None:
@@ -139,7 +130,7 @@ class KeyValueStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One line of a listing: path, size in bytes, last change in seconds since the epoch."""
+    """One entry of a listing: path, size in bytes, last change in seconds since 1970."""
 
     path: str
     size_bytes: int
@@ -151,43 +142,43 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is; `open_objects(store.url)` in another process opens the same store."""
+        """Return the URL; `open_objects(store.url)` in another process opens the same store."""
 
     def put(self, path: str, data: bytes) -> None:
-        """Write the object, durable on return, replacing what was there."""
+        """Write an object, replacing an existing one; durable on return."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write the object iff nothing is there; False where something is. Never half an object."""
+        """Write an object if none exists; return False if one does. Never leaves a partial object."""
 
     def get(self, path: str) -> bytes:
-        """Return the whole object. Raises NotFoundError where it is absent."""
+        """Return the whole object. Raises NotFoundError if it is absent."""
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError where it is absent."""
+        """Return `length` bytes from `start`, fewer at the end. Raises NotFoundError if the object is absent."""
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Return size and time, or None where it is absent."""
+        """Return size and time, or None if the object is absent."""
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """Yield the objects whose path begins with `prefix`, in order of path."""
 
     def copy(self, source: str, target: str) -> None:
-        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
 
     def delete(self, path: str) -> None:
-        """Delete the object; fine where it is absent."""
+        """Delete the object, if it exists."""
 
     def local_path(self, path: str) -> str | None:
-        """Return a path in the file system that holds the object's bytes, or None for a remote store."""
+        """Return the path of a local file with the object's bytes, or None for a remote store."""
 
 
 def new_version() -> Version:
-    """Return the identity of a new write: random, so that no two writes of any process share one."""
+    """Return a random identity for a new write, so that no two writes of any process share one."""
     return uuid.uuid4().hex
 
 
 def is_at(current: Entry | None, expected: Expected) -> bool:
-    """Tell whether a record is as a conditional write expects it."""
+    """Return whether a record is as a conditional write expects it."""
     if current is None:
         return expected is ABSENT
     return current.version == expected
@@ -204,23 +195,22 @@ def settle(
 ) -> Done | Conflict:
     """Turn the outcome of `set_if` or `delete_if` on (partition, key) into a decision; read back if needed.
 
-    `is_mine(entry)` tells whether the record as read shows that the write happened, by an identity in
-    its value; it matters where another writer may have built on ours before we read back. Return False
-    where the value holds none: the version alone then decides.
+    `is_mine(entry)` returns whether the record that was read proves our write, by an identity in its value. It
+    matters if another writer may have built on our write before we read back. Return False if the value has no
+    identity; the version alone then decides.
 
-    Done means that the write happened, and names *its* version, even if the record has moved on since:
-    a next write that expects it then loses, as it must. Conflict after a lost reply means that the record
-    does not show our write: it never happened, or it did and was replaced by one that does not carry our
-    identity. Either way the caller decides anew from `current`. After `delete_if`, Conflict(None) means
-    that the record is gone, whoever deleted it.
+    Done means that the write happened, and contains *its* version, even if the record has changed since. A next write
+    that expects it then loses, as it must. Conflict after a lost reply means that the record does not show our write:
+    it never happened, or was replaced by a write without our identity. Either way the caller decides again from
+    `current`. After `delete_if`, Conflict(None) means that the record is absent, whichever process deleted it.
 
-    Assumption: a write whose reply was lost does not land after the read. SQLite's store holds to it
-    (see `sqlite.py`). On a store across a network a late write can still land while the record stays at
-    what it expected, so nothing may be destroyed on a Conflict that was read back before a later
-    conditional write on the same record has succeeded.
+    Assumption: a write whose reply was lost does not take effect after the read. The SQLite store ensures this (see
+    `sqlite.py`). On a store across a network a late write can still succeed while the record stays as it expected. So
+    a caller must not destroy anything on a Conflict that was read back, before a later conditional write on the same
+    record has succeeded.
 
-    `pause` waits between reads that fail, in seconds; `time.sleep` where it is None. Raises
-    IndeterminateError where `SETTLE_READ_TRIES_MAX` reads fail.
+    `pause` waits between failed reads, in seconds; `time.sleep` if it is None. Raises IndeterminateError if
+    `SETTLE_READ_TRIES_MAX` reads fail.
     """
     if not isinstance(outcome, Indeterminate):
         return outcome
@@ -244,12 +234,12 @@ def settle(
 
 
 RESERVED_DIRECTORY = ".tmp"
-"""The first segment that no object path may have: file stores write unfinished objects there."""
+"""Reserved first segment of object paths: file stores write unfinished objects there."""
 _NO_NAMES = frozenset({"", ".", ".."})
 
 
 def encode_text(what: str, text: str) -> bytes:
-    """Return `text` as UTF-8. Raises UsageError where it holds half of a surrogate pair."""
+    """Return `text` as UTF-8. Raises UsageError if it contains half of a surrogate pair."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -259,7 +249,7 @@ def encode_text(what: str, text: str) -> bytes:
 
 
 def encode_key(what: str, key: str) -> bytes:
-    """Return a partition or key as UTF-8. Raises UsageError, or LimitError where it is too long."""
+    """Return a partition or key as UTF-8. Raises UsageError, or LimitError if it is too long."""
     encoded = encode_text(what, key)
     if len(encoded) > limits.KEY_MAX_BYTES:
         raise LimitError(
@@ -270,7 +260,7 @@ def encode_key(what: str, key: str) -> bytes:
 
 
 def encode_beginning(beginning: str) -> tuple[bytes, bytes]:
-    """Return where the keys begin that begin so, and what comes behind the last of them, as UTF-8."""
+    """Return the bounds, as UTF-8, of the keys with this prefix: the first, and the end, which is exclusive."""
     encoded = encode_key("beginning", beginning)
     assert 0 < len(encoded) <= limits.RECORD_NAME_KEY_BYTES, (
         "longer ones are not spelled out in names of objects"
@@ -279,7 +269,7 @@ def encode_beginning(beginning: str) -> tuple[bytes, bytes]:
 
 
 def end_of(beginning: str) -> str | None:
-    """Return what comes behind the last of the keys of notes that begin so, None where that is all of them."""
+    """Return the exclusive end of the note keys with this prefix; None for an empty prefix."""
     assert beginning.isascii(), "any other has no next one that is as long"
     assert len(beginning) <= limits.RECORD_NAME_KEY_BYTES, (
         "longer ones are not spelled out in names of objects"
@@ -288,13 +278,13 @@ def end_of(beginning: str) -> str | None:
 
 
 def beginning_of_both(first: bytes, second: bytes) -> bytes:
-    """Return what both begin with."""
+    """Return the common prefix."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
     return first[: sum(1 for _ in same)]
 
 
 def check_value(key: str, value: bytes) -> None:
-    """Raise LimitError where the value of a record is too large."""
+    """Raise LimitError if the value of a record is too large."""
     if len(value) > limits.VALUE_MAX_BYTES:
         raise LimitError(
             f"the value of {key!r} has {len(value)} bytes, more than VALUE_MAX_BYTES = "
@@ -303,22 +293,22 @@ def check_value(key: str, value: bytes) -> None:
 
 
 def check_scan_limit(limit: int | None) -> None:
-    """Raise UsageError where the limit of a scan is negative."""
+    """Raise UsageError if the limit of a scan is negative."""
     if limit is not None and limit < 0:
         raise UsageError(f"a scan cannot return {limit} records; give a limit of at least 0, or None for all")
 
 
 def check_path(path: str) -> None:
-    """Raise UsageError where `path` is no path of an object, LimitError where it is too long."""
+    """Raise UsageError if `path` is no object path, and LimitError if it is too long."""
     if not path:
         raise UsageError("the path of an object is empty; name the object")
     _check_segments(path, path.split("/"))
 
 
 def check_prefix(prefix: str) -> None:
-    """Raise UsageError where no object can have a path that begins with `prefix`.
+    """Raise UsageError if no object path can begin with `prefix`.
 
-    The text after the last slash is free: it is compared, and never opened.
+    The text after the last slash is only compared and never opened, so it may be anything but NUL.
     """
     directory, slash, last = prefix.rpartition("/")
     if slash:
@@ -328,7 +318,7 @@ def check_prefix(prefix: str) -> None:
 
 
 def check_range(path: str, start: int, length: int) -> None:
-    """Raise UsageError where a range has a negative start or length."""
+    """Raise UsageError if a range has a negative start or length."""
     if start < 0 or length < 0:
         raise UsageError(
             f"cannot read {length} bytes from {start} of {path!r}; start and length count from 0"
@@ -361,27 +351,27 @@ def _check_segments(path: str, segments: list[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """The stores of one lake, as everybody who reads or writes it needs them."""
+    """The stores of one lake, which all its readers and writers need."""
 
     key_value: KeyValueStore
     objects: ObjectStore
     cache: Path
-    """A directory of this machine for copies of what is far away; whatever is in it may go."""
+    """A local directory for copies of remote objects; its contents may be deleted."""
 
     @property
     def copies(self) -> str:
-        """The directory of copies of parts."""
+        """Return the directory of copies of parts."""
         return str(self.cache / "parts")
 
 
 def tries(
     pause: Callable[[float], None] = time.sleep, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[int]:
-    """Yield 0, 1, … up to STORE_TRIES_MAX tries, pausing before each but the first.
+    """Yield 0, 1, … up to STORE_TRIES_MAX attempts, pausing before each but the first.
 
-    No try begins later than STORE_TRIES_TIMEOUT_S after the first: tries that each run into a time-out
-    would add up to many minutes. The jitter keeps clients that lost the same store at one moment from
-    coming back at one moment. `pause` takes seconds, `clock` tells them.
+    No attempt begins later than STORE_TRIES_TIMEOUT_S after the first, because attempts that each time out would add
+    up to many minutes. The jitter keeps clients that lost a store at the same moment from returning at the same
+    moment. `pause` takes seconds; `clock` returns them.
     """
     end = clock() + limits.STORE_TRIES_TIMEOUT_S
     for attempt in range(limits.STORE_TRIES_MAX):
@@ -395,14 +385,14 @@ def tries(
 
 
 class EachAlone(ABC):
-    """The part of a `KeyValueStore` that writes many records."""
+    """The part of a `KeyValueStore` that writes many records one by one."""
 
     @abstractmethod
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """See KeyValueStore."""
+        """Write the record unconditionally; see `KeyValueStore`."""
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """See KeyValueStore."""
+        """Write records by key; see `KeyValueStore`."""
         for key, value in records.items():
             self.set(partition, key, value)
 
@@ -410,9 +400,10 @@ class EachAlone(ABC):
 def in_range(
     selected: str, mark: str, partition: str, start: str, stop: str | None, limit: int | None
 ) -> tuple[str, list[bytes | int]]:
-    """Return the query of what is selected of a partition, from start up to stop in key order, and its values.
+    """Return the SQL query of a partition's rows from start up to stop in key order, and its values.
 
-    `mark` stands for a value. Raises UsageError for a limit below 0, LimitError for a key that is too long.
+    `mark` is the placeholder of a value. Raises UsageError for a limit below 0, and LimitError for a key that is too
+    long.
     """
     check_scan_limit(limit)
     query = f"{selected} AND key >= {mark}"

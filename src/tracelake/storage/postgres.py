@@ -1,12 +1,10 @@
 """Records in a PostgreSQL table: for many machines, over connections that may break at any moment.
 
-Names are `bytea`, which PostgreSQL compares byte by byte whatever the collation of the database. Every
-write is one statement that commits by itself, so that a lost connection leaves one question only: did
-that statement happen? The write id in the record answers it (`settle`).
-
-A write whose connection is lost can still land until the server's own time-out for statements is over.
-
-Connections to PostgreSQL that end where no reply comes: who asks a machine that vanished would wait for good.
+Names are `bytea`, which PostgreSQL compares byte by byte whatever the collation of the database. Every write is one
+statement that commits by itself, so a lost connection leaves one question: did that statement happen? The write id in
+the record answers it (`settle`). A write whose connection was lost can still succeed until the server's statement
+timeout is over. Connections without a reply are closed, because a machine that vanished would block its client
+forever.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ T = TypeVar("T")
 
 
 class AnsweredConnection(psycopg.Connection[Row]):
-    """A connection that gives up a reply of which nothing comes any more, as from a machine that vanished."""
+    """A connection that closes if a reply makes no progress, for example because the server's machine vanished."""
 
     answered_s: float = -math.inf
-    """When the server last replied, by the monotonic clock."""
+    """Time of the server's last reply, by the monotonic clock."""
     is_patient: bool = False
-    """Whether a reply is waited for however long it takes."""
+    """Whether to wait for a reply without a timeout."""
 
     def wait(
         self,
@@ -74,10 +72,10 @@ class AnsweredConnection(psycopg.Connection[Row]):
             state = next(gen)
             while True:
                 ready = yield state
-                if ready:  # a long reply over a slow line comes piece by piece
+                if ready:  # A long reply over a slow line arrives piece by piece.
                     heard_s = time.monotonic()
                 elif time.monotonic() > heard_s + limits.POSTGRES_REPLY_TIMEOUT_S:
-                    # The reply may still come: nothing else may be asked on this connection.
+                    # The reply may still arrive, so the connection must not be reused.
                     self.pgconn.finish()
                     raise psycopg.OperationalError(f"no reply in {limits.POSTGRES_REPLY_TIMEOUT_S} s")
                 state = gen.send(ready)
@@ -86,11 +84,12 @@ class AnsweredConnection(psycopg.Connection[Row]):
             return value
 
 
-# What a pool says of tries that fail would reach standard error where nobody has set logging up.
+# Otherwise the pool's messages about failed attempts would appear on standard error if logging is not
+# configured.
 logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 
-# Two processes that create a table at once can collide in the catalogue; the lock keeps them apart.
+# Two processes that create a table at once can collide in the catalog; the lock serializes them.
 _SET_UP = (
     "SELECT pg_advisory_xact_lock(7424952211)",
     "CREATE TABLE IF NOT EXISTS tracelake_records (partition bytea NOT NULL, key bytea NOT NULL,"
@@ -114,7 +113,7 @@ _OR_REPLACE = (
     " DO UPDATE SET value = excluded.value, version = excluded.version RETURNING version"
 )
 _PUT = f"{_INSERT}{_OR_REPLACE}"
-# Its reply is one row: a long one begins to arrive before the commit.
+# The reply is one row, because a long reply would begin to arrive before the commit.
 _PUT_ALL = (
     f"WITH written AS ({_INTO} SELECT %s, * FROM unnest(%s::bytea[], %s::bytea[], %s::text[]){_OR_REPLACE})"
     " SELECT count(*) FROM written"
@@ -129,7 +128,7 @@ _FORGET = "DELETE FROM tracelake_records WHERE partition = %s AND key = ANY(%s)"
 _ERASE = "DELETE FROM tracelake_records WHERE partition = %s AND key >= %s AND key < %s"
 
 
-# Words with which a server, or the client library, refuses for good, and what to do then.
+# Words in permanent refusals by a server or the client library, and the remedy for each.
 _REFUSALS: Final = {
     "password": "give the right one by PGPASSWORD, by the file ~/.pgpass, or in the setting `metadata`",
     'database "': "make the database, as by `createdb`, or correct its name in the URL",
@@ -142,21 +141,21 @@ _NO_REPLY: Final = "check that it runs at that address and takes connections, th
 class PostgresKeyValueStore:
     """A `KeyValueStore` in the table `tracelake_records` of a database; safe for threads and processes.
 
-    Every method raises StorageError where the database cannot be reached or refuses; nothing was written
-    then, unless it is IndeterminateError. Reads are tried again over new connections.
+    Every method raises StorageError if the database is unreachable or refuses. Nothing was written then, unless the
+    error is IndeterminateError. Reads are retried over new connections.
     """
 
     def __init__(self, url: str, connections_max: int = limits.POSTGRES_CONNECTIONS_MAX) -> None:
-        """Open `postgresql://user:password@host:port/database?…`, making the table if it is absent.
+        """Open `postgresql://user:password@host:port/database?…`, creating the table if absent.
 
-        Raises UsageError where the URL cannot be read, or another release wrote the table, and StorageError
-        within STORE_CONNECT_TIMEOUT_S, or as soon as the server refuses, where there is no connection.
+        Raises UsageError if the URL is invalid, or another release wrote the table. Raises StorageError without a
+        connection after STORE_CONNECT_TIMEOUT_S, or as soon as the server refuses.
         """
         try:
             parts = conninfo_to_dict(url)
         except psycopg.ProgrammingError as error:
             raise UsageError(f"the PostgreSQL URL cannot be read ({error}); correct it") from error
-        # Never the URL itself: it may hold a password.
+        # Never the URL itself, because it may contain a password.
         self._name = f"PostgreSQL database {parts.get('dbname', '')!r} on {parts.get('host', 'localhost')}"
         self._reach(url)
         self._pool: ConnectionPool[AnsweredConnection] = ConnectionPool(
@@ -183,7 +182,7 @@ class PostgresKeyValueStore:
             raise
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
         where = (encode_key("partition", partition), encode_key("key", key))
         rows = self._read(_GET, where)
         return _entry(rows[0]) if rows else None
@@ -202,7 +201,7 @@ class PostgresKeyValueStore:
         return [row[0].decode() for row in rows]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there. Raises IndeterminateError where the reply was lost."""
+        """Write the record unconditionally. Raises IndeterminateError if the reply was lost."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
         version = sealed_version(*where, value)
@@ -211,15 +210,16 @@ class PostgresKeyValueStore:
         return version
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key, those of POSTGRES_STATEMENT_BYTES by one statement: all of them, or none.
+        """Write records by key, up to POSTGRES_STATEMENT_BYTES per statement; each statement writes all its records
+        or none.
 
-        Raises IndeterminateError where the reply was lost.
+        Raises IndeterminateError if a reply was lost.
         """
         inside = encode_key("partition", partition)
         for key, value in records.items():
             check_value(key, value)
             encode_key("key", key)
-        # By key, for two that lock the same rows in different orders wait for each other.
+        # Sorted by key, because two statements that lock the same rows in different orders would deadlock.
         in_order = sorted(records, key=str.encode)
         for keys in batches(in_order, lambda key: len(records[key]), limits.POSTGRES_STATEMENT_BYTES):
             values = [records[key] for key in keys]
@@ -230,7 +230,7 @@ class PostgresKeyValueStore:
             self._make_sure(self._write(versions[0], _PUT_ALL, row), partition, *keys)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record if its version is `expected`."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
         version = sealed_version(*where, value)
@@ -244,13 +244,13 @@ class PostgresKeyValueStore:
             if written:
                 return Done(version)
             current = self.get(partition, key)
-            # Deleted since it stood in the way: the record is as expected, so try again.
+            # The conflicting record was deleted since, so the condition holds again: retry.
             if not (expected is ABSENT and current is None):
                 return Conflict(current)
         raise StorageError(f"{key!r} comes and goes too fast in {self._name}; try again later")
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         where = (encode_key("partition", partition), encode_key("key", key))
         version = new_version()
         written = self._write(version, _DELETE, (*where, expected))
@@ -259,21 +259,21 @@ class PostgresKeyValueStore:
         return Done(version) if written else Conflict(self.get(partition, key))
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there."""
+        """Write a note, replacing an existing one."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
         self._do(_PUT, (*where, value, sealed_version(*where, value)))
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key begins so, in key order."""
+        """Return the notes of a partition whose key has this prefix, in key order."""
         return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes by one statement; fine where they are absent."""
+        """Delete notes with one statement, if they exist."""
         self._do(_FORGET, (encode_key("partition", partition), [encode_key("key", key) for key in keys]))
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so, by one statement."""
+        """Delete all records whose key has this prefix, with one statement."""
         self._do(_ERASE, (encode_key("partition", partition), *encode_beginning(beginning)))
 
     @contextmanager
@@ -304,7 +304,7 @@ class PostgresKeyValueStore:
     def check_database(self, scope: str) -> DatabaseCheck:
         """Compare the rows of partitions that begin with `scope` with their checksums, and the index with its table.
 
-        PostgreSQL checks its pages itself where they have checksums; `unread` says where they have none.
+        PostgreSQL checks pages itself if they have checksums; `unread` reports if they have none.
         """
         unread = []
         if self._run(lambda connection: connection.execute("SHOW data_checksums").fetchone(), "check") != (
@@ -317,7 +317,7 @@ class PostgresKeyValueStore:
         return DatabaseCheck(structure, checked.rows, (*unread, *checked.unread))
 
     def _check_index(self) -> tuple[tuple[tuple[str, str], ...], list[str]]:
-        """Compare the index with its table by the extension amcheck; return problems, and what was not checked."""
+        """Compare the index with its table with the extension amcheck; return problems and skipped checks."""
         has_amcheck = "SELECT 1 FROM pg_extension WHERE extname = 'amcheck'"
         if self._run(lambda connection: connection.execute(has_amcheck).fetchone(), "check") is None:
             return (), [
@@ -344,7 +344,8 @@ class PostgresKeyValueStore:
         self._pool.close()
 
     def _make_sure(self, written: bool | Indeterminate, partition: str, key: str, *others: str) -> None:
-        """Raise IndeterminateError where a statement had no answer, and the first of its records is another."""
+        """Raise IndeterminateError if a statement had no reply, and its first record does not have the written
+        version."""
         if isinstance(written, Indeterminate):
             entry = self.get(partition, key)
             if entry is None or entry.version != written.version:
@@ -355,7 +356,7 @@ class PostgresKeyValueStore:
                 )
 
     def _write(self, version: Version, query: str, values: tuple[object, ...]) -> bool | Indeterminate:
-        """Run one writing statement, again while it was certainly not done; tell whether it changed a row."""
+        """Run one write statement, retrying while it certainly was not done; return whether it changed a row."""
         failed: psycopg.Error | None = None
         for _ in tries():
             connection = self._take()
@@ -373,17 +374,17 @@ class PostgresKeyValueStore:
         raise self._failed("write", failed) from failed
 
     def _do(self, query: str, values: Any) -> None:
-        """Run a statement that may run twice."""
+        """Run an idempotent statement."""
         self._run(lambda connection: connection.execute(query.encode(), values), "write")
 
     def _read(self, query: str, values: Any) -> list[Row]:
-        # In binary, for as text a value would travel as hexadecimal digits.
+        # Binary, because the text format would send values as hexadecimal digits.
         return self._run(
             lambda connection: connection.execute(query.encode(), values, binary=True).fetchall(), "read"
         )
 
     def _run(self, action: Callable[[AnsweredConnection], T], doing: str) -> T:
-        """Do what may be done twice, again over another connection where one is lost."""
+        """Run an idempotent action, retrying over another connection if one is lost."""
         failed: psycopg.Error | None = None
         for _ in tries():
             connection = self._take()
@@ -399,7 +400,7 @@ class PostgresKeyValueStore:
         raise self._failed(doing, failed) from failed
 
     def _reach(self, url: str) -> None:
-        """Connect once, for the pool does not say why it cannot. Raises StorageError."""
+        """Connect once, because the pool does not report why it cannot. Raises StorageError."""
         reason, deadline = "", time.monotonic() + limits.STORE_CONNECT_TIMEOUT_S
         for _ in tries():
             timeout_s = int(deadline - time.monotonic())
@@ -444,7 +445,7 @@ class PostgresKeyValueStore:
 def _configure(connection: AnsweredConnection) -> None:
     connection.execute(
         "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
-        # A database may have it off for speed; an acknowledged write must be durable.
+        # A database may disable it for speed, but an acknowledged write must be durable.
         " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
         " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)",
         (
@@ -455,9 +456,9 @@ def _configure(connection: AnsweredConnection) -> None:
 
 
 def _check(connection: AnsweredConnection) -> None:
-    """Ask the server for a reply, unless it gave one a moment ago. Raises psycopg.Error where it is gone.
+    """Check the connection, unless the server replied a moment ago. Raises psycopg.Error if it is lost.
 
-    An idle connection may have been closed; without this a write over it would have an unknown outcome.
+    An idle connection may have been closed; a write over it would have an unknown outcome.
     """
     if time.monotonic() - connection.answered_s > limits.POSTGRES_IDLE_S:
         ConnectionPool.check_connection(connection)

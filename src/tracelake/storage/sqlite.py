@@ -1,16 +1,14 @@
 """Records in one SQLite file: durable on return, safe for threads, processes and kill -9.
 
-Names are stored as BLOBs of UTF-8, which SQLite compares byte by byte. Writers queue in the process
-before they ask for SQLite's write lock, which is unfair between many. Every write takes that lock first
-(BEGIN IMMEDIATE), so that what it reads is what it replaces.
+Names are BLOBs of UTF-8, which SQLite compares byte by byte. Writers queue within the process before they request
+SQLite's write lock, which is unfair among many. Every write takes that lock first (BEGIN IMMEDIATE), so it replaces
+exactly the record that it reads.
 
-**What a failure means.** Before COMMIT: the write did not happen. In COMMIT for want of space: neither,
-for the frame that makes the log's transaction whole could not be written. In COMMIT for another reason,
-such as a failing fsync: unknown. SQLite then shows the old record, yet whole frames may stand in the log,
-and recovery after a crash would bring the write back. A later commit overwrites them; so this store makes
-one before it reads such a record again, and what it then reads stays true.
-
-Calls that are under way, for which waits who closes what they use.
+**Meaning of a failure.** Before COMMIT, the write did not happen. If COMMIT fails because the disk is full, it did
+not happen either, because the frame that completes the transaction in the log could not be written. If COMMIT fails
+for another reason, such as a failing fsync, the outcome is unknown. SQLite then shows the old record, but the log may
+contain complete frames, and recovery after a crash would restore the write. A later commit overwrites those frames.
+So this store makes one before it reads such a record again, and the result of that read stays true.
 """
 
 from __future__ import annotations
@@ -47,10 +45,10 @@ from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
 
 
 class Calls:
-    """The calls of one store. A call within another of the same thread is a part of that."""
+    """Calls of one store that are in progress. A call within another of the same thread is part of that one."""
 
     def __init__(self, what: str) -> None:
-        """Name the store, for errors."""
+        """Set the store's name, for errors."""
         self._what = what
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
@@ -58,7 +56,7 @@ class Calls:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Be under way. Raises UsageError where the store is closed."""
+        """Register a call while it runs. Raises UsageError if the store is closed."""
         thread = threading.current_thread()
         with self._changed:
             if self._over and thread not in self._threads:
@@ -72,7 +70,7 @@ class Calls:
                 self._changed.notify_all()
 
     def end(self, timeout_s: float) -> set[threading.Thread]:
-        """Let no other begin, wait for those that have, and return the threads of those that did not end in time."""
+        """Refuse new calls, wait for running ones, and return the threads of those that did not end in time."""
         with self._changed:
             self._over = True
             self._changed.wait_for(lambda: not self._threads, timeout_s)
@@ -81,7 +79,7 @@ class Calls:
 
 _SCHEMA_VERSION = 1
 _APPLICATION = 0x544C4B56
-"""What SQLite's header says of whose file it is: TLKV."""
+"""Application id in SQLite's file header: TLKV."""
 _MAGIC = b"SQLite format 3\0"
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS records (partition BLOB NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL,"
@@ -96,22 +94,23 @@ _PUT = "INSERT OR REPLACE INTO records (partition, key, value, version) VALUES (
 _DELETE = "DELETE FROM records WHERE partition = ? AND key = ?"
 _ERASE = "DELETE FROM records WHERE partition = ? AND key >= ? AND key < ?"
 _SYNCED = "PRAGMA synchronous = FULL"
-# Changes nothing, yet writes a frame of the log.
+# Changes nothing, but writes a frame of the log.
 _TOUCH = f"PRAGMA user_version = {_SCHEMA_VERSION}"
 
 
 class SqliteKeyValueStore:
     """A `KeyValueStore` in one file on a local disk.
 
-    Every method raises StorageError where the file cannot be read or written, or a lock cannot be had in
-    `busy_timeout_s`; nothing was written then, unless it is IndeterminateError. DamageError where the
-    file is no intact database.
+    Every method raises StorageError if the file is not readable or writable, or a lock is not available within
+    `busy_timeout_s`. Nothing was written then, unless the error is IndeterminateError. Raises DamageError if the file
+    is no intact database.
     """
 
     def __init__(self, path: str | Path, busy_timeout_s: float = limits.SQLITE_BUSY_TIMEOUT_S) -> None:
-        """Open the file `path`, making it and its directory if absent.
+        """Open the file `path`, creating it and its directory if absent.
 
-        Raises UsageError where a newer release wrote it, or it is the database of something else, which stays as it is.
+        Raises UsageError if a newer release wrote it, or if it is another application's database, which stays
+        unchanged.
         """
         self._path = Path(path).absolute()
         self._busy_timeout_s = busy_timeout_s
@@ -140,7 +139,7 @@ class SqliteKeyValueStore:
             raise
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
         where = (encode_key("partition", partition), encode_key("key", key))
         if where in self._doubtful:
             self._end_doubt()
@@ -164,7 +163,7 @@ class SqliteKeyValueStore:
             return [_key(row[0]) for row in self._connection().execute(*query).fetchall()]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there. Raises IndeterminateError where the commit itself failed."""
+        """Write the record unconditionally. Raises IndeterminateError if the commit itself failed."""
         check_value(key, value)
         outcome = self._write(partition, key, value, None)
         if isinstance(outcome, Indeterminate):
@@ -176,7 +175,7 @@ class SqliteKeyValueStore:
         return outcome.version
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key, in one transaction. Raises IndeterminateError where the commit itself failed."""
+        """Write records by key, in one transaction. Raises IndeterminateError if the commit itself failed."""
         rows: dict[tuple[bytes, bytes], bytes] = {}
         for key, value in records.items():
             check_value(key, value)
@@ -198,33 +197,33 @@ class SqliteKeyValueStore:
                 ) from error
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record if its version is `expected`."""
         check_value(key, value)
         return self._write(partition, key, value, expected)
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`. Done then carries a version of the deletion itself."""
+        """Delete the record if its version is `expected`. Done then carries a version of the deletion itself."""
         return self._write(partition, key, None, expected)
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there; not synced to the disk by itself."""
+        """Write a note, replacing an existing one, without syncing it to disk."""
         check_value(key, value)
         where = (encode_key("partition", partition), encode_key("key", key))
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_PUT, (*where, value, sealed_version(*where, value)))
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key begins so, in key order."""
+        """Return the notes of a partition whose key has this prefix, in key order."""
         return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes in one transaction; fine where they are absent."""
+        """Delete notes in one transaction, if they exist."""
         where = [(encode_key("partition", partition), encode_key("key", key)) for key in keys]
         with self._failures("write"), self._unsynced() as connection:
             connection.executemany(_DELETE, where)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so, in one transaction, as durable as a note."""
+        """Delete all records whose key has this prefix, in one transaction, as durable as a note."""
         where = (encode_key("partition", partition), *encode_beginning(beginning))
         with self._failures("write"), self._unsynced() as connection:
             connection.execute(_ERASE, where)
@@ -246,7 +245,7 @@ class SqliteKeyValueStore:
     def check_database(self, scope: str) -> DatabaseCheck:
         """Check all pages and indexes, and compare each row with its checksum.
 
-        Rows outside of `scope` are checked, too: a damaged partition may be that of a row inside.
+        Rows outside of `scope` are checked too, because a row inside may have a damaged partition.
         """
         name = self._path.name
         # A new connection, because the others may have read the damaged pages before they were damaged.
@@ -258,8 +257,8 @@ class SqliteKeyValueStore:
             return check_rows(connection.execute(_ALL), scope, name)
 
     def close(self) -> None:
-        """Close all connections once the calls that are under way have ended. Calling it twice is allowed."""
-        # To close one that is in use ends the process.
+        """Close all connections after the running calls have ended. Calling it twice is allowed."""
+        # Closing a connection that is in use would crash the process.
         busy = self._calls.end(self._busy_timeout_s)
         with self._connections_lock:
             for thread in [each for each in self._connections if each not in busy]:
@@ -268,13 +267,14 @@ class SqliteKeyValueStore:
             self._read_only.close()
 
     def _write(self, partition: str, key: str, value: bytes | None, expected: Expected | None) -> Outcome:
-        """Put the value, or delete where it is None, iff the record is at `expected` or that is None."""
+        """Write the value, or delete if it is None, if the version is `expected`; unconditionally if `expected` is
+        None."""
         where = (encode_key("partition", partition), encode_key("key", key))
         version = new_version() if value is None else sealed_version(*where, value)
         if where in self._doubtful:
             self._end_doubt()
         if expected is not None:
-            # Who has lost already needs no lock for it: no version ever comes back.
+            # A write that has already lost needs no lock, because no version ever returns.
             with self._failures("read"):
                 current = _read(self._connection(), where)
             if not is_at(current, expected):
@@ -301,14 +301,14 @@ class SqliteKeyValueStore:
         self._doubtful.clear()
 
     def _end_doubt(self) -> None:
-        """Commit a transaction that changes nothing over the remains of one whose COMMIT failed."""
+        """Commit a transaction that changes nothing, overwriting the log frames of one whose COMMIT failed."""
         with self._failures("settle an earlier write"), self._transaction() as connection:
             connection.execute(_TOUCH)
             self._commit(connection)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the queue and SQLite's write lock; roll back what the body does not commit."""
+        """Hold the queue and SQLite's write lock; roll back if the body does not commit."""
         if self._read_only is not None:
             failed = StorageError(
                 f"cannot write {self._path}: {self._read_only.reason}, so it was opened to read; "
@@ -334,13 +334,15 @@ class SqliteKeyValueStore:
 
     @contextmanager
     def _unsynced(self) -> Iterator[sqlite3.Connection]:
-        """Run a transaction that is as durable as the next one that is synced, and in its place among them."""
+        """Run a transaction that is not synced: it becomes durable with the next synced one, in order."""
         connection = self._connection()
         connection.execute("PRAGMA synchronous = NORMAL")
         try:
             with self._transaction() as connection:
                 yield connection
-                connection.execute("COMMIT")  # settles no doubt: that takes a commit which is synced
+                connection.execute(
+                    "COMMIT"
+                )  # Resolves no doubtful write, because that needs a synced commit.
         finally:
             self._connection().execute(_SYNCED)
 
@@ -348,13 +350,13 @@ class SqliteKeyValueStore:
         try:
             connection.execute("ROLLBACK")
         except sqlite3.Error:
-            # Closing gives up the transaction and its lock for certain; the next call opens anew.
+            # Closing certainly ends the transaction and its lock; the next call opens a new connection.
             with self._connections_lock:
                 self._connections.pop(threading.current_thread(), None)
             connection.close()
 
     def _connection(self) -> sqlite3.Connection:
-        """Return the connection of this thread, opening it if need be and closing those of ended threads."""
+        """Return this thread's connection, opening it if necessary; close those of ended threads."""
         thread = threading.current_thread()
         with self._connections_lock:
             connection = self._connections.get(thread)
@@ -380,9 +382,9 @@ class SqliteKeyValueStore:
         return connection
 
     def _refuse_others(self) -> None:
-        """Raise for a file that is none of ours, without a change to it: not by opening it to write, nor to a lock.
+        """Raise for another application's file, without changing it, locking it, or opening it for writing.
 
-        A look without locks at what somebody is writing may see half of it, so damage is what stays damaged.
+        A read without locks may see half of a concurrent write, so only persistent damage counts.
         """
         deadline = time.monotonic() + limits.SQLITE_LOOK_S
         while True:
@@ -402,7 +404,7 @@ class SqliteKeyValueStore:
         except OSError as error:
             raise StorageError(f"cannot read {self._path}: {error.strerror}; check the path") from error
         if not header:
-            return  # SQLite makes an empty file first: somebody else may be about to make the database
+            return  # SQLite creates an empty file first, so another process may be about to create the database.
         if not header.startswith(_MAGIC) or len(header) < 100:
             raise DamageError(f"{self._path} is no intact database; restore it from a backup")
         version, application = int.from_bytes(header[60:64]), int.from_bytes(header[68:72])
@@ -412,7 +414,7 @@ class SqliteKeyValueStore:
                 "use the release that wrote it, or a newer one"
             )
         if application == version == 0:
-            # Ours as it begins, while all of it is still in the log; it has no tables then.
+            # Our new file looks like this while its content is still in the log; it has no tables then.
             address = f"{self._path.as_uri()}?mode=ro&immutable=1"
             with closing(sqlite3.connect(address, uri=True)) as connection:
                 application = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -425,14 +427,14 @@ class SqliteKeyValueStore:
         )
 
     def _set_up(self) -> None:
-        """Switch the file to a write-ahead log and make the table, while other processes may do the same."""
+        """Switch the file to a write-ahead log and create the table, concurrently with other processes."""
         deadline = time.monotonic() + self._busy_timeout_s
         while True:
             try:
                 mode = self._connection().execute("PRAGMA journal_mode = WAL").fetchone()[0]
                 break
             except sqlite3.OperationalError as error:
-                # SQLite does not wait for others who switch at the same time, so wait here.
+                # SQLite does not wait for other processes that switch at the same time, so wait here.
                 if _code(error) != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                     raise
                 time.sleep(limits.SQLITE_POLL_S)
@@ -452,7 +454,7 @@ class SqliteKeyValueStore:
             raise self._foreign()
 
     def _open_read_only(self) -> bool:
-        """Go on with a file that can only be read. False if it cannot be read, or is not set up."""
+        """Continue with a read-only file. Return False if it is not readable, or not set up."""
         try:
             self._read_only = ReadOnlyFile(self._path)
         except (sqlite3.Error, OSError):
@@ -513,14 +515,14 @@ def integrity_problems(connection: sqlite3.Connection) -> list[str]:
 
 def _entry(row: tuple[bytes, bytes, str]) -> Entry:
     key, value, version = row
-    # A flipped bit of a row's header changes the type of a value.
+    # A flipped bit in a row's header changes the type of a value.
     if not (isinstance(key, bytes) and isinstance(value, bytes) and isinstance(version, str)):
         raise DamageError("a row of the metadata has a value of another type; restore it from a backup")
     return Entry(key.decode(), value, version)
 
 
 def _is_undecodable(error: sqlite3.Error) -> bool:
-    """Whether Python could not decode a text of the file; SQLite has no code for that."""
+    """Return whether Python could not decode a text of the file; SQLite has no code for that."""
     return not hasattr(error, "sqlite_errorcode") and "decode" in str(error)
 
 
@@ -531,5 +533,5 @@ def _way_out(error: sqlite3.Error) -> str:
 
 
 def _code(error: sqlite3.Error) -> int:
-    """Return SQLite's primary result code, 0 for an error that Python's own module raised."""
+    """Return SQLite's primary result code; 0 for an error that Python's module raised."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -24,7 +24,7 @@ WRITE_ERRORS: Final = (
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_PERM,
 )
-"""Primary result codes of a database whose directory cannot be written."""
+"""Primary result codes of a database whose directory is unwritable."""
 _MEMORY: Final = "/dev/shm"  # noqa: S108  a private directory in it, if the disk of the temporary directory is full
 
 

@@ -1,7 +1,4 @@
-"""Open a store by its URL, so that a URL is all that one process tells another.
-
-URLs of stores without the passwords in them: what is written down must not give one away.
-"""
+"""Opening of stores by URL, so that processes exchange only URLs, and URLs without passwords for display."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ _memory_key_values: dict[str, MemoryKeyValueStore] = {}
 
 
 def open_objects(url: str) -> ObjectStore:
-    """Open `file:///absolute/directory`, made if it is absent, a bucket, or `memory://name`.
+    """Open `file:///absolute/directory`, created if absent, a bucket, or `memory://name`.
 
-    A bucket is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`; it must be
-    there. `memory://name` is the same store for the same name, within this process. Raises UsageError for
-    another URL, StorageError where the directory cannot be made.
+    A bucket is `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`, and must exist. Within a
+    process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and StorageError
+    if the directory cannot be created.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "file":
@@ -45,9 +42,9 @@ def open_objects(url: str) -> ObjectStore:
 def open_key_value(url: str) -> KeyValueStore:
     """Open `sqlite:///absolute/file`, `postgresql://…`, records as objects, or `memory://name`.
 
-    Records as objects need no database: `file:///absolute/directory`, or a bucket as `open_objects` takes
-    it. `memory://name` is the same store for the same name, within this process. Raises UsageError for
-    another URL, and what the store of that kind raises.
+    Records as objects need no database: `file:///absolute/directory`, or a bucket as in `open_objects`. Within a
+    process, `memory://name` is the same store for the same name. Raises UsageError for another URL, and the errors of
+    each store.
     """
     scheme, _, rest = url.partition("://")
     if scheme == "sqlite":
@@ -56,7 +53,7 @@ def open_key_value(url: str) -> KeyValueStore:
         with _lock:
             return _memory_key_values.setdefault(rest, MemoryKeyValueStore())
     if scheme in ("postgresql", "postgres"):
-        # Its client takes a tenth of a second to import, which only those who use it should pay.
+        # The client takes a tenth of a second to import, so only its users should pay for it.
         from tracelake.storage.postgres import PostgresKeyValueStore  # noqa: PLC0415
 
         return PostgresKeyValueStore(url)
@@ -81,7 +78,7 @@ def _absolute(url: str, rest: str) -> str:
 
 
 def without_password(url: str) -> str:
-    """Return the URL of a store without passwords; PGPASSWORD or a setting has them on opening."""
+    """Return the URL of a store without passwords; on opening, they come from PGPASSWORD or a setting."""
     if not url.startswith(("postgresql://", "postgres://")):
         return url
     parts = urlsplit(url)

@@ -1,6 +1,6 @@
-"""Reading back what stores keep, for `tracelake verify`: the rooms above say what should stand there.
+"""Verification of stored records and objects for `tracelake verify`, shared by the packages above.
 
-Each of them has a `verify.py` that checks its own records and objects, and returns findings.
+Each of those packages has a `verify.py` that checks its own records and objects, and returns findings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tracelake.storage.ports import Entry, KeyValueStore, ObjectStore
 
 
 def object_finding(objects: ObjectStore, what: str, path: str, problem: TracelakeError | str) -> Finding:
-    """Return the finding for an object that cannot be read: it is missing, or damaged."""
+    """Return the finding for an unreadable object: missing or damaged."""
     gone = objects.head(path) is None
     return Finding("missing" if gone else "damaged", what, path, str(problem))
 
@@ -23,9 +23,9 @@ def object_finding(objects: ObjectStore, what: str, path: str, problem: Tracelak
 def whole_records(
     scan: Callable[[str], Iterable[Entry]], partition: str, findings: list[Finding]
 ) -> list[Entry]:
-    """Return the records of a partition whose checksums fit, whatever they are; add the others to the findings.
+    """Return the records of a partition with matching checksums, whatever their kind; add findings for the others.
 
-    The name of a record is its partition and its key.
+    A record is named by its partition and key.
     """
 
     def damaged(key: str, problem: object) -> None:
@@ -44,7 +44,7 @@ def whole_records(
 
 
 def check_records(key_value: KeyValueStore, partitions: Iterable[str]) -> Iterator[Finding]:
-    """Yield the records of partitions that are not whole."""
+    """Yield findings for the damaged records of partitions."""
     for partition in partitions:
         findings: list[Finding] = []
         whole_records(key_value.scan, partition, findings)

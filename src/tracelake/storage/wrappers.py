@@ -1,15 +1,13 @@
-"""Many objects at once, the fastest way that a store has.
+"""Wrappers of stores: bulk operations on objects, isolation of unreadable objects, and the records of one lake.
 
-Objects for who reads all that there is, and goes on behind what is damaged: `verify` and collections.
+Bulk operations use the fastest method of each store. `IsolatingObjectStore` is for readers of all objects, such as
+`verify` and collections, which continue after damage. One unreadable object, for example on a bad disk sector or
+owned by another user, must not hide all others, so it counts as damage. If no other object is readable either, the
+error is raised unchanged: the store is down, or the process has too many open files.
 
-One object that cannot be read, as on a bad place of a disk or where it is another user's, must not hide all others. So
-it is damage there; unless nothing else can be read either, as where the store is away or this process has too many
-files open: that says nothing of the object, and passes.
-
-The records of one lake in a store that other lakes may use too: each partition under the lake's id.
-
-What is written here has its checksum turned by its partition and key (see `formats`), and back when it is read. So a
-record that came to the place of another, of this lake or of any, is damaged where somebody reads it, in every store.
+`ScopedKeyValueStore` puts each partition under the lake's id, so that lakes can share a store. It combines each
+checksum with partition and key (see `formats`) on writing, and reverses that on reading. A record that was moved to
+the place of another record, of this or any lake, is therefore damaged for its reader, in every store.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ _ResultT = TypeVar("_ResultT")
 
 
 class IsolatingObjectStore:
-    """An `ObjectStore` that raises DamageError for an object that cannot be read, where another can."""
+    """An `ObjectStore` that raises DamageError for an unreadable object if another is readable."""
 
     def __init__(self, store: ObjectStore, sound: str) -> None:
-        """Read `store`, where `sound` is the path of an object that is there."""
+        """Read `store`, in which `sound` is the path of an existing object."""
         self.store = store
         self._sound = sound
 
@@ -61,11 +59,11 @@ class IsolatingObjectStore:
         return self.store.create(path, data)
 
     def get(self, path: str) -> bytes:
-        """See ObjectStore; raises DamageError as the class says."""
+        """See ObjectStore; raises DamageError as the class describes."""
         return self._read(lambda: self.store.get(path))
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
-        """See ObjectStore; raises DamageError as the class says."""
+        """See ObjectStore; raises DamageError as the class describes."""
         return self._read(lambda: self.store.get_range(path, start, length))
 
     def head(self, path: str) -> ObjectInfo | None:
@@ -97,7 +95,7 @@ class IsolatingObjectStore:
 
 
 def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
-    """Write objects, by path, where nothing is there; all durable on return, some of them where it raises.
+    """Write the absent ones of these objects, by path; all are durable on return. On an error some are written.
 
     Files share the syncs of their directories; see `for_each` for other stores.
     """
@@ -109,7 +107,7 @@ def create_all(store: ObjectStore, objects: Mapping[str, bytes]) -> None:
 
 
 def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
-    """Copy objects, each to its target; return those that were there. All copies are durable on return."""
+    """Copy objects, each to its target; return the sources that exist. All copies are durable on return."""
 
     def copy(source: str) -> bool:
         try:
@@ -123,7 +121,7 @@ def copy_all(store: ObjectStore, targets: Mapping[str, str]) -> list[str]:
 
 
 def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
-    """Return whole objects by path, without those that are absent."""
+    """Return whole objects by path, without absent ones."""
 
     def read(path: str) -> bytes | None:
         try:
@@ -136,7 +134,7 @@ def read_all(store: ObjectStore, paths: Collection[str]) -> dict[str, bytes]:
 
 
 def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
-    """Delete objects; fine where they are absent. Some are deleted where it raises.
+    """Delete objects, if they exist. On an error some are deleted.
 
     Files share the syncs of their directories; see `for_each` for other stores.
     """
@@ -148,7 +146,7 @@ def delete_all(store: ObjectStore, paths: Collection[str]) -> None:
 
 
 def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
-    """Remove directories of files, of prefixes below which no name is used again, if nothing is in them."""
+    """Remove empty directories of prefixes in a file store. Only for prefixes whose names are not reused."""
     inner = _inner(store)
     if isinstance(inner, FileObjectStore):
         for prefix in prefixes:
@@ -156,9 +154,9 @@ def remove_folders(store: ObjectStore, prefixes: Iterable[str]) -> None:
 
 
 def for_each(store: ObjectStore, ask: Callable[[str], _ResultT], paths: Collection[str]) -> list[_ResultT]:
-    """Return what is answered for each path. Requests to a bucket are under way at the same time.
+    """Return the result of `ask` for each path. Requests to a bucket run in parallel.
 
-    Any other store gets them one after the other. Raises what the first one that fails raises.
+    Any other store gets them one by one. Raises the error of the first that fails.
     """
     if len(paths) > 1 and isinstance(_inner(store), BucketObjectStore):
         with ThreadPoolExecutor(OBJECTS_AT_ONCE) as threads:
@@ -174,14 +172,14 @@ class ScopedKeyValueStore:
     """A `KeyValueStore` that is one part of another: nothing outside of its scope can be read or written."""
 
     def __init__(self, store: KeyValueStore, scope: str) -> None:
-        """Put `scope/` in front of each partition of `store`; a scope holds no slash."""
+        """Put `scope/` in front of each partition of `store`; a scope contains no slash."""
         assert scope, "an empty scope would hold everything"
         assert "/" not in scope, "a scope inside another one would not be apart from it"
         self._store = store
         self._prefix = f"{scope}/"
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
         entry = self._store.get(self._prefix + partition, key)
         return None if entry is None else self._turned(partition, entry)
 
@@ -198,47 +196,47 @@ class ScopedKeyValueStore:
         return self._store.keys(self._prefix + partition, start, stop, limit)
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
-        """Write the record whatever was there."""
+        """Write the record unconditionally."""
         return self._store.set(self._prefix + partition, key, self._value(partition, key, value))
 
     def set_all(self, partition: str, records: Mapping[str, bytes]) -> None:
-        """Write records by key; some of them where it raises."""
+        """Write records by key; on an error some are written."""
         turned_by_key = {key: self._value(partition, key, value) for key, value in records.items()}
         self._store.set_all(self._prefix + partition, turned_by_key)
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record if its version is `expected`."""
         outcome = self._store.set_if(
             self._prefix + partition, key, self._value(partition, key, value), expected
         )
         return self._outcome(partition, outcome)
 
     def delete_if(self, partition: str, key: str, expected: Version) -> Outcome:
-        """Delete the record iff it is at `expected`."""
+        """Delete the record if its version is `expected`."""
         return self._outcome(partition, self._store.delete_if(self._prefix + partition, key, expected))
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """Leave a note, replacing the one that was there."""
+        """Write a note, replacing an existing one."""
         self._store.note(self._prefix + partition, key, self._value(partition, key, value))
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
-        """Return the notes of a partition whose key begins so, in key order."""
+        """Return the notes of a partition whose key has this prefix, in key order."""
         return self._all(partition, lambda name: self._store.notes(name, beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """Delete notes; fine where they are absent."""
+        """Delete notes, if they exist."""
         self._store.forget(self._prefix + partition, keys)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so."""
+        """Delete all records whose key has this prefix."""
         self._store.erase(self._prefix + partition, beginning)
 
     def check_database(self, scope: str) -> DatabaseCheck:
-        """Check the database of the store, and the rows of this part of it."""
+        """Check the database of the store, and this scope's rows."""
         return check_database(self._store, self._prefix + scope)
 
     def close(self) -> None:
-        """Close the store itself."""
+        """Close the underlying store."""
         self._store.close()
 
     def _value(self, partition: str, key: str, value: bytes) -> bytes:

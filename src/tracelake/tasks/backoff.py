@@ -1,10 +1,9 @@
-"""What failed, each with a pause of its own: who goes on tries it again after that, and does all else meanwhile.
+"""Backoff for failed work: each failure has a separate pause, and other work continues in the meantime.
 
-Work that nobody waits for, as compaction is: what fails of it is left, and tried again later.
-
-Only what is damaged is passed by. Whatever else fails, as a disk that is full, is no fault of what was worked on: it
-ends the call, and the same is tried again after a pause. Where that is so again and again, it is passed by all the
-same: what this machine cannot do is to hold up no other.
+`RetrySchedule` is for background work such as compaction: failed items are skipped and retried later. Only damage is
+skipped at once. Any other failure, such as a full disk, is not the item's fault: it ends the call, and the same item
+is retried after a pause. After repeated failures the item is skipped too, because one that this machine cannot
+process must not block others.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ class _Failure:
 
     @property
     def over_s(self) -> float:
-        """When nobody asks for it any more, as it is gone."""
+        """Return the time after which the failure is dropped: no caller asks for it any more, because the item is
+        gone."""
         return self.next_s + PIPELINE_PAUSE_MAX_S
 
 
 def _steady_s() -> float:
-    return time.monotonic()  # asked through its module each time, so that a simulation can answer
+    return time.monotonic()  # Looked up in the module at each call, so that a simulation can replace it.
 
 
 class Backoff(Generic[KeyT]):
-    """The failures of things that are tried again: each doubles the pause of its own thing."""
+    """Failures of retried items: each failure doubles the pause of its item."""
 
     def __init__(
         self, clock: Callable[[], float] = _steady_s, longest_s: float = PIPELINE_PAUSE_MAX_S
@@ -47,16 +47,17 @@ class Backoff(Generic[KeyT]):
         self._clock = clock
         self._longest_s = longest_s
         self._failures: dict[KeyT, _Failure] = {}
-        # None is over before: so where very many fail at once, not all are looked through for each.
+        # No failure expires before this time, so many simultaneous failures do not scan all entries each
+        # time.
         self._first_over_s = math.inf
 
     def failing(self, key: KeyT) -> str | None:
-        """Return why something failed that is not to be tried yet; None where it is."""
+        """Return why an item failed if its pause is not over; otherwise None."""
         failure = self._failures.get(key)
         return failure.reason if failure is not None and self._clock() < failure.next_s else None
 
     def failed(self, key: KeyT, reason: str) -> None:
-        """Note that something failed once more."""
+        """Record another failure of an item."""
         now_s = self._clock()
         if now_s >= self._first_over_s:
             self._failures = {of: each for of, each in self._failures.items() if now_s < each.over_s}
@@ -67,55 +68,55 @@ class Backoff(Generic[KeyT]):
         self._first_over_s = min(self._first_over_s, failure.over_s)
 
     def went_well(self, key: KeyT) -> None:
-        """Forget that something failed."""
+        """Forget an item's failures."""
         self._failures.pop(key, None)
 
 
 _LEFT: Final = "what was left"
-"""What has a pause: all that a call has left, since it failed."""
+"""Key of the only pause, which covers all items that a call skipped."""
 
 
 class RetrySchedule:
-    """When something is tried again that was left since it failed: after a pause, or some transactions later."""
+    """Retry schedule for skipped items: after a pause, or some transactions later."""
 
     def __init__(self, transactions: int, tries: int = MAINTENANCE_TRIES) -> None:
         self._transactions = transactions
         self._tries = tries
         self._pauses = Backoff[str](longest_s=MAINTENANCE_PAUSE_MAX_S)
         self._has_left = False
-        """Whether the last call that did something left what had failed."""
+        """Whether the last call that did work skipped failed items."""
         self._ended = 0
-        """How many calls were ended by what failed, since the last one that left nothing."""
+        """Number of calls that a failure ended since the last call that skipped nothing."""
         self.not_before = 0
-        """The transaction before which nothing is due, or is not tried again, but for a pause that is over."""
+        """Transaction before which no work is due and nothing is retried, unless a pause is over."""
 
     def is_time(self) -> bool:
-        """Whether something has failed, and its pause is over."""
+        """Return whether an item has failed and the pause is over."""
         return self._has_left and self._pauses.failing(_LEFT) is None
 
     def passes_by(self, error: Exception) -> bool:
-        """Whether what this failed at is passed by; else it ends the call."""
+        """Return whether to skip the item that failed with this error; otherwise the error ends the call."""
         return self._ended >= self._tries or is_damage(error)
 
     def ended(self, transaction: int) -> None:
-        """Note that a call was ended by what failed, at a transaction."""
+        """Record that a failure ended a call at a transaction."""
         self._ended += 1
         self.left(transaction)
 
     def left(self, transaction: int) -> None:
-        """Note that a call has left what failed."""
+        """Record that a call skipped failed items."""
         self.not_before = transaction + self._transactions
         self._has_left = True
         self._pauses.failed(_LEFT, "")
 
     def went_well(self) -> None:
-        """Note that a call has left nothing."""
+        """Record that a call skipped nothing."""
         self._ended, self._has_left = 0, False
         self._pauses.went_well(_LEFT)
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether something failed because what was read of a store is not what was written, here or in a task."""
+    """Return whether an error, of this process or a task, means that stored data is damaged."""
     if isinstance(error, TaskError):
         kind = getattr(_errors, (error.kind or "").rsplit(".", 1)[-1], None)
         return isinstance(kind, type) and issubclass(kind, DamageError)

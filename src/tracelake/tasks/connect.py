@@ -1,4 +1,5 @@
-"""Tasks over Spark Connect, where there is no RDD: a frame of pickled tasks, one a partition, through `mapInArrow`."""
+"""Tasks over Spark Connect, which has no RDDs: a frame of pickled tasks, one per partition, passes through
+`mapInArrow`."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _EXTRA: Final = (
 
 
 def is_connect(master: str | None) -> bool:
-    """Whether tasks go over Spark Connect: the master is a server of it, or none is named and the process has one."""
+    """Return whether tasks use Spark Connect: by the master's URL, or without one, by the environment."""
     return master.startswith("sc://") if master else bool(os.environ.get("SPARK_REMOTE"))
 
 
@@ -40,8 +41,8 @@ class SparkConnect:
     """Runs tasks on the cluster behind a Spark Connect server, each as a task of one job.
 
     Args:
-        url: `sc://host:15002`, with a token and TLS as Spark's connection strings have them. Without one, that of
-            `SPARK_REMOTE`, or the session that this process has.
+        url: `sc://host:15002`, with token and TLS as in Spark's connection strings. Without one, the URL in
+            `SPARK_REMOTE`, or this process's session.
         conf: settings of the session.
     """
 
@@ -55,7 +56,7 @@ class SparkConnect:
         self._at_work = _AtWork()
 
     def start(self) -> None:
-        """Connect. Raises TaskError where the server does not answer, UsageError where packages are missing."""
+        """Connect. Raises TaskError if the server does not answer, and UsageError if packages are missing."""
         self._connected()
 
     def _connected(self) -> SparkSession:
@@ -72,7 +73,7 @@ class SparkConnect:
             from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415
         except ImportError as error:
             raise UsageError(_EXTRA.format(missing=error.name or error)) from error
-        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # an error says so
+        warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # The error reports it.
         builder = SparkSession.builder
         if self._url is not None:
             builder = builder.remote(self._url)
@@ -81,7 +82,7 @@ class SparkConnect:
             session.client.set_retry_policies([DefaultPolicy(max_retries=SPARK_CONNECT_RETRIES)])
             for name, value in self._conf.items():
                 session.conf.set(name, value)
-            assert session.version  # asks the server
+            assert session.version  # Sends a request to the server.
         except Exception as error:
             raise task_error(error, ended=True) from error
         return session
@@ -117,14 +118,14 @@ class SparkConnect:
         return [pickle.loads(receipts[number]) for number in range(len(tasks))]  # noqa: S301  of our own workers
 
     def stop(self) -> None:
-        """End the session, if it is one that we named."""
+        """End the session if it was opened by URL."""
         with self._lock:
             session, self._session = self._session, None
             if session is not None and self._url is not None:
                 _end(session)
 
     def _forget(self, session: SparkSession) -> None:
-        """Let the next job have another session: a server that was started again knows nothing of this one."""
+        """Discard a session, because a restarted server does not know it; the next job opens another."""
         with self._lock:
             if self._session is session:
                 self._session = None
@@ -144,28 +145,31 @@ def _carry_out(sent: OnWorker[Any, Any]) -> Callable[[Iterator[pa.RecordBatch]],
 def _end(session: SparkSession) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
-    session.client.set_retry_policies([DefaultPolicy(max_retries=0)])  # it may be gone with its server
+    session.client.set_retry_policies(
+        [DefaultPolicy(max_retries=0)]
+    )  # The session may be gone with its server.
     with contextlib.suppress(Exception):
         session.stop()
 
 
 def _is_of_the_way(error: Exception) -> bool:
-    """Whether the server was lost, or the session at it, and not a task failed."""
+    """Return whether the server or its session was lost, rather than a task failed."""
     from pyspark.errors.exceptions.connect import SparkConnectException, SparkConnectGrpcException  # noqa: PLC0415
 
-    # What a task raised comes as a subclass of the second.
+    # A task's exception arrives as a subclass of the second.
     return type(error) in {SparkConnectException, SparkConnectGrpcException}
 
 
 @dataclass(slots=True)
 class _AtWork:
-    """When the server told last that executors are at a task of ours: one job may be before another."""
+    """Time at which the server last reported executors running a task of this process; one job may wait behind
+    another."""
 
     last_s: float = float("-inf")
 
 
 class _Watch:
-    """Tells how many tasks of this thread's job are done, and ends a job that nobody works on."""
+    """Reports how many tasks of this thread's job are done, and cancels a job that no executor runs."""
 
     def __init__(
         self, session: SparkSession, at_work: _AtWork, total: int, on_done: Callable[[int], None]
@@ -177,13 +181,13 @@ class _Watch:
         self._on_done = on_done
         self._of = threading.get_ident()
         self._idle_since_s: float | None = None
-        """None too where the server tells no progress: then it is not known that nobody works."""
+        """None also if the server reports no progress, because then idleness is unknown."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="connect-watch", daemon=True)
         self.gave_up: TaskError | None = None
 
     def __enter__(self) -> None:
-        self._session.addTag(self._tag)  # of this thread alone
+        self._session.addTag(self._tag)  # Tags are per thread.
         self._session.registerProgressHandler(self._progress)  # type: ignore[arg-type]
         self._thread.start()
 
@@ -201,7 +205,7 @@ class _Watch:
         done: bool,
     ) -> None:
         if threading.get_ident() != self._of:
-            return  # of a job of another thread
+            return  # Progress of another thread's job.
         if inflight_tasks or done:
             self._at_work.last_s, self._idle_since_s = time.monotonic(), None
         elif self._idle_since_s is None:

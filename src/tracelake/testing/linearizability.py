@@ -1,7 +1,8 @@
-"""Whether a history of calls on a key-value store could have happened one call at a time (Herlihy & Wing 1990).
+"""Check that a history of calls on a key-value store is linearizable (Herlihy & Wing 1990).
 
-Keys are independent of one another, so each is checked by itself. The search is that of Wing and Gong (1993):
-take any call that no other call was over before, apply it to the model, go on; remember where it has been.
+Keys are independent, so each is checked separately. The search is that of Wing and Gong (1993). It takes any call
+that began before every other remaining call ended, applies it to the model, and continues. It remembers visited
+states.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from tracelake.storage.ports import EachAlone, is_at
 ResultT = TypeVar("ResultT")
 Kind = Literal["get", "set", "set_if", "delete_if"]
 _UNKNOWN_VERSION = ""
-"""The version of a write whose reply was lost without naming one."""
+"""Version of a write whose lost reply named none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call on one key: when it began and ended, and what it gave."""
+    """One call on one key: its begin, end and result."""
 
     caller: str
     kind: Kind
@@ -31,19 +32,19 @@ class Operation:
     value: bytes
     expected: Expected | None
     result: object
-    """What the port returned; what it raised, which counts as an unknown outcome."""
+    """The port's return value, or its exception, which counts as an unknown outcome."""
     began: int
     ended: float
-    """Infinite where the outcome is unknown: it may still happen, or never."""
+    """Infinite if the outcome is unknown: the call may still take effect, or never."""
 
 
 class RecordingKeyValueStore(EachAlone):
-    """A KeyValueStore that writes every call on a single key into a history; safe for threads."""
+    """A KeyValueStore that records every call on a single key in a history; thread-safe."""
 
     def __init__(
         self, store: KeyValueStore, history: list[Operation], caller: str, clock: Iterator[int] | None = None
     ) -> None:
-        """Record calls of one caller. All callers of a history share its clock, an `itertools.count()`."""
+        """Record the calls of one caller. All callers of a history share a clock, an `itertools.count()`."""
         self._store = store
         self._history = history
         self._caller = caller
@@ -56,13 +57,13 @@ class RecordingKeyValueStore(EachAlone):
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[Entry]:
-        """See KeyValueStore; not recorded, for it is no call on a single key."""
+        """See KeyValueStore; not recorded, because it is no call on a single key."""
         return self._store.scan(partition, start, stop, limit)
 
     def keys(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """See KeyValueStore; not recorded either."""
+        """See KeyValueStore; not recorded, because it is no call on a single key."""
         return self._store.keys(partition, start, stop, limit)
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
@@ -92,7 +93,7 @@ class RecordingKeyValueStore(EachAlone):
         )
 
     def note(self, partition: str, key: str, value: bytes) -> None:
-        """See KeyValueStore; not recorded, for nobody expects anything of notes."""
+        """See KeyValueStore; not recorded, because notes carry no guarantees."""
         self._store.note(partition, key, value)
 
     def notes(self, partition: str, beginning: str = "") -> list[Entry]:
@@ -104,7 +105,7 @@ class RecordingKeyValueStore(EachAlone):
         self._store.forget(partition, keys)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """See KeyValueStore; not recorded, for nobody names such keys any more."""
+        """See KeyValueStore; not recorded, because no process uses such keys any more."""
         self._store.erase(partition, beginning)
 
     def close(self) -> None:
@@ -131,7 +132,7 @@ class RecordingKeyValueStore(EachAlone):
 
 
 def find_contradiction(history: list[Operation]) -> str | None:
-    """Return the first key whose calls no order explains, with them, or None where the history is linearizable."""
+    """Return the first key whose calls have no valid order, with its calls; None if the history is linearizable."""
     for key in sorted({operation.key for operation in history}):
         calls = sorted((call for call in history if call.key == key), key=lambda call: call.began)
         if not _explained(calls):
@@ -168,7 +169,7 @@ def _explained(calls: list[Operation]) -> bool:
 
 
 def _apply(call: Operation, state: Entry | None) -> list[Entry | None]:
-    """Return the state after a call, or nothing where the call cannot have given its result on this state."""
+    """Return the possible state after a call; an empty list if this state cannot give the call's result."""
     match call.result:
         case BaseException() | Indeterminate():
             return [_after_unknown(call, state)]

@@ -1,13 +1,9 @@
-"""One run: actors as greenlets over simulated stores, one step for each call, on one thread.
+"""Deterministic simulation of actors over simulated stores, one step per call, on one thread.
 
-A run is a function of its choices. The stores, the clock and all ids are its own, so the same choices give the
-same run, byte for byte, and `fingerprint` shows it.
-
-One actor as it runs: a greenlet that gives way at each call.
-
-What a simulation runs: actors, what stands before they begin, and what must hold during and after.
-
-Time and random ids inside a simulation: `time` and `uuid` answer actors from the run, all others as ever.
+A run is a function of its choices. The stores, the clock and all ids belong to the run, so the same choices give the
+same run, byte for byte, and `fingerprint` proves it. Actors are greenlets that yield at each call. A `Scenario`
+defines the actors, the initial stores, and the rules that must hold during and after a run. Inside a run, `time` and
+`uuid` return simulated values to actors, and real ones to all other code.
 """
 
 from __future__ import annotations
@@ -43,13 +39,13 @@ from tracelake.testing.stores import (
 )
 
 StandIn: TypeAlias = tuple[Any, str, Callable[..., Any]]
-"""(a module, the name of a function in it, what actors call in its place)."""
+"""(a module, the name of a function in it, the replacement that actors call)."""
 Body: TypeAlias = "Callable[[Process], object]"
-"""What an actor does; called again, from the beginning, when it is restarted. Its return value is its result."""
+"""The code of an actor; called again, from the beginning, after a restart. Its return value is its result."""
 
 
 class Violation(AssertionError):  # noqa: N818  what the literature calls it
-    """A run broke a rule; the message says which."""
+    """Raised if a run breaks a rule; the message names the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,55 +57,55 @@ class Actor:
 
 
 class Scenario:
-    """Actors over shared stores. It keeps nothing between runs; subclasses say the rest.
+    """Actors over shared stores. It keeps no state between runs; subclasses define the rest.
 
-    A StorageError that leaves an actor's body is no violation: the process failed, and is started again.
-    Any other exception is one.
+    A StorageError that escapes an actor's body is no violation: the process failed and is restarted. Any other
+    exception is a violation.
     """
 
     name = "scenario"
     steps_max = 1_000
-    """Calls after which a run counts as one that never ends."""
+    """Number of calls after which a run counts as endless."""
 
     def actors(self) -> list[Actor]:
         """Return the actors, the same at each call."""
         raise NotImplementedError
 
     def prepare(self, run: Run) -> None:
-        """Put into the stores of a run what stands there before it begins."""
+        """Fill the stores of a run before it begins."""
 
     def wall_s(self, who: str, now_s: float) -> float:
-        """Return the time of day by the clock of an actor's machine, which may be wrong; right by default."""
+        """Return the wall-clock time of an actor's machine, which may be wrong; correct by default."""
         del who
         return now_s
 
     def steady_s(self, who: str, now_s: float) -> float:
-        """Return the same by its steady clock, which begins anywhere."""
+        """Return the monotonic time of an actor's machine, which may have any origin."""
         del who
         return now_s
 
     def stand_ins(self, run: Run) -> Sequence[StandIn]:
-        """Return what stands for functions that ask other systems; all but actors call those as ever.
+        """Return replacements for functions that call other systems; only actors get them.
 
-        `run.current()` is the process of the actor that calls.
+        `run.current()` is the process of the calling actor.
         """
         del run
         return ()
 
     def invariant(self, run: Run) -> None:
-        """Raise Violation where the stores are as they must never be; called after each write."""
+        """Raise Violation if the stores are in a forbidden state; called after each write."""
 
     def check(self, run: Run) -> None:
-        """Raise Violation where the end of a run, with all actors finished, is not as it must be."""
+        """Raise Violation if a run, with all actors finished, ended in a wrong state."""
 
 
 class Process:
-    """One actor as it runs: its view of the stores, and what it has seen."""
+    """A running actor: its view of the stores, and its observations."""
 
     def __init__(self, run: Run, index: int, actor: Actor) -> None:
         self.name = actor.name
         self.attempt = 0
-        """How often it has been started again."""
+        """Number of restarts."""
         self.finished = False
         self.dead = False
         self.result: object = None
@@ -120,7 +116,7 @@ class Process:
         self.key_value = SimulatedKeyValueStore(run.key_value, self)
         self.objects = SimulatedObjectStore(run.objects, self)
         self.notes = run.notes
-        """What the scenario remembers of this run, shared by all its actors."""
+        """The scenario's memory of this run, shared by all actors."""
         self._run = run
         self._index = index
         self._actor = actor
@@ -130,7 +126,7 @@ class Process:
         self._thread = threading.get_ident()
 
     def record(self, what: object) -> None:
-        """Add to the history of the run, in the order of things happening."""
+        """Append to the history of the run, in order of events."""
         self._run.history.append((self.name, what))
 
     def sleep(self, seconds: float) -> None:
@@ -139,7 +135,7 @@ class Process:
         self.call(Call(f"sleep {wait_ms} ms", (), lambda: None, wait_ms=wait_ms))
 
     def call(self, call: Call) -> Any:
-        """Wait until the scheduler carries the call out; return or raise what came of it."""
+        """Wait until the scheduler makes the call; return or raise its result."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(
                 f"{self.name} called from another thread: stand in for what starts one (`Scenario.stand_ins`)"
@@ -150,7 +146,7 @@ class Process:
         return self._run.hub.switch()
 
     def new_version(self) -> Version:
-        """Return the identity of this actor's next write."""
+        """Return the version of this actor's next write."""
         self._writes += 1
         return f"{self.name}-{self._writes}"
 
@@ -163,17 +159,17 @@ class Process:
         return self._run.now_ms / 1000
 
     def is_current(self) -> bool:
-        """Whether this actor runs now."""
+        """Return whether this actor is running now."""
         return self._greenlet is getcurrent()
 
     def start(self) -> None:
-        """Begin the body, up to its first call."""
+        """Run the body up to its first call."""
         self.dead = False
         self._greenlet = greenlet(self._live, self._run.hub)
         self._greenlet.switch()
 
     def resume(self, answer: object) -> None:
-        """Give the answer to the pending call, an exception to raise included; run up to the next call."""
+        """Answer the pending call, by raising if the answer is an exception; run up to the next call."""
         assert self._greenlet is not None
         self.pending = None
         if isinstance(answer, BaseException):
@@ -182,7 +178,7 @@ class Process:
             self._greenlet.switch(answer)
 
     def kill(self) -> None:
-        """End the body where it stands."""
+        """End the body at its pending call."""
         self.dead = True
         self.pending = None
         if self._greenlet is not None and not self._greenlet.dead:
@@ -194,7 +190,7 @@ class Process:
         except Crashed:
             return
         except Exception as error:  # noqa: BLE001  whatever it is, it is what the simulation looks for
-            # A few actors do not lose so many races: contention tells that one of them runs in circles.
+            # A few actors cannot lose so many races, so contention means that one of them makes no progress.
             if isinstance(error, StorageError) and not isinstance(error, ContentionError):
                 self._run.fail(self._index, error)
                 return
@@ -205,7 +201,7 @@ class Process:
 
 
 class TimeSource(Protocol):
-    """Where actors get time and ids from."""
+    """Source of time and ids for actors."""
 
     def sleep(self, seconds: float) -> None:
         """Let simulated time pass."""
@@ -217,13 +213,14 @@ class TimeSource(Protocol):
         """Return an id that is the same in every run of the same schedule."""
 
     def is_inside(self) -> bool:
-        """Whether an actor asks."""
+        """Return whether the caller is an actor."""
 
 
 class Simulated:
-    """While entered, `time.sleep`, `time.time`, `time.monotonic` and `uuid.uuid4` answer actors from a run.
+    """Replaces `time.sleep`, `time.time`, `time.monotonic` and `uuid.uuid4` for actors while entered.
 
-    Code must call them through their modules, as `time.sleep(1)`. Made once for a run, and entered for each step.
+    Code must call them through their modules, as `time.sleep(1)`. One object serves a run, and is entered for each
+    step.
     """
 
     def __init__(
@@ -233,10 +230,10 @@ class Simulated:
         steady_s: Callable[[], float] | None = None,
         others: Sequence[tuple[Any, str, Callable[..., Any]]] = (),
     ) -> None:
-        """Take what stands there now as the answer to all others.
+        """Use the current functions for all other callers.
 
-        `wall_s` and `steady_s` answer for `time.time` and `time.monotonic` where clocks differ from the run's.
-        `others` are functions of other modules, each with what answers actors in its place.
+        `wall_s` and `steady_s` replace `time.time` and `time.monotonic` if their clocks differ from the run's.
+        `others` are functions of other modules, each with its replacement for actors.
         """
         ours: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
             (time, "sleep", source.sleep),
@@ -269,11 +266,11 @@ def _either(
 
 
 TIMEOUT_MS = 1_000
-"""How long an actor that is cut off waits before its call is given up."""
+"""Time after which a partitioned actor's call times out."""
 
 
 class Run:
-    """The stores, the processes and the clock of one run. `step` carries out one choice."""
+    """The stores, the processes and the clock of one run. `step` executes one choice."""
 
     def __init__(self, scenario: Scenario, faults: Faults, *, step_ms: int = 0) -> None:
         self.scenario = scenario
@@ -281,12 +278,12 @@ class Run:
         self.objects = ObjectModel()
         observer = Observer()
         self.direct_key_value = SimulatedKeyValueStore(self.key_value, observer)
-        """The store without the scheduler, for `prepare` and the checks; so is `direct_objects`."""
+        """The store without the scheduler, for `prepare` and the checks; `direct_objects` likewise."""
         self.direct_objects = SimulatedObjectStore(self.objects, observer)
         self.history: list[tuple[str, object]] = []
-        """What actors recorded: (actor, thing)."""
+        """Records of the actors: (actor, object)."""
         self.notes: dict[str, Any] = {}
-        """What a scenario remembers of this run, as the last thing that its invariant saw."""
+        """The scenario's memory of this run, such as the last state that its invariant saw."""
         self.now_ms = 0
         self.stalled_until_ms = 0
         self.budget = [getattr(faults, kind) for kind in BUDGETS]
@@ -307,25 +304,25 @@ class Run:
                 process.start()
 
     def active(self) -> list[int]:
-        """Return the actors that have a call to make."""
+        """Return the actors with a pending call."""
         return [index for index, process in enumerate(self.processes) if process.pending is not None]
 
     def landing(self) -> list[int]:
-        """Return the actors of which a late write is on its way."""
+        """Return the actors with a late write in flight."""
         return sorted({index for index, _ in self._in_flight})
 
     def landing_touches(self, index: int) -> tuple[Touch, ...]:
-        """Return what the next late write of an actor touches."""
+        """Return the keys that an actor's next late write touches."""
         return next(call.touches for owner, call in self._in_flight if owner == index)
 
     def ready_ms(self, index: int) -> int:
-        """Return the time from which an actor's call can be carried out."""
+        """Return the time from which an actor's call can be made."""
         process = self.processes[index]
         waits = process.pending is not None and process.pending.touches
         return max(process.ready_ms, self.stalled_until_ms) if waits else process.ready_ms
 
     def may(self, choice: Choice) -> bool:
-        """Tell whether a choice is possible now."""
+        """Return whether a choice is possible now."""
         index, fate = choice.actor, choice.fate
         if fate is Fate.LAND:
             return any(owner == index for owner, _ in self._in_flight)
@@ -339,7 +336,7 @@ class Run:
         return fate >= Fate.KILL or fate in call.fates
 
     def step(self, choice: Choice) -> None:
-        """Carry out a possible choice, and check the invariant after a write."""
+        """Execute a possible choice, and check the invariant after a write."""
         self.choices.append(choice)
         if choice.fate not in (Fate.DONE, Fate.LAND):
             self.budget[BUDGET_OF[choice.fate]] -= 1
@@ -357,7 +354,7 @@ class Run:
             )
 
     def finish(self) -> None:
-        """Let late writes land, and check the end of the run."""
+        """Let late writes land, and check the final state."""
         while self._in_flight and self.error is None:
             self.step(Choice(self._in_flight[0][0], Fate.LAND))
         for process in self.processes:
@@ -373,7 +370,7 @@ class Run:
             process.kill()
 
     def state(self) -> int:
-        """Return a hash of everything that what follows depends on: stores, what each actor saw, faults left."""
+        """Return a hash of everything that determines the future: stores, actors' observations, remaining faults."""
         in_flight = tuple((owner, call.text) for owner, call in self._in_flight)
         seen = tuple(process.seen for process in self.processes)
         return hash((self.key_value.digest, self.objects.digest, seen, tuple(self.budget), in_flight))
@@ -383,22 +380,22 @@ class Run:
         return hashlib.sha256("\n".join(map(repr, self.trace)).encode()).hexdigest()
 
     def story(self) -> str:
-        """Return the run as a readable interleaving, one line for each step."""
+        """Return the run as a readable interleaving, one line per step."""
         return "\n".join(
             f"{number:4} {clock / 1000:9.3f} s  {name:<12} {text}  {MEANING[fate] or _brief(result)}"
             for number, (clock, name, fate, text, result) in enumerate(self.trace, 1)
         )
 
     def fail(self, index: int, error: StorageError) -> None:
-        """Note that an actor's body ended by a failure of the store: it is started again, from the beginning."""
+        """Record that a store failure ended an actor's body, which restarts from the beginning."""
         process = self.processes[index]
         process.attempt += 1
         process.seen = hash((process.seen, str(error)))
         self._to_start.append(index)
 
-    # What `Simulated` asks for an actor.
+    # The methods that `Simulated` calls for an actor.
     def is_inside(self) -> bool:
-        """Whether an actor runs now, and not the scheduler."""
+        """Return whether an actor is running now, not the scheduler."""
         return getcurrent() is not self.hub
 
     def now_s(self) -> float:
@@ -406,23 +403,23 @@ class Run:
         return self.now_ms / 1000
 
     def wall_s(self) -> float:
-        """Return the time of day by the clock of the actor that asks."""
+        """Return the wall-clock time of the calling actor's machine."""
         return self.scenario.wall_s(self.current().name, self.now_s())
 
     def steady_s(self) -> float:
-        """Return what the steady clock of its machine says."""
+        """Return the monotonic time of the calling actor's machine."""
         return self.scenario.steady_s(self.current().name, self.now_s())
 
     def sleep(self, seconds: float) -> None:
-        """Let simulated time pass for the actor that asks."""
+        """Let simulated time pass for the calling actor."""
         self.current().sleep(seconds)
 
     def new_uuid(self) -> uuid.UUID:
-        """Return the next random id of the actor that asks."""
+        """Return the next random id of the calling actor."""
         return self.current().new_uuid()
 
     def current(self) -> Process:
-        """Return the process of the actor that runs now."""
+        """Return the process of the running actor."""
         return next(process for process in self.processes if process.is_current())
 
     def _carry_out(self, choice: Choice) -> None:
@@ -495,7 +492,7 @@ def _effect(call: Call) -> object:
 
 
 def _frozen(answer: object) -> object:
-    """Return an answer as something hashable that prints the same in every process."""
+    """Return an answer as a hashable object that prints the same in every process."""
     if isinstance(answer, BaseException):
         return f"{type(answer).__name__}: {answer}"
     return tuple(answer) if isinstance(answer, list) else answer
@@ -507,9 +504,9 @@ def _brief(result: object) -> str:
 
 
 def replay(scenario: Scenario, faults: Faults, choices: Sequence[Choice], *, step_ms: int = 0) -> Run:
-    """Run a schedule to its end. Choices that are not possible are left out.
+    """Run a schedule to its end, skipping impossible choices.
 
-    Where the schedule ends, the actor that ran last goes on, then the next, without faults.
+    After the schedule, the last actor continues, then the next, without faults.
     """
     run = Run(scenario, faults, step_ms=step_ms)
     for choice in choices:

@@ -1,8 +1,7 @@
-"""Both ports as one simulated process sees them: each call waits for the scheduler, which decides its fate.
+"""Both ports as one simulated process sees them: each call waits for the scheduler, which decides its outcome.
 
-Models of both stores in memory, without locks: every call on them is one step of the simulation.
-
-What actors of a simulation ask of the stores, and what can become of one such call.
+The models keep both stores in memory, without locks, because every call on them is one step of the simulation. The
+module also defines the calls of actors and the faults that can hit them.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ class KeyValueModel:
     def __init__(self) -> None:
         self.records: dict[tuple[str, str], Entry] = {}
         self.digest = 0
-        """Changes with the content, and returns with it: equal contents have equal digests."""
+        """A function of the content: equal contents have equal digests."""
 
     def get(self, partition: str, key: str) -> Entry | None:
-        """Return the record, or None where it is absent."""
+        """Return the record, or None if it is absent."""
         return self.records.get((partition, key))
 
     def scan(self, partition: str, start: str = "", stop: str | None = None) -> list[Entry]:
@@ -37,19 +36,19 @@ class KeyValueModel:
         return sorted(keys, key=lambda entry: entry.key)
 
     def set(self, partition: str, key: str, value: bytes, version: Version) -> Version:
-        """Write the record whatever was there."""
+        """Write the record unconditionally."""
         self._replace(partition, key, Entry(key, bytes(value), version))
         return version
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected, version: Version) -> Outcome:
-        """Write the record iff it is at `expected`."""
+        """Write the record if its version is `expected`."""
         current = self.get(partition, key)
         if not is_at(current, expected):
             return Conflict(current)
         return Done(self.set(partition, key, value, version))
 
     def delete_if(self, partition: str, key: str, expected: Version, version: Version) -> Outcome:
-        """Delete the record iff it is at `expected`."""
+        """Delete the record if its version is `expected`."""
         current = self.get(partition, key)
         if not is_at(current, expected):
             return Conflict(current)
@@ -57,11 +56,11 @@ class KeyValueModel:
         return Done(version)
 
     def forget(self, partition: str, key: str) -> None:
-        """Delete the record whatever it holds."""
+        """Delete the record unconditionally."""
         self._replace(partition, key, None)
 
     def erase(self, partition: str, beginning: str) -> None:
-        """Delete all records whose key begins so."""
+        """Delete all records whose key has this prefix."""
         for entry in self.scan(partition):
             if entry.key.startswith(beginning):
                 self._replace(partition, entry.key, None)
@@ -76,34 +75,34 @@ class KeyValueModel:
 
 
 class ObjectModel:
-    """Objects by path, each with the time of its last change in seconds."""
+    """Objects by path, each with its modification time in seconds."""
 
     def __init__(self) -> None:
         self.objects: dict[str, tuple[bytes, float]] = {}
         self.digest = 0
-        """Changes with the content, and returns with it: equal contents have equal digests."""
+        """A function of the content: equal contents have equal digests."""
 
     def put(self, path: str, data: bytes, now_s: float = 0.0) -> None:
-        """Write the object, replacing what was there."""
+        """Write an object, replacing an existing one."""
         self.delete(path)
         self.objects[path] = (bytes(data), now_s)
         self.digest ^= hash((path, data))
 
     def create(self, path: str, data: bytes, now_s: float = 0.0) -> bool:
-        """Write the object iff nothing is there; False where something is."""
+        """Write an object if none exists; return False if one does."""
         if path in self.objects:
             return False
         self.put(path, data, now_s)
         return True
 
     def get(self, path: str) -> bytes:
-        """Return the whole object. Raises NotFoundError where it is absent."""
+        """Return the whole object. Raises NotFoundError if it is absent."""
         if path not in self.objects:
             raise NotFoundError(f"no object {path!r} in the simulated store; list what is there")
         return self.objects[path][0]
 
     def head(self, path: str) -> ObjectInfo | None:
-        """Return size and time, or None where it is absent."""
+        """Return size and time, or None if the object is absent."""
         stored = self.objects.get(path)
         return None if stored is None else ObjectInfo(path, len(stored[0]), stored[1])
 
@@ -113,17 +112,17 @@ class ObjectModel:
         return [ObjectInfo(path, len(self.objects[path][0]), self.objects[path][1]) for path in paths]
 
     def copy(self, source: str, target: str, now_s: float = 0.0) -> None:
-        """Copy an object, replacing the target. Raises NotFoundError where the source is absent."""
+        """Copy an object, replacing the target. Raises NotFoundError if the source is absent."""
         self.put(target, self.get(source), now_s)
 
     def delete(self, path: str) -> None:
-        """Delete the object; fine where it is absent."""
+        """Delete the object, if it exists."""
         if (before := self.objects.pop(path, None)) is not None:
             self.digest ^= hash((path, before[0]))
 
 
 class Fate(IntEnum):
-    """What becomes of the next call of an actor, or of the actor itself."""
+    """Outcome of an actor's next call, or an event that hits the actor itself."""
 
     DONE = 0
     LOST_AFTER = 1
@@ -152,9 +151,9 @@ MEANING = {
 
 
 class Choice(NamedTuple):
-    """One decision of the scheduler: whose call comes next, and what becomes of it.
+    """One decision of the scheduler: the actor of the next call, and the call's outcome.
 
-    `wait_ms` is how long a delay, a stall, a partition or a dead process lasts on the simulated clock.
+    `wait_ms` is the duration of a delay, a stall, a partition or a dead process on the simulated clock.
     """
 
     actor: int
@@ -164,11 +163,11 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """How many faults of each kind one run may meet. Every run ends, since faults do.
+    """Maximum number of faults of each kind in one run. Every run ends, because the faults are limited.
 
-    `lost` counts replies that are lost (the write happened or not), failing reads and refused writes. `late`
-    counts writes that are still on their way when their caller is told that nobody knows. A killed actor is
-    started again, unless `restart` is False.
+    `lost` counts lost replies (the write happened or not), failing reads and refused writes. `late` counts writes
+    that are still in flight when their caller gets an unknown outcome. A killed actor is restarted, unless `restart`
+    is False.
     """
 
     kills: int = 0
@@ -192,11 +191,11 @@ BUDGET_OF = {
     Fate.STALL: 4,
     Fate.PARTITION: 5,
 }
-"""Which of the counts a fault is taken from."""
+"""Index of the count that each fault uses up."""
 
 
 class Touch(NamedTuple):
-    """A key, or all keys that begin with `name`, that a call reads or writes."""
+    """A key, or all keys with the prefix `name`, that a call reads or writes."""
 
     store: str
     name: str
@@ -206,19 +205,19 @@ class Touch(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """One call of an actor. `effect` carries it out on the model; `unknown` is the answer to a lost reply."""
+    """One call of an actor. `effect` executes it on the model; `unknown` is the answer to a lost reply."""
 
     text: str
     touches: tuple[Touch, ...]
     effect: Callable[[], Any]
     unknown: Any = None
-    """What the port returns where the outcome is not known; None where it raises StorageError."""
+    """The port's return value for an unknown outcome; None if the port raises StorageError."""
     conditional: bool = False
     wait_ms: int = 0
     fates: tuple[Fate, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Work out which faults can hit this call."""
+        """Determine the faults that can hit this call."""
         if not self.touches:
             self.fates = ()
         elif not any(touch.writes for touch in self.touches):
@@ -229,12 +228,12 @@ class Call:
             self.fates = (Fate.LOST_AFTER, Fate.LOST_BEFORE, Fate.LATE)
 
     def answer_unknown(self) -> object:
-        """Return what the caller gets for a lost reply, an error to raise included."""
+        """Return the caller's answer to a lost reply; an exception is raised in the caller."""
         return StorageError(f"simulated: no reply to {self.text}") if self.unknown is None else self.unknown
 
 
 def commute(ours: tuple[Touch, ...], theirs: tuple[Touch, ...]) -> bool:
-    """Tell whether two calls give the same in either order: no key that one writes is touched by the other."""
+    """Return whether two calls commute: neither writes a key that the other touches."""
     return not any((a.writes or b.writes) and _overlap(a, b) for a in ours for b in theirs)
 
 
@@ -247,20 +246,20 @@ def _overlap(a: Touch, b: Touch) -> bool:
 
 
 class Caller(Protocol):
-    """Whoever makes calls: an actor of a simulation."""
+    """The maker of calls: an actor of a simulation."""
 
     def call(self, call: Call) -> Any:
-        """Wait until the scheduler carries the call out; return or raise what came of it."""
+        """Wait until the scheduler makes the call; return or raise its result."""
 
     def new_version(self) -> Version:
-        """Return the identity of this actor's next write."""
+        """Return the version of this actor's next write."""
 
     def now_s(self) -> float:
         """Return the simulated time in seconds."""
 
 
 class SimulatedKeyValueStore(EachAlone):
-    """A KeyValueStore over the model, whose calls pass the scheduler."""
+    """A KeyValueStore over the model; its calls pass the scheduler."""
 
     def __init__(self, model: KeyValueModel, caller: Caller) -> None:
         self._model = model
@@ -287,7 +286,7 @@ class SimulatedKeyValueStore(EachAlone):
     def keys(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """See KeyValueStore; one step, as a scan."""
+        """See KeyValueStore; one step, like a scan."""
         return [entry.key for entry in self.scan(partition, start, stop, limit)]
 
     def set(self, partition: str, key: str, value: bytes) -> Version:
@@ -333,18 +332,18 @@ class SimulatedKeyValueStore(EachAlone):
         return self.scan(partition, beginning, end_of(beginning))
 
     def forget(self, partition: str, keys: Collection[str]) -> None:
-        """See KeyValueStore; one step for each."""
+        """See KeyValueStore; one step per key."""
         for key in keys:
             self._call("forget", partition, key, True, partial(self._model.forget, partition, key))
 
     def erase(self, partition: str, beginning: str) -> None:
-        """See KeyValueStore; one step for all."""
+        """See KeyValueStore; one step for all keys."""
         touch = Touch("kv", f"{partition}\0{beginning}", True, True)
         effect: Callable[[], None] = lambda: self._model.erase(partition, beginning)  # noqa: E731
         self._caller.call(Call(f"erase {partition}/{beginning}", (touch,), effect))
 
     def close(self) -> None:
-        """See KeyValueStore; no call to the store."""
+        """See KeyValueStore; makes no call to the store."""
 
     def _call(
         self,
@@ -362,7 +361,7 @@ class SimulatedKeyValueStore(EachAlone):
 
 
 class SimulatedObjectStore:
-    """An ObjectStore over the model, whose calls pass the scheduler."""
+    """An ObjectStore over the model; its calls pass the scheduler."""
 
     def __init__(self, model: ObjectModel, caller: Caller) -> None:
         self._model = model
@@ -370,7 +369,7 @@ class SimulatedObjectStore:
 
     @property
     def url(self) -> str:
-        """See ObjectStore; no other process can open it."""
+        """Return a URL that no other process can open."""
         return "simulated:///"
 
     def put(self, path: str, data: bytes) -> None:
@@ -420,7 +419,7 @@ class SimulatedObjectStore:
         self._call("delete", path, True, lambda: self._model.delete(path))
 
     def local_path(self, path: str) -> str | None:
-        """See ObjectStore; there is no file."""
+        """Return None, because no file exists."""
         del path
         return None
 
@@ -431,20 +430,20 @@ class SimulatedObjectStore:
 
 
 class Observer:
-    """A caller outside of the simulation: its calls are carried out at once, and never fail."""
+    """A caller outside of the simulation: its calls run at once, and never fail."""
 
     def __init__(self) -> None:
         self._writes = 0
 
     def call(self, call: Call) -> Any:
-        """Carry the call out."""
+        """Make the call."""
         return call.effect()
 
     def new_version(self) -> Version:
-        """Return the identity of the next write."""
+        """Return the version of the next write."""
         self._writes += 1
         return f"observer-{self._writes}"
 
     def now_s(self) -> float:
-        """Return the time before all others."""
+        """Return time zero, before all others."""
         return 0.0

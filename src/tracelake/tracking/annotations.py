@@ -1,21 +1,13 @@
-"""What is said of traces and experiments beside their spans: tags, and assessments of people and programs.
+"""Tags, experiments, metadata and assessments of traces, as rows of the tracking store.
 
-They are rows by the id of the trace, and not of its payload: whether that is hot, archived or in the tables alone, they
-stay. Three tags of MLflow's names stand for columns of `trace_info`, and only the archive sets them.
+Rows are keyed by trace id and independent of the payload, so they stay whether a trace is hot, archived or only in
+the tables. Three MLflow tags are columns of `trace_info`; only the archive sets them.
 
-What a row of an assessment has: the assessment in MLflow's words, and columns that searches read.
+Annotations written with a workspace's key belong to that workspace. MLflow's client writes with a key of all
+workspaces and names no workspace. A workspace sees such annotations only while all spans of the trace are in it.
 
-Which texts can be a tag, and how a text is quoted in an error.
-
-What is told to a workspace of what is said of traces: tags, metadata, assessments.
-
-What a key of one workspace says is of that workspace. MLflow's client says with a key of all workspaces what it knows
-of a trace, and not for which of those that share the trace: that is told to a workspace while all spans are of it.
-
-What MLflow's client says of a trace by a request of its own, before its spans come or after them.
-
-It is kept by the id of the trace, as tags are, and not in its row: a trace without spans is none, and whether it is hot
-or archived makes no difference to what is said here.
+MLflow's client may annotate a trace before or after its spans arrive. These annotations are stored by trace id and
+not in the trace's row, because a trace without spans has no row.
 """
 
 from __future__ import annotations
@@ -52,7 +44,7 @@ from tracelake.tracking.store import TrackingStore
 
 
 def check_tag(key: str, value: str, value_max_chars: int) -> None:
-    """Raise UsageError for a tag that is none, or too long."""
+    """Raise UsageError for an invalid or overlong tag."""
     if not key or len(key) > limits.TRACKING_KEY_MAX_CHARS:
         raise UsageError(
             f"the key of a tag has 1 to {limits.TRACKING_KEY_MAX_CHARS} characters, and {quoted(key)} has {len(key)}."
@@ -66,14 +58,14 @@ def check_tag(key: str, value: str, value_max_chars: int) -> None:
 
 
 def quoted(text: str) -> str:
-    """Return a text as an error shows it."""
+    """Return a shortened and quoted text that error messages can show."""
     shown = text if len(text) <= limits.NAME_QUOTED_MAX_CHARS else text[: limits.NAME_QUOTED_MAX_CHARS] + "…"
     return repr(shown)
 
 
 _KINDS: Final = ("feedback", "expectation")
 OF_SERVER: Final = ("assessment_id", "trace_id", "create_time", "last_update_time")
-"""What an assessment says that nobody else may say."""
+"""Fields of an assessment that only the server sets."""
 
 
 def new_row(
@@ -94,7 +86,7 @@ def new_row(
 
 
 def now_text() -> str:
-    """Return the time now as MLflow writes it in assessments."""
+    """Return the current time in MLflow's format for assessments."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -125,17 +117,17 @@ def columns(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FOR_ALL: Final = "*"
-"""The workspace of what nobody has said for one."""
+"""The workspace of annotations that were written for no particular workspace."""
 
 
 def visible_to(table: Table, workspace: str | ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that what is said of a trace is told to a workspace."""
+    """Return the SQL condition that a workspace may see an annotation of a trace."""
     said_for = table.c.workspace
     return or_(said_for == workspace, and_(said_for == FOR_ALL, is_exclusive_to(table, workspace)))
 
 
 def is_exclusive_to(table: Table, workspace: str | ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that a trace has spans, and all of them are of a workspace."""
+    """Return the SQL condition that a trace has spans, all of them in one workspace."""
     of = (spans.c.lake == table.c.lake, spans.c.trace_id == table.c.trace_id)
     here = exists().where(*of, spans.c.workspace == workspace).correlate_except(spans)
     others = exists().where(*of, spans.c.workspace != workspace).correlate_except(spans)
@@ -149,14 +141,14 @@ OF_COLUMNS: Final = {
     "mlflow.trace.archiveLocation": "archive_location",
     FAILURE_TAG: "archival_failure",
 }
-"""Tags that stand for columns."""
+"""Tags stored as columns of `trace_info`."""
 _IN_TURN: Final = ((trace_tags.c.workspace == FOR_ALL).desc(), trace_tags.c.workspace)
-"""Of several tags of one key the last counts: that of a workspace before what was said for all."""
+"""Order of tags with the same key. The last wins, so a workspace's tag overrides one for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What traces are grouped by: retention is set for it."""
+    """A group of traces, for which retention can be set."""
 
     experiment_id: str
     name: str
@@ -169,13 +161,13 @@ class Annotations:
     """Tags, experiments and assessments of one lake. Threads may share it; each call is one transaction."""
 
     def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
-        """Of one workspace, or of all."""
+        """Open the annotations of one workspace, or of all if `workspace` is None."""
         self._workspace = workspace
         self._database = store.database
         self._lake = store.lake
 
     def tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the tags of traces, those of columns too; of traces without any, none."""
+        """Return the tags of traces, including those stored as columns; an empty dict for a trace without tags."""
         tags: dict[str, dict[str, str]] = {trace_id: {} for trace_id in trace_ids}
         with self._database.reading() as connection:
             for ids in at_once(tags):
@@ -190,7 +182,7 @@ class Annotations:
         return {trace_id: dict(sorted(of_trace.items())) for trace_id, of_trace in tags.items()}
 
     def shown_tags(self, trace_ids: Collection[str]) -> dict[str, dict[str, str]]:
-        """Return the first tags of traces that somebody set, for a page: few of each, long ones cut."""
+        """Return the first few user-set tags of traces for display, with long values cut."""
         tags = trace_tags.c
         by_key = func.row_number().over(partition_by=tags.trace_id, order_by=[tags.key, *_IN_TURN])
         number = by_key.label("number")
@@ -209,7 +201,7 @@ class Annotations:
         return shown
 
     def set_tag(self, trace_id: str, key: str, value: str, workspace: str = DEFAULT_WORKSPACE) -> None:
-        """Set a tag of a trace, which who calls knows to be there. Raises UsageError, LimitError."""
+        """Set a tag of a trace, which must exist. Raises UsageError, LimitError."""
         check_tag(key, value, limits.TRACKING_VALUE_MAX_CHARS)
         if key in OF_COLUMNS:
             raise UsageError(f"tag {key} says where a trace is, and only the archive sets it.")
@@ -217,7 +209,8 @@ class Annotations:
             self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": workspace}, key, value)
 
     def delete_tag(self, trace_id: str, key: str) -> None:
-        """Delete a tag of a trace; without `archivalFailure` it is tried again. Raises NotFoundError, UsageError."""
+        """Delete a tag of a trace. Deleting `archivalFailure` lets it be archived again. Raises NotFoundError,
+        UsageError."""
         with self._database.writing() as connection:
             if key == FAILURE_TAG:
                 cleared = (
@@ -236,7 +229,7 @@ class Annotations:
             raise NotFoundError(f"trace {trace_id} has no tag {quoted(key)}.")
 
     def traces_with(self, tags: Mapping[str, str], limit: int) -> list[str]:
-        """Return ids of traces that have all of these tags, in order; the tags are not those of columns."""
+        """Return sorted ids of traces that have all these tags; tags stored as columns are not supported."""
         query = select(trace_tags.c.trace_id).where(*self._here(trace_tags)).distinct()
         for number, (key, value) in enumerate(tags.items()):
             if number == 0:
@@ -256,7 +249,7 @@ class Annotations:
             return list(connection.execute(query.order_by(trace_tags.c.trace_id).limit(limit)).scalars())
 
     def create_experiment(self, name: str, workspace: str = DEFAULT_WORKSPACE) -> str:
-        """Make an experiment, and return its id. Raises UsageError where the name is taken, or no name."""
+        """Create an experiment and return its id. Raises UsageError if the name is taken or invalid."""
         for what, text in (("experiment", name), ("workspace", workspace)):
             if not text.strip() or len(text) > limits.TRACKING_NAME_MAX_CHARS or "\0" in text:
                 raise UsageError(
@@ -272,7 +265,7 @@ class Annotations:
         }
         with self._database.writing() as connection:
             self._make_default(connection)
-            # Not by the number of rows, which PostgreSQL's driver does not tell of such a statement.
+            # PostgreSQL's driver reports no row count for this statement, so use RETURNING.
             statement = (
                 self._database.insert(experiments).on_conflict_do_nothing().returning(experiments.c.name)
             )
@@ -287,12 +280,12 @@ class Annotations:
         for each in self._experiments(experiments.c.experiment_id == experiment_id):
             if self._workspace in (None, each.workspace):
                 return each
-            if experiment_id == DEFAULT_EXPERIMENT:  # traces of all workspaces may be of it
+            if experiment_id == DEFAULT_EXPERIMENT:  # it may have traces of all workspaces
                 return replace(each, workspace=self._workspace or "")
         raise NotFoundError(f"no experiment {quoted(experiment_id)}.")
 
     def _check_own(self, experiment_id: str) -> None:
-        """Raise NotFoundError for an experiment that is not of the workspace alone."""
+        """Raise NotFoundError if the experiment does not belong to this workspace alone."""
         here = self._experiments(experiments.c.experiment_id == experiment_id)
         is_shared = experiment_id == DEFAULT_EXPERIMENT and self._workspace is not None
         if is_shared or not any(self._workspace in (None, each.workspace) for each in here):
@@ -310,7 +303,7 @@ class Annotations:
         return self._experiments(experiments.c.experiment_id.is_not(None) if self._workspace is None else own)
 
     def experiments_of(self, experiment_ids: Collection[str]) -> dict[str, Experiment]:
-        """Return experiments by their ids; those that are not there are left out."""
+        """Return experiments by their ids; missing ones are left out."""
         several: dict[str, Experiment] = {}
         for ids in at_once(experiment_ids):
             several |= {
@@ -339,9 +332,11 @@ class Annotations:
     def log_assessment(
         self, trace_id: str, assessment: Mapping[str, Any], workspace: str = DEFAULT_WORKSPACE
     ) -> dict[str, Any]:
-        """Keep an assessment of a trace, or of a span of it, in MLflow's words; return it with id and times.
+        """Store an assessment of a trace, or of one of its spans, in MLflow's format; return it with its id and
+        times.
 
-        It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError, LimitError.
+        It has an `assessment_name`, and a `feedback` or an `expectation` with a `value`. Raises UsageError,
+        LimitError.
         """
         assessment_id = f"a-{secrets.token_hex(16)}"
         row = {"lake": self._lake, **new_row(trace_id, assessment_id, assessment, workspace)}
@@ -353,7 +348,7 @@ class Annotations:
     def update_assessment(
         self, trace_id: str, assessment_id: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Change fields of an assessment; return it. Raises NotFoundError, UsageError, LimitError."""
+        """Change fields of an assessment and return it. Raises NotFoundError, UsageError, LimitError."""
         here = self._assessment(trace_id, assessment_id)
         with self._database.writing() as connection:
             text = connection.execute(select(assessments.c.body).where(*here).with_for_update()).scalar()
@@ -375,11 +370,11 @@ class Annotations:
             raise _no_assessment(trace_id, assessment_id)
 
     def assessments(self, trace_id: str) -> list[dict[str, Any]]:
-        """Return the assessments of a trace, in the order in which they were last changed."""
+        """Return the assessments of a trace, the last changed last."""
         return self.assessments_of([trace_id]).get(trace_id, [])
 
     def assessments_of(self, trace_ids: Collection[str]) -> dict[str, list[dict[str, Any]]]:
-        """Return the assessments of traces, of each as `assessments` does; of those without any, none."""
+        """Return the assessments of traces by id, each list as in `assessments`; traces without any are left out."""
         bodies: dict[str, list[dict[str, Any]]] = {}
         with self._database.reading() as connection:
             for ids in at_once(trace_ids):
@@ -404,7 +399,9 @@ class Annotations:
                 own = select(of.experiment_id, of.key, of.value).where(
                     of.lake == self._lake, of.experiment_id.in_(ids)
                 )
-                if self._workspace is not None:  # those of the one that all share count for all
+                if (
+                    self._workspace is not None
+                ):  # tags of the shared default experiment apply to all workspaces
                     own = own.where(of.experiment_id != DEFAULT_EXPERIMENT)
                 for experiment_id, key, value in connection.execute(own.order_by(of.key)):
                     tags[experiment_id][key] = value
@@ -414,7 +411,7 @@ class Annotations:
         ]
 
     def make_default(self) -> None:
-        """Make the experiment that traces are of that name none, where it is not there."""
+        """Create the default experiment, for traces that name none, if it does not exist."""
         with self._database.writing() as connection:
             self._make_default(connection)
 
@@ -447,7 +444,7 @@ class Annotations:
             )
 
     def _here(self, table: Any) -> list[Any]:
-        """Return the conditions that rows are of the lake, and of the workspace where there is one."""
+        """Return the SQL conditions that rows are of the lake and, if set, of the workspace."""
         of_lake = [table.c.lake == self._lake]
         if self._workspace is None:
             return of_lake
@@ -467,38 +464,38 @@ def _no_assessment(trace_id: str, assessment_id: str) -> NotFoundError:
 
 
 CLIENT_REQUEST_ID: Final = "tracelake.info.client_request_id"
-"""The key under which metadata has the id that a client gave a trace."""
+"""The metadata key of a trace's client request id."""
 _OF_INFO: Final = {
     CLIENT_REQUEST_ID: "client_request_id",
     "tracelake.info.request_preview": "request_preview",
     "tracelake.info.response_preview": "response_preview",
 }
-"""Keys of metadata that are fields of a trace's info."""
+"""Metadata keys that hold fields of a trace's info."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedTrace:
-    """What is said of a trace: `fields` are those of its info that spans do not tell, or tell otherwise."""
+    """A client's annotations of a trace. `fields` are fields of its info that override or supplement its spans."""
 
     tags: Mapping[str, str] = field(default_factory=dict)
     metadata: Mapping[str, str] = field(default_factory=dict)
     fields: Mapping[str, str] = field(default_factory=dict)
     assessments: Sequence[Mapping[str, Any]] = ()
-    """Kept all or none, and where the trace has none yet: a request may be repeated."""
+    """Stored all together, and only if the trace has none yet, because a request may be repeated."""
 
 
 class ClientTraceInfo:
-    """What is said of the traces of one lake. Threads may share it; each call is one transaction."""
+    """Client-sent information on the traces of one lake. Threads may share it; each call is one transaction."""
 
     def __init__(self, store: TrackingStore) -> None:
         self._database, self._lake = store.database, store.lake
         self._insert = store.database.insert
 
     def start(self, trace_id: str, told: StartedTrace) -> None:
-        """Keep what is said of a trace, which may be here or come later.
+        """Store a client's annotations of a trace, which may exist or arrive later.
 
-        Where this is silent, what was said before stands. Tags that say where a trace is are left out: only the
-        archive sets them. Raises UsageError, LimitError.
+        Earlier annotations stay unless they are overwritten. Location tags are ignored, because only the archive sets
+        them. Raises UsageError, LimitError.
         """
         tags = {key: value for key, value in told.tags.items() if key not in OF_COLUMNS}
         metadata = {key: value for key, value in told.metadata.items() if key != DELETED_KEY}
@@ -513,7 +510,7 @@ class ClientTraceInfo:
             .values(db_payload_generation=trace_info.c.db_payload_generation + 1, updated_ns=time.time_ns())
         )
         with self._database.writing() as connection:
-            connection.execute(advanced)  # A3: who archives it now looks again
+            connection.execute(advanced)  # A3: an archive pass that is copying the trace checks it again
             self._set(connection, trace_tags, {"trace_id": trace_id, "workspace": FOR_ALL}, tags)
             self._set(connection, trace_metadata, {"trace_id": trace_id}, metadata)
             self._keep(connection, trace_id, rows)
@@ -521,7 +518,7 @@ class ClientTraceInfo:
     def of_traces(
         self, trace_ids: Collection[str], workspace: str | None = None
     ) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
-        """Return metadata and fields of traces, by id; of those of which a workspace is told nothing, none."""
+        """Return metadata and fields of traces by id; traces without any that the workspace may see are left out."""
         told = () if workspace is None else (is_exclusive_to(trace_metadata, workspace),)
         several: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
         with self._database.reading() as connection:
@@ -536,7 +533,7 @@ class ClientTraceInfo:
         return several
 
     def deleted(self, trace_ids: Collection[str]) -> set[str]:
-        """Return those of some traces that were deleted, and have received no spans since."""
+        """Return the given traces that were deleted and have received no spans since."""
         gone: set[str] = set()
         of, info = trace_metadata.c, trace_info.c
         exists_now = exists().where(info.lake == of.lake, info.trace_id == of.trace_id)
@@ -549,7 +546,7 @@ class ClientTraceInfo:
         return gone
 
     def _rows(self, trace_id: str, several: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows of assessments; their ids are the same whenever they are told again."""
+        """Return rows of assessments. Their ids are deterministic, so that a repeated request gives the same rows."""
         if len(several) > limits.ANNOTATIONS_MAX:
             raise LimitError(
                 f"{len(several):,} assessments of trace {trace_id}, and the limit is {limits.ANNOTATIONS_MAX:,}."
@@ -559,10 +556,11 @@ class ClientTraceInfo:
         return [{"lake": self._lake, **row} for row in rows]
 
     def _keep(self, connection: Connection, trace_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Keep assessments of a trace that has none yet."""
+        """Store assessments of a trace that has none yet."""
         here = (assessments.c.lake == self._lake, assessments.c.trace_id == trace_id)
         if rows and not connection.execute(select(exists().where(*here))).scalar_one():
-            # Who is told the same at once, on PostgreSQL, has seen none either: that waits here, and adds none.
+            # On PostgreSQL a concurrent repeat of the request also sees none. It waits at this insert and
+            # adds nothing.
             connection.execute(self._insert(assessments).on_conflict_do_nothing(), list(rows))
 
     def _set(

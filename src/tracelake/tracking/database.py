@@ -1,10 +1,9 @@
-"""The SQL database of the tracking store: SQLite in one file, or PostgreSQL. Durable on return, safe for kill -9.
+"""The SQL database of the tracking store: SQLite in one file, or PostgreSQL. Writes are durable on return.
 
-On SQLite a transaction that writes takes the write lock first (BEGIN IMMEDIATE): what it reads is what stands when it
-commits. Writers queue in the process before that, for SQLite's own waiting is unfair. On PostgreSQL rows are locked by
-the statements that change them.
-
-Searches that end: SQLite is interrupted, and PostgreSQL gives up by its `statement_timeout`.
+On SQLite a writing transaction takes the write lock first (BEGIN IMMEDIATE), so its reads stay valid until it
+commits. Writers queue in the process before that, because SQLite's lock wait is unfair. On PostgreSQL each changing
+statement locks its rows. Searches have a deadline: SQLite is interrupted, and PostgreSQL uses its
+`statement_timeout`.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ from tracelake.storage.local import make_directory
 from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
 
 _CANCELED: Final = "57014"
-"""What PostgreSQL calls a statement that took too long."""
+"""PostgreSQL's error code for a statement that took too long."""
 
 
 @contextmanager
 def in_time(connection: Connection) -> Iterator[None]:
-    """Let statements run as long as a search may take. Raises QueryError."""
+    """Limit the statements in this context to the time of a search. Raises QueryError."""
     driver: Any = connection.connection.driver_connection
     is_sqlite = isinstance(driver, sqlite3.Connection)
     if is_sqlite:
@@ -59,7 +58,7 @@ def in_time(connection: Connection) -> Iterator[None]:
         ) from error
     finally:
         if is_sqlite:
-            driver.set_progress_handler(None, 0)  # the connection is used again
+            driver.set_progress_handler(None, 0)  # the connection is reused
 
 
 def _is_too_late(error: BaseException | None) -> bool:
@@ -82,38 +81,38 @@ _SQLITE_PASSING: Final = frozenset(
         sqlite3.SQLITE_INTERRUPT,
     )
 )
-"""What SQLite says of its place, and not of what the file holds."""
+"""SQLite error codes about the environment, not the file's content."""
 _Rows: TypeAlias = Sequence[tuple[Any, ...]]
 _Done = TypeVar("_Done")
 _SQLITE_THERE: Final = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 _POSTGRES_THERE: Final = "23505"
-"""What databases call a key that is there already."""
+"""Error codes for a duplicate key."""
 _POSTGRES_TOO_LARGE: Final = "54"
-"""How codes of PostgreSQL begin where a value is more than it can hold, such as a key of an index; others fit."""
+"""Prefix of PostgreSQL's codes for a value over an internal limit, such as an index key; smaller values fit."""
 _POSTGRES_REFUSED: Final = "42"
-"""The same where a table is not there, or the user has no rights to it: that is of the database, and of no request."""
+"""Prefix of PostgreSQL's codes for a missing table or missing rights: a fault of the database, not of the request."""
 _SQLITE_PRAGMAS: Final = (
-    # Before there is a table, so that a file from which much was deleted can give space back.
+    # Set before any table exists, so that the file can shrink after large deletions.
     "PRAGMA auto_vacuum = INCREMENTAL",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
-    # Some builds write zeros over each page that a deleted payload leaves, through the log, while writers wait.
-    # This overwrites what takes no more writes; free pages leave the file with the next cut, or are written anew.
+    # Some builds overwrite each page of a deleted payload with zeros, through the log, while writers wait.
+    # FAST zeroes only if it needs no extra write; free pages leave the file at the next truncation or are
+    # reused.
     "PRAGMA secure_delete = FAST",
 )
 
 
 class TrackingDatabase:
-    """Connections to one database. Every method raises StorageError where it is away, full, or busy for too long.
+    """Connections to one database.
 
-    And UsageError for a value that no column holds, such as a text with a NUL on PostgreSQL.
+    Every method raises StorageError if the database is unavailable, full, or busy for too long. It raises UsageError
+    for a value that no column accepts, such as a text with a NUL on PostgreSQL.
     """
 
     def __init__(self, url: str) -> None:
-        """Open `sqlite:///absolute/file`, made if absent, or `postgresql://…`.
-
-        Raises UsageError for another URL, StorageError.
-        """
+        """Open `sqlite:///absolute/file`, created if absent, or `postgresql://…`. Raises UsageError for another URL,
+        StorageError."""
         scheme, _, rest = url.partition("://")
         self._queue = threading.Lock()
         self._searches = threading.BoundedSemaphore(limits.TRACKING_SEARCHES_MAX)
@@ -150,16 +149,16 @@ class TrackingDatabase:
 
     @property
     def insert(self) -> Any:
-        """What makes an INSERT that may say `on_conflict_do_…`, in the words of this database."""
+        """The dialect's `insert` function, which supports `on_conflict_do_…`."""
         return sqlite.insert if self.is_sqlite else postgresql.insert
 
     def inserting(
         self, table: Table, columns: Sequence[str], then: str = "ON CONFLICT DO NOTHING"
     ) -> Callable[[Connection, _Rows], _Rows]:
-        """Return what inserts rows of these columns, and gives back what `then` says; it calls a row there `known`.
+        """Return a function that inserts rows of these columns and returns the result of the clause `then`.
 
-        In the words of the database, by its driver: SQLAlchemy takes longer for a statement, and for the parameters of
-        a row, than SQLite. PostgreSQL gets each column as one array.
+        The clause refers to an existing row as `known`. The function calls the driver directly: SQLAlchemy spends
+        more time on a statement and a row's parameters than SQLite. PostgreSQL receives each column as one array.
         """
         into = f"INSERT INTO {table.name} AS known ({', '.join(columns)})"
         if self.is_sqlite:
@@ -183,19 +182,20 @@ class TrackingDatabase:
         return insert
 
     def _type(self, column: Column[Any]) -> str:
-        """Return the type of a column without its length: a text that is too long is to be an error, and not cut."""
+        """Return a column's type without its length, so that an overlong text raises an error instead of being cut."""
         return column.type.compile(self.engine.dialect).partition("(")[0]
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the last connection to SQLite could only read."""
+        """Whether the last SQLite connection was read-only."""
         return self._read_only is not None
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Run a transaction that holds the write lock of SQLite from its first statement; commit it at the end.
+        """Run a writing transaction and commit it at the end. On SQLite it holds the write lock from its first
+        statement.
 
-        An error rolls it back. Raises IndeterminateError where the commit itself failed and nobody knows how.
+        An error rolls it back. Raises IndeterminateError if the commit itself failed with an unknown outcome.
         """
         if self.is_sqlite and not self._queue.acquire(timeout=limits.TRACKING_BUSY_TIMEOUT_S):
             raise StorageError(
@@ -222,7 +222,7 @@ class TrackingDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Run a transaction that only reads, at one point in time."""
+        """Run a read-only transaction on a consistent snapshot."""
         with self._failures("read"), self.engine.connect() as connection:
             if not self.is_sqlite:
                 connection.execution_options(isolation_level="REPEATABLE READ")
@@ -231,7 +231,7 @@ class TrackingDatabase:
 
     @contextmanager
     def searching(self) -> Iterator[Connection]:
-        """Run a reading transaction that may look at every trace: few at once, and none for long.
+        """Run a read transaction that may scan every trace. Concurrency and time are limited.
 
         Raises BackPressureError, QueryError.
         """
@@ -250,7 +250,7 @@ class TrackingDatabase:
         self.engine.dispose()
         if self._read_only is not None:
             self._read_only.close()
-            self._read_only = None  # the next connection asks again whether the file can be written
+            self._read_only = None  # the next connection checks again whether the file is writable
 
     def _commit_failed(self, error: exc.DBAPIError) -> None:
         original = error.orig
@@ -286,7 +286,7 @@ class TrackingDatabase:
             why = _text(error) if isinstance(error, exc.DataError) else str(error)
             raise UsageError(f"the tracking store has no place for such a value: {why}") from error
         except UnicodeDecodeError as error:
-            # SQLite quotes in its error what is damaged, and Python cannot read that.
+            # SQLite's error quotes the damaged bytes, and Python cannot decode them.
             said = error.object.decode(errors="replace")[: limits.ERROR_MAX_CHARS]
             raise StorageError(f"cannot {doing} {self.name}: {said}; restore it") from error
         except exc.DBAPIError as error:
@@ -318,7 +318,8 @@ class TrackingDatabase:
         try:
             deadline = time.monotonic() + limits.TRACKING_BUSY_TIMEOUT_S
             for pragma in _SQLITE_PRAGMAS:
-                # SQLite does not wait for others who switch to a write-ahead log at the same time, so wait here.
+                # SQLite does not wait if another connection switches to a write-ahead log at the same time,
+                # so wait here.
                 while not _was_done(connection, pragma):
                     if time.monotonic() > deadline:
                         busy = sqlite3.OperationalError("database is locked")
@@ -331,7 +332,7 @@ class TrackingDatabase:
         return connection
 
     def _connect_postgres(self) -> Any:
-        # A tenth of a second, which only those who use it should pay.
+        # The import takes a tenth of a second, so load it only for PostgreSQL.
         from tracelake.storage.postgres import AnsweredConnection  # noqa: PLC0415
 
         timeout_ms = int(limits.POSTGRES_LOCK_TIMEOUT_S * 1000)
@@ -339,7 +340,7 @@ class TrackingDatabase:
             self._url,
             connect_timeout=int(limits.STORE_CONNECT_TIMEOUT_S),
             application_name="tracelake",
-            # Who waits for a reply however long it takes is told by the system that the machine is gone.
+            # Keep-alives detect a dead server machine, because the wait for a reply has no other limit.
             keepalives_idle=int(limits.STORE_CONNECT_TIMEOUT_S),
             keepalives_interval=int(limits.STORE_CONNECT_TIMEOUT_S),
             keepalives_count=3,
@@ -347,7 +348,7 @@ class TrackingDatabase:
         try:
             connection.execute(
                 "SELECT set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),"
-                # A database may have it off for speed; an acknowledged write must be durable.
+                # A database may turn it off for speed, but an acknowledged write must be durable.
                 " set_config('synchronous_commit', CASE current_setting('synchronous_commit')"
                 " WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)",
                 (str(int(limits.POSTGRES_STATEMENT_TIMEOUT_S * 1000)), str(timeout_ms)),
@@ -360,7 +361,7 @@ class TrackingDatabase:
 
 
 def _of_constraint(name: str, error: exc.IntegrityError) -> TracelakeError:
-    """Return what says that a row is there already, which another write was first to bring, or cannot be as it is."""
+    """Return the error for a duplicate row, which another write inserted first, or for an invalid value."""
     is_there = (
         getattr(error.orig, "sqlite_errorcode", None) in _SQLITE_THERE
         or getattr(error.orig, "sqlstate", None) == _POSTGRES_THERE
@@ -371,12 +372,10 @@ def _of_constraint(name: str, error: exc.IntegrityError) -> TracelakeError:
 
 
 def is_damage(error: StorageError) -> bool:
-    """Whether an error of SQLite is of what its file holds; else it is busy, away or full, and may not be later."""
+    """Return whether an SQLite error means damaged content. Otherwise the file is busy, unavailable or full."""
     cause = error.__cause__
     if isinstance(cause, exc.DBAPIError) and isinstance(cause.orig, sqlite3.DatabaseError):
-        code = getattr(
-            cause.orig, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT
-        )  # a text that is none has no code
+        code = getattr(cause.orig, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # an invalid text has no code
         return code & 0xFF not in _SQLITE_PASSING
     return isinstance(cause, UnicodeDecodeError)
 
@@ -385,14 +384,14 @@ _Key = TypeVar("_Key", int, str, tuple[str, int])
 
 
 def at_once(keys: Collection[_Key]) -> Iterator[list[_Key]]:
-    """Yield keys in order, in lists that one statement can name."""
+    """Yield sorted keys in lists short enough for one statement."""
     rest = iter(sorted(keys))
     while some := list(islice(rest, limits.TRACKING_IDS_AT_ONCE)):
         yield some
 
 
 def _carry_out(connection: Connection, do: Callable[[Any], _Done]) -> _Done:
-    """Let the driver do something on a connection; what it raises is told as SQLAlchemy would."""
+    """Call the driver on a connection, and convert its errors to SQLAlchemy's."""
     try:
         return do(connection.connection.driver_connection)
     except connection.dialect.loaded_dbapi.Error as error:
@@ -419,7 +418,7 @@ def _roll_back(connection: Connection) -> None:
     try:
         connection.rollback()
     except exc.SQLAlchemyError:
-        connection.invalidate()  # closing gives up the transaction and its lock for certain
+        connection.invalidate()  # closing the connection surely ends the transaction and its lock
 
 
 def _path(url: str, rest: str) -> str:

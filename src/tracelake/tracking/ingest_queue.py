@@ -1,16 +1,12 @@
-"""Requests that are made durable together: those that come while others are being written share the next write.
+"""Group commit of OTLP requests: requests that arrive during a write share the next one.
 
-Each group is written by one call, so the slower the store, the larger the groups. A caller may let requests gather
-(`join`) until it says that they are all there (`release`).
+Each group is written by one call, so a slower store gets larger groups. A caller may collect requests (`join`) and
+then allow the write (`release`). `TrackingDoor` writes a group to the tracking store in one transaction.
 
-The way into the tracking store: requests that come together are stored by one transaction.
-
-Requests made durable on the object store before they are acknowledged (PROTOCOLS §5, hot tier off).
-
-Requests share a segment, as `groups.py` says. A segment
-is one immutable object, created whole under a new name, so a crash leaves every acknowledged request in exactly one
-segment and never half a request. A client whose request timed out or failed sends it again, so a request that was
-*not* acknowledged may be there too, even twice; the tables keep each span once.
+Without a hot tier, `Inbox` makes requests durable in the object store before they are acknowledged (PROTOCOLS §5). A
+group becomes one segment: an immutable object with a new name. So after a crash each acknowledged request is complete
+in exactly one segment. A client repeats a request that failed or timed out, so an unacknowledged request may be
+stored too, even twice; the tables keep each span once.
 """
 
 from __future__ import annotations
@@ -37,34 +33,34 @@ from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 from tracelake.tracking.store import RefusedSpans, TracedRequest, TrackingStore
 
 Answers: TypeAlias = Sequence[RefusedSpans | Exception | None]
-"""For each request of a group, in their order, the spans that were not taken of it; None where all were.
+"""For each request of a group, in order: its refused spans, or None if all were taken.
 
-An error where nothing of this request was stored, and it is to blame for that alone.
+An error means that this request was not stored and is itself to blame.
 """
 _NOT_APART: Final[Mapping[str, TraceSpans]] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
 class RequestGroup:
-    """Requests that will be written together; `written` is done when they are durable."""
+    """Requests that are written together; `written` completes once they are durable."""
 
     written: Future[Answers] = field(default_factory=Future)
     requests: list[TracedRequest] = field(default_factory=list)
     size_bytes: int = 0
     released: bool = False
-    """Whether it waits for nobody but the group before it."""
+    """Whether it waits only for the group before it."""
 
 
 class RequestGroups(ABC):
-    """A queue of OTLP requests that threads append to, and one thread writes."""
+    """A queue of OTLP requests: any thread appends, and one thread writes."""
 
     takes_apart: ClassVar[bool]
-    """Whether requests are to come apart by trace."""
+    """Whether callers must split requests by trace."""
     noun: ClassVar[str]
-    """What errors call it."""
+    """Its name in error messages."""
 
     def __init__(self, ack_timeout_s: float, group_max_bytes: int | None) -> None:
-        """Take requests of so many bytes together, INBOX_SEGMENT_MAX_BYTES by default."""
+        """Start the queue. Groups have at most `group_max_bytes`, INBOX_SEGMENT_MAX_BYTES by default."""
         self.ack_timeout_s = ack_timeout_s
         self._group_max_bytes = group_max_bytes
         self._lock = Lock()
@@ -72,22 +68,22 @@ class RequestGroups(ABC):
         self._waiting_requests = 0
         self._waiting_bytes = 0
         self._closed = False
-        # One worker: groups are written one after the other, and the queue forms the next one meanwhile.
+        # One worker writes groups in sequence; the queue collects the next one in the meantime.
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracelake-inbox")
 
     @abstractmethod
     def check(self) -> None:
-        """Raise StorageError or OSError where a request would be refused now: queue, backlog, store."""
+        """Raise StorageError or OSError if a request would be refused now, because of the queue, backlog or store."""
 
     @abstractmethod
     def _store(self, requests: Sequence[TracedRequest]) -> Answers:
-        """Make requests durable, all of them or none, but for those that are answered by an error."""
+        """Make requests durable, all or none, except those answered by an error."""
 
     def append(self, format: Format, payload: bytes) -> RefusedSpans | None:
-        """Store one request body as received (decompressed) and return once it is durable.
+        """Store a decompressed request body and return once it is durable.
 
-        Raises BackPressureError when the queue or the store is full, the store fails, or it takes longer
-        than the acknowledgement time-out; the request may be sent again then.
+        Raises BackPressureError if the queue or the store is full, if the store fails, or if the acknowledgement
+        times out. The request may be sent again then.
         """
         group, place = self.join(format, payload)
         self.release(group)
@@ -109,10 +105,10 @@ class RequestGroups(ABC):
         experiment_id: str = DEFAULT_EXPERIMENT,
         refused: int = 0,
     ) -> tuple[RequestGroup, int]:
-        """Add a request, of which so many spans were refused, to those that gather for the next write; do not wait.
+        """Add a request to the next group without waiting; `refused` counts its refused spans.
 
-        Return the group, and the place of the request in it. Whoever gets a group that is new must `release` it.
-        Raises BackPressureError when the queue is full.
+        Returns the group, and the request's position in it. A caller that receives a new group must `release` it.
+        Raises BackPressureError if the queue is full.
         """
         request = TracedRequest(format, payload, traces, experiment_id, refused)
         size_bytes = request.size_bytes
@@ -130,22 +126,22 @@ class RequestGroups(ABC):
             return group, len(group.requests) - 1
 
     def release(self, group: RequestGroup) -> None:
-        """Let a group be written when its turn comes: until then others join it. Again is fine."""
+        """Allow a group to be written at its turn; until then requests may join it. The call is idempotent."""
         with self._lock:
             self._release(group)
 
     def too_late(self) -> BackPressureError:
-        """Return what a request is told that is not written in time."""
+        """Return the error for a request that was not written in time."""
         return BackPressureError(
             f"{self.noun} was not durable within {self.ack_timeout_s:g} s; send the request again later"
         )
 
     def refusal(self, error: BaseException) -> BackPressureError:
-        """Return what a request is told that could not be written."""
+        """Return the error for a request whose write failed."""
         return BackPressureError(f"{self.noun} did not take the request: {error}; send it again later")
 
     def close(self) -> None:
-        """Write what is waiting, then stop. Later appends are refused; calling it twice is allowed."""
+        """Write pending requests, then stop. Later appends are refused. Calling it twice is allowed."""
         with self._lock:
             self._closed = True
             if self._open is not None:
@@ -153,7 +149,7 @@ class RequestGroups(ABC):
         self._writer.shutdown(wait=True)
 
     def _release(self, group: RequestGroup) -> None:
-        """See `release`. The lock is held."""
+        """Release a group. The caller holds the lock."""
         if not group.released:
             group.released = True
             self._writer.submit(self._write, group)
@@ -171,7 +167,7 @@ class RequestGroups(ABC):
             )
 
     def _write(self, group: RequestGroup) -> None:
-        """Close the group and write it; what goes wrong is raised by `group.written`."""
+        """Close the group and write it; `group.written` raises any failure."""
         with self._lock:
             if self._open is group:
                 self._open = None
@@ -191,7 +187,7 @@ class RequestGroups(ABC):
 
 
 class TrackingDoor(RequestGroups):
-    """A queue of requests into the tracking store."""
+    """Ingest queue of the tracking store."""
 
     takes_apart: ClassVar[bool] = True
     noun: ClassVar[str] = "the tracking store"
@@ -202,7 +198,7 @@ class TrackingDoor(RequestGroups):
         ack_timeout_s: float = limits.INBOX_ACK_TIMEOUT_S,
         group_max_bytes: int | None = None,
     ) -> None:
-        """Store what comes in `store`; `group_max_bytes` is what the requests of one transaction may have."""
+        """Start the queue of a store; `group_max_bytes` limits the requests of one transaction."""
         super().__init__(ack_timeout_s, group_max_bytes)
         self._tracking = store
 
@@ -213,9 +209,9 @@ class TrackingDoor(RequestGroups):
         self._tracking.check()
 
     def _store(self, requests: Sequence[TracedRequest]) -> Answers:
-        """Store requests by one transaction; where that fails and the store is well, each by one of its own.
+        """Store requests in one transaction. If it fails and the store works, store each in a separate transaction.
 
-        So a request that the database does not take, for whatever it has, takes nobody down with it.
+        So a request that the database rejects does not affect the others.
         """
         try:
             return self._tracking.write(requests)
@@ -237,13 +233,13 @@ class TrackingDoor(RequestGroups):
 
 PREFIX: Final = "inbox/"
 PROBE: Final = "probe/inbox"
-"""Written by `Inbox.check`, since only a write shows that the store takes writes."""
+"""Object that `Inbox.check` writes, because only a write shows that the store is writable."""
 SEGMENT_DIGITS: Final = 12
-"""Of the number of a segment: more than a server ever writes."""
+"""Digits of a segment number: enough for all segments of a server."""
 
 
 def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxInfo:
-    """Return what waits in the inbox of a store, without the segments that are set aside."""
+    """Return the pending segments of a store's inbox, without quarantined ones."""
     segments = [segment for segment in objects.list(PREFIX) if segment.path not in set_aside]
     oldest_s = max((time.time() - segment.modified_s for segment in segments), default=None)
     size_bytes = sum(segment.size_bytes for segment in segments)
@@ -251,7 +247,7 @@ def inbox_info(objects: ObjectStore, set_aside: Collection[str] = ()) -> InboxIn
 
 
 class Inbox(RequestGroups):
-    """A queue of OTLP requests in an object store; threads append, the pipeline takes whole segments."""
+    """A queue of OTLP requests in an object store. Threads append; the pipeline takes whole segments."""
 
     takes_apart: ClassVar[bool] = False
     noun: ClassVar[str] = "the inbox"
@@ -263,39 +259,39 @@ class Inbox(RequestGroups):
         set_aside: Callable[[], Collection[str]] = tuple,
         segment_max_bytes: int | None = None,
     ) -> None:
-        """Open the inbox of a store. Segments that are there from before stay, and count.
+        """Open the inbox of a store. Existing segments stay and count towards the backlog.
 
-        Those do not of which `set_aside` tells the paths: they wait for the user, and not for the pipeline.
-        `segment_max_bytes` is what the requests of one segment may have; INBOX_SEGMENT_MAX_BYTES by default.
+        Quarantined segments, whose paths `set_aside` returns, do not count, because they wait for the user.
+        `segment_max_bytes` limits the requests of one segment; INBOX_SEGMENT_MAX_BYTES by default.
         """
         super().__init__(ack_timeout_s, segment_max_bytes)
         self._set_aside = set_aside
         self._objects = objects
         self._segments_seen: int | None = None
-        # The journal records a run of numbers in short. Who begins anew takes a name of its own.
+        # The journal compresses consecutive numbers into ranges. Each opened inbox uses a new prefix.
         self._begin = f"{PREFIX}{time.time_ns():020d}-{uuid.uuid4().hex[:16]}-"
         self._numbers = count()
 
     def segments(self) -> list[ObjectInfo]:
-        """Return the durable segments, those of each server oldest first."""
+        """Return the durable segments; for each server the oldest come first."""
         return list(self._objects.list(PREFIX))
 
     def delete(self, paths: Collection[str]) -> None:
-        """Delete segments that the pipeline has taken; one that is gone already is fine."""
+        """Delete segments that the pipeline has taken; missing ones are ignored."""
         delete_all(self._objects, paths)
 
     def check(self) -> None:
-        """Raise StorageError or OSError where a request would be refused now: queue, backlog, store."""
+        """Raise StorageError or OSError if a request would be refused now, because of the queue, backlog or store."""
         with self._lock:
             self._check_queue(0)
         self._check_backlog(self._backlog())
         self._objects.put(PROBE, b"")
 
     def _backlog(self) -> int:
-        """Count the segments that wait for the pipeline."""
+        """Return the number of segments that wait for the pipeline."""
         segments = self.segments()
         if len(segments) < limits.INBOX_SEGMENTS_MAX:
-            return len(segments)  # few enough, whatever is set aside
+            return len(segments)  # below the limit even with quarantined ones
         set_aside = set(self._set_aside())
         return sum(segment.path not in set_aside for segment in segments)
 
@@ -311,17 +307,17 @@ class Inbox(RequestGroups):
         return [None] * len(requests)
 
     def _create_segment(self, data: bytes) -> None:
-        # The count climbs with each segment and is taken anew only when it reaches the limit: between two
-        # listings it is never too low, except for segments that another server writes meanwhile.
+        # The count grows with each segment and is refreshed only at the limit. Between two listings it is
+        # never too low, except for segments that another server writes in the meantime.
         if self._segments_seen is None or self._segments_seen >= limits.INBOX_SEGMENTS_MAX:
             self._segments_seen = self._backlog()
         self._check_backlog(self._segments_seen)
         path = self._next_name()
         if not self._objects.create(path, data) and self._objects.get(path) != data:
-            # A name is never used twice: what is there is our own write with a lost reply, or damage.
+            # Names are unique, so an existing object is our write with a lost reply, or damage.
             raise StorageError(f"another object stands at {path}")
         self._segments_seen += 1
 
     def _next_name(self) -> str:
-        """Name a segment so that those of this inbox sort by time, even when the clock steps back."""
+        """Return a new segment name. Names of this inbox sort by time even if the clock steps back."""
         return f"{self._begin}{next(self._numbers):0{SEGMENT_DIGITS}}.segment"

@@ -1,7 +1,8 @@
-"""Where the tracking store of a lake is: `tracking.json` beside `lake.json`, written when a server first has one.
+"""The location of a lake's tracking store: `tracking.json` next to `lake.json`, written when a server first creates
+one.
 
-A lake without it has no hot tier. Tasks of the pipeline find the store by it, on any machine; a password is not in it:
-PGPASSWORD or the setting `tracking` has it, in the environment of each.
+A lake without the file has no hot tier. Pipeline tasks on any machine find the store by it. It contains no password;
+PGPASSWORD or the setting `tracking` supplies it in each environment.
 """
 
 from __future__ import annotations
@@ -24,51 +25,54 @@ from tracelake.tracking.store import TrackingStore, knows
 FORMAT_VERSION: Final = 1
 PLACE: Final = "tracking.json"
 SQLITE: Final = "sqlite"
-"""What it says where the store is the file `tracking.db` in the lake's own directory."""
+"""Value for a store in the file `tracking.db` of the lake's directory."""
 DATABASE: Final = "tracking.db"
 _opening: Final = threading.Lock()
 _open_stores: Final[dict[tuple[str, str], TrackingStore]] = {}
 
 
 class TrackingLocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the tracking store of a lake is."""
+    """Location of a lake's tracking store."""
 
     lake: str
     url: str
     """SQLITE, or the URL of a database, without a password."""
     page_key: str = ""
-    """Signs what pages of a search name, so that nobody else makes up what it costs a server to put together."""
+    """Key that signs page tokens of searches, so that clients cannot forge tokens that are expensive to serve."""
     format_version: int = FORMAT_VERSION
 
 
 def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | None = None) -> TrackingStore:
-    """Return the tracking store of a lake, made where it has none yet.
+    """Return the tracking store of a lake; create it if there is none.
 
-    It is where `tracking.json` says; else at `url`, the setting `tracking`, in the PostgreSQL that has the metadata, or
-    in the lake's directory. Raises UsageError where none of them is, StorageError.
+    An existing store is at the location in `tracking.json`. A new one is created at `url`, the setting `tracking`,
+    the PostgreSQL database with the metadata, or the lake's directory, in this order. Raises StorageError, and
+    UsageError if no place is available.
     """
     if (place := read_place(objects)) is None:
         wanted = find_tracking_url(url) or _beside(objects, metadata_url)
         place = TrackingLocation(lake_id, without_password(wanted), secrets.token_hex(16))
-        open_store(objects.url, place, wanted, begins=True)  # before anybody is told of it
+        open_store(
+            objects.url, place, wanted, begins=True
+        )  # the store must exist before its location is published
         if not objects.create(PLACE, encode(place, PLACE)):
-            place = read_place(objects) or place  # a server that began at the same time was first
+            place = read_place(objects) or place  # another server created one at the same time
     return open_store(objects.url, place, url)
 
 
 def has_place(objects: ObjectStore, metadata_url: str) -> bool:
-    """Whether a lake has a tracking store, or a place for one that nobody has to name."""
+    """Return whether a lake has a tracking store, or can have one without an explicit URL."""
     return bool(read_place(objects) or find_tracking_url() or _database_beside(objects, metadata_url))
 
 
 def find_tracking(objects: ObjectStore) -> TrackingStore | None:
-    """Return the tracking store of a lake, None where it has none. Raises StorageError, DamageError."""
+    """Return the tracking store of a lake, or None. Raises StorageError, DamageError."""
     place = read_place(objects)
     return None if place is None else open_store(objects.url, place)
 
 
 def read_place(objects: ObjectStore) -> TrackingLocation | None:
-    """Return where the tracking store is, None where a lake has none."""
+    """Return the location of a lake's tracking store, or None."""
     try:
         data = objects.get(PLACE)
     except NotFoundError:
@@ -81,8 +85,8 @@ def open_store(
 ) -> TrackingStore:
     """Open a tracking store, or return the one that this process has open.
 
-    Raises StorageError where the database does not know the lake, unless it `begins`: who went on with an empty one
-    would acknowledge what no pipeline reads that goes by `tracking.json`, and miss all that is in the right one.
+    Raises StorageError if the database does not know the lake, unless it `begins`. A server with an empty wrong
+    database would acknowledge requests that no pipeline reads, and would miss the data of the right one.
     """
     key = (lake_url, place.lake)
     with _opening:
@@ -102,7 +106,7 @@ def open_store(
 
 
 def release(lake_url: str) -> None:
-    """Close the connections of a lake's tracking store that no call uses; the next call opens others."""
+    """Close idle connections of a lake's tracking store; the next call opens new ones."""
     with _opening:
         stores = [store for (url, _), store in _open_stores.items() if url == lake_url]
     for store in stores:
@@ -110,7 +114,7 @@ def release(lake_url: str) -> None:
 
 
 def _page_key(place: TrackingLocation) -> str:
-    """Return the key of a place; for one that names none, a key that nobody else has: its pages are of one process."""
+    """Return the page key of a location. Without one, a random key is used, and pages are valid in one process only."""
     return place.page_key or secrets.token_hex(16)
 
 
@@ -123,7 +127,7 @@ def _not_here(name: str, place: TrackingLocation) -> str:
 
 
 def _address(lake_url: str, place: TrackingLocation, setting: str | None) -> str:
-    """Return the URL to connect to: the setting has the password, and may say where the store is now."""
+    """Return the URL to connect to. The setting includes the password and may name a new location."""
     if setting is not None and setting != SQLITE:
         return setting
     return f"sqlite{lake_url.removeprefix('file')}/{DATABASE}" if place.url == SQLITE else place.url

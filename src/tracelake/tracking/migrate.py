@@ -1,8 +1,8 @@
-"""Brings the tables of a tracking store to the form of this release, from any revision, by one transaction.
+"""Schema migrations of the tracking store, from any revision to this release's, in one transaction.
 
-It is all or nothing: who is killed leaves the revision that was there. Of several processes one migrates, and the
-others find it done, for each takes a lock first: SQLite's own, or one of PostgreSQL known by its number. To copy a
-large table takes as long as it takes.
+A killed migration leaves the previous revision. Each process takes a lock first: SQLite's write lock, or a PostgreSQL
+advisory lock with a fixed number. So if several start at once, one migrates and the others find the work done.
+Copying a large table has no time limit.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from tracelake.tracking.schema import HEAD, VERSION_TABLE, metadata
 _MIRROR: Final = "tracelake_mirror_"
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 0x544C5452
-"""Of PostgreSQL's advisory locks the one that migrations take: TLTR."""
+"""Number of the PostgreSQL advisory lock for migrations: TLTR."""
 
 
 def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
-    """Bring the tables to a revision. Raises UsageError for one that this release does not know, StorageError."""
+    """Migrate the tables to a revision. Raises StorageError, and UsageError for an unknown revision."""
     with database.reading() as connection:
         if current(connection) == revision:
             return
     with database.writing() as connection, _patiently(database, connection):
         if not database.is_sqlite:
-            # Whoever waited for the lock must see what the one before it did, whatever the database's default is.
+            # After waiting for the lock, this transaction must see the other's changes, whatever isolation
+            # the database defaults to.
             connection.execute(text("SET TRANSACTION ISOLATION LEVEL READ COMMITTED"))
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
         before = current(connection)
         if before == revision:
             return
-        # Nearly every start finds all done above, and the library takes a tenth of what a start takes.
+        # Nearly every start returns above, and importing this library takes a tenth of a start.
         from alembic import command  # noqa: PLC0415
         from alembic.config import Config  # noqa: PLC0415
         from alembic.script import ScriptDirectory  # noqa: PLC0415
@@ -56,10 +57,10 @@ def migrate(database: TrackingDatabase, revision: str = HEAD) -> None:
 
 
 def add_mirrors(database: TrackingDatabase) -> None:
-    """Index all columns of each table of SQLite, but for payloads, which have a checksum.
+    """On SQLite, index all columns of each table except payloads, which have a checksum.
 
     SQLite has no checksums. An index over all columns is a second copy of each value, and `PRAGMA integrity_check`
-    compares both: `verify` finds a flipped bit in either. These indexes are no part of the schema that migrations know.
+    compares the two. So `verify` finds a flipped bit in either. Migrations do not know these indexes.
     """
     if not database.is_sqlite:
         return
@@ -77,13 +78,13 @@ def add_mirrors(database: TrackingDatabase) -> None:
 
 
 def mirrors(connection: Connection) -> set[str]:
-    """Return the names of the indexes that `add_mirrors` made."""
+    """Return the names of the indexes that `add_mirrors` created."""
     query = text("SELECT name FROM sqlite_master WHERE type = 'index' AND name LIKE :pattern")
     return set(connection.execute(query, {"pattern": f"{_MIRROR}%"}).scalars())
 
 
 def has_mirrors(connection: Connection) -> bool:
-    """Whether all columns of all tables are indexed, so that damage to any of them can be found."""
+    """Return whether all columns of all tables are indexed, so that damage to any of them is detectable."""
     return mirrors(connection) >= {_mirror_name(table) for table in metadata.sorted_tables}
 
 
@@ -92,14 +93,14 @@ def _mirrored(table: Table) -> list[str]:
 
 
 def _mirror_name(table: Table) -> str:
-    """Return a name that changes with the columns, so that a mirror of other columns is replaced."""
+    """Return a name that depends on the columns, so that an index of other columns is replaced."""
     return (
         f"{_MIRROR}{crc32(','.join(_mirrored(table)).encode()):08x}_{table.name.removeprefix('tracelake_')}"
     )
 
 
 def current(connection: Connection) -> str | None:
-    """Return the revision of the tables, None where there are none."""
+    """Return the revision of the tables, or None if there are no tables."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return None
     revision: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
@@ -108,7 +109,7 @@ def current(connection: Connection) -> str | None:
 
 @contextmanager
 def _patiently(database: TrackingDatabase, connection: Connection) -> Iterator[None]:
-    """Let PostgreSQL work on each statement of a transaction as long as it takes; waits for locks stay bounded."""
+    """Lift PostgreSQL's statement timeout in this context. Lock waits stay bounded."""
     if database.is_sqlite:
         yield
         return
@@ -118,4 +119,4 @@ def _patiently(database: TrackingDatabase, connection: Connection) -> Iterator[N
     try:
         yield
     finally:
-        driver.is_patient = False  # the connection is used again
+        driver.is_patient = False  # the connection is reused

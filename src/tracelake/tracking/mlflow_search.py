@@ -1,20 +1,18 @@
-"""MLflow's language for filters of traces, as its client 3.18 sends it: comparisons, all of which must hold. Pure.
+"""Searches of traces and experiments with MLflow's filters, as its client 3.18 sends them. The filter parser is pure.
+
+A filter is a list of comparisons that must all hold:
 
     attributes.status = 'OK' AND tags.team IN ('a', 'b') AND trace.timestamp_ms > 1700000000000
 
 | identifier | keys |
 |---|---|
 | none, `attribute(s)`, `trace` | those of `NUMBERS` and `TEXTS` |
-| `tag(s)` | of any trace tag |
+| `tag(s)` | any trace tag |
 | `metadata`, `request_metadata` | `mlflow.trace.session`, `mlflow.trace.user` |
 | `span` | `name`, `status` |
 
-Traces of the tracking store by MLflow's filters, hot and archived alike: rows and columns stay when payloads go.
-
-A page goes on behind the last trace of the one before, by what it is ordered by and its id: what comes meanwhile moves
-nothing.
-
-Experiments of the tracking store by MLflow's filters, page by page, as traces are searched.
+Hot and archived traces are found alike, because rows and columns stay when payloads are archived. A page continues
+after the last result of the page before, by sort key and id, so new traces do not shift pages.
 """
 
 from __future__ import annotations
@@ -67,7 +65,7 @@ NUMBERS: Final = {
     "end_time_ms": "end_time_ms",
     "end_time": "end_time_ms",
 }
-"""Keys of numbers, with the name that each goes by here."""
+"""Numeric keys and their canonical names."""
 TEXTS: Final = {
     **{key: key for key in ("request_id", "status", "name", "client_request_id")},
     "trace_id": "request_id",
@@ -79,11 +77,11 @@ ALIASES: Final = {
     **dict.fromkeys(("metadata", "request_metadata"), "metadata"),
     "span": "span",
 }
-"""What a name before the dot is of; none is an attribute, too."""
+"""Kind of each identifier before the dot. No identifier means an attribute."""
 _OF_NUMBERS: Final = frozenset(("=", "!=", "<", "<=", ">", ">="))
 _OF_TEXTS: Final = frozenset(("=", "!=", "LIKE", "ILIKE", "IN", "NOT IN"))
 _OF_KEYS: Final = _OF_TEXTS | {"IS NULL", "IS NOT NULL"}
-# Numbers of up to 18 digits are ones that both databases hold.
+# Both databases can store numbers of up to 18 digits.
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")|(?P<number>[-+]?\d{1,18}(?:\.\d{1,18})?(?![\w.]))"""
     r"""|(?P<name>[A-Za-z_][\w\-/]*(?:\.(?:[\w\-/]+|`[^`]*`|"[^"]*"))*)|(?P<sign><=|>=|!=|=|<|>|\(|\)|,))""",
@@ -93,7 +91,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FilterCondition:
-    """One comparison."""
+    """A comparison of a filter."""
 
     kind: str
     """attribute | tag | metadata | span"""
@@ -103,7 +101,7 @@ class FilterCondition:
 
 
 def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
-    """Return the conditions of a filter. Raises QueryError, which says what is not understood, and what would be."""
+    """Return the conditions of a filter. Raises QueryError with the part that does not parse, and a valid example."""
     text = text or ""
     if len(text) > FILTER_MAX_CHARS or "\0" in text:
         raise QueryError(
@@ -121,7 +119,7 @@ def parse_filter(text: str | None) -> tuple[FilterCondition, ...]:
 
 
 class _Tokens:
-    """What is left of a filter."""
+    """The remaining tokens of a filter."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -135,27 +133,27 @@ class _Tokens:
             at = match.end()
 
     def wrong(self, what: str) -> QueryError:
-        """Return the error for something that does not belong there."""
+        """Return the error for an unexpected token."""
         return QueryError(
             f"the filter is not understood at {what[:QUOTED_MAX_CHARS]!r}: write comparisons with AND between, such as "
             "attributes.status = 'OK' AND tags.team = 'a' AND timestamp_ms > 1700000000000."
         )
 
     def next(self, *kinds: str) -> str:
-        """Take a token of these kinds."""
+        """Consume a token of one of these kinds."""
         if not self.left or self.left[0][0] not in kinds:
             raise self.wrong(self.left[0][1] if self.left else "its end")
         return self.left.pop(0)[1]
 
     def is_word(self, word: str) -> bool:
-        """Whether a word is next; it is taken then."""
+        """Consume a word if it is next, and return whether it was."""
         if self.left and self.left[0][1].upper() == word:
             self.left.pop(0)
             return True
         return False
 
     def word(self, word: str) -> None:
-        """Take a word."""
+        """Consume a required word."""
         if not self.is_word(word):
             raise self.wrong(self.left[0][1] if self.left else "its end")
 
@@ -179,7 +177,7 @@ def _condition(tokens: _Tokens) -> FilterCondition:
 
 
 def _identified(name: str) -> tuple[str, str]:
-    """Return what a name is of, and its key."""
+    """Return the kind and key of a name."""
     first, _, rest = name.partition(".")
     identifier, key = (first.lower(), rest) if rest else ("", name)
     kind = ALIASES.get(identifier)
@@ -231,24 +229,24 @@ _INFO: Final = trace_info.c
 def _said(
     table: Table, key: str, column: ColumnElement[Any], *of_its: ColumnElement[bool]
 ) -> ColumnElement[Any]:
-    """Return what somebody said of a trace, else a column of its spans."""
+    """Return a trace's annotation as SQL, or a column computed from its spans if it has none."""
     of = table.c
     said = select(of.value).where(
         of.lake == _INFO.lake, of.trace_id == _INFO.trace_id, of.key == key, *of_its
     )
-    if table is trace_tags:  # what was said for all behind what was for the workspace of the row
+    if table is trace_tags:  # a tag of the row's workspace overrides one for all
         said = said.order_by(of.workspace == FOR_ALL).limit(1)
     return func.coalesce(said.correlate(trace_info).scalar_subquery(), column)
 
 
 _ENDED_NS: Final[ColumnElement[Any]] = func.nullif(_INFO.end_ns, 0, type_=BigInteger)
-"""Null while no span of a trace has ended: no filter by times holds for it."""
+"""Null until a span of the trace has ended, so that no filter by end time or duration matches."""
 
 
 def _columns(
     of_tags: ColumnElement[bool], *of_metadata: ColumnElement[bool]
 ) -> dict[str, ColumnElement[Any]]:
-    """Return what traces are searched by, with such conditions for what is said of them."""
+    """Return the searchable columns of traces, with these conditions on tags and metadata."""
     client_id = _said(trace_metadata, CLIENT_REQUEST_ID, _INFO.client_request_id, *of_metadata)
     return {
         "request_id": literal("tr-") + _INFO.trace_id,
@@ -266,7 +264,7 @@ _OF_ALL: Final = _columns(trace_tags.c.workspace.in_((_INFO.workspace, FOR_ALL))
 _OF_ONE: Final = _columns(
     visible_to(trace_tags, _INFO.workspace), is_exclusive_to(trace_info, _INFO.workspace)
 )
-"""In one workspace, that of the row."""
+"""For a search in one workspace, which is that of the row."""
 _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "timestamp_ms": (_INFO.start_ns, int),
     "end_time_ms": (_INFO.end_ns, int),
@@ -276,25 +274,25 @@ _ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "request_id": (_INFO.trace_id, str),
     "experiment_id": (_INFO.experiment_id, str),
 }
-"""What traces can be ordered by, none of it null, and of which type it is in a page token.
+"""Sort keys of traces with their types in page tokens. Their values are never null.
 
-A trace that has not ended is before all others by end and duration.
+By end and duration, a trace that has not ended sorts before all others.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTraces:
-    """A page of traces: their rows of `trace_info`, and where the next page goes on."""
+    """A page of traces: their `trace_info` rows, and the token of the next page."""
 
     rows: list[Any]
     next_page_token: str | None
 
 
 class TraceSearch:
-    """Searches of one lake."""
+    """Searches for traces of one lake."""
 
     def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
-        """Of one workspace, or of all."""
+        """Search in one workspace, or in all if `workspace` is None."""
         self._database, self._lake, self._workspace = store.database, store.lake, workspace
         self._columns = _OF_ALL if workspace is None else _OF_ONE
 
@@ -306,7 +304,7 @@ class TraceSearch:
         order_by: Sequence[str] = (),
         page_token: str | None = None,
     ) -> FoundTraces:
-        """Return traces of experiments for which the filter holds, the newest first. Raises QueryError."""
+        """Return traces of experiments that match a filter, the newest first by default. Raises QueryError."""
         conditions = parse_filter(filter)
         key, is_ascending = _order(order_by)
         column, kind = _ORDERS[key]
@@ -333,11 +331,11 @@ class TraceSearch:
         return FoundTraces(rows, token)
 
     def _told(self) -> list[str]:
-        """Return what tells a search in one workspace from others, for the tokens of pages."""
+        """Return the part of a page token's name that identifies the workspace."""
         return [] if self._workspace is None else [self._workspace]
 
     def _within(self, columns: Any) -> list[ColumnElement[bool]]:
-        """Return the condition that a row is of the workspace, where there is one."""
+        """Return the SQL condition that a row belongs to the workspace, if one is set."""
         return [] if self._workspace is None else [columns.workspace == self._workspace]
 
     def _holds(self, condition: FilterCondition) -> ColumnElement[bool]:
@@ -373,13 +371,15 @@ class TraceSearch:
 
 
 def compared(column: ColumnElement[Any], condition: FilterCondition, is_sqlite: bool) -> ColumnElement[bool]:
-    """Return the comparison of a column as SQL."""
+    """Return a comparison of a column as SQL."""
     value: Any = condition.value
     sign = condition.comparator
     if sign in _TESTS:
         return _TESTS[sign](column, value)
     if sign == "LIKE":
-        glob = column.op("GLOB", is_comparison=True)(_glob(value))  # for SQLite, whose LIKE takes A for a
+        glob = column.op("GLOB", is_comparison=True)(
+            _glob(value)
+        )  # SQLite's LIKE ignores case, GLOB does not
         return glob if is_sqlite else column.like(_escaped(value), escape="\\")
     return column.op(sign, is_comparison=True)(value)
 
@@ -399,18 +399,18 @@ _TAGS_OF_COLUMNS: Final[dict[str, ColumnElement[Any]]] = {
 
 
 def _escaped(pattern: str) -> str:
-    """Return a pattern in which a backslash is one, as it is in GLOB."""
+    """Return a LIKE pattern in which a backslash is literal, as in GLOB."""
     return pattern.replace("\\", "\\\\")
 
 
 def _glob(pattern: str) -> str:
-    """Return a pattern of LIKE as one of GLOB, which tells A from a."""
+    """Return a LIKE pattern as a GLOB pattern, which is case-sensitive."""
     signs = {"%": "*", "_": "?", "*": "[*]", "?": "[?]", "[": "[[]"}
     return "".join(signs.get(character, character) for character in pattern)
 
 
 def _order(order_by: Sequence[str]) -> tuple[str, bool]:
-    """Return what traces are ordered by, and whether it ascends."""
+    """Return the sort key of traces, and whether it ascends."""
     wanted = [text for text in order_by if text.strip()]
     if len(wanted) > 1:
         raise QueryError("traces are ordered by one thing, and by their ids where that is the same.")
@@ -431,17 +431,17 @@ def _order(order_by: Sequence[str]) -> tuple[str, bool]:
 
 
 def requested_name(*asked: object) -> str:
-    """Return a short name of a search, for its page tokens."""
+    """Return a short hash of a search's arguments. Its page tokens contain it."""
     return hashlib.sha256(repr(asked).encode()).hexdigest()[:16]
 
 
 def make_token(asked: str, value: object, behind: str) -> str:
-    """Return where a page goes on: behind this value, and among equals behind this id."""
+    """Return a page token: the next page starts after this value, and among equal values after this id."""
     return base64.urlsafe_b64encode(json.dumps([asked, value, behind]).encode()).decode()
 
 
 def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
-    """Return what a page goes on behind. Raises QueryError for what is none, or one of another search."""
+    """Return the value and id in a page token. Raises QueryError if it is invalid or of another search."""
     try:
         name, value, trace_id = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
         is_one = (
@@ -449,7 +449,7 @@ def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
             and isinstance(trace_id, str)
             and name == asked
             and "\0" not in f"{value}{trace_id}"
-            and bool(f"{value}{trace_id}".encode())  # no half of a pair, which no database takes
+            and bool(f"{value}{trace_id}".encode())  # no lone surrogate, because databases reject it
         )
         is_one = is_one and (not isinstance(value, int) or abs(value) < 2**63)
     except (ValueError, TypeError, binascii.Error, RecursionError):
@@ -462,17 +462,17 @@ def read_token(text: str, asked: str, kind: type) -> tuple[Any, str]:
 _OF: Final = experiments.c
 _EXPERIMENT_ORDERS: Final[dict[str, tuple[ColumnElement[Any], type]]] = {
     "creation_time": (_OF.created_ns, int),
-    "last_update_time": (_OF.created_ns, int),  # nothing of an experiment changes but its tags
+    "last_update_time": (_OF.created_ns, int),  # only an experiment's tags ever change
     "name": (_OF.name, str),
     "experiment_id": (_OF.experiment_id, str),
 }
 
 
 class ExperimentSearch:
-    """Searches of one lake."""
+    """Searches for experiments of one lake."""
 
     def __init__(self, store: TrackingStore, workspace: str | None = None) -> None:
-        """Of one workspace, or of all."""
+        """Search in one workspace, or in all if `workspace` is None."""
         self._store, self._lake = store, store.lake
         self._workspace = workspace
         self._here = [_OF.lake == self._lake]
@@ -486,9 +486,9 @@ class ExperimentSearch:
         order_by: Sequence[str] = (),
         page_token: str | None = None,
     ) -> tuple[list[Experiment], str | None]:
-        """Return experiments for which the filter holds, the newest first, and where the next page goes on.
+        """Return experiments that match a filter, the newest first by default, and the token of the next page.
 
-        A page has 1,000 at most. Raises QueryError, BackPressureError.
+        A page has at most 1,000. Raises QueryError, BackPressureError.
         """
         conditions = parse_filter(filter)
         column, kind, is_ascending = _experiment_order(order_by)
@@ -530,7 +530,7 @@ class ExperimentSearch:
 
 
 def _experiment_order(order_by: Sequence[str]) -> tuple[ColumnElement[Any], type, bool]:
-    """Return what experiments are ordered by, its type, and whether it ascends. Raises QueryError."""
+    """Return the sort key of experiments, its type, and whether it ascends. Raises QueryError."""
     wanted = [text for text in order_by if text.strip()] or ["creation_time DESC"]
     name, *direction = wanted[0].split()
     key = name.removeprefix("attribute.").removeprefix("attributes.").strip('`"').lower()

@@ -1,12 +1,12 @@
-"""The way out of the tracking store: requests as received, until a commit on `main` holds them.
+"""The outbox of the tracking store: requests as received, until a commit on `main` has them.
 
-A row is known by its number, read by it, recorded in the journal by it, and deleted by it after the commit. Nobody
-keeps a position, "all below are done": PostgreSQL commits numbers in another order than it gives them, so a number may
-appear below one that was read long ago, and one that was rolled back never appears. Neither is waited for, neither is
-missed.
+A row is identified by its number: the pipeline reads it, records it in the journal, and deletes it after the commit.
+There is no high watermark, because PostgreSQL commits numbers in another order than it assigns them. A number may
+appear below one that was read long ago, and a rolled-back number never appears. The pipeline waits for neither and
+misses neither.
 
-The payload of a row is empty where the parts of its traces are all that was sent: they are not stored twice. Whoever
-deletes such a part before its row is gone gives the row its payload first (`keep`).
+If the trace parts contain all of a request, the row's payload is empty, so that nothing is stored twice. Code that
+deletes such a part while its row exists must fill the payload first (`keep`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tracelake.tracking.store import TrackingStore, unpacked
 
 @dataclass(frozen=True, slots=True)
 class ReadRow:
-    """A row as it can be read."""
+    """A damaged row, as far as it is readable."""
 
     segment: bytes
     traces: dict[str, bool]
-    """That came with it, and whether all can be read that it brought of each."""
+    """The traces that it brought, each with whether all its spans are readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """What waits for the pipeline."""
+    """A pending row of the outbox."""
 
     sequence: int
     size_bytes: int
@@ -46,10 +46,10 @@ class OutboxRow:
 
 
 def segments(connection: Connection, lake: int, sequences: Collection[int]) -> dict[int, bytes]:
-    """Return what rows say, by their numbers, of those that are there.
+    """Return the segments of existing rows by their numbers.
 
-    One that lacks parts has as many bytes as it should, with nothing in place of them: it is damaged, whoever reads it.
-    One of which a part cannot be read has it behind all others.
+    If parts of a row are missing, its segment is padded to the recorded size, so that every reader sees the damage.
+    An unreadable part comes last in the segment.
     """
     query = select(outbox.c.sequence, outbox.c.payload, outbox.c.size_bytes)
     rows = connection.execute(query.where(outbox.c.lake == lake, outbox.c.sequence.in_(sequences))).all()
@@ -72,7 +72,7 @@ def segments(connection: Connection, lake: int, sequences: Collection[int]) -> d
 
 
 def _damaged_last(part: tuple[str, int, bytes]) -> tuple[bool, str]:
-    """Nothing of a segment is read that is behind damage: so what cannot be read takes nothing along that can."""
+    """Return a sort key that puts damaged parts last. A reader stops at damage, so readable parts must come first."""
     trace_id, size_bytes, payload = part
     try:
         unpacked(trace_id, payload, size_bytes)
@@ -82,7 +82,7 @@ def _damaged_last(part: tuple[str, int, bytes]) -> tuple[bool, str]:
 
 
 def _spans_read(segment: bytes) -> Counter[str]:
-    """Return how many spans of each trace can be read of a segment."""
+    """Return the number of readable spans in a segment, by trace."""
     read = Counter[str]()
     for payload in segment_payloads(segment):
         with suppress(InputError):
@@ -92,9 +92,9 @@ def _spans_read(segment: bytes) -> Counter[str]:
 
 
 def keep(connection: Connection, lake: int, trace_ids: Collection[str]) -> None:
-    """Give rows that are told by parts of these traces their payload: the parts may be deleted then.
+    """Fill the payload of rows that consist of these traces' parts, so that the parts can be deleted.
 
-    Who asks has locked the traces, so that nothing comes to them any more.
+    The caller has locked the traces, so no more spans arrive.
     """
     parts, of = trace_parts.c, outbox.c
     numbers: set[int] = set()
@@ -118,7 +118,7 @@ class Outbox:
         self._lake = store.lake
 
     def waiting(self, limit: int | None = None) -> list[OutboxRow]:
-        """Return rows that are there, the least numbers first, at most so many."""
+        """Return existing rows by ascending number, at most `limit`."""
         query = (
             select(outbox.c.sequence, outbox.c.size_bytes, outbox.c.received_ns)
             .where(outbox.c.lake == self._lake)
@@ -129,7 +129,7 @@ class Outbox:
             return [OutboxRow(*row) for row in connection.execute(query)]
 
     def totals(self) -> tuple[int, int, int | None]:
-        """Return how many rows wait, their bytes, and when the oldest came (nanoseconds)."""
+        """Return the number of pending rows, their bytes, and the oldest receive time in nanoseconds."""
         query = select(
             func.count(), func.coalesce(func.sum(outbox.c.size_bytes), 0), func.min(outbox.c.received_ns)
         ).where(outbox.c.lake == self._lake)
@@ -138,11 +138,11 @@ class Outbox:
         return int(rows), int(size_bytes), oldest_ns
 
     def read(self, sequence: int) -> bytes | None:
-        """Return the segment of a row, None where it is gone."""
+        """Return the segment of a row, or None if it is gone."""
         return self.read_all([sequence]).get(sequence)
 
     def read_all(self, sequences: Collection[int]) -> dict[int, bytes]:
-        """Return the segments of rows by their numbers, of those that are there."""
+        """Return the segments of existing rows by their numbers."""
         payloads: dict[int, bytes] = {}
         with self._database.reading() as connection:
             for some in at_once(sequences):
@@ -150,12 +150,15 @@ class Outbox:
         return payloads
 
     def looked_through(self, sequence: int) -> ReadRow | None:
-        """Return a row, and which of its traces it has whole, None where it is gone. For one that is damaged: it reads
-        all spans of the lake."""
+        """Return a damaged row, with the completeness of each of its traces, or None if it is gone.
+
+        This scans all spans of the lake, so use it for damaged rows only.
+        """
         parts, of = trace_parts.c, spans.c
         with self._database.reading() as connection:
             segment = segments(connection, self._lake, [sequence]).get(sequence)
-            # `+ 0` as in `Uncommitted.listed`. Of what the database has lost, the columns of spans are left.
+            # `+ 0` as in `Uncommitted.listed`. If the database has lost parts, the columns of their spans
+            # remain.
             brought = select(parts.trace_id, parts.spans).where(
                 parts.lake + 0 == self._lake, parts.sequence == sequence
             )
@@ -168,7 +171,7 @@ class Outbox:
         return ReadRow(segment, {each: 0 < counts.get(each, 0) <= read[each] for each in sorted(traces)})
 
     def there(self, sequences: Collection[int]) -> set[int]:
-        """Return the numbers of the rows that are there."""
+        """Return the numbers of the given rows that exist."""
         there: set[int] = set()
         with self._database.reading() as connection:
             for some in at_once(sequences):
@@ -179,31 +182,33 @@ class Outbox:
         return outbox.c.lake == self._lake, outbox.c.sequence.in_(sequences)
 
     def size_bytes(self, sequence: int) -> int | None:
-        """Return the size of a row, None where it is gone."""
+        """Return the size of a row, or None if it is gone."""
         query = select(outbox.c.size_bytes).where(outbox.c.lake == self._lake, outbox.c.sequence == sequence)
         with self._database.reading() as connection:
             size: int | None = connection.execute(query).scalar()
         return size
 
     def trim(self, sequences: Collection[int]) -> None:
-        """Delete rows that a commit holds; again is fine.
+        """Delete committed rows; the call is idempotent.
 
-        Late spans of archived traces go with them: the tables have them now, and the rest of their traces.
+        Late spans of archived traces are deleted too, because the tables now have them and the rest of their traces.
         """
         for some in at_once(sequences):
             with self._database.writing() as connection:
                 self._trim(connection, some)
 
     def give_up(self, sequences: Collection[int]) -> None:
-        """Delete rows of which no table will have all spans: given up by the user, or damaged; again is fine.
+        """Delete rows whose spans will never all reach the tables, because the user discarded them or they are
+        damaged.
 
-        Their traces say so, for good; and they are marked INCOMPLETE, so no pass takes them until somebody takes the
-        mark away. What is hot of them stays, for it may be all that there is.
+        Their traces are flagged permanently. They are also marked INCOMPLETE, so archive passes skip them until a
+        user removes the mark. Their hot spans stay, because they may be the only copy. The call is idempotent.
         """
         for some in at_once(sequences):
             with self._database.writing() as connection:
                 self._locked(connection, some)
-                # Only of rows that are there: whoever took the mark away has decided, and this is done again and again.
+                # Mark only for rows that still exist: this call is repeated, and removing the mark is the
+                # user's decision.
                 waiting = self._locked_rows(connection, some)
                 of = trace_info.c
                 mark = func.coalesce(of.archival_failure, INCOMPLETE)
@@ -215,10 +220,10 @@ class Outbox:
                 self._trim(connection, some)
 
     def let_go(self, sequence: int, traces: Mapping[str, bool]) -> None:
-        """Delete a row that was read as far as it can be, and a commit holds that; again is fine.
+        """Delete a damaged row after its readable spans were committed; the call is idempotent.
 
-        Of its traces, of which it did not have all, those come again by a row of their own that are stored in parts
-        beside its payload too; the others say so, as in `give_up`.
+        If an incomplete trace of it also has parts besides the row's payload, they become a new row. Other incomplete
+        traces are flagged as in `give_up`.
         """
         lost = [trace_id for trace_id, is_whole in traces.items() if not is_whole]
         of = trace_info.c
@@ -237,9 +242,9 @@ class Outbox:
                 self._trim(connection, [sequence])
 
     def _again(self, connection: Connection, sequence: int, trace_ids: Collection[str]) -> set[str]:
-        """Make a row of the parts of traces that came with a row that has a payload, and return which there are.
+        """Create a row from the parts of traces that a row with a payload brought; return these traces.
 
-        They are copied, with the columns of their spans: who reads them by the number of the old row goes on.
+        Parts and span columns are copied, so that a reader with the old number can continue.
         """
         own = select(outbox.c.payload, outbox.c.received_ns).where(*self._of([sequence]))
         payload, received_ns = connection.execute(own).one()
@@ -258,7 +263,8 @@ class Outbox:
         return set(sizes)
 
     def _trim(self, connection: Connection, sequences: Collection[int]) -> None:
-        # Who restores one of them meanwhile counts on its late spans: there, or gone and in the tables.
+        # Lock archived traces first. A concurrent restore relies on late spans being either here or in the
+        # tables.
         archived = self._locked(connection, sequences, trace_info.c.spans_location == ARCHIVE_REPO)
         self._locked_rows(connection, sequences)
         connection.execute(delete(outbox).where(*self._of(sequences)))
@@ -272,12 +278,12 @@ class Outbox:
             )
 
     def _locked_rows(self, connection: Connection, sequences: Collection[int]) -> list[int]:
-        """Return the numbers of rows that are there, locked as `keep` does: by number, and after traces."""
+        """Return the numbers of existing rows, locked in the same order as in `keep`: by number, after traces."""
         query = select(outbox.c.sequence).where(*self._of(sequences))
         return list(connection.execute(query.order_by(outbox.c.sequence).with_for_update()).scalars())
 
     def _locked(self, connection: Connection, sequences: Collection[int], *conditions: Any) -> list[str]:
-        """Return the traces that came with some rows, locked in the order in which everybody locks them."""
+        """Return the traces of some rows, locked in the common order, by id."""
         info = trace_info.c
         query = (
             select(info.trace_id)
@@ -288,14 +294,14 @@ class Outbox:
         return list(connection.execute(query).scalars())
 
     def _traces(self, sequences: Collection[int]) -> Any:
-        """Return what asks for the traces that came with some rows."""
+        """Return a query for the traces of some rows."""
         parts = trace_parts.c
         # `+ 0` as in `Uncommitted.listed`.
         return select(parts.trace_id).where(parts.lake + 0 == self._lake, parts.sequence.in_(sequences))
 
 
 def _copied(table: Table, lake: int, trace_ids: Collection[str], sequence: int, number: int) -> Insert:
-    """Return what copies rows of traces that came with a row of the outbox, as if they had come with another."""
+    """Return a statement that copies traces' rows from one outbox number to another."""
     of = table.c
     values = [literal(number) if column.name == "sequence" else column for column in of]
     rows = select(*values).where(of.lake == lake, of.trace_id.in_(trace_ids), of.sequence == sequence)

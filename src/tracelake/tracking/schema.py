@@ -1,8 +1,8 @@
 """The tables of the tracking store: hot traces of many lakes in one SQLite file or PostgreSQL database.
 
-Every key begins with `lake`, a small number that `lakes` gives to the id of a lake. Times are nanoseconds since 1970.
-What changes here needs a migration beside it (`migrations/versions`), and HEAD names the last. No foreign keys:
-PostgreSQL looks each of them up row by row, and what is deleted together is deleted by one transaction of ours.
+Every key begins with `lake`, a small number that table `lakes` assigns to a lake's id. Times are nanoseconds since
+1970. Each change here needs a migration (`migrations/versions`); HEAD names the last. There are no foreign keys,
+because PostgreSQL checks each of them row by row. Related rows are deleted in one transaction instead.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ VERSION_TABLE: Final = "tracelake_version"
 TRACKING_STORE: Final = "TRACKING_STORE"
 ARCHIVE_REPO: Final = "ARCHIVE_REPO"
 INCOMPLETE: Final = "INCOMPLETE_TRACE"
-"""The mark of a trace of which the tables may lack spans for good: a row of the outbox was given up, or damaged."""
+"""Mark of a trace whose spans the tables may permanently lack, because an outbox row was discarded or damaged."""
 DELETED_KEY: Final = "tracelake.deleted_ns"
-"""The tombstone of a deleted trace: a key of its metadata. It counts while the trace has no row in `trace_info`."""
+"""Tombstone of a deleted trace, as a metadata key. It applies while the trace has no row in `trace_info`."""
 RESTORED_SEQUENCE: Final = 0
-"""Of the part that a restore makes; no row of the outbox has it, for the tables hold what was archived."""
+"""Sequence of the part that a restore creates. No outbox row has it, because the tables have the archived spans."""
 DEFAULT_EXPERIMENT: Final = "0"
 DEFAULT_WORKSPACE: Final = "default"
 LAKE_LOCATION: Final = "lake:"
-"""How the archive location begins of a trace whose archive are the tables of the lake themselves."""
+"""Prefix of the archive location if the lake's own tables are the archive."""
 
 metadata: Final = MetaData()
 
 _Number: Final = BigInteger().with_variant(Integer, "sqlite")
-"""SQLite numbers rows by itself where a key is INTEGER, and only there."""
+"""SQLite assigns row numbers only for a key of type INTEGER."""
 _Name: Final = String(TRACKING_NAME_MAX_CHARS)
 _TraceId: Final = String(64).with_variant(String(64, collation="C"), "postgresql")
-"""In order of its bytes, as Python has it, whatever order the database has: Danish has `aa` behind all letters."""
+"""Byte order as in Python, whatever the database's collation: Danish sorts `aa` after all letters."""
 
 
 def _key(name: str, type_: Any) -> Column[Any]:
@@ -62,7 +62,7 @@ def _key(name: str, type_: Any) -> Column[Any]:
 
 
 def _of_trace(*columns: Column[Any]) -> list[Any]:
-    """Return the columns of what belongs to a trace, and is deleted with it."""
+    """Return the columns of a table whose rows belong to a trace and are deleted with it."""
     return [_key("lake", Integer), _key("trace_id", _TraceId), *columns]
 
 
@@ -123,9 +123,10 @@ trace_info: Final = Table(
     Column("archival_failure", String(64)),
     Column("db_payload_generation", Integer, nullable=False, server_default="0"),
     Column("updated_ns", BigInteger, nullable=False),
-    # For good, unlike the mark of it: the tables will never have spans that the store has.
+    # Permanent, unlike the mark: the tables will never have all spans of the trace.
     Column("given_up", Boolean, nullable=False, server_default=false()),
-    # What passes select by, in their order; with the last two all that is counted, without a look at the rows.
+    # Covers the selection of archive passes, in their order. The last two columns allow counts from the index
+    # alone.
     Index(
         "tracelake_trace_info_by_place",
         "lake",
@@ -149,7 +150,7 @@ trace_tags: Final = Table(
     ),
     sqlite_with_rowid=False,
 )
-"""A trace that workspaces share has tags of each."""
+"""Workspaces that share a trace each have their tags."""
 trace_metadata: Final = Table(
     "tracelake_trace_metadata",
     metadata,
@@ -177,10 +178,10 @@ trace_parts: Final = Table(
         Column("size_bytes", BigInteger, nullable=False),
         Column("payload", LargeBinary, nullable=False),
     ),
-    # What the outbox is trimmed by; with the rest, what all of them take is told without a look at the rows.
+    # Used to trim the outbox; the other columns allow the total size to be read from the index alone.
     Index("tracelake_trace_parts_by_sequence", "sequence", "lake", "size_bytes"),
 )
-"""The payload: the spans of one trace that one transaction stored, as OTLP `TracesData` compressed with zstd."""
+"""Payload: one trace's spans from one transaction, as OTLP `TracesData` compressed with zstd."""
 spans: Final = Table(
     "tracelake_spans",
     metadata,
@@ -203,7 +204,7 @@ spans: Final = Table(
     ),
     sqlite_with_rowid=False,
 )
-"""What filters ask for: a row for each claim about a span. They stay when the payload goes."""
+"""Columns for filters: a row for each received version of a span. They stay when the payload is archived."""
 outbox: Final = Table(
     "tracelake_outbox",
     metadata,
@@ -213,10 +214,10 @@ outbox: Final = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("received_ns", BigInteger, nullable=False),
     Index("tracelake_outbox_by_lake", "lake", "sequence"),
-    # A number is never given again: the journal knows a row by it.
+    # The journal identifies a row by its number, so numbers are never reused.
     sqlite_autoincrement=True,
 )
-"""Requests as received, as segments of the inbox have them, until a commit on `main` holds them."""
+"""Requests as received, in the format of inbox segments, until a commit on `main` has them."""
 archive_objects: Final = Table(
     "tracelake_archive_objects",
     metadata,
@@ -226,11 +227,11 @@ archive_objects: Final = Table(
     Column("traces", Integer, nullable=False),
     Column("began_ns", BigInteger, nullable=False),
 )
-"""Objects of the archive repository, each from before its upload until after it is deleted."""
+"""Objects of the archive repository, from before their upload until after their deletion."""
 archive_settings: Final = Table(
     "tracelake_archive_settings",
     metadata,
     _key("lake", Integer),
     Column("settings", Text, nullable=False),
 )
-"""How a lake archives, as JSON."""
+"""Archive settings of a lake, as JSON."""

@@ -1,10 +1,8 @@
-"""Hot traces of one lake: what requests bring is stored by one transaction, for all of them or none.
+"""Hot traces of one lake. Requests are stored in one transaction, all or none.
 
 The same transaction puts the requests into the outbox, which the pipeline reads. Each trace has a generation, which
-every write to its payload advances while the trace is here; the check and the write are one statement, so that nobody
-archives a trace between them.
-
-Requests on their way into the tracking store, put together by trace: pure.
+every write to its payload increments while the trace is hot. Check and write are one statement, so that no archiver
+can act between them.
 """
 
 from __future__ import annotations
@@ -44,14 +42,14 @@ _SPAN, _PARENT, _NAME, _STATUS = (_AT[name] for name in ("span_id", "parent_span
 _START, _END, _SERVICE, _WORKSPACE = (_AT[name] for name in ("start_ns", "end_ns", "service", "workspace"))
 _SESSION, _USER, _INPUT, _OUTPUT = (_AT[name] for name in ("session_id", "user_id", "input", "output"))
 _STORED: Final = tuple(name for name in COLUMNS if name not in ("input", "output"))
-"""Columns of a span that have one in the store too."""
+"""Span columns that the store has too."""
 _stored: Final = itemgetter(*(_AT[name] for name in _STORED))
 _texts: Final = itemgetter(
     *(_AT[name] for name in ("name", "service", "session_id", "user_id", "model", "workspace"))
 )
-"""Those that can be anything: kinds and states are words or digits, ids are of hex digits."""
+"""Columns with arbitrary text. Kinds and states are words or digits, and ids are hex digits."""
 OF_SPANS: Final = ("lake", "trace_id", "sequence", *_STORED)
-"""The columns of table `spans` that a write fills."""
+"""Columns of table `spans` that a write fills."""
 OF_INFO: Final = (
     "workspace",
     "experiment_id",
@@ -65,30 +63,30 @@ OF_INFO: Final = (
     "request_preview",
     "response_preview",
 )
-"""Those of table `trace_info` that spans tell."""
+"""Columns of table `trace_info` that come from spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """One request that the server took: its body as received, and apart by trace where somebody asks for that."""
+    """An accepted request: its body as received, split by trace if the queue needs that."""
 
     format: Format
     payload: bytes
     traces: Mapping[str, TraceSpans] = field(default_factory=dict)
     experiment_id: str = DEFAULT_EXPERIMENT
     refused: int = 0
-    """Spans of the body that were not taken: the pipeline refuses them too, and says so in its report."""
+    """Refused spans of the body. The pipeline refuses them too and reports them."""
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory, about."""
+        """Its approximate memory."""
         apart = sum(len(trace.data) for trace in self.traces.values() if trace.data is not self.payload)
         return len(self.payload) + apart
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedSpans:
-    """Spans of one request that were not taken, and why."""
+    """Number of refused spans of a request, and the reason."""
 
     spans: int
     reason: str
@@ -96,7 +94,7 @@ class RefusedSpans:
 
 @dataclass(slots=True)
 class TraceWrite:
-    """What a group of requests brings of one trace."""
+    """The spans that a group of requests brings for one trace."""
 
     experiment_id: str
     rows: list[tuple[Any, ...]]
@@ -104,7 +102,7 @@ class TraceWrite:
 
 
 def group_by_trace(requests: Iterable[TracedRequest]) -> dict[str, TraceWrite]:
-    """Return what requests bring, by trace, the ids in order: whoever locks several locks them in the same one."""
+    """Return the spans of requests by trace, sorted by id, so that locks are always taken in the same order."""
     writes: dict[str, TraceWrite] = {}
     for request in requests:
         for trace_id, trace in request.traces.items():
@@ -117,11 +115,11 @@ def group_by_trace(requests: Iterable[TracedRequest]) -> dict[str, TraceWrite]:
 
 
 def is_in_parts(requests: Sequence[TracedRequest], writes: Mapping[str, TraceWrite]) -> bool:
-    """Whether what the pipeline is to read of requests can be told by what is stored by trace.
+    """Return whether the trace parts alone can represent these requests for the pipeline.
 
-    Not where spans were refused, or what was sent is JSON: it reads that as it came. Nor where a trace is of several
-    requests, for what each of them may have counts for what is read at once; nor where resources that come with each
-    trace make much more of it than was sent.
+    They cannot if spans were refused or a body is JSON, because the pipeline reads those as received. They cannot if
+    a trace is in several requests, because size limits apply per request. They also cannot if resources repeated for
+    each trace make them much larger than the requests.
     """
     sent = sum(len(request.payload) for request in requests)
     apart = sum(len(data) for write in writes.values() for data in write.data)
@@ -133,7 +131,7 @@ def is_in_parts(requests: Sequence[TracedRequest], writes: Mapping[str, TraceWri
 
 
 def without(request: TracedRequest, refused: Collection[str]) -> tuple[Format, bytes] | None:
-    """Return the payload of a request without the traces that are refused, None where nothing is left."""
+    """Return the payload of a request without refused traces, or None if nothing remains."""
     if not any(trace_id in refused for trace_id in request.traces):
         return request.format, request.payload
     left = b"".join(trace.data for trace_id, trace in request.traces.items() if trace_id not in refused)
@@ -141,10 +139,10 @@ def without(request: TracedRequest, refused: Collection[str]) -> tuple[Format, b
 
 
 def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] | None:
-    """Return the columns of `trace_info` that spans tell; those of the root are null where it has not come.
+    """Return the `trace_info` columns of some spans. Without the root span its columns are null.
 
-    The row is of one workspace, that of the first span unless it is named, and says nothing of spans of another; of one
-    that brings none there is nothing to say.
+    The row is of one workspace, by default that of the first span, and reflects only that workspace's spans. Returns
+    None if there are none.
     """
     brought = {row[_WORKSPACE] for row in write.rows}
     if workspace is None:
@@ -170,12 +168,12 @@ def info_of(write: TraceWrite, workspace: str | None = None) -> dict[str, Any] |
 
 
 def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> list[tuple[Any, ...]]:
-    """Return the rows of table `spans`, of OF_SPANS."""
+    """Return rows of table `spans`, with the columns OF_SPANS."""
     key = (lake, trace_id, sequence)
     rows = []
     for row in write.rows:
         texts = "".join(filter(None, _texts(row)))
-        if len(texts) <= limits.TRACKING_NAME_MAX_CHARS and "\0" not in texts:  # so is each of them
+        if len(texts) <= limits.TRACKING_NAME_MAX_CHARS and "\0" not in texts:  # then each text fits too
             rows.append(key + _stored(row))
         else:
             rows.append(
@@ -187,7 +185,7 @@ def span_rows(lake: int, trace_id: str, sequence: int, write: TraceWrite) -> lis
 def refusals(
     requests: Sequence[TracedRequest], refused: Collection[str], reason: str
 ) -> list[RefusedSpans | None]:
-    """Return what each request is told: the spans of traces that are refused, None where there are none."""
+    """Return each request's refused spans, or None."""
     spans = [
         sum(len(r.traces[trace_id].rows) for trace_id in refused if trace_id in r.traces) for r in requests
     ]
@@ -205,7 +203,8 @@ def _by_start(row: tuple[Any, ...]) -> tuple[int, str]:
 
 
 def _by_precedence(row: tuple[Any, ...]) -> tuple[int, str, int]:
-    """Of several claims about a span the one that ended last is first: it stands, but for what senders say of it."""
+    """Return a sort key that puts the version of a span that ended last first. It usually wins, except for senders'
+    own precedence."""
     return *_by_start(row), -row[_END]
 
 
@@ -214,12 +213,12 @@ def _first(rows: Sequence[tuple[Any, ...]], at: int) -> str | None:
 
 
 def stored_name(text: str | None) -> str | None:
-    """Return a name, such as that of a workspace, as a column holds it."""
+    """Return a name, such as a workspace, in the form that a column can hold."""
     return _cut(text, limits.TRACKING_NAME_MAX_CHARS)
 
 
 def _cut(text: str | None, max_chars: int) -> str | None:
-    """Return a text as a column holds it; PostgreSQL's have no NUL."""
+    """Return a text in the form that a column can hold. PostgreSQL allows no NUL."""
     if text is None or (len(text) <= max_chars and "\0" not in text):
         return text
     return text[:max_chars].replace("\0", "\ufffd")
@@ -234,47 +233,47 @@ _OF_ANY: Final = ("session_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class TracePart:
-    """Spans of a trace that one transaction stored: a serialized OTLP `TracesData`."""
+    """Spans of a trace from one transaction, as a serialized OTLP `TracesData`."""
 
     sequence: int
-    """Of the outbox row that has them too."""
+    """The number of the outbox row with the same spans."""
     spans: int
     payload: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class HotTrace:
-    """A trace in the tracking store. The payload of an archived one is elsewhere, but for late spans."""
+    """A trace in the tracking store. If it is archived, only late spans have a payload here."""
 
     info: dict[str, Any]
     parts: tuple[TracePart, ...]
 
     @property
     def generation(self) -> int:
-        """How many writes have changed the payload."""
+        """Number of writes that have changed the payload."""
         generation: int = self.info["db_payload_generation"]
         return generation
 
     @property
     def is_hot(self) -> bool:
-        """Whether the payload is here."""
+        """Whether the payload is in the tracking store."""
         return bool(self.info["spans_location"] == TRACKING_STORE)
 
     @property
     def data(self) -> bytes:
-        """All its parts as one `TracesData`; claims about one span may repeat."""
+        """All its parts as one `TracesData`; a span may have several versions."""
         return b"".join(part.payload for part in self.parts)
 
 
 class _Compressors(threading.local):
-    """A compressor for each thread: to make one takes a fifth of what it takes to compress a trace."""
+    """A compressor per thread, because creating one costs a fifth of compressing a trace."""
 
     def __init__(self) -> None:
         self.one = zstandard.ZstdCompressor(level=1, write_checksum=True)
 
 
 class TrackingStore:
-    """The traces of one lake in a database that is migrated. Threads share it."""
+    """The traces of one lake in a migrated database. Threads share it."""
 
     def __init__(self, database: TrackingDatabase, lake_id: str, page_key: str = "") -> None:
         self.database = database
@@ -291,14 +290,13 @@ class TrackingStore:
         self._insert_spans = database.inserting(spans, OF_SPANS)
         self._waiting: int | None = None
         self._experiments = {DEFAULT_EXPERIMENT}
-        """Experiments that exist, as far as this process has seen."""
+        """Existing experiments that this process has seen."""
 
     def write(self, requests: Sequence[TracedRequest]) -> list[RefusedSpans | None]:
-        """Store requests, all of them or none, and return for each which spans were refused, None where none were.
+        """Store requests, all or none. Return each request's refused spans, or None.
 
-        Those are spans of traces that are archived elsewhere than in the tables of the lake. Raises BackPressureError
-        where too many wait for the pipeline, StorageError where nothing was stored, IndeterminateError where nobody
-        knows.
+        Refused are spans of traces that are archived outside the lake's tables. Raises BackPressureError if the
+        outbox is full, StorageError if nothing was stored, and IndeterminateError if the outcome is unknown.
         """
         self._check_backlog()
         writes = group_by_trace(requests)
@@ -334,14 +332,14 @@ class TrackingStore:
             ]
             self._insert_spans(connection, rows)
             new = self._add_experiments(connection, taken)
-        if len(self._experiments) > limits.EXPERIMENTS_SHOWN_MAX:  # senders choose the ids
+        if len(self._experiments) > limits.EXPERIMENTS_SHOWN_MAX:  # clients choose the ids, so bound the set
             self._experiments = {DEFAULT_EXPERIMENT}
         self._experiments |= new
         self._waiting = (self._waiting or 0) + 1
         return refusals(requests, refused, ARCHIVED)
 
     def traces(self, trace_ids: Collection[str]) -> dict[str, HotTrace]:
-        """Return what is here of traces, by id; those that were never here are left out. Raises DamageError."""
+        """Return the given traces by id; unknown ones are left out. Raises DamageError."""
         found_traces: dict[str, HotTrace] = {}
         with self.database.reading() as connection:
             for ids in at_once(trace_ids):
@@ -365,7 +363,7 @@ class TrackingStore:
         return found_traces
 
     def infos(self, trace_ids: Collection[str], workspace: str | None = None) -> dict[str, dict[str, Any]]:
-        """Return the rows of traces, of one workspace or of all, by id; of those that were never here, none."""
+        """Return the `trace_info` rows of traces by id, of one workspace or all; unknown ones are left out."""
         infos: dict[str, dict[str, Any]] = {}
         with self.database.reading() as connection:
             for ids in at_once(trace_ids):
@@ -376,7 +374,7 @@ class TrackingStore:
         return infos
 
     def is_archived_in_tables(self, trace_id: str) -> bool:
-        """Return whether the tables alone have a trace: layout `lake`, and no mark that it is incomplete."""
+        """Return whether a trace is only in the tables: layout `lake`, and not marked as incomplete."""
         info = trace_info.c
         query = select(info.trace_id).where(
             info.lake == self.lake,
@@ -389,12 +387,12 @@ class TrackingStore:
             return connection.execute(query).first() is not None
 
     def ids_that_begin(self, beginning: str, limit: int, workspace: str | None = None) -> list[str]:
-        """Return ids of traces that begin so, in order; with a workspace, of those with spans of it."""
+        """Return sorted ids of traces with this prefix; with a workspace, only traces with its spans."""
         of = (trace_info if workspace is None else spans).c
         query = select(of.trace_id).where(
             of.lake == self.lake,
             of.trace_id >= beginning,
-            of.trace_id < beginning + "g",  # behind all hex digits
+            of.trace_id < beginning + "g",  # after all hex digits
         )
         if workspace is not None:
             query = query.where(of.workspace == workspace).distinct()
@@ -403,7 +401,7 @@ class TrackingStore:
             return list(connection.execute(query).scalars())
 
     def began_until(self, experiment_id: str, until_ms: int, limit: int) -> list[str]:
-        """Return ids of traces of an experiment that began by a time, the oldest first. Raises UsageError."""
+        """Return ids of an experiment's traces that began up to a time, the oldest first. Raises UsageError."""
         info = trace_info.c
         until_ns = until_ms * 1_000_000 + 999_999
         if abs(until_ns) >= 2**63:
@@ -422,17 +420,17 @@ class TrackingStore:
         self.database.close()
 
     def check(self) -> None:
-        """Raise StorageError where the database takes no writes."""
+        """Raise StorageError if the database is not writable."""
         with self.database.writing() as connection:
             connection.execute(delete(lakes).where(lakes.c.lake == self.lake, lakes.c.lake_id == ""))
 
     def _tell(
         self, connection: Connection, writes: dict[str, TraceWrite], now_ns: int, place: str
     ) -> set[str]:
-        """Make traces known or tell them what is brought, by one statement; return those whose payload is in a place.
+        """Insert or update the rows of traces whose payload is in `place`; return these traces.
 
-        Here its generation advances. A row that is there may be of another workspace than the first span that is
-        brought, and is told then, by a statement more, what is brought of its own.
+        A write to hot traces increments their generation. An existing row may be of another workspace than the first
+        new span. A second statement then updates it from the new spans in the row's workspace.
         """
         upsert = self._upserts[place]
         first = {trace_id: info_of(write) or {} for trace_id, write in writes.items()}
@@ -454,9 +452,9 @@ class TrackingStore:
         return set(told)
 
     def _add_experiments(self, connection: Connection, writes: Mapping[str, TraceWrite]) -> set[str]:
-        """Create the experiments that traces name and that do not exist; return the ids that exist now.
+        """Create missing experiments that traces name; return the ids that exist now.
 
-        A wrong id must not hide traces: an experiment that nobody created gets its id as its name.
+        A wrong id must not hide traces, so an unknown experiment is created with its id as its name.
         """
         new: dict[str, str] = {}
         for write in writes.values():
@@ -475,7 +473,7 @@ class TrackingStore:
         return set(new)
 
     def _refused(self, connection: Connection, archived: Sequence[str]) -> set[str]:
-        """Return the archived traces that take no late spans: those whose archive are not the tables of the lake."""
+        """Return the archived traces that accept no late spans, because their archive is not the lake's tables."""
         refused: set[str] = set()
         for ids in at_once(archived):
             query = select(trace_info.c.trace_id).where(
@@ -487,7 +485,7 @@ class TrackingStore:
         return refused
 
     def _check_backlog(self) -> None:
-        # The count climbs with each write, and is taken anew only where it reaches the limit.
+        # The count grows with each write and is refreshed only at the limit.
         if self._waiting is None or self._waiting >= limits.OUTBOX_ROWS_MAX:
             query = select(func.count()).select_from(outbox).where(outbox.c.lake == self.lake)
             with self.database.reading() as connection:
@@ -500,9 +498,9 @@ class TrackingStore:
 
 
 def _upsert(place: str) -> str:
-    """Return what is said of a trace that is known, while its payload is in a place."""
-    is_its = "excluded.workspace = known.workspace"  # spans of another are none of what this one is told
-    # A claim that the root is running may come behind the one that it has ended, which stands.
+    """Return the upsert clause for a known trace whose payload is in `place`."""
+    is_its = "excluded.workspace = known.workspace"  # spans of other workspaces do not affect the row
+    # A version that says the root is running may arrive after the version that has ended, which wins.
     is_root = "excluded.name IS NOT NULL AND (excluded.state <> 'IN_PROGRESS' OR known.state = 'IN_PROGRESS')"
     told = {
         "start_ns": f"{is_its} AND excluded.start_ns < known.start_ns",
@@ -521,21 +519,21 @@ def _upsert(place: str) -> str:
 
 
 def _segment(requests: Sequence[TracedRequest], refused: Collection[str] = ()) -> bytes:
-    """Return requests as the pipeline reads them, without the traces that are refused."""
+    """Return requests as a segment for the pipeline, without refused traces."""
     left = (without(request, refused) for request in requests)
     return write_segment([item for item in left if item is not None])
 
 
 def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
-    """Return a part decompressed. Raises DamageError where it is not what was stored.
+    """Return a decompressed part. Raises DamageError if it differs from the stored one.
 
-    A flipped bit in the file of SQLite, which has no checksums, makes a value null, or a part one of another trace.
+    SQLite files have no checksums: a flipped bit can make a value null, or assign a part to another trace.
     """
     data = b""
     try:
         if not (isinstance(payload, bytes) and isinstance(size_bytes, int)):
             raise zstandard.ZstdError("its row is damaged")
-        # For as much as a frame says that it has, memory is taken before any of it is read.
+        # Check the size first, because decompression allocates the size in the frame header before it reads.
         actual_bytes = zstandard.frame_content_size(payload)
         if actual_bytes <= size_bytes:
             data = zstandard.ZstdDecompressor().decompress(
@@ -551,14 +549,14 @@ def unpacked(trace_id: str, payload: bytes, size_bytes: int) -> bytes:
             f"the spans of trace {trace_id} in the tracking store have {actual_bytes} bytes, not {size_bytes}; restore "
             "the database"
         )
-    with suppress(ValueError, TypeError):  # an id that is none
+    with suppress(ValueError, TypeError):  # the id may be invalid
         if bytes.fromhex(trace_id) in data:
             return data
     raise DamageError(f"trace {trace_id} has spans of another in the tracking store; restore the database")
 
 
 def knows(database: TrackingDatabase, lake_id: str) -> bool:
-    """Whether a database that is migrated is the tracking store of a lake."""
+    """Return whether a migrated database is the tracking store of a lake."""
     return _number(database, lake_id) is not None
 
 
@@ -570,7 +568,7 @@ def _number(database: TrackingDatabase, lake_id: str) -> int | None:
 
 
 def _lake(database: TrackingDatabase, lake_id: str) -> int:
-    """Return the number of a lake, given to it now where it has none."""
+    """Return the number of a lake; assign one if it has none."""
     if (number := _number(database, lake_id)) is not None:
         return number
     query = select(lakes.c.lake).where(lakes.c.lake_id == lake_id)

@@ -1,4 +1,4 @@
-"""What waits in the outbox, by trace, for those who read it before the pipeline does."""
+"""Reads of pending outbox rows by trace, before the pipeline commits them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tracelake.tracking.schema import outbox, spans, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
 
 ListedPart: TypeAlias = tuple[str, int, int]
-"""Trace, outbox row, and bytes of the spans: what never changes while they are there."""
+"""Trace id, outbox row, and bytes of a part's spans. These never change while the part exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """Spans of a trace that one transaction stored, compressed, as they lie in the database."""
+    """Spans of a trace from one transaction, compressed as in the database."""
 
     trace_id: str
     sequence: int
     size_bytes: int
-    """Of the serialized `TracesData` that it becomes."""
+    """Size of its decompressed `TracesData`."""
     payload: bytes
 
 
 def listed(part: StoredPart) -> ListedPart:
-    """Return how lists know a part."""
+    """Return the key of a part."""
     return part.trace_id, part.sequence, part.size_bytes
 
 
 class Uncommitted:
-    """The spans of the outbox rows of one lake. A row may go at any time: a commit has it then."""
+    """The spans of one lake's outbox rows. A row may disappear at any time; a commit has it then."""
 
     def __init__(self, store: TrackingStore) -> None:
         self._database = store.database
@@ -55,7 +55,8 @@ class Uncommitted:
             return list(connection.execute(query).scalars())
 
     def within(self, runs: Iterable[tuple[int, int]], limit: int) -> list[int]:
-        """Return the numbers of rows, there or gone, whose spans are still here, in runs, the newest first."""
+        """Return the numbers in these ranges whose spans are still stored, the newest first. The outbox row itself
+        may be gone."""
         in_runs = [
             and_(trace_parts.c.sequence >= first, trace_parts.c.sequence <= last) for first, last in runs
         ]
@@ -70,7 +71,7 @@ class Uncommitted:
             return list(connection.execute(query).scalars())
 
     def sizes(self, sequences: Collection[int]) -> dict[int, int]:
-        """Return the bytes of the spans of rows, as OTLP; those whose spans are gone are left out."""
+        """Return the OTLP bytes of rows' spans; rows without stored spans are left out."""
         sizes: dict[int, int] = {}
         with self._database.reading() as connection:
             for some in at_once(sorted(sequences)):
@@ -84,15 +85,16 @@ class Uncommitted:
         return sizes
 
     def listed(self) -> list[ListedPart]:
-        """Return what waits of the newest traces, as far as lists take it, those of the newest first.
+        """Return the pending parts of the newest traces, within the limits of lists, the newest trace first.
 
-        Of a trace of which very much waits, and of more than fits together, nothing is taken.
+        A trace with too many pending bytes is left out, and so are traces that exceed the total limit.
         """
         of = trace_parts.c
         waiting = self._waiting()
         newest = (
             select(of.trace_id, func.sum(of.size_bytes))
-            # `+ 0`: by the numbers that wait, and not by the primary key through all parts of the lake.
+            # `+ 0` prevents a scan of all the lake's parts by primary key; the database uses the pending
+            # numbers instead.
             .where(of.lake + 0 == self._lake, waiting)
             .group_by(of.trace_id)
             .order_by(func.max(of.sequence).desc())
@@ -119,14 +121,14 @@ class Uncommitted:
         return waits
 
     def is_given_up(self, trace_id: str) -> bool:
-        """Whether the tables may lack what has left the outbox of a trace."""
+        """Return whether the tables may lack spans of a trace that have left the outbox."""
         info = trace_info.c
         query = select(info.given_up).where(info.lake == self._lake, info.trace_id == trace_id)
         with self._database.reading() as connection:
             return bool(connection.execute(query).scalar())
 
     def spans_known(self, trace_id: str, workspace: str | None = None) -> int:
-        """Return how many spans of a trace came in, of one workspace or of all, by the columns that stay."""
+        """Return the number of received spans of a trace, in one workspace or all, from the columns that are kept."""
         of = spans.c
         is_server = of.kind.in_(SERVER_KINDS)
         claims = select(of.span_id, of.workspace, is_server).where(
@@ -141,7 +143,8 @@ class Uncommitted:
     def of_trace(
         self, trace_id: str, *, at_most: int | None = None, waiting: bool = False
     ) -> list[ListedPart]:
-        """Return what is here of a trace, in order of the rows: so many at most, or what waits of it alone."""
+        """Return the stored parts of a trace by row number, at most `at_most`; with `waiting`, only those in the
+        outbox."""
         of = trace_parts.c
         query = select(of.trace_id, of.sequence, of.size_bytes).order_by(of.sequence)
         query = query.where(of.lake == self._lake, of.trace_id == trace_id).limit(at_most)
@@ -150,7 +153,7 @@ class Uncommitted:
             return [(row.trace_id, row.sequence, row.size_bytes) for row in rows]
 
     def of_traces(self, wanted: Collection[ListedPart]) -> list[StoredPart]:
-        """Return the spans of some traces of some rows, of those that are still here."""
+        """Return the given parts that are still stored."""
         columns = (trace_parts.c[name] for name in ("trace_id", "sequence", "size_bytes", "payload"))
         query = select(*columns).where(trace_parts.c.lake == self._lake)
         key = tuple_(trace_parts.c.trace_id, trace_parts.c.sequence)
@@ -161,7 +164,7 @@ class Uncommitted:
         return parts
 
     def parts(self, sequences: Collection[int]) -> list[StoredPart]:
-        """Return the spans of rows, in order of their numbers."""
+        """Return the stored parts of rows, by row number."""
         columns = (trace_parts.c[name] for name in ("trace_id", "sequence", "size_bytes", "payload"))
         query = select(*columns).where(trace_parts.c.lake + 0 == self._lake)
         parts: list[StoredPart] = []
@@ -179,7 +182,8 @@ class Uncommitted:
 def runs_of(
     sequences: Collection[int], gap: int, apart: Collection[int] = frozenset()
 ) -> list[tuple[int, int]]:
-    """Return the runs that numbers are in, the newest first; so many may lack within one, but none of some `apart`."""
+    """Return ranges that cover the numbers, the newest first. A range may skip up to `gap` numbers, but none in
+    `apart`."""
     runs: list[tuple[int, int]] = []
     numbers, goes_on = frozenset(sequences), False
     for sequence in sorted(numbers.union(apart), reverse=True):
@@ -194,12 +198,12 @@ def runs_of(
 
 
 def named_runs(runs: Sequence[tuple[int, int]]) -> str:
-    """Return runs as text, such as `1200.1245_900.900`."""
+    """Return ranges as text, such as `1200.1245_900.900`."""
     return "_".join(f"{first}.{last}" for first, last in runs)
 
 
 def read_runs(text: str) -> list[tuple[int, int]] | None:
-    """Return the runs of a text, None where it is none."""
+    """Return the ranges in a text, or None if it is invalid."""
     runs = []
     for run in text.split("_"):
         first, point, last = run.partition(".")

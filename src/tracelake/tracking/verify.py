@@ -1,4 +1,4 @@
-"""Reading back inbox and tracking store, for `tracelake verify`: what waits, and what is here of each trace."""
+"""Checks of the inbox and the tracking store for `tracelake verify`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _CLAIMED: Final = ("trace_id", "span_id", "workspace", "kind", "sequence")
 
 
 def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
-    """Yield what is wrong with segments that no transaction has taken; one that goes meanwhile is taken."""
+    """Yield problems of pending segments. A segment that disappears during the check was taken by the pipeline."""
     for info in list(objects.list(PREFIX)):
         try:
             problem = segment_problem(objects.get(info.path))
@@ -59,13 +59,13 @@ def check_inbox(objects: ObjectStore) -> Iterator[Finding]:
 
 
 def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Finding]:
-    """Yield what is wrong with rows of the outbox, and traces; `settled` are rows that transactions have let go.
+    """Yield problems of outbox rows and traces. `settled` are rows that transactions have acknowledged.
 
-    All is read in one transaction, so that what changes meanwhile is no finding. What is wrong with the file of SQLite
-    itself is one, of DATABASE. Raises StorageError where it is busy, away or full.
+    All reads are one transaction, so concurrent changes are no findings. Damage of the SQLite file itself is a
+    finding of kind DATABASE. Raises StorageError if the database is busy, unavailable or full.
     """
     if store.database.is_sqlite:
-        store.database.close()  # open connections may have read the damaged pages before they were damaged
+        store.database.close()  # open connections may have cached pages from before the damage
     try:
         with store.database.reading() as connection:
             if store.database.is_sqlite and (
@@ -73,7 +73,7 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
             ):
                 name = store.database.name
                 yield from (Finding("damaged", DATABASE, name, f"{each}; restore it") for each in problems)
-                return  # what else it says is not to be believed
+                return  # the rest of a damaged file is not trustworthy
             waiting = yield from _check_outbox(connection, store.lake, settled)
             yield from _check_traces(connection, store.lake, waiting)
     except StorageError as error:
@@ -83,7 +83,7 @@ def check_store(store: TrackingStore, settled: Collection[int]) -> Iterator[Find
 
 
 def unchecked(store: TrackingStore) -> Iterator[str]:
-    """Yield the parts of the database that `check_store` cannot check, and why. Raises StorageError."""
+    """Yield the parts of the database that `check_store` cannot check, with the reason. Raises StorageError."""
     with store.database.reading() as connection:
         if store.database.is_sqlite:
             if not has_mirrors(connection):
@@ -93,13 +93,14 @@ def unchecked(store: TrackingStore) -> Iterator[str]:
 
 
 def _file_problems(connection: Connection) -> list[str]:
-    """Return what SQLite says of its file: pages, order and kinds of values, indexes that differ from their table."""
+    """Return SQLite's integrity problems: pages, order and types of values, indexes that differ from their table."""
     said = connection.exec_driver_sql(f"PRAGMA integrity_check({VERIFY_ALIKE_MAX})").scalars()
     return [str(problem) for problem in said if problem != "ok"]
 
 
 def _kind_problems(connection: Connection) -> Iterator[str]:
-    """Yield where a value is of another kind than its column: a bit makes a text a blob, and SQLite takes it so."""
+    """Yield values whose type differs from their column's. A flipped bit turns a text into a blob, which SQLite
+    accepts."""
     for table in metadata.sorted_tables:
         kinds = {column.name: _kinds(column) for column in table.c}
         stored = [func.typeof(column).label(column.name) for column in table.c]
@@ -119,10 +120,10 @@ def _kinds(column: Column[Any]) -> list[str]:
 def _check_outbox(
     connection: Connection, lake: int, settled: Collection[int]
 ) -> Generator[Finding, None, frozenset[int]]:
-    """Yield what is wrong with rows of the outbox; return their numbers."""
+    """Yield problems of outbox rows; return the rows' numbers."""
     query = select(outbox.c.sequence).where(outbox.c.lake == lake).order_by(outbox.c.sequence)
     waiting = list(connection.execute(query).scalars())
-    for sequence in waiting:  # one at a time: each may have megabytes
+    for sequence in waiting:  # one at a time, because each may have megabytes
         size_bytes = connection.execute(
             select(outbox.c.size_bytes).where(outbox.c.sequence == sequence)
         ).scalar_one()
@@ -178,7 +179,7 @@ def _of(lake: int, trace_ids: Sequence[str], table: Any, *columns: Any) -> Selec
 def _trace_problems(
     info: Any, parts: Sequence[Any], claims: Sequence[Any], waiting: Collection[int]
 ) -> Iterator[str]:
-    """Yield what is wrong with a trace: where it says it is, what is here of it, and its columns."""
+    """Yield problems of a trace: its location, its payload, and its columns."""
     location = info.archive_location or ""
     if info.spans_location == TRACKING_STORE:
         if not parts:
@@ -198,7 +199,7 @@ def _trace_problems(
 
 
 def _part_problem(part: Any, by_row: Mapping[int, set[_Key]]) -> str | None:
-    """Say what is wrong with a payload. One that a restore made has the number of no row, and spans of several."""
+    """Return the problem of a payload, or None. A restored payload has no row's number, and spans of several rows."""
     try:
         data = unpacked(part.trace_id, part.payload, part.size_bytes)
         message, keys = TracesData.FromString(data), _keys(data)
@@ -215,7 +216,7 @@ def _part_problem(part: Any, by_row: Mapping[int, set[_Key]]) -> str | None:
 
 
 def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_Key]]) -> str | None:
-    """Say how a payload differs from its columns."""
+    """Return the difference between a payload and its columns, or None."""
     is_restored = sequence == RESTORED_SEQUENCE
     columns = set[_Key]().union(*by_row.values()) if is_restored else by_row.get(sequence, set())
     ids, ids_of_columns = {key[:2] for key in keys}, {key[:2] for key in columns}
@@ -233,11 +234,11 @@ def _columns_problem(sequence: int, keys: set[_Key], by_row: Mapping[int, set[_K
 
 
 def _keys(data: bytes) -> set[_Key]:
-    """Return ids and workspaces of spans, as columns have them. Raises InputError."""
+    """Return ids and workspaces of spans in the form of the columns. Raises InputError."""
     rows = (row for trace in take_apart("protobuf", data).values() for row in trace.rows)
     return {(row[_SPAN_ID], stored_name(row[_WORKSPACE]) or "", row[_KIND] in SERVER_KINDS) for row in rows}
 
 
 def _differ(stored: Set[Any], columns: Set[Any], is_restored: bool) -> bool:
-    """Whether there are no columns of what is stored, or columns of what is not, but for what others brought."""
+    """Return whether payload and columns differ. A restored payload may lack columns that late rows brought."""
     return bool(stored - columns or (columns - stored and not is_restored))

@@ -1,4 +1,4 @@
-"""A branch of a lake, for people: what is staged on it, its commits, and what brings others onto it."""
+"""The public view of a branch: staged entries, commits, merges, reverts and cherry-picks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tracelake.versions.protocol import merged
 from tracelake.versions.repository import Repository
 
 _SHOWN = 12
-"""Digits of a commit's id in a message."""
+"""Digits of a commit id in a message."""
 
 
 class Branch:
-    """One branch, by name. It is looked up anew by each call, so an object never grows old.
+    """One branch, by name. Each call reads the branch again, so an object never becomes stale.
 
-    Every commit says who made it: `committer`, else the setting of that name, else the user of this process. The
-    calls raise RefNotFoundError where there is no such branch or commit.
+    Every commit records its committer: `committer`, otherwise the setting of that name, otherwise the user of this
+    process. The calls raise RefNotFoundError if the branch or commit does not exist.
 
-    A call that makes a commit raises IndeterminateError if the store failed after the commit had begun. Its message
-    names the request id; the same call with that `request_id` returns the commit, or makes it, but never twice.
+    A call that makes a commit raises IndeterminateError if the store failed after the commit had begun. The message
+    names the request id. Repeating the call with that `request_id` returns the commit or makes it, but never twice.
     """
 
     def __init__(self, name: str, repository: Repository) -> None:
@@ -38,31 +38,32 @@ class Branch:
 
     @property
     def head(self) -> str | None:
-        """The id of its newest commit; None for `main` of an empty lake."""
+        """Return the id of the newest commit; None for `main` of an empty lake."""
         return self._repository.branch(self.name).head or None
 
     @property
     def protected(self) -> bool:
-        """Whether it takes merges, pipelines and writers of tables only."""
+        """Return whether the branch accepts only merges, pipelines and table writers."""
         return self._repository.branch(self.name).protected
 
     def protect(self, on: bool = True) -> None:
-        """Let the branch take merges, pipelines and writers of tables only; or end that."""
+        """Protect the branch, so that it accepts only merges, pipelines and table writers; or end the protection."""
         self._repository.protect(self.name, on=on)
 
     def log(self, limit: int | None = None) -> list[CommitInfo]:
-        """Return its commits, newest first."""
+        """Return the commits, newest first."""
         head = self.head
         return [] if head is None else log(self._repository, head, limit)
 
     def diff(self, other: str, limit: int | None = None) -> list[EntryChange]:
-        """Return how the branch differs from another commit (`before`), in order of path; at most `limit` entries."""
+        """Return the changes from commit `other` (`before`) to this branch, in order of path; at most `limit`
+        entries."""
         return diff(self._repository, self._repository.resolve(other), self.head or "", limit)
 
     def staged(self) -> list[EntryChange]:
-        """Return what is staged and not committed, in order of path, against the newest commit.
+        """Return the staged, uncommitted changes against the newest commit, in order of path.
 
-        An entry that cannot be read has a `problem`; no commit of what is staged is made before it is staged again, or
+        An unreadable entry has a `problem`. It blocks every commit of staged entries until it is staged again or
         discarded.
         """
         staged, damaged = self._repository.staged_or_damaged(self.name)
@@ -86,11 +87,14 @@ class Branch:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Commit all that is staged; return the commit's id.
+        """Commit all staged entries; return the commit's id.
 
-        Raises NothingToCommitError where that changes nothing, unless `allow_empty`; UsageError where the branch is
-        protected, or `request_id` has made a commit with another message; DamageError, which names it, where a staged
-        entry cannot be read: all stays staged.
+        If a staged entry is unreadable, everything stays staged.
+
+        Raises:
+            NothingToCommitError: the staged entries change nothing, unless `allow_empty`.
+            UsageError: the branch is protected, or `request_id` already made a commit with another message.
+            DamageError: a staged entry is unreadable; the message names it.
         """
         commit_id = self._repository.commit_staged(
             self.name,
@@ -100,12 +104,14 @@ class Branch:
             request_id=_request_id(request_id),
         )
         if request_id:
-            with suppress(StorageError):  # the commit is made, whatever the store does now
+            with suppress(
+                StorageError
+            ):  # The commit already exists, so a store failure must not fail the call.
                 self._check_same(request_id, commit_id, message)
         return commit_id
 
     def _check_same(self, request_id: str, commit_id: str, message: str) -> None:
-        """Raise UsageError if a request id has made a commit with another message before."""
+        """Raise UsageError if a request id already made a commit with another message."""
         commit = self._repository.commit(commit_id)
         if commit.message != message:
             raise UsageError(
@@ -114,14 +120,14 @@ class Branch:
             )
 
     def discard(self, paths: Collection[str] = ()) -> int:
-        """Forget what is staged, all of it or under some paths; return how many entries.
+        """Discard staged entries, all or those at some paths; return their number.
 
-        Raises NotFoundError, and forgets nothing, where nothing is staged under one of the paths.
+        Raises NotFoundError and discards nothing if nothing is staged at one of the paths.
         """
         return self._repository.discard(self.name, paths)
 
     def requests(self) -> list[RequestInfo]:
-        """Return the commits that were begun here and are not built yet, oldest first; mostly none."""
+        """Return the commit requests that have begun and are not built yet, oldest first; usually none."""
         return [
             RequestInfo(
                 asked.id,
@@ -134,10 +140,11 @@ class Branch:
         ]
 
     def drop_request(self, request_id: str, why: str | None = None) -> None:
-        """Take a commit off the list that nobody can build, as where that takes more memory than there is.
+        """Remove a request from the list that cannot be built, for example because that takes more memory than
+        exists.
 
-        Who waits for it is told `why`. What is staged for it stays staged. Raises UsageError where it is not on the
-        list, or no more.
+        The request's client receives `why`. The request's staged entries stay staged. Raises UsageError if the
+        request is not, or no longer, on the list.
         """
         self._repository.drop_request(request_id, self.name, why=why or f"dropped by {find_committer()}")
 
@@ -150,18 +157,18 @@ class Branch:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Bring onto the branch what a commit has since both parted; return the merge commit.
+        """Merge a commit into the branch: apply its changes since their common ancestor; return the merge commit.
 
         Args:
             source: a branch, tag, commit, or another reference.
             message: `merge … into …` by default.
-            prefer: which side stands where both changed an entry: `source`, `dest` (this branch), or neither.
-            committer: who commits.
-            request_id: the same one again gives the same commit; a random one by default.
+            prefer: the side that wins if both changed an entry: `source`, `dest` (this branch), or neither.
+            committer: the commit's author.
+            request_id: repeating it returns the same commit; random by default.
 
         Raises:
-            ConflictError: both sides changed an entry, and neither is preferred; `conflicts` tells how.
-            NothingToCommitError: the branch has it all.
+            ConflictError: both sides changed an entry, and neither is preferred; see `conflicts`.
+            NothingToCommitError: the branch already contains the commit.
         """
         return self._repository.merge(
             self._repository.resolve(source),
@@ -173,7 +180,7 @@ class Branch:
         )
 
     def conflicts(self, source: str) -> list[MergeConflict]:
-        """Return the entries in which a merge of `source` would be in conflict, in order of path."""
+        """Return the conflicts that a merge of `source` would have, in order of path."""
         repository = self._repository
         ours, theirs = self.head or "", repository.resolve(source)
         changes = repository.parted(ours, theirs)
@@ -190,10 +197,10 @@ class Branch:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Take back what a commit changed against a parent of it, the first by default; return the new commit.
+        """Revert a commit's changes against one of its parents, by default the first; return the new commit.
 
-        Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already,
-        UsageError where the branch is protected.
+        Raises ConflictError if an entry has changed since, NothingToCommitError if everything is reverted already,
+        and UsageError if the branch is protected.
         """
         commit_id, commit = self._find(ref)
         return self._repository.revert(
@@ -214,10 +221,10 @@ class Branch:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str:
-        """Make the change of a commit against a parent of it once more, here; return the new commit.
+        """Apply a commit's changes against one of its parents to this branch; return the new commit.
 
-        Raises ConflictError where an entry differs from what the change began with, NothingToCommitError, and
-        UsageError where the branch is protected.
+        Raises ConflictError if an entry differs from the parent's, NothingToCommitError, and UsageError if the branch
+        is protected.
         """
         commit_id, commit = self._find(ref)
         return self._repository.cherry_pick(
@@ -235,7 +242,7 @@ class Branch:
 
 
 def branches(repository: Repository) -> list[BranchInfo]:
-    """Return all branches: `main` first, the others by name."""
+    """Return all branches: `main` first, then the others by name."""
     return [
         BranchInfo(
             name,
@@ -248,7 +255,7 @@ def branches(repository: Repository) -> list[BranchInfo]:
 
 
 def log(repository: Repository, head: str, limit: int | None) -> list[CommitInfo]:
-    """Return a commit and those before it, newest first."""
+    """Return a commit and its ancestors, newest first."""
     return [
         CommitInfo(
             commit_id, commit.parents, commit.message, commit.committer, commit.created_at, commit.metadata
@@ -258,7 +265,7 @@ def log(repository: Repository, head: str, limit: int | None) -> list[CommitInfo
 
 
 def diff(repository: Repository, before: str, after: str, limit: int | None) -> list[EntryChange]:
-    """Return the entries that differ between two commits, in order of path; at most `limit` of them."""
+    """Return the entries that differ between two commits, in order of path; at most `limit`."""
     return [
         EntryChange(change.path, _plain(change.before), _plain(change.after))
         for change in islice(repository.diff(before, after), _at_most(limit))
@@ -266,7 +273,7 @@ def diff(repository: Repository, before: str, after: str, limit: int | None) -> 
 
 
 def _at_most(limit: int | None) -> int | None:
-    """Return a limit. Raises UsageError for what is none."""
+    """Return a limit. Raises UsageError for an invalid one."""
     if limit is not None and (type(limit) is not int or not 0 <= limit <= sys.maxsize):
         raise UsageError(f"a listing cannot end after {shown(limit)} rows; give a number, or None for all.")
     return limit
@@ -278,7 +285,7 @@ def _plain(reference: Reference | None) -> Row | None:
 
 
 def _request_id(given: str | None) -> str:
-    """Return the id of a request, a random one by default: its answer is kept, so that the caller may ask again."""
+    """Return the given request id, or a random one. Answers are kept, so that the caller can ask again."""
     return given or uuid.uuid4().hex
 
 

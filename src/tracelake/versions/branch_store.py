@@ -1,16 +1,14 @@
 """Records in the key-value store: branches, announced requests, recorded answers, staged entries.
 
-Records of staged entries: in one partition, each under the token of a branch and its path.
+All staged entries share one partition; the key is the token of a branch and the path. Garbage collection therefore
+finds every token with entries, and erases entries whose token no branch names any more. This is safe. A token is new
+when a branch first names it, and no branch names it again after releasing it. A writer stages only under a token that
+it read in a branch record.
 
-They are in one so that garbage collection finds all tokens under which anything is, and erases what is under those that
-no branch knows any more. A token is new when a branch first names it, and is never named again once it was let go; an
-entry is staged under a token that was read in the record of a branch. So who finds an entry, and then no branch that
-knows its token, has found garbage.
-
-Looks at branches for all threads of a process: while one reads, the others wait, and take what it read.
-
-A thousand threads that wait for one record would otherwise read it a thousand times, and leave the store no time for
-the one that writes it. Who has written it wakes those who pause: only what other processes write has to be looked for.
+`BranchReader` shares reads of a branch record among all threads of a process: one thread reads, the others wait and
+use its result. Otherwise a thousand waiting threads would read the record a thousand times and slow down the thread
+that writes it. A thread that writes a branch wakes the waiting ones, so polling is needed only for other processes'
+writes.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ from tracelake.versions.model import (
 
 STAGED: Final = "staged"
 _UNREADABLE: Final = b""
-"""What is carried on for an entry of which not even the bytes can be read: it stays damaged, and named."""
+"""Value that replaces an entry whose bytes are unreadable: the copy stays damaged and is still reported by name."""
 
 Layers: TypeAlias = tuple[Reference | None, ...]
 Staged: TypeAlias = tuple[tuple[str, Layers], ...]
@@ -61,21 +59,21 @@ Staged: TypeAlias = tuple[tuple[str, Layers], ...]
 
 @dataclass(frozen=True, slots=True)
 class Under:
-    """What is staged under a token."""
+    """The entries staged under one token."""
 
     whole: dict[str, Layers] = field(default_factory=dict)
-    """By path, in order, with what each stands on: what was staged there before, the newest first."""
+    """Layers of each readable entry by path, in order: the entry and those staged there before it, newest first."""
     damaged: dict[str, DamageError] = field(default_factory=dict)
-    """Why others cannot be read, by path; of a long one perhaps the beginning."""
+    """Errors of unreadable entries by path. Of a long path it may contain only the beginning."""
 
     def check(self) -> None:
-        """Raise DamageError, naming them, where some cannot be read."""
+        """Raise DamageError, naming the entries, if some are unreadable."""
         if self.damaged:
             raise damage_of(self.damaged)
 
 
 def damage_of(damaged: dict[str, DamageError]) -> DamageError:
-    """Return the error that names staged entries which cannot be read."""
+    """Return the error that names unreadable staged entries."""
     told = ", ".join(islice(sorted(damaged), DAMAGED_ENTRIES_TOLD_MAX))
     more = f" and {left} more" if (left := len(damaged) - DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
     return DamageError(
@@ -85,13 +83,13 @@ def damage_of(damaged: dict[str, DamageError]) -> DamageError:
 
 
 def stacked(all_layers: Layers) -> Layers:
-    """Return an entry, and below it what was staged at its path before: as much of that as may be needed."""
+    """Return an entry's layers without duplicates, limited to those that may still be needed."""
     layers: list[Reference | None] = []
     for layer in all_layers:
         if not any(layer == other and _epoch(layer) == _epoch(other) for other in layers):
             layers.append(layer)
         if not isinstance(layer, FileAt) or len(layers) == STAGED_LAYERS_MAX:
-            break  # what is no file does not go
+            break  # Only files can disappear, so no lower layer is needed.
     return tuple(layers)
 
 
@@ -100,16 +98,16 @@ def _epoch(reference: Reference | None) -> int:
 
 
 class StagedEntries:
-    """Reads and writes them; the part of `BranchRecords` that does."""
+    """The part of `BranchRecords` that reads and writes staged entries."""
 
     _key_value: KeyValueStore
 
     def stage(self, token: str, path: str, reference: Reference | None) -> None:
         """Stage one entry under a token; None stages its removal.
 
-        Conditionally, so that an earlier write whose reply was lost cannot land late, on top of this one. What was
-        staged there stays below, for where the file of this one goes before it is acknowledged. What is damaged
-        is replaced.
+        The write is conditional, so that an earlier write whose reply was lost cannot overwrite this one later. The
+        previous entry stays as a lower layer, because this entry's file may disappear before it is acknowledged. A
+        damaged entry is replaced.
         """
         key = _key(token, path)
         expected: Expected = ABSENT
@@ -128,17 +126,17 @@ class StagedEntries:
         raise _outrun(path)
 
     def staged(self, token: str, start: str = "", stop: str | None = None) -> PathChanges:
-        """Return what is staged under a token, in order of path. Raises DamageError where some cannot be read."""
+        """Return the entries staged under a token, in order of path. Raises DamageError if some are unreadable."""
         return tuple((path, layers[0]) for path, layers in self.layers(token, start, stop))
 
     def layers(self, token: str, start: str = "", stop: str | None = None) -> Staged:
-        """Return the same with what each entry stands on."""
+        """Return the entries under a token with all their layers. Raises DamageError if some are unreadable."""
         under = self.under(token, start, stop)
         under.check()
         return tuple(under.whole.items())
 
     def under(self, token: str, start: str = "", stop: str | None = None) -> Under:
-        """Return the same, and what cannot be read."""
+        """Return the layers of the entries staged under a token, and the errors of unreadable ones."""
         under = Under()
         for path, entry in self._entries(token, under.damaged, start, stop):
             try:
@@ -148,14 +146,14 @@ class StagedEntries:
         return under
 
     def has_staged(self, token: str) -> bool:
-        """Tell whether anything is staged under a token, whatever it is."""
+        """Return whether anything, readable or not, is staged under a token."""
         damaged: dict[str, DamageError] = {}
         return bool(self._entries(token, damaged) or damaged)
 
     def restage(self, token: str, to: str) -> list[Entry]:
-        """Stage what is staged under one token under another, below what that has; return the entries that are new.
+        """Copy the entries of one token below those of another; return the entries that are new.
 
-        What is damaged goes along, so that it stays named.
+        Damaged entries are copied too, so that they are still reported by name.
         """
         damaged: dict[str, DamageError] = {}
         entries = [Entry(_key(to, path), entry.value, "") for path, entry in self._entries(token, damaged)]
@@ -165,7 +163,7 @@ class StagedEntries:
 
     def _lay_below(self, carried: Entry) -> Entry | None:
         expected: Expected = ABSENT
-        value = carried.value  # as it is, even where it cannot be read
+        value = carried.value  # Copied even if it is unreadable.
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             outcome = self._key_value.set_if(STAGED, carried.key, value, expected)
             settled = settle(self._key_value, STAGED, carried.key, outcome, is_mine=lambda _: False)
@@ -179,12 +177,12 @@ class StagedEntries:
         raise _outrun(carried.key)
 
     def take_away(self, entries: Collection[Entry]) -> None:
-        """Delete entries as they were seen; fine where they are others by now."""
+        """Delete entries if they have not changed since they were read."""
         for entry in entries:
             self._key_value.delete_if(STAGED, entry.key, entry.version)
 
     def forget(self, token: str, path: str) -> bool:
-        """Delete what is staged at a path under a token, damaged or not; False where nothing is."""
+        """Delete the entry at a path under a token, damaged or not; return False if none exists."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._key_value.get(STAGED, key := _key(token, path))
             if entry is None:
@@ -195,12 +193,12 @@ class StagedEntries:
         raise _outrun(path)
 
     def unstage(self, token: str) -> None:
-        """Delete what is staged under a token that no branch names any more."""
+        """Delete all entries under a token that no branch names any more."""
         if token:
             self._key_value.erase(STAGED, _key(token, ""))
 
     def tokens(self) -> set[str]:
-        """Return the tokens under which anything is staged."""
+        """Return the tokens that have staged entries."""
         damaged: list[str] = []
         whole = whole_of(self._key_value.scan, STAGED, lambda key, _: damaged.append(key))
         return {token_of(key) for key in (*damaged, *(entry.key for entry in whole))}
@@ -208,10 +206,10 @@ class StagedEntries:
     def _entries(
         self, token: str, damaged: dict[str, DamageError], start: str = "", stop: str | None = None
     ) -> list[tuple[str, Entry]]:
-        """Return what is staged under a token, by path; note what not even a store can read."""
+        """Return the entries under a token by path; add those that the store cannot read to `damaged`."""
         if not token:
             return []
-        beginning, end = _key(token, ""), f"{token}0"  # `0` sorts just behind `/`
+        beginning, end = _key(token, ""), f"{token}0"  # `0` is the character after `/`.
 
         def note(key: str, error: DamageError) -> None:
             damaged[key.removeprefix(beginning)] = error
@@ -232,17 +230,17 @@ class _StagedEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def staged_layers(entry: Entry) -> Layers:
-    """Return what the record of a staged entry names, the newest first. Raises DamageError."""
+    """Return the layers in a staged entry's record, newest first. Raises DamageError."""
     return decode(_StagedEntry, entry.value, f"the staged entry {path_in(entry.key)}", FORMAT_VERSION).named
 
 
 def token_of(key: str) -> str:
-    """Return the token of the key of a staged entry."""
+    """Return the token in a staged entry's key."""
     return key.partition("/")[0]
 
 
 def path_in(key: str) -> str:
-    """Return the path of the key of a staged entry."""
+    """Return the path in a staged entry's key."""
     return key.partition("/")[2]
 
 
@@ -251,7 +249,7 @@ def _key(token: str, path: str) -> str:
 
 
 def _above(entry: Entry, carried: Entry) -> bytes:
-    """Return a staged entry with another one laid below; as it is where it needs none, or one cannot be read."""
+    """Return a staged entry with another below it; unchanged if it needs none or one is unreadable."""
     with suppress(DamageError):
         layers = staged_layers(entry)
         wanted = stacked((*layers, *staged_layers(carried)))
@@ -272,47 +270,47 @@ ANSWERS: Final = "answers"
 COLLECTOR: Final = "collector"
 _EPOCH: Final = "epoch"
 MAIN: Final = "main"
-"""The branch that is there from the beginning, and that pipelines commit to."""
+"""The branch that always exists, and that pipelines commit to."""
 
 
 def new_token() -> str:
-    """Return a token for staged entries that nobody else has."""
+    """Return a new, unique token for staged entries."""
     return uuid.uuid4().hex
 
 
 def scope(branch: str, record: BranchRecord) -> str:
-    """Return what tells requests to this branch from those to a deleted one of the same name."""
+    """Return the scope of a branch's requests: it distinguishes a branch from a deleted one of the same name."""
     return f"{branch}:{record.id}" if record.id else branch
 
 
 @dataclass(frozen=True, slots=True)
 class BranchSnapshot:
-    """A branch as it was read: the record, and the version to name in a conditional write."""
+    """A branch record as it was read, and the version for a conditional write."""
 
     record: BranchRecord
     version: Expected
 
     @property
     def is_absent(self) -> bool:
-        """Whether there was no record."""
+        """Return whether no record existed."""
         return self.version is ABSENT
 
 
 class BranchRecords(StagedEntries):
-    """Reads and writes the records. Holds no state: any number of processes may use the same store."""
+    """Reads and writes branch records. Holds no state, so any number of processes can use the same store."""
 
     def __init__(self, key_value: KeyValueStore, has_commits: Callable[[], bool] = lambda: False) -> None:
-        """Use the records of a store; `has_commits` is asked, where `main` is absent, whether it ever was there.
+        """Use the records of a store. If `main` is absent, `has_commits` decides whether it ever existed.
 
-        Its record is written before the first commit is built, and never deleted.
+        The record of `main` is written before the first commit is built, and never deleted.
         """
         self._key_value = key_value
         self._has_commits = has_commits
 
     def read(self, branch: str, known: BranchSnapshot | None = None) -> BranchSnapshot:
-        """Return a branch; an empty record where there is none. `known` itself, where it has not changed since.
+        """Return a branch, with an empty record if it does not exist; `known` itself if it has not changed.
 
-        Raises DamageError where `main` is gone.
+        Raises DamageError if `main` is lost.
         """
         entry = self._key_value.get(BRANCHES, branch)
         if known is not None and entry is not None and entry.version == known.version:
@@ -320,7 +318,7 @@ class BranchRecords(StagedEntries):
         return self._at(branch, entry)
 
     def all(self) -> dict[str, BranchSnapshot]:
-        """Return all branches by name. Raises DamageError where `main` is gone."""
+        """Return all branches by name. Raises DamageError if `main` is lost."""
         branches = {entry.key: _branch_at(entry.key, entry) for entry in self._key_value.scan(BRANCHES)}
         if MAIN not in branches:
             self._check_never_there()
@@ -329,9 +327,9 @@ class BranchRecords(StagedEntries):
     def swap(
         self, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: Callable[[BranchRecord], bool]
     ) -> tuple[bool, BranchSnapshot]:
-        """Write the record in the place of the one that was read; return whether it is there, and what is.
+        """Replace the record that was read; return whether ours is stored, and the current snapshot.
 
-        `is_mine` tells, after a lost reply, whether a record shows that ours was written.
+        After a lost reply, `is_mine` decides from the current record whether our write succeeded.
         """
         value = to_bytes(record)
         outcome = self._key_value.set_if(BRANCHES, branch, value, at.version)
@@ -343,14 +341,16 @@ class BranchRecords(StagedEntries):
             is_mine=lambda entry: is_mine(_branch_at(branch, entry).record),
         )
         if isinstance(settled, Done):
-            # After a lost reply another may have done the same in another way: what is there counts, not what we wrote.
+            # After a lost reply, another process may have made an equivalent write; return the stored record,
+            # not ours.
             return True, BranchSnapshot(record, settled.version) if settled is outcome else self._written(
                 branch
             )
         return False, self._at(branch, settled.current)
 
     def _written(self, branch: str) -> BranchSnapshot:
-        """Read a branch whose record has our write. Raises IndeterminateError: no caller may take it for not done."""
+        """Read a branch after our write. Raises IndeterminateError, because no caller may treat the write as not
+        done."""
         try:
             return self.read(branch)
         except StorageError as error:
@@ -359,7 +359,7 @@ class BranchRecords(StagedEntries):
             ) from error
 
     def delete(self, branch: str, at: BranchSnapshot) -> bool:
-        """Delete a branch as it was read; False where it has changed since."""
+        """Delete a branch as it was read; return False if it has changed since."""
         assert isinstance(at.version, str), "a branch that is not there cannot be deleted"
         outcome = self._key_value.delete_if(BRANCHES, branch, at.version)
         settled = settle(self._key_value, BRANCHES, branch, outcome, is_mine=lambda _: False)
@@ -371,8 +371,8 @@ class BranchRecords(StagedEntries):
         return _branch_at(branch, entry)
 
     def _check_never_there(self) -> None:
-        """Raise DamageError where `main` is gone: its history would be taken for none, and begun anew."""
-        # Looked for again: it may have been made between our look and the first commit.
+        """Raise DamageError if `main` is lost: otherwise the lake would start a second, empty history."""
+        # Read again, because `main` may have been created between our read and the first commit.
         if self._has_commits() and self._key_value.get(BRANCHES, MAIN) is None:
             raise DamageError(
                 "the record of branch main is gone, and there are commits. Restore the metadata from a backup."
@@ -385,7 +385,7 @@ class BranchRecords(StagedEntries):
         return self._epoch()[0]
 
     def advance(self, change: Callable[[Epoch], Epoch]) -> Epoch:
-        """Change the newest epoch; return it. Raises ContentionError where others are faster again and again."""
+        """Change the newest epoch; return it. Raises ContentionError after too many lost races."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             epoch, version = self._epoch()
             if (wanted := change(epoch)) == epoch:
@@ -399,7 +399,8 @@ class BranchRecords(StagedEntries):
         )
 
     def tell_of_name(self) -> None:
-        """Let whoever looks at all names look again: one is about to be given, and another may go then."""
+        """Invalidate concurrent scans of all names before a name is given, because another name may be deleted just
+        after."""
         self.advance(lambda epoch: replace(epoch, given=uuid.uuid4().hex))
 
     def tags(self) -> dict[str, str]:
@@ -407,7 +408,7 @@ class BranchRecords(StagedEntries):
         return {name: tag.commit for name, tag in self._tags().items() if tag.claimed == CERTAIN}
 
     def named(self) -> set[str]:
-        """Return the commits of all branches and tags, and those that a name is claimed for."""
+        """Return the commits of all branches, tags and name claims."""
         heads = {_branch(entry.key, entry).head for entry in self._key_value.scan(BRANCHES)}
         return (heads | {tag.commit for tag in self._tags().values()}) - {""}
 
@@ -426,12 +427,14 @@ class BranchRecords(StagedEntries):
     # Announced requests
 
     def announce(self, scope: str, announcement: Announcement) -> None:
-        """Show a request to whoever seals next. Whether it is there, its committer learns by being sealed."""
+        """Announce a request to the next committer that seals. Ignore failures: the request's committer notices if it
+        is not sealed."""
         with suppress(StorageError):
             self._key_value.note(REQUESTS, _announced(scope, announcement.request.id), to_bytes(announcement))
 
     def announced(self, scope: str) -> list[Announcement]:
-        """Return what is announced, the oldest request first. Nothing rests on a note: one that is damaged goes."""
+        """Return the announced requests, oldest first. Delete damaged ones, because no result depends on an
+        announcement."""
         announcements: list[Announcement] = []
         damaged: list[str] = []
         read = partial(self._key_value.notes, beginning=_announced(scope))
@@ -444,18 +447,19 @@ class BranchRecords(StagedEntries):
         return sorted(announcements, key=lambda waiting: (waiting.request.created_at, waiting.request.id))
 
     def withdraw(self, scope: str, requests: Collection[str]) -> None:
-        """Take announcements away; fine where there are none, or where some stay: who seals next cleans up."""
+        """Delete announcements, if they exist. Ignore failures, because the next committer that seals cleans up."""
         self._forget([_announced(scope, request) for request in requests])
 
     def withdraw_all(self, scope: str) -> None:
-        """Take away all that is announced on a branch that is deleted: nobody will seal it."""
+        """Delete all announcements on a deleted branch, because no committer will seal them."""
         with suppress(StorageError):
             self.withdraw(scope, [waiting.request.id for waiting in self.announced(scope)])
 
     def forget_requests(self, scopes: Callable[[], Iterable[str]]) -> None:
-        """Delete what is announced on branches that are not there, as `scopes` says, which is asked afterwards.
+        """Delete announcements on branches that do not exist. `scopes` is called after the announcements are read.
 
-        Whoever announces has read a record of the branch, and its scope never comes again.
+        This is safe because a committer reads the branch record before it announces, and a deleted scope never
+        returns.
         """
         keys: list[str] = []
         with suppress(StorageError):
@@ -470,7 +474,7 @@ class BranchRecords(StagedEntries):
                 self._key_value.forget(REQUESTS, keys)
 
     def _create(self, partition: str, key: str, value: bytes) -> None:
-        """Write a record where there is none; durable on return, this one or the one that is there."""
+        """Write a record if none exists. On return a record, this or an existing one, is durable."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             outcome = self._key_value.set_if(partition, key, value, ABSENT)
             settled = settle(self._key_value, partition, key, outcome, is_mine=lambda _: False)
@@ -481,17 +485,17 @@ class BranchRecords(StagedEntries):
     # Answers
 
     def record_answer(self, scope: str, answer: Answer) -> None:
-        """Keep the answer to a request for who asks later; durable on return."""
+        """Keep the answer to a request for later callers; durable on return."""
         recorded = OldAnswer(scope, answer, self.epoch().number)
         self._create(ANSWERS, _asked(scope, answer.request), to_bytes(recorded))
 
     def answer(self, scope: str, request: str) -> Answer | None:
-        """Return the answer to a request, None where none is recorded."""
+        """Return the recorded answer to a request, or None."""
         entry = self._key_value.get(ANSWERS, _asked(scope, request))
         return None if entry is None else _recorded(entry).answer
 
     def forget_answers(self, is_over: Callable[[OldAnswer], bool]) -> None:
-        """Delete recorded answers that nobody will ask for any more. Those that are damaged stay, for `verify`."""
+        """Delete recorded answers that are no longer needed. Damaged ones stay, so that `verify` finds them."""
         with suppress(DamageError):
             for entry in self._key_value.scan(ANSWERS):
                 with suppress(DamageError):
@@ -515,9 +519,9 @@ def _branch(branch: str, entry: Entry) -> BranchRecord:
 
 
 def _announced(scope: str, request: str | None = None) -> str:
-    """Return the key of an announcement, or how those of a branch begin.
+    """Return the key of an announcement, or the key prefix of a branch's announcements.
 
-    128 bits of the hash of each: so the name of an object spells out all of it, whatever the names are.
+    It contains 128 bits of each hash, so that object names have a fixed length whatever the names are.
     """
     return (
         content_id(scope.encode())[:32] + "/" + ("" if request is None else content_id(request.encode())[:32])
@@ -534,20 +538,20 @@ def _recorded(entry: Entry) -> OldAnswer:
 
 @dataclass(slots=True)
 class _Rounds:
-    """Readings of one branch, one at a time. Nobody waits for more than the rest of one and the next."""
+    """Reads of one branch, one at a time. A thread waits at most for the current read and the next."""
 
     begun: int = 0
     ended: int = 0
-    """The newest one that succeeded."""
+    """Number of the newest successful read."""
     is_reading: bool = False
     at: BranchSnapshot | None = None
 
 
 class BranchReader:
-    """Reads branches, by one thread at a time."""
+    """Shared reads of branches: one thread reads at a time."""
 
     def __init__(self, records: BranchRecords) -> None:
-        """Look at the branches of these records."""
+        """Read branches from these records."""
         self._records = records
         self._reading = threading.Condition()
         self._rounds: dict[str, _Rounds] = {}
@@ -555,14 +559,14 @@ class BranchReader:
         self._writes: Counter[str] = Counter()
         self._threads = 0
         self._looked = threading.local()
-        """Per thread: the branch that it looked at last, and how often that had been written by then."""
+        """Per thread: the branch that it last read, and the number of writes to that branch at the time."""
 
     def look(self, branch: str) -> BranchSnapshot:
-        """Return the branch as it was read at a moment after the call began."""
+        """Return the branch as it was at some moment after the call began."""
         self._looked.at = branch, self._writes[branch]
         with self._reading:
             rounds = self._rounds.setdefault(branch, _Rounds())
-            asked = rounds.begun + 1  # who asks while a reading is under way may not take it
+            asked = rounds.begun + 1  # A read that is already running may be older than this call.
             self._reading.wait_for(lambda: rounds.ended >= asked or not rounds.is_reading)
             if rounds.ended >= asked:
                 assert rounds.at is not None, "a round that ended has read something"
@@ -579,17 +583,17 @@ class BranchReader:
                 self._reading.notify_all()
 
     def arrive(self, branch: str) -> BranchSnapshot:
-        """Return the branch as it is now, by a reading of one's own.
+        """Return the current branch with a separate read.
 
-        Who comes first is served first, as by the connections of a database. Were newcomers let go all at once, as
-        after a common look, the last of those who waited for a server that stood still could be the first.
+        Newcomers are served in order of arrival, as a database serves connections. If a shared read released them all
+        at once, the last to wait for a stalled server could become the first.
         """
         rounds = self._rounds.get(branch)
         return self._records.read(branch, rounds.at if rounds else None)
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """Be one of the threads that may pause, or wake others."""
+        """Count this thread among those that may pause or wake others."""
         with self._writing:
             self._threads += 1
         try:
@@ -599,18 +603,18 @@ class BranchReader:
                 self._threads -= 1
 
     def pause(self, branch: str, seconds: float) -> None:
-        """Wait for so long, or until another thread has written the branch since this one looked at it."""
+        """Wait for some seconds, or until another thread writes the branch after this thread last read it."""
         if self._threads < 2:
-            time.sleep(seconds)  # nobody is there to wake us, and simulated time passes in sleep alone
+            time.sleep(seconds)  # No other thread can wake us, and simulated time passes only in `sleep`.
             return
         looked, before = getattr(self._looked, "at", ("", 0))
         if looked != branch:
-            return  # who has not looked yet need not wait
+            return  # A thread that has not read the branch yet need not wait.
         with self._writing:
             self._writing.wait_for(lambda: self._writes[branch] != before, seconds)
 
     def wake(self, branch: str) -> None:
-        """Let all threads look at a branch again: it was written."""
+        """Wake all threads that wait for a branch, because it was written."""
         with self._writing:
             self._writes[branch] += 1
             self._writing.notify_all()

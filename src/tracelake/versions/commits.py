@@ -1,15 +1,15 @@
-"""What is committed, for reading: histories, entries, differences, and the names that lead to them.
+"""Read access to commits: history, entries, differences, and the branches and tags that name commits.
 
-Gives names to commits: a claim, a look, then the name.
+`RefClaims` gives names to commits in three steps: write a claim, check that the commit is reachable, write the name.
 
-A claim is the record of the name as it will be, with the epoch in which it was written. Nobody takes it for a name but
-garbage collection. So either a collector that looks sees the claim; or it looked before, and then whoever claims sees
-what it saw: where nothing leads to the commit, nothing ever will. The name is given by a conditional write on the
-claim. Whoever finds a claim in its way takes it away, as a collector does two epochs later: who was killed leaves
-nothing behind, and who is slow claims once more.
+A claim is the future record of the name plus the epoch of the claim. Only garbage collection treats it as a name.
+Either a collector sees the claim, or the collector read the names earlier and the claimant sees the same state. If no
+name leads to the commit then, none ever will. A conditional write turns the claim into the name. A process that finds
+a claim in its way deletes it, as a collector does two epochs later. So a killed claimant leaves nothing, and a slow
+one claims again.
 
-A collector looks at names one after the other, and a commit may go from one to another all the while, never where the
-collector just looks. So each name is told of before it is given: who meets that looks again.
+A collector reads names one by one, so a commit could move from one name to another unseen. Each name is therefore
+announced in the epoch record before it is given, and a collector that sees a change reads all names again.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ NameT = TypeVar("NameT", BranchRecord, Tag)
 
 
 class RefClaims:
-    """Gives names, and ends claims."""
+    """Gives names to commits, and deletes expired claims."""
 
     def __init__(
         self, key_value: KeyValueStore, records: BranchRecords, reaches: Callable[[str], bool]
     ) -> None:
-        """Give names in these stores to what `reaches` says that a branch or tag leads to."""
+        """Give names in these stores to commits that a branch or tag reaches, as `reaches` reports."""
         self._key_value = key_value
         self._records = records
         self._reaches = reaches
 
     def give(self, name: str, record: NameT, commit: str) -> bool:
-        """Give a commit a name, the record of a branch or tag; False where the name is taken, by a branch or a tag.
+        """Name a commit by the record of a branch or tag; return False if a branch or tag has the name already.
 
-        Raises RefNotFoundError where no branch or tag leads to the commit.
+        Raises RefNotFoundError if no branch or tag leads to the commit.
         """
         partition, other = (BRANCHES, TAGS) if isinstance(record, BranchRecord) else (TAGS, BRANCHES)
         value = to_bytes(record)
@@ -70,7 +70,7 @@ class RefClaims:
             claim = replace(record, claimed=self._records.epoch().number)
             if not self._clear(partition, name):
                 there = self._key_value.get(partition, name)
-                return there is not None and there.value == value  # ours: it landed late
+                return there is not None and there.value == value  # Our own write, which arrived late.
             outcome = self._key_value.set_if(partition, name, to_bytes(claim), ABSENT)
             claimed = settle(self._key_value, partition, name, outcome, is_mine=lambda _: False)
             if not isinstance(claimed, Done):
@@ -93,7 +93,7 @@ class RefClaims:
         )
 
     def end_claims(self, newest: int) -> None:
-        """Delete the claims of two epochs ago: whoever made them was killed, or claims once more."""
+        """Delete claims from two epochs ago. Their claimants were killed, or will claim again."""
         for partition in (BRANCHES, TAGS):
             for entry in self._key_value.scan(partition):
                 claimed = _claimed(partition, entry)
@@ -101,7 +101,7 @@ class RefClaims:
                     self._key_value.delete_if(partition, entry.key, entry.version)
 
     def _clear(self, partition: str, name: str) -> bool:
-        """Take a claim away; return whether nothing has the name now."""
+        """Delete a claim; return whether the name is free now."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry = self._key_value.get(partition, name)
             if entry is None:
@@ -137,64 +137,64 @@ class Commits:
     # By id
 
     def commit(self, commit_id: str) -> Commit:
-        """Read one commit."""
+        """Return one commit."""
         return self._contents.read(Commit, commit_id)
 
     def log(self, commit_id: str) -> Iterator[tuple[str, Commit]]:
-        """Yield (id, commit) from this commit back to the first, by first parents."""
+        """Yield (id, commit) from this commit back to the first, along first parents."""
         return history.log(commit_id, self.commit)
 
     def entries(self, commit_id: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
-        """Return what a commit names, by path, in order; only the paths with start <= path < stop."""
+        """Return the entries of a commit by path, in order; only paths with start <= path < stop."""
         return dict(self.scan(commit_id, start, stop))
 
     def scan(
         self, commit_id: str, start: str = "", stop: str | None = None
     ) -> Iterator[tuple[str, Reference]]:
-        """Yield what `entries` returns, a range at a time: for more than fits into memory."""
+        """Yield the result of `entries` range by range, for commits that do not fit into memory."""
         tree = Tree(self._contents.read)
         return ranges.scan(tree.ranges(commit_id), tree.range, start, stop)
 
     def count(self, commit_id: str, start: str, stop: str) -> int:
-        """Return how many entries of a commit have start <= path < stop, without reading most of them."""
+        """Return the number of entries with start <= path < stop, without reading most of them."""
         tree = Tree(self._contents.read)
         return ranges.count(tree.ranges(commit_id), tree.range, start, stop)
 
     def find(self, commit_id: str, paths: Sequence[str]) -> dict[str, Reference]:
-        """Return what these paths name in a commit, those that name something."""
+        """Return the references at these paths in a commit; paths without one are omitted."""
         tree = Tree(self._contents.read)
         return tree.find(tree.view(commit_id), sorted(paths))
 
     def diff(self, before: str, after: str) -> Iterator[Difference]:
-        """Yield the entries that differ between two commits, in order; takes time in proportion to them."""
+        """Yield the entries that differ between two commits, in order. The time is proportional to their number."""
         tree = Tree(self._contents.read)
         return ranges.differences(tree.ranges(before), tree.ranges(after), tree.range)
 
     def merge_bases(self, left: str, right: str) -> tuple[str, ...]:
-        """Return the best common ancestors of two commits: none, one, or several after merges that crossed."""
+        """Return the best common ancestors of two commits: none, one, or several after criss-cross merges."""
         return history.merge_bases((left,), (right,), self.commit)
 
     def parted(self, ours: str, theirs: str) -> list[Theirs]:
-        """Return what their commit changed since both parted, in order of path, with what stood there then."""
+        """Return the changes of `theirs` since the merge base, in order of path, each with the base's entry."""
         tree = Tree(self._contents.read)
         return their_changes(self.merge_bases(ours, theirs), theirs, tree, self.commit)
 
     def transaction_of(self, commit_id: str) -> int:
-        """Return the newest transaction that a commit holds, -1 where it holds none."""
+        """Return the newest transaction that a commit contains, or -1."""
         return history.newest_transaction(commit_id, self.commit)
 
     def commit_of(self, transaction: int, head: str) -> str:
-        """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
+        """Return the commit of a transaction in the history of a commit. Raises DamageError if it is missing."""
         return history.commit_of(transaction, head, self.commit)
 
     # By name
 
     def head(self, branch: str = MAIN) -> str | None:
-        """Return the id of the branch's newest commit, or None on an empty branch, or where there is none."""
+        """Return the id of the branch's newest commit; None if the branch is empty or does not exist."""
         return self._records.read(branch).record.head or None
 
     def resolve(self, ref: str) -> str:
-        """Return the commit id of a reference (see `refs`). Raises RefNotFoundError where there is none."""
+        """Return the commit id of a reference (see `model`). Raises RefNotFoundError if no commit matches."""
         wanted = parse(ref)
         commit_id = self._resolve_name(wanted.name)
         if not wanted.back and wanted.transaction is None and wanted.time is None:
@@ -229,10 +229,10 @@ class Commits:
         return self._records.tags()
 
     def tag(self, name: str, commit_id: str) -> None:
-        """Give a commit a name that never moves. Fine where the tag names it already.
+        """Give a commit a permanent name. Repeating the call is harmless.
 
-        Raises UsageError for a name that is no name, or that a branch or another commit has; RefNotFoundError for
-        a commit that no branch or tag leads to.
+        Raises UsageError if the name is invalid or names a branch or another commit, and RefNotFoundError if no
+        branch or tag leads to the commit.
         """
         check_name(name, "tag")
         if not self._records.read(name).is_absent or name == MAIN:
@@ -241,9 +241,9 @@ class Commits:
             raise UsageError(f"tag {name!r} is taken by another commit or a branch; delete that first.")
 
     def reaches(self, commit_id: str) -> bool:
-        """Tell whether a branch or tag leads to a commit. Once none does, none ever will again.
+        """Return whether a branch or tag leads to a commit. If none does, none ever will again.
 
-        Raises DamageError where none is found, and a history cannot be read: that may be the one.
+        Raises DamageError if none was found and a history is unreadable, because that history may contain the commit.
         """
         branches = (at.record.head for at in self._records.all().values())
         heads = dict.fromkeys([*branches, *self._records.tags().values()])
@@ -261,7 +261,7 @@ class Commits:
         return False
 
     def delete_tag(self, name: str) -> None:
-        """Take a tag away; its commit stays. Raises RefNotFoundError where there is none."""
+        """Delete a tag; its commit stays. Raises RefNotFoundError if the tag does not exist."""
         entry = self._key_value.get(TAGS, name) if is_name(name) else None
         if entry is None or self._tagged(name) is None:
             raise RefNotFoundError(f"no tag {shown(name)}.")

@@ -1,11 +1,9 @@
-"""Carries out the commit of a request: seal, build, cut, and help others on the way (see `protocol`).
+"""Carries out commit requests: seal, build, cut, and help other committers (see `protocol`).
 
-Builds the commits of sealed requests, one on top of the other.
-
-Everything that goes in is in the record of the branch or immutable, so that any helper builds the same bytes: to
-build twice is harmless. Nothing is written here but files that were staged long ago, again, in the epoch of the branch.
-(What is staged under a token that is sealed can still grow by an entry whose writer was late; it is not acknowledged
-then, and may be in the commit or not.)
+`build` makes the commits of sealed requests, one on top of the other. All input is immutable or in the branch record,
+so every helper builds the same bytes and building twice is harmless. The only extra writes are copies, in the
+branch's epoch, of files that were staged long ago. A late writer can still add an entry under a sealed token. Such an
+entry is not acknowledged, and may or may not be in the commit.
 """
 
 from __future__ import annotations
@@ -94,30 +92,30 @@ from tracelake.versions.protocol import (
 from tracelake.versions.tree import CommitTree, Content, ContentStore, ContentT, Tree, file_path, id_of
 
 LayersOf = Callable[[str], Staged]
-"""Returns what is staged under a token, in order of path, each with what it stands on."""
+"""Function that returns the entries staged under a token, in order of path, each with its layers."""
 Reaches = Callable[[str], bool]
-"""Tells whether a branch or tag leads to a commit."""
+"""Function that returns whether a branch or tag leads to a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What became of a list of requests: objects to write, then the head and the answers to publish.
+    """Result of building requests: objects to write, then the head and the answers to publish.
 
-    There are fewer answers than requests where one that takes what is staged was refused: it ends the sweep, so that
-    what was staged can go to the token after it, before the next one is built.
+    A refused request that takes staged entries ends the sweep, so there may be fewer answers than requests. Its
+    staged entries must move to the next token before the next request is built.
     """
 
     head: str
     answers: tuple[Answer, ...]
     carried: str
-    """The token of such a request; empty where there is none."""
+    """The token of the refused request that ended the sweep; otherwise empty."""
     records: dict[str, Content]
     epoch: int
-    """In which the oldest of what it names for the first time was written."""
+    """Epoch of the oldest object that these commits name for the first time."""
 
 
 class _RequestRefusedError(Exception):
-    """A request gets no commit."""
+    """Raised if a request is refused."""
 
     def __init__(self, why: Refusal, detail: tuple[str, ...] = ()) -> None:
         super().__init__(why)
@@ -127,7 +125,7 @@ class _RequestRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _BuiltCommit:
-    """What a request comes to: changes of the head, and further parents."""
+    """Changes of the head and further parents that a request results in."""
 
     changes: PathChanges
     parents: tuple[str, ...] = ()
@@ -151,7 +149,7 @@ class _Building:
         self._tree = Tree(self._read)
         self._head = branch.head
         self._view = self._tree.view(branch.head)
-        """What the head names."""
+        """The entries of the head."""
 
     def run(self) -> Built:
         sealed = self._branch.sealed
@@ -165,12 +163,12 @@ class _Building:
         return Built(self._head, tuple(answers), carried, self._records, self._epoch)
 
     def _answer(self, sealed: SealedRequest, *, is_last: bool) -> Answer:
-        """Build one request. Whatever is wrong with it is its answer: those behind it go on."""
+        """Build one request. An error in the request becomes its answer, so that later requests proceed."""
         answer = Answer(sealed.request.id, token=sealed.token, remembered=sealed.request.remembered)
         try:
             return self._built(sealed, answer, is_last=is_last)
         except (StorageError, OSError, MemoryError):
-            raise  # of the store or this machine, and not of the request: to be tried again
+            raise  # A failure of the store or of this machine, not of the request: retried.
         except _RequestRefusedError as refused:
             why, detail = refused.why, refused.detail
         except DamageError as error:
@@ -217,9 +215,10 @@ class _Building:
         return _BuiltCommit(effective(change, fresh, there))
 
     def _fresh(self, changes: PathChanges, staged: Mapping[str, Layers]) -> PathChanges:
-        """Return changes with files that may be published: what was written too long ago is written again.
+        """Return changes whose files may be published: files from expired epochs are copied into the current one.
 
-        Where a file is gone, its entry was never acknowledged: what it stands on counts, else the request is refused.
+        If a staged file is gone, its entry was never acknowledged, and the layer below applies. Any other request
+        whose file is gone is refused.
         """
         epoch = self._branch.epoch
         for _, reference in changes:
@@ -255,7 +254,7 @@ class _Building:
 
     def _of_commits(self, operation: MergeRequest | CherryPick | Revert) -> _BuiltCommit:
         self._commit(operation.commit)
-        if not self._reaches(operation.commit):  # else what it names may be collected at any moment
+        if not self._reaches(operation.commit):  # Its objects may be collected at any moment.
             raise _RequestRefusedError(
                 Refusal.UNREACHABLE, (f"no branch or tag leads to {operation.commit[:12]}",)
             )
@@ -281,14 +280,14 @@ class _Building:
         return parents[number]
 
     def _onto_head(self, theirs: list[Theirs], prefer: str = "") -> PathChanges:
-        """Return those changes of another side that apply to the head."""
+        """Return the changes of the other side that apply to the head."""
         changes, conflicts = merged(theirs, self._named([path for path, _, _ in theirs]), prefer)
         if conflicts:
             raise _RequestRefusedError(Refusal.CONFLICT, told(conflict.path for conflict in conflicts))
         return changes
 
     def _add(self, request: Request, built: _BuiltCommit, *, is_last: bool) -> tuple[str, CommitTree]:
-        """Return the commit, and what it names."""
+        """Build the commit; return its id and its tree."""
         parents = (self._head, *built.parents) if self._head else built.parents
         is_whole = is_last or self._view.needs_metarange(built.changes)
         metarange = self._metarange(built.changes) if is_whole else ""
@@ -316,7 +315,7 @@ class _Building:
         return commit_id, view
 
     def _metarange(self, changes: PathChanges) -> str:
-        """Return the metarange of all that the head names after changes."""
+        """Return the metarange of the head after changes."""
         if not changes and not self._view.commits and self._head:
             return self._commit(self._head).metarange
         refs, new = self._tree.changed(self._view, changes, self._branch.epoch)
@@ -341,7 +340,7 @@ class _Building:
 
 
 class Committer:
-    """Commits requests to branches. Holds nothing that another process would have to wait for."""
+    """Commits requests to branches. Holds no lock that another process would have to wait for."""
 
     def __init__(
         self,
@@ -352,9 +351,9 @@ class Committer:
         patience_polls: int = COMMIT_PATIENCE_POLLS,
         answers_kept: int = BRANCH_ANSWERS_KEPT,
     ) -> None:
-        """Use these stores; look `patience_polls` times whether another builds what is sealed, then help.
+        """Use these stores. Poll `patience_polls` times for another committer to build what is sealed, then help.
 
-        At least `answers_kept` answers stay in the record of the branch.
+        The branch record keeps at least `answers_kept` answers.
         """
         self._records = records
         self._contents = contents
@@ -362,14 +361,14 @@ class Committer:
         self._patience_polls = patience_polls
         self._lookout = BranchReader(records)
         self._look_s = 0.0
-        """What a look took of late."""
+        """Moving average of the time that a read of the branch takes."""
         self._sealing = threading.Lock()
         self._answers_kept = answers_kept
 
     def submit(self, branch: str, request: Request, at: BranchSnapshot | None = None) -> Answer:
-        """Get a request built, or find it built; return its answer.
+        """Build a request, or find it built; return its answer.
 
-        `at` is the branch as the caller read it last. A branch that is not there is made.
+        `at` is the branch as the caller last read it. A missing `main` is created.
         """
         with self._lookout.joined():
             return self._carry_out(branch, request, at)
@@ -395,7 +394,7 @@ class Committer:
                     case Return(answer):
                         return answer
                     case Leave():
-                        self._records.withdraw(here, [request.id])  # it may be later than the deletion
+                        self._records.withdraw(here, [request.id])  # It may be later than the deletion.
                         return Answer(request.id, refusal=Refusal.GONE)
                     case Miss():
                         raise _lost(branch, request)
@@ -421,16 +420,17 @@ class Committer:
             raise
 
     def _end_in_error(self, branch: str, request: Request, known: Submission, error: BaseException) -> None:
-        """Take an announcement back. Raise IndeterminateError if a helper may still commit the request."""
+        """Withdraw an announcement. Raise IndeterminateError if a helper may still commit the request."""
         if known.is_announced:
             self._records.withdraw(known.scope, [request.id])
         if isinstance(error, StorageError) and may_be_committed(known, error):
             raise _unknown(branch, request, error) from error
 
     def finish(self, branch: str, at: BranchSnapshot) -> BranchSnapshot:
-        """Build what is sealed and publish it, or find that another has; return the branch as it is then.
+        """Build the sealed requests and publish them, or find that another committer has; return the branch
+        afterwards.
 
-        The write that cuts what is built seals what is announced.
+        The write that cuts the built requests also seals the announced ones.
         """
         built = build(sweep(at.record), self._contents, self._records.layers, self._reaches)
         self._contents.write(built.records)
@@ -454,11 +454,11 @@ class Committer:
             if published:
                 self._lookout.wake(branch)
                 self._forget(branch, stale, announced, at.record)
-                # Not before: who reads what is staged trusts that a token in the record is whole.
+                # Not earlier, because readers of staged entries trust that a token in the record is complete.
                 for answer in leave:
                     self._records.unstage(answer.token)
-                break  # where it was not, more was sealed: what is built stays right
-        if took(at.record, built.answers[-1].request):  # in another helper, who saw more of it
+                break  # If the swap failed, more requests were sealed; the built commits stay valid.
+        if took(at.record, built.answers[-1].request):  # Another helper did, and saw more entries.
             for entries in carried:
                 self._records.take_away(entries)
         return at
@@ -466,12 +466,12 @@ class Committer:
     def _seal(
         self, branch: str, at: BranchSnapshot, request: Request, *, is_announced: bool
     ) -> tuple[bool, BranchSnapshot]:
-        """Put a request on the list of the branch as it was read, and with it all that are announced."""
+        """Seal a request, and all announced ones with it, on the branch as it was read."""
         if at.record.sealed and not is_announced:
-            return False, at  # somebody builds, and its cut seals what is announced: meanwhile nobody races
+            return False, at  # Another committer builds; its cut seals announced requests without a race.
         if not is_announced:
             return self._seal_now(branch, at, request)
-        with self._sealing:  # of all threads that wait here one seals them all
+        with self._sealing:  # One of the waiting threads seals the requests of all.
             now = self._lookout.look(branch)
             return self._seal_now(branch, at, request) if now.version == at.version else (False, now)
 
@@ -490,9 +490,9 @@ class Committer:
         return sealed, now
 
     def _with(self, before: BranchRecord, waiting: list[Request], at_least: int = 1) -> BranchRecord:
-        """Return a record with requests sealed: as many of them as it may hold, the first `at_least`."""
+        """Return a record with as many requests sealed as fit, but at least the first `at_least`."""
         token = new_token()
-        # Read after the branch: whoever begins an epoch later finds the record, and changes it.
+        # Read after the branch: a process that begins an epoch later finds the record and changes it.
         epoch = self._records.epoch().number if before.epoch == EPOCH_UNSET else before.epoch
         record = seal(before, waiting, token, epoch)
         while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
@@ -501,16 +501,16 @@ class Committer:
         return record
 
     def _forget(self, branch: str, stale: list[str], announced: list[Request], record: BranchRecord) -> None:
-        """Delete announcements that nobody needs any more, as the record says that is there now."""
+        """Delete announcements that the current record makes unnecessary."""
         known = requests_in(record)
         over = [*stale, *(request.id for request in announced if request.id in known)]
         if over:
             self._records.withdraw(scope(branch, record), over)
 
     def _announced(self, branch: str, at: BranchSnapshot) -> tuple[list[Request], list[str]]:
-        """Return the announced requests that are to be sealed, and the ids of those that need it no more.
+        """Return the announced requests to seal, and the ids of stale announcements.
 
-        The latter are of committers that were killed, or were sealed by one that was, or came late.
+        Stale ones belong to committers that were killed, were sealed by a killed committer, or came late.
         """
         known = requests_in(at.record)
         wanted: list[Request] = []
@@ -522,22 +522,23 @@ class Committer:
                     other.id not in known and self._answered(branch, at, other, announcement.since) is None
                 )
             except DamageError:
-                continue  # its own committer is told: it keeps nobody else waiting
+                continue  # Its committer gets the error; the other requests proceed.
             (wanted.append(other) if is_wanted else stale.append(other.id))
         return wanted, stale
 
     def _found(self, branch: str, at: BranchSnapshot, request: Request, since: str | None) -> Answer | None:
-        """Return the answer to our own request; without `since`, nobody knows of it but perhaps an earlier try."""
+        """Return the answer to our own request. Without `since`, only an earlier attempt can have left an answer."""
         if since is not None:
             return self._answered(branch, at, request, since)
         return self._records.answer(scope(branch, at.record), request.id) if request.remembered else None
 
     def _answered(self, branch: str, at: BranchSnapshot, request: Request, since: str) -> Answer | None:
-        """Return the answer to a request that is not in the record, where it was there and has left it.
+        """Return the answer to a request that was in the record and has left it.
 
-        It has if a commit after `since` carries it. Refusals, and answers to requests that may come twice,
-        were recorded before they left; they are looked up after the branch was read. Not where all answers
-        after `since` are in the record still: else N committers that seal would look up N requests each.
+        A commit after `since` with the request's id is the answer. Refusals, and answers to requests that may be
+        repeated, are recorded before they leave the record, and are looked up after the branch was read. The lookup
+        is skipped if the record still holds all answers after `since`. Otherwise N sealing committers would look up N
+        requests each.
         """
         head, done = at.record.head, at.record.done
         is_covered = any(answer.commit == since and not answer.refusal for answer in done)
@@ -550,21 +551,22 @@ class Committer:
                 if commit.request == request.id:
                     return Answer(request.id, commit_id)
             else:
-                if since:  # the branch was deleted, and made again
+                if since:  # The branch was deleted and created again.
                     return Answer(request.id, refusal=Refusal.GONE)
         return self._records.answer(scope(branch, at.record), request.id)
 
     def _let_go(self, here: str, leave: tuple[Answer, ...]) -> None:
-        """Keep answers that the history does not tell, or that a second try of a request may look for."""
+        """Record answers that the history does not contain, or that a repeated request may look up."""
         for answer in leave:
             if answer.refusal or answer.remembered:
                 self._records.record_answer(here, answer)
 
     def _wait(self, branch: str, at: BranchSnapshot, looks: int, most: int) -> tuple[int, BranchSnapshot]:
-        """Look again after growing pauses until the record has changed, `most` times; return how often, and it.
+        """Poll with growing pauses until the record changes, at most `most` times; return the number of polls and the
+        branch.
 
-        Where a look takes long, because the store is far or many look, the pauses are as much longer: all who wait
-        together look about once in the time that it takes, and leave the store to who builds.
+        If a read is slow, because the store is far or has many readers, the pauses grow with it. All waiting
+        committers together then read about once per read time, and leave the store to the builder.
         """
         now = at
         for looked in range(1, most + 1):
@@ -583,9 +585,9 @@ class Committer:
 
 
 def may_be_committed(known: Submission, error: StorageError) -> bool:
-    """Whether a request may get its commit although the call fails: a helper finishes what is on the list."""
+    """Return whether a request may be committed although the call fails, because helpers finish listed requests."""
     if isinstance(error, ExpiredError):
-        return False  # of a request that was sealed, and was refused since
+        return False  # The request was sealed, and has been refused since.
     return known.is_known or isinstance(error, IndeterminateError)
 
 
@@ -598,7 +600,7 @@ def _lost(branch: str, request: Request) -> ExpiredError:
 
 
 def _unknown(branch: str, request: Request, error: StorageError) -> IndeterminateError:
-    """Return the error for a request whose outcome the caller must ask for."""
+    """Return the error for a request with an unknown outcome, which the caller must query."""
     again = (
         f"Ask again with the same request id, {request.id} (`--request-id`, `request_id=`, or the header "
         "Idempotency-Key): that returns the commit, or makes it, but never twice. A request without this id may commit "

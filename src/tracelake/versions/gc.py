@@ -1,15 +1,13 @@
-"""Garbage collection of a repository: commits that no ref reaches, what only they name, and what was never published.
+"""Garbage collection of a repository: unreachable commits, objects that only they name, and unpublished objects.
 
-It is safe beside committers, and at any crash, without trusting a clock: see `docs/internals/versions.md`. In short, an
-object has the epoch in which it was written in its name or content, and a collection begins a new one on every branch
-before it looks. What was written two epochs ago is not named for the first time any more (`may_publish`): it is
-reached now, or is garbage. What cannot be reached once is never reached again: a name is given, and a commit is merged,
-picked or reverted, only where a branch or tag leads to it.
+It is safe beside committers and at any crash, without trusting a clock: see `docs/internals/versions.md`. Each object
+carries the epoch in which it was written in its name or content. A collection begins a new epoch on every branch
+before it reads. Objects written two epochs ago cannot be named for the first time any more (`may_publish`), so they
+are reachable now or garbage. An unreachable object stays unreachable. Commits are named, merged, picked or reverted
+only if a branch or tag leads to them.
 
-What names lead to, found with many reads at once, each object read once (see `collect`).
-
-Where an object cannot be read, nobody knows what lies behind it: nothing of these kinds is garbage then. The
-collection of the others goes on.
+Reachable objects are found with many parallel reads, and each object is read once. If an object is unreadable, its
+references are unknown. Objects of the kinds that it may name are then kept, and other kinds are still collected.
 """
 
 from __future__ import annotations
@@ -50,12 +48,12 @@ BEHIND: Final[dict[type[Content], tuple[Kind, ...]]] = {
     Range: (FileAt,),
     ChangeSet: (FileAt,),
 }
-"""What lies behind an object of a kind. Where files are unknown, so are indexes."""
+"""Kinds of objects that an object of each kind leads to. Indexes are treated like files."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ReachStep:
-    """What is remembered of a commit."""
+    """The parts of a commit that garbage collection keeps in memory."""
 
     parents: tuple[str, ...]
     metarange: str
@@ -65,25 +63,25 @@ class _ReachStep:
 
 @dataclass(slots=True)
 class Reached:
-    """Objects that something leads to."""
+    """Reachable objects."""
 
     contents: ContentStore
     paths: set[str] = field(default_factory=set)
     indexes: set[str] = field(default_factory=set)
     unknown: set[Kind] = field(default_factory=set)
-    """Kinds of which more may be reached than was found."""
+    """Kinds that may have more reachable objects than were found."""
     damage: list[str] = field(default_factory=list)
-    """Why."""
+    """The errors that caused this."""
     _steps: dict[str, _ReachStep | DamageError] = field(default_factory=dict)
 
     def read_commits(self, commits: Iterable[str]) -> None:
-        """Read commits ahead. A history is a line: who follows it would read one after the other."""
+        """Prefetch commits in parallel. Following the history, which is a line, would read them one by one."""
         missing = [commit_id for commit_id in commits if commit_id not in self._steps]
         for commit_id, commit in self.contents.read_each(Commit, missing):
             self._steps[commit_id] = commit if isinstance(commit, DamageError) else _step(commit)
 
     def epochs(self, kind: type[Content], ids: Collection[str]) -> dict[str, int]:
-        """Return the epochs in which objects were written, without those that are gone or damaged."""
+        """Return the epochs in which objects were written, without missing or damaged objects."""
         if kind is Commit:
             self.read_commits(ids)
             steps = ((commit_id, self._steps[commit_id]) for commit_id in ids)
@@ -94,16 +92,17 @@ class Reached:
         }
 
     def follow(self, heads: Collection[str], *, may_be_gone: bool = False) -> None:
-        """Reach commits, all that lie before them, and what these name.
+        """Mark commits, all their ancestors, and the objects that these name as reachable.
 
-        With `may_be_gone`, what is gone is no damage: no head leads to it, and whoever asked for it is refused.
+        With `may_be_gone`, a missing object is no damage: no head leads to it, and the request that names it is
+        refused.
         """
         metaranges: dict[str, None] = {}
         todo = {head for head in heads if path_of(Commit, head) not in self.paths}
         while todo:
             self.read_commits(sorted(todo))
             behind: set[str] = set()
-            for commit_id in sorted(todo):  # the same in each process, for who repeats a run
+            for commit_id in sorted(todo):  # Sorted, so that every process repeats a run in the same order.
                 self.paths.add(path_of(Commit, commit_id))
                 step = self._steps[commit_id]
                 if isinstance(step, DamageError):
@@ -130,7 +129,7 @@ class Reached:
                 self.name(reference for _, reference in content.entries)
 
     def name(self, entries: Iterable[Reference | None]) -> None:
-        """Reach what entries name."""
+        """Mark the files and indexes of entries as reachable."""
         for reference in entries:
             if isinstance(reference, FileAt):
                 self.paths.add(file_path(reference))
@@ -138,7 +137,7 @@ class Reached:
                 self.indexes.add(reference.manifest)
 
     def hide(self, kind: type[Content], error: DamageError, *, may_be_gone: bool = False) -> None:
-        """Remember that something of a kind cannot be read: what lies behind it is not known."""
+        """Record that an object of a kind is unreadable, so the objects that it leads to are unknown."""
         if not (may_be_gone and isinstance(error.__cause__, NotFoundError)):
             self.unknown.update(BEHIND[kind])
             self.damage.append(str(error))
@@ -156,22 +155,22 @@ def ids_in(kind: type[Content], paths: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class CollectedCommits:
-    """What was deleted, or would be."""
+    """The result of a collection; with `dry_run`, the garbage found."""
 
     commits: int = 0
     objects: int = 0
-    """Of every kind, commits too."""
+    """All kinds of objects, including commits."""
     size_bytes: int = 0
     indexes: frozenset[str] | None = frozenset()
-    """The manifests of indexes that something names; None where that is not known."""
+    """Manifests of the indexes that are in use; None if that is unknown."""
     epoch: int = 0
-    """The least that a branch is at."""
+    """The lowest epoch of any branch."""
     damage: tuple[str, ...] = ()
-    """What cannot be read: of what may lie behind it nothing was deleted."""
+    """Unreadable objects. Nothing that they may lead to was deleted."""
 
 
 class RepositoryCollector:
-    """Collects the garbage of one repository. Any number may work on the same one at once."""
+    """Collects the garbage of one repository. Several collectors can run at the same time."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self._objects = objects
@@ -180,12 +179,12 @@ class RepositoryCollector:
         self._names_given = RefClaims(key_value, self._records, lambda _: False)
 
     def collect(self, *, epoch_min_s: float, dry_run: bool = False) -> CollectedCommits:
-        """Delete what nothing leads to, where it was written two epochs ago or earlier.
+        """Delete unreachable objects that were written two or more epochs ago.
 
-        An epoch lasts for `epoch_min_s` seconds at least, so that who writes has that long to be done; with 0 it may
-        have to write again. Garbage goes with the second or third collection after it came to be. Where something that
-        is reached cannot be read, nothing of the kinds that lie behind it goes (`reach`). Raises DamageError where a
-        branch, a tag or the epoch cannot: then nothing is known.
+        An epoch lasts at least `epoch_min_s` seconds, which gives writers that long to finish; with 0 they may have
+        to write again. Garbage is deleted by the second or third collection after it arose. If a reachable object is
+        unreadable, the kinds that it leads to are kept (`BEHIND`). Raises DamageError if a branch, a tag or the epoch
+        is unreadable, because then nothing is known.
         """
         newest = self._begin_epoch(epoch_min_s, dry_run=dry_run)
         if not dry_run:
@@ -219,15 +218,15 @@ class RepositoryCollector:
         self._records.forget_answers(lambda recorded: is_forgotten(recorded, newest, scopes))
 
     def _scopes(self) -> set[str]:
-        """Return the scopes of all branches; that of `main` too where there is no record yet."""
+        """Return the scopes of all branches, including `main` if it has no record yet."""
         branches = {MAIN: BranchSnapshot(BranchRecord(), ABSENT)} | self._records.all()
         return {scope(name, at.record) for name, at in branches.items()}
 
     def _erase_entries(self) -> None:
-        """Erase staged entries whose token no branch knows any more: whoever let go of it was killed, or a writer late.
+        """Erase staged entries whose token no branch names any more. A process was killed, or a writer was late.
 
-        Entries are looked at first: under a token that was found so, nothing is staged before a branch names it, and
-        once no branch knows it, none ever will again.
+        Entries are read before branches. A token that was found this way gets no entries before a branch names it.
+        Once no branch names it, none ever will again.
         """
         tokens = self._records.tokens()
         known = {token for at in self._records.all().values() for token in known_tokens(at.record)}
@@ -235,13 +234,14 @@ class RepositoryCollector:
             self._records.unstage(token)
 
     def _begin_epoch(self, epoch_min_s: float, *, dry_run: bool) -> int:
-        """Begin an epoch when it is time, on every branch; return the least that a branch is at."""
+        """Begin an epoch on every branch if it is due; return the lowest epoch of any branch."""
         if not dry_run:
             epoch = self._records.advance(partial(next_epoch, now_s=time.time(), epoch_min_s=epoch_min_s))
-            # `main` too where there is no record yet: who is about to make one has read an epoch before.
+            # `main` too, even without a record: a process that is about to create it has read an earlier
+            # epoch.
             for name, at in ({MAIN: BranchSnapshot(BranchRecord(), ABSENT)} | self._records.all()).items():
                 self._raise(name, at, epoch.number)
-        # A branch without an epoch takes one that it reads later, so not an older one.
+        # A branch without an epoch reads one later, so it cannot get an older one.
         epochs = {at.record.epoch for at in self._records.all().values()} - {EPOCH_UNSET}
         return min([self._records.epoch().number, *epochs])
 
@@ -258,7 +258,8 @@ class RepositoryCollector:
     def _garbage(
         self, kind: type[Content], listed: list[ObjectInfo], reached: Reached, newest: int
     ) -> Iterator[ObjectInfo]:
-        """Yield what nothing leads to and can go. What is gone went with another collector; what is damaged stays."""
+        """Yield collectable unreachable objects. Missing objects were deleted by another collector; damaged ones are
+        kept."""
         left = [info for info in listed if info.path not in reached.paths]
         ids = ids_in(kind, (info.path for info in left))
         epochs = reached.epochs(kind, ids)
@@ -273,10 +274,10 @@ class RepositoryCollector:
                 yield info
 
     def _reached_at_once(self, commits: list[ObjectInfo]) -> Reached:
-        """Return what was reached at one moment; `commits` are read ahead.
+        """Return the objects that were reachable at one moment; `commits` are prefetched.
 
-        A name may be given to what another name leads to, and that one be deleted, while we look at the one and
-        then at the other. So where one was given meanwhile, we look again (`BranchRecords.tell_of_name`).
+        A commit may get a new name, and lose its old one, while we read one name after the other. So if a name was
+        given in the meantime, we read all names again (`BranchRecords.tell_of_name`).
         """
         reached = Reached(self._contents)
         reached.read_commits(ids_in(Commit, (info.path for info in commits)))
@@ -288,7 +289,7 @@ class RepositoryCollector:
         raise ContentionError("branches and tags were created all the time; collect garbage later.")
 
     def _reach(self, reached: Reached) -> None:
-        """Follow everything that leads somewhere: what is staged and sealed, heads and tags, claims."""
+        """Follow all roots: staged entries, sealed requests, heads, tags and claims."""
         pending = [
             request
             for name, at in self._records.all().items()
@@ -300,10 +301,10 @@ class RepositoryCollector:
         reached.follow(sources | self._records.named(), may_be_gone=True)
 
     def _reach_pending(self, name: str, at: BranchSnapshot, reached: Reached) -> list[Request]:
-        """Reach what is staged on a branch, and what requests name; return the requests.
+        """Mark a branch's staged entries, and everything its requests name, as reachable; return the requests.
 
-        Looks at the record again afterwards: while it names a token, what is staged under it is there. Else it may have
-        been staged anew under another, which was looked at too early.
+        The record is read again afterwards: while it names a token, all entries under the token are present.
+        Otherwise they may have been staged again under another token, which was read too early.
         """
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             tokens = pending_tokens(at.record)
@@ -332,6 +333,6 @@ class RepositoryCollector:
         reached.name(reference for _, reference in request.operation.entries)
         for changes_id, changes in self._contents.read_each(ChangeSet, request.operation.objects):
             reached.paths.add(path_of(ChangeSet, changes_id))
-            if isinstance(changes, DamageError):  # then the request is refused
+            if isinstance(changes, DamageError):  # The request will be refused.
                 continue
             reached.name(reference for _, reference in changes.entries)

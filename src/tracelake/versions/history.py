@@ -1,12 +1,9 @@
-"""Walks through commits: back to the first, to a common ancestor, to the commit of a transaction. Reads only.
+"""Read-only walks through commits: to the first commit, to a common ancestor, to the commit of a transaction.
 
-What stood where two sides of a merge parted.
-
-Two commits may have several best common ancestors: where two branches were merged into each other, each as it was
-before it had the other. To take one of them is wrong: what the one had changed and the other had not, and a side
-changed back since, looks like no change against the other. So they are merged themselves, first, with what stood
-where *they* parted, and so on. Where that is in conflict the entry is unclear, and so is a merge in which the sides
-differ on it. Only entries are merged that may matter, and no commit is made.
+Two commits can have several best common ancestors after criss-cross merges. Using only one of them is wrong: a change
+that it has and the others lack, and that one side reverted, would look like no change. So the ancestors are merged
+first, using their own common ancestors as base, and so on. If that merge has a conflict, the entry is unclear, and a
+merge whose sides differ on it has a conflict. Only entries that may matter are merged, and no commit is made.
 """
 
 from __future__ import annotations
@@ -26,11 +23,11 @@ ReadCommit = Callable[[str], Commit]
 _LEFT: Final = 1
 _RIGHT: Final = 2
 _BEHIND: Final = 4
-"""Marks of a commit: which sides reach it, and that a common ancestor does."""
+"""Bit flags of a commit: reached from the left side, from the right side, or from a common ancestor."""
 
 
 def log(commit_id: str, read: ReadCommit) -> Iterator[tuple[str, Commit]]:
-    """Yield (id, commit) from this commit back to the first, by first parents: the history of a branch."""
+    """Yield (id, commit) from this commit back to the first along first parents, which are the branch's history."""
     following: str | None = commit_id or None
     while following is not None:
         commit = read(following)
@@ -39,7 +36,7 @@ def log(commit_id: str, read: ReadCommit) -> Iterator[tuple[str, Commit]]:
 
 
 def newest_transaction(commit_id: str, read: ReadCommit) -> int:
-    """Return the newest transaction that a commit holds, -1 where it holds none, or where there is no commit."""
+    """Return the newest transaction that a commit contains; -1 without one or without a commit."""
     if not commit_id:
         return -1
     metadata = read(commit_id).metadata
@@ -47,7 +44,7 @@ def newest_transaction(commit_id: str, read: ReadCommit) -> int:
 
 
 def commit_of(transaction: int, head: str, read: ReadCommit) -> str:
-    """Return the commit of a transaction in the history of a commit. Raises DamageError where there is none."""
+    """Return the commit of a transaction in the history of a commit. Raises DamageError if it is missing."""
     for commit_id, commit in log(head, read):
         if commit.metadata.get(TRANSACTION) == str(transaction):
             return commit_id
@@ -55,14 +52,14 @@ def commit_of(transaction: int, head: str, read: ReadCommit) -> str:
 
 
 def merge_bases(left: Collection[str], right: Collection[str], read: ReadCommit) -> tuple[str, ...]:
-    """Return the best common ancestors of two sides: those from which no other common ancestor comes.
+    """Return the best common ancestors of two sides: common ancestors that no other common ancestor descends from.
 
-    Each side is what some commits reach together. There are several best ones where branches were merged crosswise,
-    each as it was before it had the other. The order depends on the commits alone.
+    Each side is everything that its commits reach. After criss-cross merges there are several. The order depends only
+    on the commits.
 
-    It goes back from both sides at once, the longest way from the first commit first, so a commit is met after all of
-    its descendants. A common one that no common one has led to is a best one; what lies behind it is not, and where
-    nothing else is left, the walk ends.
+    The walk goes back from both sides in order of decreasing generation, so it meets a commit after all its
+    descendants. A common ancestor that was not reached through another is a best one; its ancestors are not. When
+    only those remain, the walk ends.
     """
     reached: dict[str, int] = {}
     queue: list[tuple[int, str]] = []
@@ -92,9 +89,9 @@ def merge_bases(left: Collection[str], right: Collection[str], read: ReadCommit)
 
 
 def contains(head: str, commit_id: str, read: ReadCommit) -> bool:
-    """Tell whether a commit is `head` or an ancestor of it, by any parent.
+    """Return whether a commit is `head` or an ancestor of it, by any parent.
 
-    It goes back no further than to where the commit must have come: ancestors have a lower generation.
+    Ancestors have a lower generation, so the walk stops at the commit's generation.
     """
     if not head or not commit_id:
         return False
@@ -112,7 +109,7 @@ def contains(head: str, commit_id: str, read: ReadCommit) -> bool:
 
 
 def their_changes(bases: Sequence[str], theirs: str, tree: Tree, read: ReadCommit) -> list[Theirs]:
-    """Return what a commit names otherwise than its best common ancestors with another, in order of path."""
+    """Return the changes from a commit's best common ancestors to it, in order of path."""
     after = {
         change.path: change.after
         for base in bases or ("",)
@@ -124,7 +121,7 @@ def their_changes(bases: Sequence[str], theirs: str, tree: Tree, read: ReadCommi
 
 
 class _Ancestors:
-    """Merges commits with one another, as far as some paths go."""
+    """Merges common ancestors with one another, limited to some paths."""
 
     def __init__(self, tree: Tree, read: ReadCommit) -> None:
         self._tree = tree
@@ -132,7 +129,7 @@ class _Ancestors:
         self._searches = 0
 
     def merged(self, commits: Sequence[str], paths: Sequence[str]) -> dict[str, Base]:
-        """Return what the paths name in all these commits together; nothing where there is no commit."""
+        """Return the merged entries of these commits at the paths; None per path without a commit."""
         result: dict[str, Base] = dict.fromkeys(paths)
         for count, commit_id in enumerate(commits):
             standing = self._tree.find(self._tree.view(commit_id), paths)
@@ -145,7 +142,7 @@ class _Ancestors:
         return result
 
     def _parted(self, commits: Sequence[str], other: str, paths: Sequence[str]) -> dict[str, Base]:
-        """Return what the paths named where these commits parted from another."""
+        """Return the entries at the paths in the merge base of these commits and another."""
         self._searches += 1
         if self._searches > MERGE_ANCESTORS_MAX:
             return dict.fromkeys(paths, UNCLEAR)

@@ -1,16 +1,16 @@
-"""Records of a repository: commits, what they name, and the record of a branch (PROTOCOLS §3).
+"""Records of a repository (PROTOCOLS §3): commits, their contents, branch records, and references to commits.
 
-A commit names a metarange, a metarange its ranges, a range a sorted run of entries; or it says what it changes
-against its parent (see `tree`). These are immutable and content-addressed: each id is the SHA-256 of the record's
-bytes, so two who build the same record write the same object. A branch is one small record, moved by conditional
-writes, which holds all that a helper needs to finish the commits that were begun on it.
+A commit names a metarange, a metarange its ranges, and a range a sorted run of entries. Some commits instead contain
+their changes against the parent (see `tree`). These records are immutable and content-addressed: the id is the
+SHA-256 of the bytes, so two processes that build the same record write the same object. A branch is one small record
+that conditional writes move. It contains everything that a helper needs to finish the commits that have begun on it.
 
-What people write to name a commit. Pure: what stands behind a name is for the repository to look up.
+References name commits. Parsing them is pure; the repository resolves the names.
 
-main                      the newest commit of a branch; also a tag, or the beginning of a commit's id
-main~3                    the third commit before it
-main@2026-01-01T00:00Z    the newest commit made by then; a date alone is its first moment, UTC by default
-main@17                   the commit of transaction 17
+    main                      the newest commit of a branch; also a tag, or the beginning of a commit's id
+    main~3                    the third commit before it
+    main@2026-01-01T00:00Z    the newest commit up to that time; a date alone is its first moment; UTC by default
+    main@17                   the commit of transaction 17
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from tracelake.limits import REF_NAME_MAX_CHARS
 
 FORMAT_VERSION: Final = 2
 TRANSACTION: Final = "transaction"
-"""The key of a commit's metadata under which its transaction number stands."""
+"""Metadata key of a commit's transaction number."""
 EPOCH_UNSET: Final = -1
 CERTAIN: Final = -1
-"""What `claimed` is of a name that counts."""
+"""Value of `claimed` for a valid name."""
 AFTER: Final = "after_transaction"
-"""The same for a commit of another kind: the last transaction before it, none where there was none."""
+"""Metadata key of the last transaction before a commit of another kind; absent if there was none."""
 
 
 class TableAt(msgspec.Struct, frozen=True, tag="table", forbid_unknown_fields=True):
-    """A table at a transaction."""
+    """A table as of a transaction."""
 
     shard: str
     as_of: int
 
 
 class IndexAt(msgspec.Struct, frozen=True, tag="index", forbid_unknown_fields=True):
-    """A full-text index at a transaction: the object that lists its parts, and the transaction after its last."""
+    """A full-text index as of a transaction: the object that lists its parts, and the transaction after its last."""
 
     manifest: str
     upper: int = 0
     epoch: int = EPOCH_UNSET
-    """The epoch in which what the manifest names was begun, where it is collected unless a commit names it: of an
-    index that was built anew. What a transaction adds is kept anyhow."""
+    """The epoch in which a rebuilt index was begun; its objects are collected unless a commit names the index. Unset
+    for what a transaction adds, which is always kept."""
     replaces: str = ""
-    """The manifest that the entry must name before it, else the change is left out; of an index with parts merged."""
+    """Of an index with merged parts: the manifest that the entry must still name, otherwise the change is skipped."""
 
 
 class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_fields=True):
-    """A file: an object below `files/`, named by the epoch in which it was written and the SHA-256 of its bytes.
+    """A file: an object below `files/`, named by its epoch and the SHA-256 of its bytes.
 
-    Two are equal where their bytes are, whenever they were written.
+    Two files are equal if their bytes are, regardless of the epoch.
     """
 
     sha256: str
@@ -67,24 +67,24 @@ class FileAt(msgspec.Struct, frozen=True, eq=False, tag="file", forbid_unknown_f
     epoch: int = 0
 
     def __eq__(self, other: object) -> bool:
-        """Tell whether the other is a file of the same bytes."""
+        """Return whether the other is a file with the same bytes."""
         return isinstance(other, FileAt) and (self.sha256, self.size_bytes) == (
             other.sha256,
             other.size_bytes,
         )
 
     def __ne__(self, other: object) -> bool:
-        """Tell the opposite: structs do not derive it."""
+        """Return the opposite of `==`, because structs do not derive it."""
         return not self == other
 
     def __hash__(self) -> int:
-        """Return a hash of what is compared."""
+        """Return a hash of the compared fields."""
         return hash((self.sha256, self.size_bytes))
 
 
 Reference = TableAt | IndexAt | FileAt
 PathChanges = tuple[tuple[str, Reference | None], ...]
-"""Paths in order, each with what it names from now on, or None where it goes."""
+"""Changes in order of path: each path with its new reference, or None to remove it."""
 
 
 class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,13 +92,13 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     entries: tuple[tuple[str, Reference], ...]
     epoch: int = 0
-    """The epoch of the branch when it was written: part of the content, so that no name that garbage collection
-    takes is ever written again (see `collect`)."""
+    """The branch's epoch at the time of writing. As part of the content, it ensures that no collected name is ever
+    written again (see `gc`)."""
     format_version: int = FORMAT_VERSION
 
 
 class RangeRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a metarange says of a range: enough to find a path, and to see that two are equal."""
+    """A metarange's summary of a range: enough to find a path and to detect equal ranges."""
 
     id: str
     first: str
@@ -119,50 +119,50 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     parents: tuple[str, ...]
     metarange: str
-    """Empty where `changes` tells what it names."""
+    """Empty if `changes` describes the contents."""
     message: str
     committer: str
     created_at: str
     metadata: dict[str, str]
     request: str = ""
-    """The id of the request that it was built for: a committer finds its commit in the history by it."""
+    """Id of the request that it was built for. A committer uses it to find its commit in the history."""
     generation: int = 0
-    """One more than that of the parents: the length of the longest way back to the first commit."""
+    """One more than the highest generation of its parents: the length of the longest path to the first commit."""
     changes: PathChanges | None = None
-    """What it changes against its first parent, of a commit without a metarange."""
+    """For a commit without a metarange, its changes against the first parent."""
     epoch: int = 0
     format_version: int = FORMAT_VERSION
 
 
 class Change(msgspec.Struct, frozen=True, tag="change", forbid_unknown_fields=True):
-    """Entries that a commit sets or takes away: some in the record, many in objects, or what is staged."""
+    """Entries that a commit sets or removes: few in the record, many in objects, or the staged ones."""
 
     entries: PathChanges = ()
     objects: tuple[str, ...] = ()
     """Ids of `ChangeSet` objects, in order."""
     staged: bool = False
-    """Whether it takes all that is staged on the branch."""
+    """Whether it takes everything staged on the branch."""
     forward: bool = False
-    """No table is taken to an older time: its writers append in one order and may commit in another."""
+    """If set, no table moves to an older time, because its writers append in one order and may commit in another."""
 
 
 class MergeRequest(msgspec.Struct, frozen=True, tag="merge", forbid_unknown_fields=True):
-    """What a commit has that the branch has not, seen from their common ancestor."""
+    """A merge of a commit: its changes since the common ancestor with the branch."""
 
     commit: str
     prefer: str = ""
-    """Which side stands where both changed an entry: `source`, `dest`, or neither: then it is refused."""
+    """The side that wins if both changed an entry: `source` or `dest`; otherwise the merge is refused."""
 
 
 class Revert(msgspec.Struct, frozen=True, tag="revert", forbid_unknown_fields=True):
-    """The change of an earlier commit against its parent, taken back."""
+    """The inverse of an earlier commit's change against its parent."""
 
     commit: str
     parent: int = 0
 
 
 class CherryPick(msgspec.Struct, frozen=True, tag="pick", forbid_unknown_fields=True):
-    """The change of a commit against its parent, made once more."""
+    """A commit's change against its parent, applied to another branch."""
 
     commit: str
     parent: int = 0
@@ -172,18 +172,18 @@ RequestKind = Change | MergeRequest | Revert | CherryPick
 
 
 class ChangeSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object with changes that are too many for the record of a branch."""
+    """An object with changes that are too many for a branch record."""
 
     entries: PathChanges
     nonce: str
-    """Unique, so that no two writers share one such object."""
+    """Unique, so that no two writers share such an object."""
     epoch: int = 0
-    """As of a range."""
+    """As in `Range`."""
     format_version: int = FORMAT_VERSION
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that a helper has to know to build a commit. `id` tells a second try from another commit."""
+    """All data that a helper needs to build a commit. `id` distinguishes a retry from another commit."""
 
     id: str
     operation: RequestKind
@@ -193,52 +193,52 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metadata: dict[str, str] = {}
     allow_empty: bool = False
     remembered: bool = False
-    """Whether it may be submitted again: its answer is kept."""
+    """Whether the request may be repeated, so that its answer is kept."""
     format_version: int = FORMAT_VERSION
 
 
 class Announcement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request that waits for anyone to seal it."""
+    """A request that waits for any committer to seal it."""
 
     request: Request
     since: str
-    """The head before it was announced: no commit up to that one carries it."""
+    """The head before the announcement: no commit up to it contains the request."""
     format_version: int = FORMAT_VERSION
 
 
 class SealedRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request whose place in the history is settled."""
+    """A request with a fixed place in the history."""
 
     request: Request
     token: str = ""
-    """Where the staged entries are that belong to it."""
+    """Token of the staged entries that belong to it."""
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What became of a request: a commit, or why there is none."""
+    """Outcome of a request: a commit, or the reason for its refusal."""
 
     request: str
     commit: str = ""
-    """The commit that carries it; of one that was refused, the head that it met."""
+    """The commit of the request; if it was refused, the head at the time."""
     refusal: str = ""
-    """Empty for a commit; else one of the kinds of `protocol.Refusal`."""
+    """Empty for a commit; otherwise a value of `protocol.Refusal`."""
     detail: tuple[str, ...] = ()
-    """Paths in conflict, at most as many as limits allow, or one sentence."""
+    """Paths in conflict, as many as the limits allow, or one sentence."""
     token: str = ""
-    """Where its staged entries were: they are deleted when the answer leaves the record."""
+    """Token of its staged entries, which are deleted when the answer leaves the record."""
     remembered: bool = False
     format_version: int = msgspec.field(default_factory=lambda: FORMAT_VERSION)
-    """Not left out, as a plain default would be."""
+    """Set by a factory, because `omit_defaults` would omit a plain default."""
 
 
 class OldAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An answer that has left the record of its branch."""
+    """An answer that has left its branch record."""
 
     scope: str
-    """The branch, with its id."""
+    """The branch name with the branch id."""
     answer: Answer
     epoch: int
-    """The epoch in which it left: garbage collection goes by it."""
+    """The epoch in which it left the record; garbage collection uses it."""
     format_version: int = FORMAT_VERSION
 
 
@@ -246,40 +246,41 @@ class BranchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The mutable record of a branch."""
 
     id: str = ""
-    """Tells a branch from one of the same name that was deleted; empty for `main`."""
+    """Distinguishes a branch from a deleted one of the same name; empty for `main`."""
     head: str = ""
     """The newest commit; empty before the first."""
     staging: str = ""
-    """The token under which entries are staged now; empty before the first."""
+    """The token for newly staged entries; empty before the first."""
     sealed: tuple[SealedRequest, ...] = ()
-    """Requests to be built on top of head, oldest first."""
+    """Requests to build on top of the head, oldest first."""
     done: tuple[Answer, ...] = ()
-    """Answers to the requests that were built last, oldest first; what the history does not tell of them is
-    recorded elsewhere before they leave."""
+    """Answers to the latest requests, oldest first. Facts that the history lacks are recorded elsewhere before they
+    leave."""
     protected: bool = False
     epoch: int = EPOCH_UNSET
-    """Which epoch of garbage collection objects are written in; unset until something is staged or sealed."""
+    """Garbage collection epoch for newly written objects; unset until something is staged or sealed."""
     claimed: int = CERTAIN
-    """Of a name that is not given yet, the epoch in which it was claimed (see `naming`)."""
+    """For a name that is only claimed, the epoch of the claim (see `RefClaims`)."""
     format_version: int = FORMAT_VERSION
 
 
 class Tag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A name that never moves."""
+    """A permanent name of a commit."""
 
     commit: str
     claimed: int = CERTAIN
-    """As of a branch."""
+    """As in `BranchRecord`."""
     format_version: int = FORMAT_VERSION
 
 
 class Epoch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The newest epoch of garbage collection, and when it began, in seconds since 1970."""
+    """The newest epoch of garbage collection and its begin, in seconds since 1970."""
 
     number: int = 0
     began_s: float = 0.0
     given: str = ""
-    """Another one before each name is given: who finds the same one after a look at all names has seen them all."""
+    """Changes before each name is given. If it is the same before and after a scan of all names, the scan was
+    complete."""
     format_version: int = FORMAT_VERSION
 
 
@@ -290,7 +291,7 @@ RecordT = TypeVar("RecordT", bound=VersionsRecord)
 
 
 def to_bytes(record: VersionsRecord) -> bytes:
-    """Encode as JSON: the same record always gives the same bytes."""
+    """Encode a record as JSON. Equal records give equal bytes."""
     return encode(record)
 
 
@@ -300,12 +301,12 @@ def content_id(data: bytes) -> str:
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
-    """Decode a record. Raises DamageError for one that is torn or of another format."""
+    """Decode a record. Raises DamageError if it is truncated or has another format."""
     return decode(kind, data, what, FORMAT_VERSION)
 
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
-"""Names of branches and tags: of none is a part empty, or one that a URL or a path would leave out."""
+"""Names of branches and tags. No part may be empty, or one that a URL or a path would drop."""
 COMMIT_ID: Final = re.compile(r"[0-9a-f]{6,64}")
 _GRAMMAR: Final = re.compile(
     r"(?P<name>[^~@]+)(?:~(?P<back>\d{1,9})|@(?P<transaction>\d{1,9})|@(?P<time>.+))?"
@@ -314,7 +315,7 @@ _GRAMMAR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A name, and what to do from there; at most one of the others is set."""
+    """A name and a step from there; at most one of the other fields is set."""
 
     name: str
     back: int = 0
@@ -323,7 +324,7 @@ class Ref:
 
 
 def parse(text: str) -> Ref:
-    """Parse a reference. Raises RefNotFoundError for what is none."""
+    """Parse a reference. Raises RefNotFoundError for an invalid one."""
     match = _GRAMMAR.fullmatch(text) if isinstance(text, str) else None
     if match is None or not is_name(match["name"]):
         raise RefNotFoundError(
@@ -336,7 +337,7 @@ def parse(text: str) -> Ref:
 
 
 def check_name(name: str, what: str) -> None:
-    """Raise UsageError where a branch or tag (`what`) cannot have this name."""
+    """Raise UsageError if a branch or tag (`what`) cannot have this name."""
     if not is_name(name) or COMMIT_ID.fullmatch(name):
         raise UsageError(
             f"{shown(name)} cannot be a {what}: take letters, digits, and . _ / - between, and no commit's id."
@@ -344,13 +345,13 @@ def check_name(name: str, what: str) -> None:
 
 
 def shown(value: object) -> str:
-    """Return what a caller gave, as a message shows it: of a long one, the beginning."""
+    """Return a caller's value for display in a message; a long one is truncated."""
     text = repr(value)
     return text if len(text) <= REF_NAME_MAX_CHARS else f"{text[:REF_NAME_MAX_CHARS]}…"
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a branch or tag may have this name."""
+    """Return whether a branch or tag may have this name."""
     return isinstance(name, str) and len(name) <= REF_NAME_MAX_CHARS and bool(NAME.fullmatch(name))
 
 

@@ -1,17 +1,17 @@
 """Decisions of a repository (PROTOCOLS §3). Pure: no I/O, no clock, no randomness.
 
-A commit takes two conditional writes on the record of its branch. The first *seals* the request: from then on its
-place in the history is settled, and everything that it takes to build it is in the record or immutable. The second
-*cuts* what was built off the list and moves the head. Between the two anyone may build: a committer that was killed,
-or is slow, keeps nobody waiting.
+A commit takes two conditional writes on its branch record. The first *seals* the request: its place in the history is
+then fixed, and all input for building it is immutable or in the record. The second *cuts* the built requests off the
+list and moves the head. Between the two any committer can build, so a killed or slow committer keeps no other
+waiting.
 
-Where committers race to seal, one wins. The others announce their requests, each under a key of its own, where nobody
-races; who comes while others build announces at once. Who seals takes all that is announced with it, and so does the
-write that cuts: under load, one write on the record ends one sweep and begins the next. After an announcement at most
-one seal can pass it by, one that looked before: so a committer loses a bounded number of conditional writes, however
-many there are.
+If committers race to seal, one wins. The others announce their requests, each under a separate key without
+contention; while others build, newcomers announce at once. Sealing takes all announced requests too, and so does the
+write that cuts. Under load, one write on the record therefore ends one sweep and begins the next. After an
+announcement at most one seal can miss it, namely one that read the announcements earlier. A committer therefore loses
+a bounded number of conditional writes, regardless of how many committers compete.
 
-What a committer does next for its own request, from one look at its branch to the next (PROTOCOLS §3). Pure.
+`next_act` decides what a committer does next for its request, from one read of its branch to the next.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ from tracelake.versions.model import (
 )
 
 EPOCHS_TO_CUT: Final = 1
-"""What was built may be published in the epoch in which it was built, and in so many after it."""
+"""Built objects may be published in the epoch in which they were built and in this many later ones."""
 
 
 class Refusal(StrEnum):
-    """Why a request gets no commit."""
+    """Reason for refusing a request."""
 
     NOTHING = "nothing"
-    """It changes no entry."""
+    """The request changes no entry."""
     CONFLICT = "conflict"
     """Both sides changed the same entries."""
     DAMAGED = "damaged"
-    """What it names cannot be read."""
+    """An object that the request names is unreadable."""
     UNREACHABLE = "unreachable"
-    """No branch or tag leads to the commit that it names: it may be collected at any moment."""
+    """No branch or tag leads to the commit that the request names, so it may be collected at any moment."""
     EXPIRED = "expired"
-    """What it names was written two epochs ago, and has been collected before it was committed."""
+    """An object that the request names was written two epochs ago, and was collected before the commit."""
     GONE = "gone"
-    """The branch was deleted meanwhile."""
+    """The branch was deleted in the meantime."""
     FAILED = "failed"
-    """Building its commit fails, and always will."""
+    """Building the commit fails, and always will."""
     DROPPED = "dropped"
-    """Somebody took it off the list."""
+    """A user removed the request from the list."""
 
 
 NOT_FOR_EVER: Final = frozenset({Refusal.DAMAGED, Refusal.EXPIRED, Refusal.FAILED, Refusal.DROPPED})
-"""Refusals that say nothing of what was asked for: it is right to ask for the same again."""
+"""Refusals that do not depend on the requested change: the same request may be submitted again."""
 
 
 def told(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return as many of these texts as an answer may hold, for all answers share the record of the branch."""
+    """Return the first texts that fit into an answer, because all answers share the branch record."""
     kept: list[str] = []
     left = ANSWER_DETAIL_MAX_BYTES
     for text in islice(texts, CONFLICTS_TOLD_MAX):
@@ -91,12 +91,12 @@ def told(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def excerpt(text: str) -> str:
-    """Return the beginning of a text, as long as an answer may hold it; what is no Unicode is replaced."""
+    """Return the beginning of a text, as much as an answer may hold; invalid Unicode is replaced."""
     return text[: ANSWER_DETAIL_MAX_BYTES // 8].encode(errors="replace").decode()
 
 
 class RequestState(Enum):
-    """Where a request stands, as the record of the branch says."""
+    """State of a request according to the branch record."""
 
     DONE = "built: its answer is in the record"
     SEALED = "on the list: build it, or wait for who does"
@@ -104,7 +104,7 @@ class RequestState(Enum):
 
 
 def state_of(branch: BranchRecord, request: str) -> RequestState:
-    """Tell where the request of this id stands."""
+    """Return the state of the request with this id."""
     if any(answer.request == request for answer in branch.done):
         return RequestState.DONE
     if any(sealed.request.id == request for sealed in branch.sealed):
@@ -113,37 +113,38 @@ def state_of(branch: BranchRecord, request: str) -> RequestState:
 
 
 def requests_in(branch: BranchRecord) -> set[str]:
-    """Return the ids of all requests that the record knows."""
+    """Return the ids of all requests in the record."""
     return {item.request.id for item in branch.sealed} | {answer.request for answer in branch.done}
 
 
 def pending_tokens(branch: BranchRecord) -> set[str]:
-    """Return the tokens of what is staged and not built yet."""
+    """Return the tokens of staged entries that are not built yet."""
     return {token for token in (branch.staging, *(sealed.token for sealed in branch.sealed)) if token}
 
 
 def known_tokens(branch: BranchRecord) -> set[str]:
-    """Return all tokens whose entries are there still: they go when the record has let go of the token."""
+    """Return all tokens whose entries still exist. They are deleted when the record drops the token."""
     return pending_tokens(branch) | {answer.token for answer in branch.done if answer.token}
 
 
 def patience(branch: BranchRecord, request: str) -> int:
-    """Return for how many times the usual patience a committer waits for another to build what is sealed.
+    """Return the multiple of the usual patience that a committer waits for another to build.
 
-    A rule of courtesy, on which nothing rests: it keeps committers from building the same all at once. The first on
-    the list builds at once. The second helps after one time, the next two after two, the next four after three: where
-    building is slow, as on a busy disk, not all who wait make it slower still.
+    This is only courtesy, no invariant depends on it: it avoids that all committers build the same requests at once.
+    The first on the list builds immediately. The second helps after one unit of time, the next two after two, the
+    next four after three. So if building is slow, for example on a busy disk, the waiting committers do not slow it
+    down further.
     """
     ids = [item.request.id for item in branch.sealed]
     return (ids.index(request) if request in ids else len(ids)).bit_length()
 
 
 def seal(branch: BranchRecord, requests: Iterable[Request], token: str, epoch: int) -> BranchRecord:
-    """Return the record with these requests on the list, those that it knows already left out.
+    """Return the record with these requests sealed, except those that it contains already.
 
-    The first that takes what is staged gets the token under which entries were staged, the next one a fresh token,
-    where it finds what an earlier one could not commit, and so on: all of them begin with `token`, as does the one
-    that is there from then on. `epoch` is for a branch that has none yet.
+    The first request that takes staged entries gets the current staging token. The next one gets a fresh token, which
+    receives the entries that the earlier one could not commit, and so on. Fresh tokens, including the new staging
+    token, begin with `token`. `epoch` is for a branch without one.
     """
     sealed = list(branch.sealed)
     staging = branch.staging
@@ -160,22 +161,24 @@ def seal(branch: BranchRecord, requests: Iterable[Request], token: str, epoch: i
 
 
 def sweep(branch: BranchRecord) -> BranchRecord:
-    """Return the record with as much of its list as is built at once: the answers must have room in the record."""
+    """Return the record with only as many sealed requests as one sweep builds, because the answers must fit into the
+    record."""
     return replace(branch, sealed=branch.sealed[:BRANCH_SWEEP_MAX_REQUESTS])
 
 
 def token_after(branch: BranchRecord, count: int) -> str:
-    """Return the token that came after those of the first `count` requests on the list."""
+    """Return the token that follows those of the first `count` requests on the list."""
     return next((item.token for item in branch.sealed[count:] if item.token), branch.staging)
 
 
 def took(branch: BranchRecord, request: str) -> bool:
-    """Tell whether a request was answered, and has taken what was staged for it: that must not be staged anew."""
+    """Return whether a request was answered and consumed its staged entries, which then must not be staged again."""
     return any(answer.request == request and answer.refusal not in NOT_FOR_EVER for answer in branch.done)
 
 
 def dropped(branch: BranchRecord, request: str, why: str) -> BranchRecord:
-    """Return the record with one request off the list, and answered so. What is being built is built again."""
+    """Return the record with one request removed and answered with `why`. A running build of the list becomes
+    invalid."""
     index = [item.request.id for item in branch.sealed].index(request)
     item = branch.sealed[index]
     answer = Answer(request, branch.head, Refusal.DROPPED, (why,), item.token, item.request.remembered)
@@ -186,12 +189,12 @@ def dropped(branch: BranchRecord, request: str, why: str) -> BranchRecord:
 def cut(
     branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
 ) -> BranchRecord | None:
-    """Return the record with `head` moved and the requests cut off that were built from the record `built`.
+    """Return the record with `head` moved and the requests of `built` removed from the list.
 
-    None where another helper was first. More requests on the list do not matter: what was built stays right as
-    long as it is the beginning of the list and stands on the same head. None, too, where objects of the epoch in
-    which it was built may be collected by now, and where a request was answered meanwhile that is not in `done`,
-    because it was dropped: then it is built again.
+    Returns None if another helper was first. Additional sealed requests do not matter: a build is valid as long as it
+    covers the beginning of the list and has the same head. Also returns None if objects of the build's epoch may be
+    collected by now, or if a request was dropped in the meantime, so that its answer is not in `done`. Then it is
+    built again.
     """
     if not may_publish(built.epoch, branch.epoch):
         return None
@@ -207,17 +210,18 @@ def kept(
 ) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
     """Return the answers that stay in the record, and those that leave it.
 
-    All new ones stay, as do the last before them, `at_least` so many: who announced its request before a sweep finds
-    the head of that time among them, and sees in the record that it was not answered since.
+    All new answers stay, and the last `at_least` before them. A committer that announced its request before a sweep
+    finds the head of that time among them. So the record shows that its request was not answered since.
     """
     leaving = max(0, len(done) - at_least)
     return (*done[leaving:], *new), done[:leaving]
 
 
 def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
-    """Return the epoch that begins now, or the same one where it has lasted for less than `epoch_min_s`.
+    """Return the epoch that begins now, or the same epoch if it has lasted less than `epoch_min_s`.
 
-    One that began so long after now was begun by a clock that was ahead, and would last until then: it ends.
+    An epoch with a begin far in the future comes from a clock that was ahead. It ends now; otherwise it would last
+    until then.
     """
     if abs(now_s - epoch.began_s) < epoch_min_s:
         return epoch
@@ -225,40 +229,41 @@ def next_epoch(epoch: Epoch, now_s: float, epoch_min_s: float) -> Epoch:
 
 
 def may_publish(written: int, epoch: int) -> bool:
-    """Tell whether what was written in an epoch may be named for the first time on a branch that is at `epoch`."""
+    """Return whether an object written in an epoch may be named for the first time on a branch at `epoch`."""
     return epoch - written <= EPOCHS_TO_CUT
 
 
 def is_collectable(epoch: int, newest: int) -> bool:
-    """Tell whether an object of an epoch is garbage where nothing leads to it and every branch is at `newest`.
+    """Return whether an unreachable object of an epoch is garbage if every branch is at `newest`.
 
-    What was written in that epoch and is not named now never will be.
+    An object of that epoch that is not named now never will be.
     """
     return not may_publish(epoch, newest)
 
 
 def is_forgotten(recorded: OldAnswer, newest: int, scopes: Collection[str]) -> bool:
-    """Tell whether a recorded answer may go, given the branches that are there.
+    """Return whether a recorded answer may be deleted, given the existing branches.
 
-    An id that the caller chose is good for many epochs. Any other answer that is not in the history is a refusal:
-    whoever slept for two epochs before it was told of it may ask again, for it has changed nothing.
+    An answer to an id that the caller chose stays for many epochs. Any other answer that is not in the history is a
+    refusal. A committer that slept through two epochs can ask again, because a refused request has changed nothing.
     """
     is_lasting = recorded.answer.remembered and recorded.scope in scopes
     return newest - recorded.epoch > (ANSWERS_KEPT_EPOCHS if is_lasting else EPOCHS_TO_CUT)
 
 
 def is_fresh(reference: Reference | None, epoch: int) -> bool:
-    """Tell whether an entry may be published at an epoch as it is: not what was written earlier and may be gone."""
+    """Return whether an entry may be published at an epoch as it is; False if its file or index may have been
+    collected."""
     if isinstance(reference, IndexAt):
         return reference.epoch == EPOCH_UNSET or may_publish(reference.epoch, epoch)
     return not isinstance(reference, FileAt) or may_publish(reference.epoch, epoch)
 
 
 class CommitDecision(Enum):
-    """What to do about transaction T of a pipeline, given the head of the branch.
+    """Decision about the commit of transaction T of a pipeline, given the head of the branch.
 
-    Every replica of a pipeline asks for the same commit of T: its request has the same id, and time and message
-    come from the journal.
+    All replicas of a pipeline request the same commit of T: the request id is the same, and time and message come
+    from the journal.
     """
 
     BUILD = "T is next"
@@ -275,13 +280,13 @@ def decide(transaction: int, head_transaction: int | None) -> CommitDecision:
 
 
 def transaction_of(request: Request) -> int | None:
-    """Return the transaction whose commit a request asks for."""
+    """Return the transaction of a request, or None."""
     number = request.metadata.get(TRANSACTION)
     return None if number is None else int(number)
 
 
 def is_older(before: Base, after: Base) -> bool:
-    """Tell whether `after` is the table that `before` is, at an older time, or an index of fewer transactions."""
+    """Return whether `after` is the table of `before` at an older time, or an index of fewer transactions."""
     if isinstance(before, IndexAt) and isinstance(after, IndexAt):
         return before.upper > after.upper
     return (
@@ -293,11 +298,11 @@ def is_older(before: Base, after: Base) -> bool:
 
 
 def effective(change: Change, changes: PathChanges, there: Mapping[str, Reference]) -> PathChanges:
-    """Return those of the changes that change something, given what their paths name now.
+    """Return the changes that have an effect, given the current references of their paths.
 
-    With `forward`, no table is taken to an older time: writers of one table append one after the other, and may
-    commit in another order. Who comes late finds that the head names its rows already. An index whose parts were
-    merged takes the place of the one that it was made of, and of no other.
+    With `forward`, no table moves to an older time. Writers of a table append in one order and may commit in another;
+    a late one finds its rows in the head already. An index with merged parts replaces only the index that it was made
+    from.
     """
     return tuple(
         (path, wanted)
@@ -309,28 +314,28 @@ def effective(change: Change, changes: PathChanges, there: Mapping[str, Referenc
 
 
 def replaces(before: Reference | None, after: Reference | None) -> bool:
-    """Tell whether `after` may take the place of `before`: an index that says which one it replaces only of that."""
+    """Return whether `after` may replace `before`; an index with `replaces` may replace only that manifest."""
     if not isinstance(after, IndexAt) or not after.replaces:
         return True
     return isinstance(before, IndexAt) and before.manifest == after.replaces
 
 
 class Unclear(Enum):
-    """What stands in the place of an entry in which commits are in conflict that were to be merged."""
+    """Placeholder for an entry of a merge base whose own merge has a conflict."""
 
     UNCLEAR = "unclear"
 
 
 UNCLEAR: Final = Unclear.UNCLEAR
 Base = Reference | Unclear | None
-"""What an entry was where two sides parted."""
+"""An entry in the merge base."""
 Theirs = tuple[str, Base, Reference | None]
-"""A path, what it named where the sides parted, and what it names on their side."""
+"""A path, its entry in the merge base, and its entry on their side."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryConflict:
-    """An entry that both sides changed, each in its own way. `base` is None, too, where it is unclear."""
+    """An entry that both sides changed differently. `base` is None if it is absent or unclear."""
 
     path: str
     base: Reference | None
@@ -339,10 +344,10 @@ class EntryConflict:
 
 
 def agreed(base: Base, mine: Base, theirs: Base) -> Base:
-    """Return what a three-way merge of one entry comes to; UNCLEAR where each side changed it in its own way.
+    """Return the three-way merge of one entry; UNCLEAR if both sides changed it differently.
 
-    What only one side changed stands; what both made the same needs no change. Of one table at two times, neither
-    of which is older than the base, the later holds all rows of the other.
+    A change of one side wins, and an equal change of both needs nothing. If both sides have the same table at two
+    times, neither older than the base, the later one wins because it contains all rows of the other.
     """
     if UNCLEAR in (mine, theirs):
         return UNCLEAR
@@ -354,10 +359,10 @@ def agreed(base: Base, mine: Base, theirs: Base) -> Base:
 def merged(
     changes: Iterable[Theirs], ours: Mapping[str, Reference], prefer: str = ""
 ) -> tuple[PathChanges, list[EntryConflict]]:
-    """Decide on a three-way merge: `changes` lead from the base to their side, `ours` is what our side names.
+    """Decide a three-way merge: `changes` lead from the base to their side, `ours` is our side.
 
-    What both changed in their own ways (see `agreed`) is in conflict, unless one side is preferred: `source` is
-    theirs, `dest` is ours.
+    Entries that both sides changed differently (see `agreed`) are conflicts, unless one side is preferred: `source`
+    is theirs, `dest` is ours.
     """
     taken: list[tuple[str, Reference | None]] = []
     conflicts: list[EntryConflict] = []
@@ -374,7 +379,7 @@ def merged(
 
 
 def _is_later(base: Base, first: Base, second: Base) -> bool:
-    """Tell whether `second` holds all rows that `first` holds: one table, later, and neither went back."""
+    """Return whether `second` contains all rows of `first`: the same table, later, and neither side went back."""
     return (
         (base is None or isinstance(base, TableAt))
         and is_older(second, first)
@@ -384,86 +389,86 @@ def _is_later(base: Base, first: Base, second: Base) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What a committer knows of its request."""
+    """A committer's knowledge about its request."""
 
     request: str
     scope: str
-    """The branch, with its id: one of the same name that was made since is another."""
+    """The branch name with the branch id, which distinguishes it from a later branch of the same name."""
     since: str
-    """No commit up to this one carries the request, unless it was submitted before."""
+    """No commit up to this one contains the request, unless it was submitted before."""
     is_announced: bool = False
     was_sealed: bool = False
-    """It has been on the list of the branch: from then on there is an answer to it."""
+    """Whether it has been on the branch's list, so that it must have an answer from then on."""
     looks: int = 0
-    """While it waited for others."""
+    """Number of polls while waiting for other committers."""
     looks_in_vain: int = 0
-    """Of these, since the head moved last."""
+    """Number of polls since the head last moved."""
 
     @property
     def is_known(self) -> bool:
-        """Whether others know of the request, so that one of them may have answered it."""
+        """Return whether other committers know the request, so that one may have answered it."""
         return self.is_announced or self.was_sealed
 
     def seen(self, branch: BranchRecord) -> Submission:
-        """Return what is known once the record was looked at."""
+        """Return the knowledge after reading the record."""
         is_sealed = state_of(branch, self.request) is RequestState.SEALED
         return replace_fields(self, was_sealed=self.was_sealed or is_sealed)
 
     def not_found(self, branch: BranchRecord) -> Submission:
-        """Return what is known once the history was looked through up to the head, and has no answer."""
+        """Return the knowledge after searching the history up to the head without finding an answer."""
         return replace_fields(self, since=branch.head)
 
     def announced(self) -> Submission:
-        """Return what is known once others are told of the request."""
+        """Return the knowledge after announcing the request."""
         return replace_fields(self, is_announced=True)
 
     def put_on_list(self, *, was_sealed: bool) -> Submission:
-        """Return what is known once it was tried to seal the request."""
+        """Return the knowledge after an attempt to seal the request."""
         return replace_fields(self, was_sealed=was_sealed)
 
     def waited(self, looks: int, *, head_moved: bool) -> Submission:
-        """Return what is known after so many looks; where the head moved, whoever builds is alive."""
+        """Return the knowledge after some polls; if the head moved, the builder is alive."""
         in_vain = 0 if head_moved else self.looks_in_vain + looks
         return replace_fields(self, looks=self.looks + looks, looks_in_vain=in_vain)
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """The record has the answer."""
+    """Return the answer, which is in the record."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The branch was deleted meanwhile."""
+    """Stop, because the branch was deleted in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The record does not know the request: look for an answer that has left it."""
+    """Look for an answer that has left the record, because the record does not contain the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """It was sealed, and there is no answer anywhere."""
+    """Fail: the request was sealed, and no answer exists anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Another is about to build: look again, so many times at most."""
+    """Poll at most this many times, because another committer is expected to build."""
 
     looks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """It is on the list: build what is there."""
+    """Build the list, which contains the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class PutOnList:
-    """Seal it, or where another is faster, announce it."""
+    """Seal the request, or announce it if another committer is faster."""
 
 
 Act: TypeAlias = Return | Leave | Seek | Miss | Wait | Build | PutOnList
@@ -478,15 +483,15 @@ def next_act(
     has_sought: bool,
     patience_polls: int,
 ) -> Act:
-    """Return what to do.
+    """Return the committer's next action.
 
     Args:
-        known: what is known, the record included (`Submission.seen`).
-        branch: the record as it was read last.
-        scope: its branch, with its id.
-        is_there: whether there is such a branch, or it is one that the first commit makes.
-        has_sought: whether the answer was sought since the record was read, and not found.
-        patience_polls: looks at a branch before others are helped that build.
+        known: the knowledge about the request, including the record (`Submission.seen`).
+        branch: the record as last read.
+        scope: the branch name with the branch id.
+        is_there: whether the branch exists, or is one that the first commit creates.
+        has_sought: whether a search for the answer since the record was read has failed.
+        patience_polls: polls before helping other committers to build.
     """
     if not is_there or scope != known.scope:
         return Leave()

@@ -1,6 +1,6 @@
-"""A repository: branches that anyone may commit to at once, and the commits on them (PROTOCOLS §3).
+"""A repository: branches that accept concurrent commits, and the commits on them (PROTOCOLS §3).
 
-What may be asked of a branch, checked before anyone has to build it; and what is told of the answer.
+Requests are validated before any committer builds them, and answers are translated into commits or errors.
 """
 
 from __future__ import annotations
@@ -76,22 +76,22 @@ from tracelake.versions.staging import Staging, busy, read_branch
 from tracelake.versions.tree import ContentStore, id_of
 
 _OF_TRANSACTIONS: Final = "transaction-"
-"""How the ids of those requests begin that every replica of a pipeline makes alike."""
+"""Prefix of the request ids of transactions, which all replicas of a pipeline compute alike."""
 
 
 class About(TypedDict, total=False):
-    """What a commit says of itself. `created_at` is ISO 8601 with its time zone."""
+    """Descriptive fields of a commit. `created_at` is ISO 8601 with a time zone."""
 
     message: str
     committer: str
     created_at: str
     metadata: Mapping[str, str]
     request_id: str
-    """A commit with this id happens once, however often it is asked for; empty for a commit of its own."""
+    """Idempotency key: a commit with this id is made once. Empty for a new commit."""
 
 
 def make_request(operation: RequestKind, about: About, *, allow_empty: bool = False) -> Request:
-    """Return a request of people. Raises UsageError for what no commit can say, LimitError for too much of it."""
+    """Return a user's request. Raises UsageError for invalid fields, and LimitError for too much content."""
     request_id = about.get("request_id", "")
     if not isinstance(request_id, str) or request_id.startswith(_OF_TRANSACTIONS):
         raise UsageError(
@@ -111,9 +111,9 @@ def make_request(operation: RequestKind, about: About, *, allow_empty: bool = Fa
 
 
 def transaction_request(transaction: int, operation: RequestKind, about: About) -> Request:
-    """Return the request of a transaction: every replica asks by the same id.
+    """Return the request of a transaction; its id is the same in every replica.
 
-    It need not be remembered, for the history tells its transactions.
+    Its answer need not be recorded, because the history names its transactions.
     """
     metadata = {**about.get("metadata", {}), TRANSACTION: str(transaction)}
     request_id = f"{_OF_TRANSACTIONS}{transaction}"
@@ -136,7 +136,7 @@ def _request(request_id: str, operation: RequestKind, about: About, *, allow_emp
     data = to_bytes(record)
     if (
         from_bytes(BranchRecord, data, "the commit") != record
-    ):  # what every helper reads must be what was asked for
+    ):  # The encoded request that helpers read must equal what the caller passed.
         raise UsageError(f"a commit says in texts who made it and why; {shown(about)} holds something else.")
     if (size := len(data)) > COMMIT_REQUEST_MAX_BYTES:
         raise LimitError(
@@ -147,7 +147,7 @@ def _request(request_id: str, operation: RequestKind, about: About, *, allow_emp
 
 
 def _time(created_at: str) -> str:
-    """Return the time of a commit, now by default: references such as `main@2026-01-01` compare it with others."""
+    """Return the commit's time, by default now. References such as `main@2026-01-01` compare it with others."""
     if not created_at:
         return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
     try:
@@ -162,7 +162,7 @@ def _time(created_at: str) -> str:
 
 
 def commit_of(branch: str, answer: Answer) -> str:
-    """Return the commit that an answer tells of. Raises the error that a refusal stands for."""
+    """Return the commit of an answer. Raises the error that corresponds to a refusal."""
     if answer.refusal:
         raise _refused(branch, answer)
     return answer.commit
@@ -202,10 +202,10 @@ class Repository(Commits):
         """Open a repository.
 
         Args:
-            key_value: where branches and tags are.
-            objects: where commits are.
+            key_value: the store of branches and tags.
+            objects: the store of commits.
             patience_polls: see `Committer`.
-            answers_kept: the same.
+            answers_kept: see `Committer`.
         """
         super().__init__(key_value, ContentStore(objects))
         self._committer = Committer(
@@ -220,17 +220,18 @@ class Repository(Commits):
     # Branches
 
     def branches(self) -> dict[str, BranchRecord]:
-        """Return the record of each branch, by name; `main` is there from the beginning."""
+        """Return the record of each branch by name; `main` always exists."""
         return {MAIN: BranchRecord()} | {name: at.record for name, at in self._records.all().items()}
 
     def branch(self, name: str = MAIN) -> BranchRecord:
-        """Return the record of a branch. Raises RefNotFoundError where there is none."""
+        """Return the record of a branch. Raises RefNotFoundError if it does not exist."""
         return read_branch(self._records, name).record
 
     def create_branch(self, name: str, commit_id: str, request_id: str = "") -> None:
-        """Make a branch that begins at a commit. With the same `request_id` again, the branch that it made is fine.
+        """Create a branch at a commit. Repeating the call with the same `request_id` accepts the branch that it
+        created.
 
-        Raises UsageError for a name that is no name, or is taken; RefNotFoundError for a commit that is not there.
+        Raises UsageError if the name is invalid or in use, and RefNotFoundError if the commit does not exist.
         """
         check_name(name, "branch")
         encode_key("the id of a request", request_id)
@@ -245,7 +246,7 @@ class Repository(Commits):
             raise UsageError(f"there is a branch {name!r} already; take another name, or delete it first.")
 
     def delete_branch(self, name: str, *, force: bool = False) -> None:
-        """Delete a branch; its commits stay until garbage collection finds that nothing leads to them.
+        """Delete a branch; its commits stay until garbage collection finds them unreachable.
 
         Raises UsageError for `main`, a protected branch, or, unless forced, one with staged entries.
         """
@@ -270,7 +271,7 @@ class Repository(Commits):
         raise busy(name)
 
     def protect(self, name: str, *, on: bool = True) -> None:
-        """Let a branch be changed by merges, pipelines and writers of tables only; or end that."""
+        """Protect a branch, so that it accepts only merges, pipelines and table writers; or end the protection."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, name)
             record = replace(at.record, protected=on)
@@ -281,41 +282,41 @@ class Repository(Commits):
     # Staged entries
 
     def epoch(self) -> int:
-        """Return the epoch of garbage collection: to be read before files are written, and to be part of their names.
+        """Return the epoch of garbage collection. Writers of files read it first and put it into the file names.
 
-        Whoever stages them or commits to them within the next epoch need not hurry; later, they are written again, or
-        found to be gone.
+        Files can be staged or committed safely within the next epoch. Later they are written again, or are found
+        missing.
         """
         return self._records.epoch().number
 
     def stage(self, entries: Mapping[str, Reference | None], branch: str = MAIN) -> None:
-        """Stage entries on a branch, None for one that is to go; they are in the next commit of what is staged.
+        """Stage entries on a branch for the next commit of staged entries; None stages a removal.
 
-        Raises RefNotFoundError where there is no such branch, UsageError for a path that is none, ExpiredError where a
-        file is gone, for it was written two epochs ago or earlier.
+        Raises RefNotFoundError if the branch does not exist, UsageError for an invalid path, and ExpiredError if a
+        file is gone because it was written two or more epochs ago.
         """
         self.refuse_protected(branch)
         self._staging.stage(branch, entries)
 
     def staged(self, branch: str = MAIN) -> PathChanges:
-        """Return what is staged on a branch and in no commit yet, in order of path, without what is damaged."""
+        """Return the staged, uncommitted entries of a branch in order of path, without damaged ones."""
         return tuple(self._staging.staged(branch)[0].items())
 
     def staged_or_damaged(
         self, branch: str = MAIN
     ) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
-        """Return the same, and why other staged entries cannot be read, each by path."""
+        """Return the staged, uncommitted entries of a branch, and the errors of damaged ones, each by path."""
         return self._staging.staged(branch)
 
     def discard(self, branch: str = MAIN, paths: Collection[str] = ()) -> int:
-        """Forget what is staged on a branch, all or under some paths; return how many entries.
+        """Discard staged entries of a branch, all or those at some paths; return their number.
 
-        Raises NotFoundError where nothing is staged under one of the paths.
+        Raises NotFoundError if nothing is staged at one of the paths.
         """
         if not paths:
             return self._staging.discard(branch)
         at = read_branch(self._records, branch)
-        if at.record.sealed:  # of a committer that was killed: what it cannot commit is staged anew
+        if at.record.sealed:  # Killed committers' requests; uncommitted entries are staged again.
             self._committer.finish(branch, at)
         self._staging.discard_some(branch, set(paths))
         return len(set(paths))
@@ -323,26 +324,27 @@ class Repository(Commits):
     def uncommitted(
         self, branch: str = MAIN, start: str = "", stop: str | None = None
     ) -> dict[str, Reference]:
-        """Return what a branch names with its staged entries, by path, in order; start <= path < stop."""
+        """Return the entries of a branch including staged ones, by path, in order; start <= path < stop."""
         return self._staging.scan(branch, start, stop)
 
     def find_uncommitted(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
-        """Return what these paths name on a branch with its staged entries, those that name something."""
+        """Return the references at these paths on a branch, including staged ones; omit paths without one."""
         return self._staging.find(branch, paths)
 
     def keep_staged(self, branch: str, paths: Collection[str]) -> None:
-        """Have what is staged under these paths in the next commit, even where nobody was told that it is staged.
+        """Ensure that the entries staged at these paths are in the next commit, even if staging them was never
+        acknowledged.
 
-        Raises ExpiredError where the file of one has just gone.
+        Raises ExpiredError if a file has just disappeared.
         """
         self._staging.keep(branch, paths)
 
     # Commits
 
     def commit_staged(self, branch: str = MAIN, *, allow_empty: bool = False, **about: Unpack[About]) -> str:
-        """Commit all that is staged on a branch; return the commit.
+        """Commit all staged entries of a branch; return the commit.
 
-        Raises NothingToCommitError where that changes nothing, unless `allow_empty`.
+        Raises NothingToCommitError if they change nothing, unless `allow_empty`.
         """
         self.refuse_protected(branch)
         return self._submit(branch, Change(staged=True), about, allow_empty=allow_empty)
@@ -350,10 +352,10 @@ class Repository(Commits):
     def commit_entries(
         self, entries: Mapping[str, Reference | None], branch: str = MAIN, **about: Unpack[About]
     ) -> str:
-        """Put a commit on the branch that names these entries anew and all others as before; return its id.
+        """Commit changes to these entries; return the commit's id.
 
-        Where the head names them already, each table at that time or a later one, its id is returned: so calling
-        it again after an unknown outcome is safe.
+        If the head already contains them, each table at that time or later, its id is returned. So repeating the call
+        after an unknown outcome is safe.
         """
         try:
             return self._submit(branch, self._change_to(entries), about)
@@ -367,9 +369,9 @@ class Repository(Commits):
         branch: str = MAIN,
         **about: Unpack[About],
     ) -> str:
-        """Put the commit of a transaction on the branch, or find it there; return its id.
+        """Commit a transaction on the branch, or find its commit; return its id.
 
-        Calling it twice, or from several replicas, gives one commit.
+        Repeated calls, also from several replicas, give one commit.
         """
         at = self._records.read(branch)
         while at.record.sealed and self._decide(transaction, at) is CommitDecision.AHEAD:
@@ -380,29 +382,31 @@ class Repository(Commits):
         assert decision is CommitDecision.BUILD, f"transaction {transaction} is ahead of branch {branch}"
         request = transaction_request(transaction, self._change_to(entries), about)
         answer = self._committer.submit(branch, request, at)
-        if answer.refusal in NOT_FOR_EVER:  # of long ago, perhaps: what could not be read then may be back
+        if answer.refusal in NOT_FOR_EVER:  # It may be old, and the object readable again.
             answer = self._committer.submit(branch, replace(request, id=f"{request.id}-{new_token()}"))
         return commit_of(branch, answer)
 
     def merge(self, source: str, branch: str = MAIN, *, prefer: str = "", **about: Unpack[About]) -> str:
-        """Bring what a commit has since it parted from the branch onto the branch; return the merge commit.
+        """Merge a commit into the branch: apply its changes since the merge base; return the merge commit.
 
         Args:
             source: the id of a commit.
-            branch: where to.
-            prefer: which side stands where both changed an entry: `source` or `dest`; neither by default.
-            about: what the commit says.
+            branch: the target.
+            prefer: the side that wins if both changed an entry: `source` or `dest`; neither by default.
+            about: descriptive fields of the commit.
 
-        Raises ConflictError where both sides changed an entry, NothingToCommitError where the branch has it all.
+        Raises ConflictError if both sides changed an entry, and NothingToCommitError if the branch already contains
+        the commit.
         """
         if not isinstance(prefer, str) or prefer not in ("", "source", "dest"):
             raise UsageError(f"a merge can prefer `source` or `dest`, not {shown(prefer)}.")
         return self._submit(branch, MergeRequest(source, prefer), about)
 
     def revert(self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]) -> str:
-        """Take back what a commit changed against a parent of it; return the new commit.
+        """Revert a commit's changes against one of its parents; return the new commit.
 
-        Raises ConflictError where an entry has changed again since, NothingToCommitError where all is back already.
+        Raises ConflictError if an entry has changed since, and NothingToCommitError if everything is reverted
+        already.
         """
         self.refuse_protected(branch)
         self._check_parent(commit_id, parent)
@@ -411,18 +415,18 @@ class Repository(Commits):
     def cherry_pick(
         self, commit_id: str, branch: str = MAIN, *, parent: int = 0, **about: Unpack[About]
     ) -> str:
-        """Make the change of a commit against a parent of it once more, on the branch; return the new commit.
+        """Apply a commit's changes against one of its parents to the branch; return the new commit.
 
-        Raises ConflictError where an entry differs from what the change began with, NothingToCommitError.
+        Raises ConflictError if an entry differs from the parent's, and NothingToCommitError.
         """
         self.refuse_protected(branch)
         self._check_parent(commit_id, parent)
         return self._submit(branch, CherryPick(commit_id, parent), about)
 
     def committed(self, request_id: str, branch: str = MAIN) -> str | None:
-        """Return the commit of an earlier request with this id, None without one; finish one that has begun.
+        """Return the commit of an earlier request with this id, or None. A commit that has begun is finished.
 
-        Raises the error that the request was refused with, unless it may be asked for again.
+        Raises the error of a refused request, unless the request may be submitted again.
         """
         at = read_branch(self._records, branch)
         while state_of(at.record, request_id) is RequestState.SEALED:
@@ -432,9 +436,9 @@ class Repository(Commits):
         return None if answer is None or answer.refusal in NOT_FOR_EVER else commit_of(branch, answer)
 
     def drop_request(self, request_id: str, branch: str = MAIN, why: str = "by hand") -> None:
-        """Take a request off the list of a branch that nobody can build; who waits for it is told `why`.
+        """Remove a request from a branch's list that cannot be built; its client receives `why`.
 
-        What is staged for it stays staged. Raises UsageError where it is not on the list, or no more.
+        The request's staged entries stay staged. Raises UsageError if the request is not, or no longer, on the list.
         """
         carried: list[list[Entry]] = []
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -463,7 +467,7 @@ class Repository(Commits):
         return commit_of(branch, self._committer.submit(branch, request))
 
     def _change_to(self, entries: Mapping[str, Reference | None]) -> Change:
-        """Describe a change: in the request where it is small, else in objects that the request names."""
+        """Return a change: in the request if it is small, otherwise in objects that the request names."""
         for path in entries:
             check_path(path)
         changes = tree.latest(entries.items())
@@ -479,7 +483,7 @@ class Repository(Commits):
         return Change(objects=tuple(records), forward=True)
 
     def _check_parent(self, commit_id: str, number: int) -> None:
-        """Raise UsageError where a commit has no parent of this number; the first commit of all has an empty one."""
+        """Raise UsageError if a commit has no parent of this number; the very first commit has an empty one."""
         count = max(1, len(self.commit(commit_id).parents))
         if type(number) is not int or not 0 <= number < count:
             raise UsageError(
@@ -491,7 +495,7 @@ class Repository(Commits):
         return decide(transaction, self.transaction_of(head) if head else None)
 
     def refuse_protected(self, branch: str) -> None:
-        """Raise UsageError where a branch takes no commits of people, RefNotFoundError where there is none."""
+        """Raise UsageError if a branch accepts no direct commits, and RefNotFoundError if it does not exist."""
         if read_branch(self._records, branch).record.protected:
             raise UsageError(
                 f"branch {branch} is protected: it takes merges, pipelines and writers of tables only. Commit to a "

@@ -1,8 +1,8 @@
-"""Entries that are staged on a branch: written beside its record, under a token that the record names.
+"""Staged entries of a branch: stored outside its record, under a token that the record names.
 
-A commit of what is staged takes the token away and sets another. So a writer looks at the record before and after:
-where the token is the same, the entry was there before the token was taken, and is in that commit (V5). And where the
-epoch is one in which the entry's file may be published, garbage collection has yet to look, and finds the entry.
+Committing the staged entries replaces the token. So a writer reads the record before and after: if the token is the
+same, the entry existed before the token was taken, and is in that commit (V5). If the epoch still allows publishing
+the entry's file, garbage collection has yet to read the entries, and finds this one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FoundT = TypeVar("FoundT")
 
 
 class Staging:
-    """Writes and reads what is not committed yet."""
+    """Writes and reads uncommitted entries."""
 
     def __init__(self, records: BranchRecords, commits: Commits, contents: ContentStore) -> None:
         self._records = records
@@ -53,9 +53,9 @@ class Staging:
         self._commits = commits
 
     def stage(self, branch: str, entries: Mapping[str, Reference | None]) -> None:
-        """Stage entries; they are in the next commit of what is staged, or a later one.
+        """Stage entries for the next, or a later, commit of staged entries.
 
-        Files of earlier epochs are written again. Raises ExpiredError where one is gone.
+        Files of expired epochs are written again. Raises ExpiredError if one is gone.
         """
         for path in entries:
             check_path(path)
@@ -76,10 +76,10 @@ class Staging:
                     f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} commits or garbage collections in a row came "
                     "between. Stage again; what was staged may be in one of the commits."
                 )
-            at_once = max(1, at_once // 2)  # who stages less at once is done before the next one comes
+            at_once = max(1, at_once // 2)  # Smaller batches finish before the next commit comes between.
 
     def _stage(self, branch: str, entries: Mapping[str, Reference | None]) -> bool:
-        """Stage entries; tell whether they are acknowledged."""
+        """Stage entries; return whether they are acknowledged."""
         at = self._with_token(branch).record
         token, fresh = at.staging, self._fresh(entries, at.epoch)
         for path, reference in fresh.items():
@@ -87,14 +87,14 @@ class Staging:
         now = self._records.read(branch).record
         if now.staging == token and all(is_fresh(reference, now.epoch) for reference in fresh.values()):
             return True
-        if token not in known_tokens(now):  # what we wrote was late, and nobody will look for it
+        if token not in known_tokens(now):  # Our write was late, and no reader will look for it.
             self._records.unstage(token)
         return False
 
     def discard(self, branch: str) -> int:
-        """Forget what is staged under the token that is there now; return how many entries.
+        """Discard the entries under the current token; return their number.
 
-        What is staged under a later token stays, even where the reply to a write of ours is lost.
+        Entries under a later token stay, even if the reply to our own write is lost.
         """
         at = read_branch(self._records, branch)
         token = at.record.staging
@@ -107,16 +107,16 @@ class Staging:
                 break
         else:
             raise busy(branch)
-        if token in known_tokens(at.record):  # a commit was faster, and needs the entries
+        if token in known_tokens(at.record):  # A commit was faster, and needs the entries.
             return 0
         under = self._records.under(token)
         self._records.unstage(token)
         return len(under.whole) + len(under.damaged)
 
     def discard_some(self, branch: str, paths: Collection[str]) -> None:
-        """Forget what is staged under these paths, damaged or not. What a commit takes meanwhile may be in it.
+        """Discard the entries at these paths, damaged or not. A concurrent commit may still contain them.
 
-        Raises NotFoundError, and forgets nothing, where nothing is staged under one.
+        Raises NotFoundError and discards nothing if nothing is staged at one of the paths.
         """
         there = {path for each in self.staged(branch) for path in each}
         for path in paths:
@@ -133,15 +133,14 @@ class Staging:
         raise busy(branch)
 
     def staged(self, branch: str) -> tuple[dict[str, Reference | None], dict[str, DamageError]]:
-        """Return what is staged and in no commit yet, that too which waits to be built, in order of path.
-
-        And why other staged entries cannot be read.
-        """
+        """Return the uncommitted entries in order of path, including those of sealed requests, and the errors of
+        unreadable ones."""
         standing = self._looked(branch, lambda record: _merged(self._waiting(record)))
         return {path: standing.whole[path][0] for path in sorted(standing.whole)}, standing.damaged
 
     def find(self, branch: str, paths: Sequence[str]) -> dict[str, Reference]:
-        """Return what some paths name, with what is staged; of staged files that may be gone, those that are there."""
+        """Return the references at some paths including staged entries; of files that may be collected, only existing
+        ones."""
 
         def look(record: BranchRecord) -> dict[str, Reference | None]:
             committed = self._commits.find(record.head, paths) if record.head else {}
@@ -153,9 +152,11 @@ class Staging:
         return {path: reference for path, reference in references.items() if reference is not None}
 
     def keep(self, branch: str, paths: Collection[str]) -> None:
-        """Stage anew what nobody may have been told of: staged files that may be gone, what a commit may have missed.
+        """Stage possibly unacknowledged entries again: files that may be collected, and entries that a commit may
+        have missed.
 
-        Whoever found it there may rest on it then. Raises ExpiredError where a file has just gone.
+        A reader that found such an entry can rely on it afterwards. Raises ExpiredError if a file has just
+        disappeared.
         """
 
         def look(record: BranchRecord) -> dict[str, Reference | None]:
@@ -174,16 +175,16 @@ class Staging:
             self.stage(branch, doubtful)
 
     def scan(self, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
-        """Return what the branch names, with what is staged, by path, in order; start <= path < stop.
+        """Return the branch's entries including staged ones, by path, in order; start <= path < stop.
 
-        Looks at the record again afterwards, so that what it returns was there at one moment. Where commits keep
-        coming between, it returns what it read last: a little old, and whole, for staged entries stay for some
-        commits after their own. Raises ContentionError where they have gone even so.
+        The record is read again afterwards, so the result is the state at one moment. If commits keep intervening,
+        the last read is returned: slightly old but complete, because staged entries outlive their commit by some
+        commits. Raises ContentionError if even those have been deleted.
         """
         return self._looked(branch, lambda record: self._through(record, start, stop))
 
     def _looked(self, branch: str, look: Callable[[BranchRecord], FoundT]) -> FoundT:
-        """Look through a branch until its record is the same afterwards, or at least knows what was looked at."""
+        """Repeat a read until the record is unchanged afterwards, or still knows the tokens that were read."""
         for _ in range(STAGING_READ_TRIES_MAX):
             at = read_branch(self._records, branch)
             result = look(at.record)
@@ -207,9 +208,9 @@ class Staging:
     def _waiting(
         self, record: BranchRecord, start: str = "", stop: str | None = None, *, with_requests: bool = False
     ) -> list[Under]:
-        """Return what is staged under each token, the oldest first; the last one is where entries are staged now.
+        """Return the entries under each token, oldest first; the last is the current staging token.
 
-        With requests, what those change that are sealed stands between.
+        If `with_requests` is set, the list includes the explicit changes of sealed requests, in order.
         """
         waiting: list[Under] = []
         for sealed in record.sealed:
@@ -224,7 +225,7 @@ class Staging:
     def _standing(
         self, record: BranchRecord, layers: Mapping[str, Layers], paths: Iterable[str]
     ) -> dict[str, Reference | None]:
-        """Return of each path the first layer that is there: one below it may have been acknowledged."""
+        """Return the first existing layer of each path, because a lower layer may have been acknowledged."""
         standing: dict[str, Reference | None] = {}
         waiting = {path: layers[path] for path in paths if path in layers}
         while waiting:
@@ -244,7 +245,7 @@ class Staging:
         return standing
 
     def _fresh(self, entries: Mapping[str, Reference | None], epoch: int) -> dict[str, Reference | None]:
-        """Return entries with files that may be published at an epoch: older ones are written again."""
+        """Return entries with files that may be published at an epoch; older ones are written again."""
         old = {
             path: reference
             for path, reference in entries.items()
@@ -260,12 +261,13 @@ class Staging:
         return {**entries, **{path: renewed[file_path(file)] for path, file in old.items()}}
 
     def _with_token(self, branch: str) -> BranchSnapshot:
-        """Return a branch that has a token to stage under, and an epoch."""
+        """Return a branch that has a staging token and an epoch."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             at = read_branch(self._records, branch)
             if at.record.staging and at.record.epoch != EPOCH_UNSET:
                 return at
-            # The epoch is read after the branch: whoever begins one later finds the record, and changes it.
+            # Read the epoch after the branch: a process that begins an epoch later finds the record, and
+            # changes it.
             epoch = self._records.epoch().number if at.record.epoch == EPOCH_UNSET else at.record.epoch
             record = replace(at.record, staging=at.record.staging or new_token(), epoch=epoch)
             self._records.swap(branch, at, record, is_mine=lambda there: bool(there.staging))
@@ -273,7 +275,7 @@ class Staging:
 
 
 def _merged(waiting: Iterable[Under]) -> Under:
-    """Return what is staged under several tokens, the oldest first, as if it were under one."""
+    """Merge the entries under several tokens, oldest first, as if they were under one."""
     merged = Under()
     for each in waiting:
         for path, layers in each.whole.items():
@@ -286,12 +288,12 @@ def _merged(waiting: Iterable[Under]) -> Under:
 
 
 def _check(under: Under, paths: Collection[str]) -> None:
-    """Raise DamageError where one of these staged entries cannot be read."""
+    """Raise DamageError if one of these staged entries is unreadable."""
     Under(damaged={path: error for path, error in under.damaged.items() if path in paths}).check()
 
 
 def read_branch(records: BranchRecords, branch: str) -> BranchSnapshot:
-    """Return a branch. Raises RefNotFoundError where there is none; `main` is there from the beginning."""
+    """Return a branch. Raises RefNotFoundError if it does not exist; `main` always exists."""
     at = records.read(branch) if is_name(branch) else None
     if at is None or (at.is_absent and branch != MAIN):
         raise RefNotFoundError(
@@ -301,7 +303,7 @@ def read_branch(records: BranchRecords, branch: str) -> BranchSnapshot:
 
 
 def busy(branch: str) -> ContentionError:
-    """Return the error of who lost against others again and again."""
+    """Return the error for too many lost races."""
     return ContentionError(
         f"branch {branch}: {CONDITIONAL_WRITE_TRIES_MAX} others in a row were faster. Nothing was changed; try again."
     )

@@ -1,16 +1,14 @@
-"""What commits name: the ranges of a metarange, and for some commits changes on top of those of an ancestor.
+"""The entries of a commit: sorted ranges in a metarange, or changes on top of an ancestor.
 
-A commit that is built together with later ones is history at once, and seldom read. It says only what it changes: so
-a sweep of many commits writes one small object for each, and a metarange and ranges for few. Who reads such a commit
-goes back to the nearest one that has a metarange, and makes the ranges up from there.
+A commit that is built together with later ones is rarely read, and contains only its changes. A sweep of many commits
+thus writes one small object for each, and few metaranges and ranges. Readers of such a commit go back to the nearest
+one with a metarange, and compute the ranges from there.
 
-How entries are split in ranges, changed, and compared. Pure: ranges are read through a function.
+A range ends after a path whose hash says so. The boundaries therefore depend only on the paths, not on the order of
+the changes: the same entries always have the same ranges. A change rewrites only the ranges that it touches, and
+similar commits share most ranges. Splitting, changing and comparing ranges is pure; a function reads the ranges.
 
-A range ends after a path whose hash says so. So where ranges end depends on the paths alone, not on the order in
-which they came: the same entries have the same ranges, whatever was there before, a change rewrites the ranges that
-it touches and no other, and two commits that share most entries share most ranges.
-
-Immutable records in the object store: written under the id of their content, checked against it when read.
+`ContentStore` keeps the immutable records in the object store, under the id of their content, which each read checks.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ RangeReader = Callable[[str], Range]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An entry that differs: what the one side names, and what the other; None where it names nothing."""
+    """An entry that differs between two sides; None on a side without it."""
 
     path: str
     before: Reference | None
@@ -66,15 +64,15 @@ class Difference:
 
 
 def is_last(path: str) -> bool:
-    """Tell whether a range ends after this path."""
+    """Return whether a range ends after this path."""
     digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % RANGE_ENTRIES_MEAN == 0
 
 
 def split(entries: Iterable[PathEntry], inside: Container[str] = ()) -> Iterator[tuple[PathEntry, ...]]:
-    """Cut entries in order of path into runs; the last may end at a path after which none ends.
+    """Split entries in order of path into runs. The last run may end after a path that is no boundary.
 
-    No range ends after the paths `inside`: they are known, and not asked again.
+    No range ends after the paths in `inside`, which saves hashing them again.
     """
     run: list[PathEntry] = []
     for entry in entries:
@@ -89,9 +87,9 @@ def split(entries: Iterable[PathEntry], inside: Container[str] = ()) -> Iterator
 def changed(
     ranges: Sequence[RangeRef], changes: PathChanges, read: RangeReader, epoch: int
 ) -> tuple[tuple[RangeRef, ...], list[Range]]:
-    """Return the ranges that hold the entries as changed, and those of them that are new.
+    """Return the ranges of the changed entries, and the new ones among them.
 
-    Reads the ranges that a change falls into, and those that follow as far as their cuts move.
+    Reads the ranges that a change falls into, and following ranges as far as their boundaries move.
     """
     result: list[RangeRef] = []
     new: list[Range] = []
@@ -105,7 +103,7 @@ def changed(
         old = list(ranges[index : index + 1])
         at = index + len(old)
         entries = _applied(_entries(old, read), wanted)
-        # A run that ends at no natural cut flows into the next range.
+        # A run without a natural boundary continues in the next range.
         while at < len(ranges) and entries and not is_last(entries[-1][0]):
             more = todo.pop(0)[1] if todo and todo[0][0] == at else {}
             old.append(ranges[at])
@@ -125,7 +123,7 @@ def changed(
 
 
 def reference(new_range: Range) -> RangeRef:
-    """Return what a metarange says of a range."""
+    """Return a metarange's reference to a range."""
     entries = new_range.entries
     return RangeRef(content_id(to_bytes(new_range)), entries[0][0], entries[-1][0], len(entries))
 
@@ -144,7 +142,7 @@ def _applied(entries: list[PathEntry], wanted: Mapping[str, Reference | None]) -
 def scan(
     ranges: Sequence[RangeRef], read: RangeReader, start: str = "", stop: str | None = None
 ) -> Iterator[PathEntry]:
-    """Yield the entries with start <= path < stop in order; reads only the ranges that may hold one."""
+    """Yield the entries with start <= path < stop in order; reads only ranges that may contain one."""
     for ref in ranges:
         if ref.last < start or (stop is not None and ref.first >= stop):
             continue
@@ -154,12 +152,12 @@ def scan(
 
 
 def below(folder: str) -> tuple[str, str]:
-    """Return start and stop of the paths in a folder: with a slash after its name, at any depth."""
-    return f"{folder}/", f"{folder}0"  # what follows on a slash
+    """Return start and stop of the paths in a folder at any depth, not those that only share its name's beginning."""
+    return f"{folder}/", f"{folder}0"  # `0` is the character after the slash.
 
 
 def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) -> int:
-    """Return how many entries have start <= path < stop; reads only the ranges where they begin and end."""
+    """Return the number of entries with start <= path < stop; reads only the ranges at both ends."""
     inside = [ref for ref in ranges if start <= ref.first and ref.last < stop]
     whole = {ref.id for ref in inside}
     edges = [ref for ref in ranges if ref.id not in whole]
@@ -167,7 +165,7 @@ def count(ranges: Sequence[RangeRef], read: RangeReader, start: str, stop: str) 
 
 
 def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) -> dict[str, Reference]:
-    """Return what the paths name, those that name something; `paths` are in order."""
+    """Return the references at the paths, which are in order; paths without one are omitted."""
     lasts = [ref.last for ref in ranges]
     references: dict[str, Reference] = {}
     for index, group in groupby(paths, key=lambda path: bisect_left(lasts, path)):
@@ -180,10 +178,9 @@ def find(ranges: Sequence[RangeRef], paths: Sequence[str], read: RangeReader) ->
 def differences(
     before: Sequence[RangeRef], after: Sequence[RangeRef], read: RangeReader
 ) -> Iterator[Difference]:
-    """Yield the entries that differ, in order of path; ranges that both sides have are not read.
+    """Yield the entries that differ, in order of path; ranges that both sides share are not read.
 
-    An equal range holds the same paths on both sides, so what lies outside of the common ranges can only
-    differ from what lies outside of them.
+    An equal range has the same paths on both sides, so entries outside of common ranges differ only from each other.
     """
     common = {ref.id for ref in before} & {ref.id for ref in after}
     sides = [
@@ -213,7 +210,7 @@ def _side_by_side(
 
 
 def latest(changes: Iterable[tuple[str, Reference | None]]) -> PathChanges:
-    """Return changes in order of path, of several to one path the last."""
+    """Return changes in order of path; the last change of a path wins."""
     return tuple(sorted(dict(changes).items(), key=itemgetter(0)))
 
 
@@ -229,18 +226,18 @@ ContentT = TypeVar("ContentT", bound=Content)
 
 
 def folder_of(kind: type[ContentT]) -> str:
-    """Return where records of a kind are, each as `<id>.json`."""
+    """Return the folder of a kind of record, in which each is `<id>.json`."""
     return f"{VERSIONS}{_KINDS[kind]}/"
 
 
 def path_of(kind: type[ContentT], record_id: str) -> str:
-    """Return the path of the object that holds a record."""
+    """Return the path of a record's object."""
     return f"{folder_of(kind)}{record_id}.json"
 
 
 COMMITS: Final = folder_of(Commit)
 FILES: Final = "files/"
-"""Where files are, each as `<epoch>/<SHA-256 of its bytes>`."""
+"""Folder of files, each `<epoch>/<SHA-256 of its bytes>`."""
 
 
 def file_path(file: FileAt) -> str:
@@ -249,13 +246,13 @@ def file_path(file: FileAt) -> str:
 
 
 def file_epoch(path: str) -> int | None:
-    """Return the epoch in which the file at a path was written; None for what is no file."""
+    """Return the epoch of the file at a path; None if it is not a file."""
     epoch = path.removeprefix(FILES).partition("/")[0]
     return int(epoch) if epoch.isdecimal() else None
 
 
 class ContentStore:
-    """Reads and writes records by id. Threads may share one; it remembers what it read or wrote last."""
+    """Content-addressed store of records, safe for threads. Caches the most recently used records."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
@@ -263,7 +260,7 @@ class ContentStore:
         self._known: OrderedDict[tuple[type, str], Content] = OrderedDict()
 
     def read(self, kind: type[ContentT], record_id: str) -> ContentT:
-        """Return a record. Raises DamageError where it is gone, or is not what was written."""
+        """Return a record. Raises DamageError if it is missing or altered."""
         with self._lock:
             known = self._known.get((kind, record_id))
             if isinstance(known, kind):
@@ -283,7 +280,7 @@ class ContentStore:
     def read_each(
         self, kind: type[ContentT], ids: Collection[str]
     ) -> Iterator[tuple[str, ContentT | DamageError]]:
-        """Yield records with their ids, or what is wrong with them; many are read at once, and few are held."""
+        """Yield ids with their records or errors. Reads run in parallel batches, so few records are in memory."""
         todo = list(ids)
         for start in range(0, len(todo), OBJECTS_READ_AHEAD):
             some = todo[start : start + OBJECTS_READ_AHEAD]
@@ -296,7 +293,7 @@ class ContentStore:
             return error
 
     def write(self, records: Mapping[str, Content]) -> None:
-        """Write records under their ids; they are durable on return. What is there already stays."""
+        """Write records under their ids; they are durable on return. Existing ones stay."""
         create_all(
             self._objects,
             {path_of(type(content), made_id): to_bytes(content) for made_id, content in records.items()},
@@ -305,19 +302,19 @@ class ContentStore:
             self._remember(record_id, record)
 
     def renew(self, files: Iterable[FileAt], epoch: int) -> dict[str, FileAt]:
-        """Write files again, in a later epoch; return them by the paths that they had, without those that are gone."""
+        """Copy files into a later epoch; return the copies by old path, without missing files."""
         newer = {file_path(file): replace(file, epoch=epoch) for file in files}
         there = copy_all(self._objects, {path: file_path(file) for path, file in newer.items()})
         return {path: newer[path] for path in there}
 
     def present(self, files: Iterable[FileAt]) -> set[str]:
-        """Return the paths of those files that are there."""
+        """Return the paths of the files that exist."""
         paths = sorted({file_path(file) for file in files})
         infos = for_each(self._objects, self._objects.head, paths)
         return {info.path for info in infos if info is not None}
 
     def find(self, beginning: str, at_most: int) -> list[str]:
-        """Return the ids of commits that begin so, `at_most` of them."""
+        """Return at most `at_most` ids of commits with this prefix."""
         ids = []
         for info in self._objects.list(COMMITS + beginning):
             ids.append(info.path.removeprefix(COMMITS).removesuffix(".json"))
@@ -326,7 +323,7 @@ class ContentStore:
         return ids
 
     def has_commits(self) -> bool:
-        """Whether there is any commit."""
+        """Return whether any commit exists."""
         return bool(self.find("", at_most=1))
 
     def _remember(self, record_id: str, record: Content) -> None:
@@ -342,42 +339,42 @@ def id_of(record: Content) -> str:
 
 
 class ReadContent(Protocol):
-    """Returns a record by kind and id."""
+    """Function that returns a record by kind and id."""
 
     def __call__(self, kind: type[ContentT], record_id: str, /) -> ContentT:
-        """Return the record. Raises DamageError where it is gone, or is not what was written."""
+        """Return the record. Raises DamageError if it is missing or altered."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTree:
-    """All that a commit names."""
+    """All entries of a commit."""
 
     refs: tuple[RangeRef, ...] = ()
-    """The ranges of the nearest commit, itself or an ancestor, that has a metarange."""
+    """Ranges of the nearest commit with a metarange: the commit itself or an ancestor."""
     since: Mapping[str, Reference | None] = field(default_factory=dict)
-    """What the commits after that one changed, by path."""
+    """Changes by path of the commits after that one."""
     commits: int = 0
-    """How many these are."""
+    """Number of those commits."""
 
     def then(self, changes: PathChanges) -> CommitTree:
-        """Return what a commit names that makes these changes, and has no metarange."""
+        """Return the tree of a commit that makes these changes and has no metarange."""
         return CommitTree(self.refs, {**self.since, **dict(changes)}, self.commits + 1)
 
     def needs_metarange(self, changes: PathChanges) -> bool:
-        """Tell whether a commit that makes these changes must have one: else reading it would take too long."""
+        """Return whether a commit with these changes needs a metarange, because reading it would take too long."""
         return self.commits + 1 > COMMITS_WITHOUT_METARANGE_MAX or len(changes) > CHANGES_INLINE_MAX
 
 
 class Tree:
-    """Reads what commits name; remembers the ranges that it made up."""
+    """Reads the entries of commits; keeps the ranges that it computed."""
 
     def __init__(self, read: ReadContent) -> None:
-        """Read records by this function."""
+        """Read records with this function."""
         self._read = read
         self._made: dict[str, Range] = {}
 
     def view(self, commit_id: str) -> CommitTree:
-        """Return what a commit names; nothing where there is no commit."""
+        """Return the tree of a commit; an empty tree without a commit."""
         changes: list[PathChanges] = []
         at = commit_id
         while at:
@@ -393,7 +390,7 @@ class Tree:
         return CommitTree(refs, since, len(changes))
 
     def ranges(self, commit_id: str) -> tuple[RangeRef, ...]:
-        """Return the ranges of all that a commit names, to be read by `range`."""
+        """Return the ranges of all entries of a commit, which `range` reads."""
         view = self.view(commit_id)
         if not view.since:
             return view.refs
@@ -404,11 +401,11 @@ class Tree:
     def changed(
         self, view: CommitTree, changes: PathChanges, epoch: int
     ) -> tuple[tuple[RangeRef, ...], list[Range]]:
-        """Return the ranges of a view after changes, and those of them that no metarange names yet."""
+        """Return the ranges of a tree after changes, and those that no metarange names yet."""
         return changed(view.refs, latest((*view.since.items(), *changes)), self.range, epoch)
 
     def find(self, view: CommitTree, paths: Sequence[str]) -> dict[str, Reference]:
-        """Return what these paths name, those that name something; `paths` are in order."""
+        """Return the references at the paths, which are in order; paths without one are omitted."""
         references = find(view.refs, [path for path in paths if path not in view.since], self.range)
         return references | {
             path: reference for path in paths if (reference := view.since.get(path)) is not None

@@ -1,7 +1,7 @@
-"""Reading back the history, for `tracelake verify`: commits of `main`, and the records of all branches and tags.
+"""Verification of the history for `tracelake verify`: commits of `main`, and the records of all branches and tags.
 
-A record is whole if its checksum fits, whatever it is. One that names commits or files is decoded besides: where a
-branch is damaged, the others still lead to theirs.
+A record is intact if its checksum matches, whatever its kind. Records that name commits or files are also decoded. If
+one branch is damaged, the others still lead to their commits.
 """
 
 from __future__ import annotations
@@ -42,52 +42,55 @@ from tracelake.versions.repository import Repository
 from tracelake.versions.tree import COMMITS, path_of
 
 EntriesOf = Callable[[Repository, str], dict[str, Reference]]
-"""Returns what a commit names, as far as it matters."""
+"""Function that returns the relevant entries of a commit."""
 NamesT = TypeVar("NamesT", BranchRecord, Tag)
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedCommit:
-    """One commit of the history, and what it names."""
+    """One commit of the history, with its entries."""
 
     transaction: int | None
-    """None for a commit of another kind, such as a write to a table of the user."""
+    """None for a commit of another kind, such as a write to a user's table."""
     commit: Commit
     entries: dict[str, Reference]
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What names files."""
+    """A named object that refers to files."""
 
     what: str
     files: tuple[FileAt, ...]
-    """One, or for a staged entry also those that it stands on, the newest first."""
+    """One file; for a staged entry also its lower layers, newest first."""
     epoch: int = EPOCH_UNSET
-    """Of a staged entry that of its branch: a file that might be gone by then was never acknowledged, where it is."""
+    """For a staged entry, the epoch of its branch. A file that might be collected by that epoch is unacknowledged if
+    it is missing."""
 
 
 @dataclass(slots=True)
 class CheckedRecords:
-    """What the records of branches and tags lead to, and what is wrong with some of them."""
+    """The commits and files that records of branches and tags lead to, and findings."""
 
     heads: list[str] = field(default_factory=list)
-    """The commits that branches and tags name."""
+    """Commits that branches and tags name."""
     staged: list[Named] = field(default_factory=list)
     """Staged entries that name a file."""
     findings: list[Finding] = field(default_factory=list)
 
 
 def built_transactions(repository: Repository, objects: ObjectStore) -> int:
-    """Return the number after the greatest transaction that a commit was ever built for.
+    """Return one more than the highest transaction that a commit was ever built for.
 
-    Its journal and its batches were there before the commit was, so they must be there now, whatever has
-    become of the records that should lead to them.
+    Its journal and batches existed before the commit, so they must exist now, whatever happened to the records that
+    should lead to them.
     """
     numbers = [-1]
     for info in list(objects.list(COMMITS)):
         commit_id = info.path.removeprefix(COMMITS).removesuffix(".json")
-        with contextlib.suppress(DamageError):  # a finding of the history, if it is part of it
+        with contextlib.suppress(
+            DamageError
+        ):  # The history check reports it if the commit is part of the history.
             numbers.append(repository.transaction_of(commit_id))
     return max(numbers) + 1
 
@@ -95,7 +98,7 @@ def built_transactions(repository: Repository, objects: ObjectStore) -> int:
 def check_history(
     repository: Repository, objects: ObjectStore, transactions: int, entries_of: EntriesOf
 ) -> tuple[list[CheckedCommit], list[Finding]]:
-    """Read the history back to the first commit; return what is whole of it, newest first, and findings."""
+    """Read the history back to the first commit; return its intact commits, newest first, and findings."""
     commits: list[CheckedCommit] = []
     findings: list[Finding] = []
     numbers: list[int] = []
@@ -124,14 +127,14 @@ def check_history(
 def _check_numbers(head: str, numbers: list[int], transactions: int) -> list[Finding]:
     if numbers != list(range(len(numbers) - 1, -1, -1)):
         return [Finding("mismatch", "commit", head, f"the history has the transactions {numbers}")]
-    if len(numbers) < transactions - 1:  # the last may have been built and never have become the head
+    if len(numbers) < transactions - 1:  # The last commit may have been built and never have become the head.
         detail = f"it ends with {len(numbers)} commits, and commits of {transactions} transactions are there"
         return [Finding("missing", "commit", "branch main", detail)]
     return []
 
 
 def read_records(key_value: KeyValueStore) -> CheckedRecords:
-    """Read all records of branches, tags, requests and staged entries; that of `main` is told of by the history."""
+    """Read all records of branches, tags, requests and staged entries; the history check reports `main`."""
     records = CheckedRecords()
     branches = whole_records(key_value.scan, BRANCHES, records.findings)
     records.findings = [it for it in records.findings if it.path != f"{BRANCHES}/{MAIN}"]
@@ -160,9 +163,9 @@ def _decoded(entry: Entry, kind: type[NamesT]) -> NamesT | None:
 
 
 def _add_staged(records: CheckedRecords, entry: Entry, waiting: tuple[str, BranchRecord] | None) -> None:
-    """Add a staged entry that names a file, where it waits on a branch.
+    """Add a staged entry that names a file and is still pending on a branch.
 
-    What was committed names files that may have been written again since, and collected.
+    Committed entries are skipped: their files may have been copied since, and collected.
     """
     try:
         layers = staged_layers(entry)
