@@ -1,4 +1,4 @@
-"""Tracelake keeps every trace of your agents and services: captured once, kept for good, found again.
+"""Trace lakehouse: captures every trace of your agents and services once, keeps it for good, and finds it again.
 
 lake = tracelake.init("./lake")
 lake.ingest("traces/*.otlp.jsonl.gz")
@@ -230,7 +230,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> object:
-    """Import what brings DuckDB, Polars, tantivy or Spark along only when it is used, so that commands are quick."""
+    """Import modules that need DuckDB, Polars, tantivy or Spark on first use, so that commands start quickly."""
     if name == "spark":
         return _import_module("tracelake.spark")
     if name in _LAZY:

@@ -1,4 +1,4 @@
-"""`python -m tracelake`: the command line where the script is not on the path."""
+"""Entry point of `python -m tracelake`, if the script is not on the path."""
 
 from tracelake.cli import main
 

@@ -1,45 +1,46 @@
-"""Every error that Tracelake raises on purpose.
+"""Errors that Tracelake raises on purpose.
 
 TracelakeError
 ├── UsageError                 the call or the command line is wrong; nothing was done
-│   ├── LakeExistsError        a lake is there already
-│   ├── NothingToCommitError   a commit would change nothing
+│   ├── LakeExistsError        the lake exists already
+│   ├── NothingToCommitError   the commit would change nothing
 │   ├── ConflictError          two commits changed the same entries
 │   └── QueryError             a search, filter or SQL text that does not parse
-├── NotFoundError              nothing has this name, id or path
-│   ├── LakeNotFoundError      no lake at that place; a UsageError too
-│   ├── RefNotFoundError       no such branch, tag or commit; a UsageError too
-│   ├── TableNotFoundError     no such table; a UsageError too
-│   └── DatasetNotFoundError   no such dataset; a UsageError too
-├── InputError                 data from outside that cannot be taken; says where and why
-│   ├── DecodeError            bytes that are not OTLP
-│   ├── UnsupportedError       a content type or encoding that the server does not take
-│   ├── RecordsRemovedError    a log has removed records before they were read
-│   └── SourceChangedError     an input differs from what the journal recorded (J11)
-├── AccessError                who asks may not have it
-│   ├── NoKeyError             a key is missing, unknown, expired or revoked
-│   ├── ForbiddenError         the key may do other things, not this
-│   └── QuotaError             the key has used up what it may send for now
-├── ProviderError              the provider by which people sign in cannot be asked, or answers what it must not
-├── LimitError                 more than a limit of `tracelake.limits`; give less at once
-├── StorageError               what is stored cannot be read or written now; try again later
-│   ├── ContentionError        others were faster, too many times in a row; try again
-│   ├── BackPressureError      too much waits already; send it again later
-│   ├── IndeterminateError     a write whose outcome could not be found out
-│   ├── UnreadInputsError      some inputs cannot be read now; all others are in
-│   └── ExpiredError           a lease, an upload or a time to read at that has ended; begin again
-├── DamageError                stored data is missing, torn or altered; `tracelake verify` names all of it
-│   ├── DamagedRecordsError    some records of a partition are; the others are whole
-│   └── FormatError            stored data has the format of another release; it is not damaged
-├── TrimmedError               a transaction was done so long ago that the journal tells nothing of it any more
+├── NotFoundError              no object has this name, id or path
+│   ├── LakeNotFoundError      no lake at this location; also a UsageError
+│   ├── RefNotFoundError       no such branch, tag or commit; also a UsageError
+│   ├── TableNotFoundError     no such table; also a UsageError
+│   └── DatasetNotFoundError   no such dataset; also a UsageError
+├── InputError                 input data that cannot be ingested; the message has the position and reason
+│   ├── DecodeError            the bytes are not valid OTLP
+│   ├── UnsupportedError       the server does not support the content type or encoding
+│   ├── RecordsRemovedError    a log deleted records before they were read
+│   └── SourceChangedError     an input differs from its journal record (J11)
+├── AccessError                the client may not do this
+│   ├── NoKeyError             the key is missing, unknown, expired or revoked
+│   ├── ForbiddenError         the key lacks the permission
+│   └── QuotaError             the key has used up its quota for now
+├── ProviderError              the sign-in provider is unreachable or sent an invalid response
+├── LimitError                 the request exceeds a limit of `tracelake.limits`; split it
+├── StorageError               a store cannot be read or written now; try again later
+│   ├── ContentionError        too many lost races with other writers; try again
+│   ├── BackPressureError      too much work is pending; try again later
+│   ├── IndeterminateError     the outcome of a write is unknown
+│   ├── UnreadInputsError      some inputs are unreadable now; all others are ingested
+│   └── ExpiredError           a lease, an upload or a read timestamp expired; start again
+├── DamageError                stored data is missing, torn or altered; see `tracelake verify`
+│   ├── DamagedRecordsError    some records of a partition are damaged; the others are intact
+│   └── FormatError            the data has another release's format; it is not damaged
+├── TrimmedError               the journal no longer has the records of this transaction
 ├── TaskError                  a task failed on an executor; nothing was published
-│   └── DeathsError            runs ended without a word while they did the same
-├── EmbeddingError             the user's function that makes vectors failed on a search
+│   └── DeathsError            runs crashed repeatedly at the same work
+├── EmbeddingError             the user's embedding function failed in a search
 ├── JavaError                  no usable Java, or Spark's JVM did not start
-└── InternalError              a fault of the server; its log says more
+└── InternalError              a fault of the server; see its log
 
-Each message says what happened, to what, and what to do next. Errors can be pickled, as those of Spark's workers are.
-What an HTTP client is answered stands in `server/http_policy.py`, what a command ends with in `cli/output.py`.
+Each message names the problem, the affected object and the next step. Errors can be pickled, because Spark's
+workers send theirs to the driver. `server/http_policy.py` maps errors to HTTP statuses, `cli/output.py` to exit
+codes.
 """
 
 from __future__ import annotations
@@ -49,23 +50,23 @@ from typing import Any
 
 
 class TracelakeError(Exception):
-    """The root of the tree: catch it to catch everything that Tracelake raises on purpose."""
+    """Base class of all errors that Tracelake raises on purpose. Catch it to handle every one of them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what the error says and holds; the constructor of a class may take something else."""
+        """Pickle the message and attributes, because subclasses have constructors with other parameters."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(TracelakeError):
-    """The call or the command line is wrong; nothing was done."""
+    """The call or the command line is wrong. Nothing was done."""
 
 
 class LakeExistsError(UsageError):
-    """A lake is there already."""
+    """The lake exists already."""
 
 
 class NothingToCommitError(UsageError):
-    """A commit would change nothing. `head` is the commit that names all of it already, empty where none does."""
+    """The commit would change nothing. `head` is the commit that contains all of it already, or empty."""
 
     def __init__(self, branch: str, head: str) -> None:
         super().__init__(
@@ -76,7 +77,7 @@ class NothingToCommitError(UsageError):
 
 
 class ConflictError(UsageError):
-    """Two commits changed the same entries, each in its own way. `paths` are the first of them, in order."""
+    """Two commits changed the same entries differently. `paths` lists the first of these entries, in order."""
 
     def __init__(self, branch: str, paths: tuple[str, ...]) -> None:
         super().__init__(
@@ -87,9 +88,9 @@ class ConflictError(UsageError):
 
 
 class QueryError(UsageError):
-    """A search, filter or SQL text that does not parse.
+    """A search, filter or SQL text does not parse.
 
-    `character` says where in a search, counted from 1; None where that is not known.
+    `character` is the position in a search, counted from 1, or None if unknown.
     """
 
     def __init__(self, message: str, character: int | None = None) -> None:
@@ -98,59 +99,60 @@ class QueryError(UsageError):
 
 
 class NotFoundError(TracelakeError):
-    """Nothing has this name, id or path: a trace, an object, or what the classes below say."""
+    """No trace, object or other thing has this name, id or path."""
 
 
 class LakeNotFoundError(NotFoundError, UsageError):
-    """No lake at that place."""
+    """No lake exists at this location."""
 
 
 class RefNotFoundError(NotFoundError, UsageError):
-    """No such branch, tag or commit."""
+    """No branch, tag or commit matches this reference."""
 
 
 class TableNotFoundError(NotFoundError, UsageError):
-    """No such table."""
+    """No table has this name."""
 
 
 class DatasetNotFoundError(NotFoundError, UsageError):
-    """No such dataset."""
+    """No dataset has this name."""
 
 
 class InputError(TracelakeError):
-    """Data from outside that cannot be taken; the message says where and why."""
+    """Input data cannot be ingested. The message gives the position and the reason."""
 
 
 class DecodeError(InputError):
-    """Bytes that are not OTLP."""
+    """The bytes are not valid OTLP."""
 
 
 class UnsupportedError(InputError):
-    """A content type or encoding that the server does not take."""
+    """The server does not support the content type or encoding of the request."""
 
 
 class RecordsRemovedError(InputError):
-    """A log, such as a topic of Kafka, has removed records before they were read: they are lost; names the offsets."""
+    """A log, such as a Kafka topic, deleted records before they were read. They are lost; the message names their
+    offsets."""
 
 
 class SourceChangedError(InputError):
-    """An input differs from what the journal recorded of it (J11)."""
+    """An input differs from the journal's record of it (J11)."""
 
 
 class AccessError(TracelakeError):
-    """Who asks may not have it."""
+    """The client may not do this."""
 
 
 class NoKeyError(AccessError):
-    """A key is missing, unknown, expired or revoked."""
+    """The key is missing, unknown, expired or revoked."""
 
 
 class ForbiddenError(AccessError):
-    """The key may do other things, not this; or the request comes from a page, or for a name, that is not allowed."""
+    """The key lacks the permission for this request, or the request's origin or host name is not allowed."""
 
 
 class QuotaError(AccessError):
-    """The key has used up what it may send for now; the same may be sent after `wait_s` seconds."""
+    """The key has used up its quota for now. The same request may be sent after `wait_s` seconds."""
 
     def __init__(self, message: str, wait_s: float = 1.0) -> None:
         super().__init__(message)
@@ -158,36 +160,37 @@ class QuotaError(AccessError):
 
 
 class ProviderError(TracelakeError):
-    """The provider by which people sign in cannot be asked, or answers what it must not."""
+    """The sign-in provider is unreachable, or its response is invalid."""
 
 
 class LimitError(TracelakeError):
-    """More than a limit of `tracelake.limits` allows; give less at once. Trying again does not help."""
+    """The request exceeds a limit of `tracelake.limits`. A retry does not help; send less at once."""
 
 
 class StorageError(TracelakeError):
-    """What is stored cannot be read or written now: a store failed or could not be reached. Try again later."""
+    """Stored data cannot be read or written now, because a store failed or is unreachable. Try again later."""
 
     is_unwritable = False
-    """Whether nothing was written because the store is read-only or its disk is full; it may still be read."""
+    """Whether nothing was written because the store is read-only or its disk is full; reads may still work."""
 
 
 class ContentionError(StorageError):
-    """Others were faster, too many times in a row: a race was lost, and nothing is too large. Try again."""
+    """Other writers won too many races in a row. The request itself is not too large; try again."""
 
 
 class BackPressureError(StorageError):
-    """Too much waits already, or the store fails, so nothing was taken; send it again later."""
+    """Too much work is pending, or the store fails, so the request was not accepted. Send it again later."""
 
 
 class IndeterminateError(StorageError):
-    """A write whose outcome could not be found out."""
+    """The outcome of a write is unknown: it may or may not have been applied."""
 
 
 class UnreadInputsError(StorageError):
-    """Some inputs, or where they are looked for, cannot be read now. All others are in; these are tried again.
+    """Some inputs, or the places that contain them, cannot be read now. All other inputs are ingested; these are
+    retried.
 
-    `report` says what was done, None where there was nothing else to do.
+    `report` describes the completed work, or is None if no other work was pending.
     """
 
     def __init__(self, message: str, report: Any = None) -> None:
@@ -196,18 +199,19 @@ class UnreadInputsError(StorageError):
 
 
 class ExpiredError(StorageError):
-    """A lease, an upload or a time to read at that has ended; begin again."""
+    """A lease, an upload or a read timestamp has expired. Start the operation again."""
 
 
 class DamageError(TracelakeError):
-    """Stored data is missing, torn or altered; `tracelake verify` names all of it."""
+    """Stored data is missing, torn or altered. `tracelake verify` lists all damage."""
 
     version: str = ""
-    """Of one record that is there: what a conditional write names to put another in its place."""
+    """Version of a damaged record, which a conditional write names to replace it; empty without such a record."""
 
 
 class DamagedRecordsError(DamageError):
-    """Some records of a partition cannot be read. `whole` are the others, `problems` say which and why, by key."""
+    """Some records of a partition are damaged. `whole` has the intact ones, `problems` the key and error of each
+    other."""
 
     def __init__(self, whole: list[Any], problems: list[tuple[str, DamageError]]) -> None:
         more = f" {len(problems) - 1} more are damaged beside it." if len(problems) > 1 else ""
@@ -217,40 +221,40 @@ class DamagedRecordsError(DamageError):
 
 
 class FormatError(DamageError):
-    """Stored data has the format of another release, and is not damaged. The message says which release reads it."""
+    """Stored data has the format of another release, and is not damaged. The message names a release that reads it."""
 
 
 class TrimmedError(TracelakeError):
-    """A transaction was done so long ago that the journal tells nothing of it any more."""
+    """The transaction is so old that the journal has deleted its records."""
 
 
 class TaskError(TracelakeError):
-    """A task failed on an executor; nothing was published, so run again once the cause is mended."""
+    """A task failed on an executor, and nothing was published. Fix the cause and run it again."""
 
     def __init__(self, message: str, *, kind: str | None = None, ended: bool = False) -> None:
-        """Say what failed; `kind` names the class of Python's error, `ended` says that Spark itself has."""
+        """Set the message, the class name `kind` of the Python error, and whether Spark itself has `ended`."""
         super().__init__(message)
         self.kind = kind
         self.ended = ended
 
 
 class DeathsError(TaskError):
-    """Runs ended without a word while they did the same."""
+    """Several runs crashed or were killed during the same work, without an error message."""
 
     def __init__(self, runs: int, doing: str) -> None:
-        """Say how many, and what they did."""
+        """Set the number of crashed runs and their work."""
         super().__init__(
             f"{runs} runs ended without a word while they {doing}: for want of memory, or killed from outside."
         )
 
 
 class EmbeddingError(TracelakeError):
-    """The function of the user that makes vectors failed, or took too long; nothing of the lake is wrong."""
+    """The user's embedding function failed or took too long. The lake itself is intact."""
 
 
 class JavaError(TracelakeError):
-    """No usable Java runtime, or Spark's JVM did not start."""
+    """Java is missing or unusable, or Spark's JVM did not start."""
 
 
 class InternalError(TracelakeError):
-    """A fault of the server; says no more, the log does."""
+    """A fault of the server. The details are only in its log."""

@@ -1,4 +1,4 @@
-"""Items cut into batches that fit: by their bytes, and by their number."""
+"""Batches of items, bounded by bytes and by number."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ItemT = TypeVar("ItemT")
 def batches(
     items: Iterable[ItemT], bytes_of: Callable[[ItemT], int], most_bytes: int, most: int | None = None
 ) -> Iterator[list[ItemT]]:
-    """Yield the items in their order, in lists of at most so many bytes together, and at most so many where it is said.
+    """Yield the items in order, in lists of at most `most_bytes` together, and of at most `most` items if given.
 
-    One that is larger is a list by itself.
+    A larger item is a list by itself.
     """
     batch: list[ItemT] = []
     room = most_bytes

@@ -1,11 +1,11 @@
-"""Records as JSON with a checksum: write one, read one, or say what is wrong with it.
+"""JSON records with a checksum: encode, decode and verify.
 
-All that a lake keeps as JSON, in either store, is written by `encode` and read by `decode`. The last field of a
-record, `xxh3`, is the 128-bit XXH3 of all bytes before it: a record is read as it was written, or it is damaged.
+`encode` writes and `decode` reads all JSON of a lake, in either store. The last field of a record, `xxh3`, is the
+128-bit XXH3 of all bytes before it. A record that differs from its written bytes counts as damaged.
 
-A record that is found by its place, a path or a key, and by nothing that knows its content, is kept with its checksum
-*turned*: XORed with the hash of the place. Anywhere else it does not fit, so a record that came to the place of another
-is damaged, too.
+Some records are found only by their place, a path or a key, and no other record knows their content. Their checksum
+is *turned*: XORed with the hash of the place. It matches nowhere else, so a record at another record's place counts
+as damaged too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import xxhash
 from tracelake._errors import DamageError, FormatError, UsageError
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What reading JSON as a type may raise: a text that is no UTF-8 is no error of msgspec's own."""
+"""Exceptions of typed JSON decoding; msgspec has none for invalid UTF-8."""
 _FIELD: Final = b',"xxh3":"%s"}'
 _FIELD_BYTES: Final = len(_FIELD) - len(b"%s") + 32
 _WRITTEN: Final = re.compile(rb',"xxh3":"([0-9a-f]{32})"\}')
@@ -29,11 +29,11 @@ _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 
 class Versioned(Protocol):
-    """A record that says in which format it was written."""
+    """A record that states its format version."""
 
     @property
     def format_version(self) -> int:
-        """The number of the format."""
+        """Number of the format."""
 
 
 class _Format(msgspec.Struct):
@@ -45,11 +45,11 @@ VersionedT = TypeVar("VersionedT", bound=Versioned)
 
 
 def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
-    """Return what reads JSON as this type; threads may share it.
+    """Return the thread-safe JSON decoder of a type.
 
-    All records are read through it, and none by `msgspec.json.decode`. What msgspec has to know of a class it builds
-    when it meets the class first, and a second thread that meets it at that moment takes what is half there and
-    crashes the process (msgspec 0.22). So here one thread builds, and the others wait.
+    All records must use it instead of `msgspec.json.decode`. msgspec builds its class info at the first use of a
+    class. A second thread that meets a half-built one crashes the process (msgspec 0.22). So one thread builds it
+    while the others wait.
     """
     if kind not in _decoders:
         with _building:
@@ -59,12 +59,10 @@ def decoder(kind: type[KindT]) -> msgspec.json.Decoder[KindT]:
 
 
 def encode(record: Versioned, place: str = "") -> bytes:
-    """Return a record as JSON with its checksum: the same record always gives the same bytes.
+    """Return a record as JSON with its checksum; the same record always yields the same bytes.
 
-    `place` is the path where it is kept, for one that nothing else tells from others.
-
-    Raises UsageError for a record that nobody could read again, as where a text is a number: it passes its own decoder
-    before anything of it is written.
+    `place` is the path of a record that only its place identifies. Raises UsageError for a record that could not be
+    decoded again, such as one with a number for a text: the record passes its decoder before it is written.
     """
     try:
         data = msgspec.json.encode(record, order="deterministic")
@@ -77,26 +75,26 @@ def encode(record: Versioned, place: str = "") -> bytes:
 
 
 def turned(data: bytes, place: str) -> bytes:
-    """Return a record with its checksum turned by its place, or turned back; what is no record stays as it is.
+    """Return a record with its checksum turned by its place, or turned back; other bytes stay unchanged.
 
-    Digits count in lower case only, as they are written: another spelling of the same number is a flipped bit.
+    Only lower-case digits count, as they are written: another spelling of the same number is a flipped bit.
     """
     written = _WRITTEN.fullmatch(data[-_FIELD_BYTES:]) if place else None
     if written is None:
         return data
-    # A key that is no text is refused by the store, which says so.
+    # The store refuses a key that is not valid text, and reports it.
     number = int(written[1], 16) ^ xxhash.xxh3_128_intdigest(place.encode(errors="surrogatepass"))
     return data[:-_FIELD_BYTES] + _FIELD % f"{number:032x}".encode()
 
 
 def is_whole(data: bytes, place: str = "") -> bool:
-    """Tell whether these are the bytes of a record of any kind, all of them, as they were written for this place."""
+    """Return whether the bytes are a complete, unaltered record of any type for this place."""
     data = turned(data, place)
     return len(data) > _FIELD_BYTES and data[-_FIELD_BYTES:] == _checksum(data[:-_FIELD_BYTES])
 
 
 def fields_of(data: bytes) -> frozenset[str]:
-    """Return the names of the fields of a JSON object without a look at its checksum; none for another text."""
+    """Return the field names of a JSON object, without a checksum test; empty for other text."""
     try:
         return frozenset(decoder(dict[str, Any]).decode(data))
     except MALFORMED:
@@ -104,10 +102,9 @@ def fields_of(data: bytes) -> frozenset[str]:
 
 
 def decode(kind: type[VersionedT], data: bytes, what: str, version: int, place: str = "") -> VersionedT:
-    """Read a record of this format.
+    """Decode a record of this format version.
 
-    Raises DamageError, naming the record as `what`, for one that is torn, altered, of another format or of another
-    place.
+    Raises DamageError if the record is torn, altered, or of another format or place; the message calls it `what`.
     """
     if not is_whole(data, place):
         raise DamageError(

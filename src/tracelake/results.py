@@ -1,4 +1,4 @@
-"""What the public API returns. Times are nanoseconds since 1970 UTC unless the name says otherwise."""
+"""Results of the public API. Times are nanoseconds since 1970 UTC unless the name says otherwise."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Row: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing in an input that could not be taken, and where. Lines count from 1, offsets from 0.
+    """A problem in an input, with its position. Lines count from 1, offsets from 0.
 
-    Offsets are in the decompressed data; a damaged compressed stream is reported at the one up to which it was read.
+    Offsets refer to the decompressed data. For a damaged compressed stream, the offset is the end of the readable
+    data.
     """
 
     reason: str
@@ -22,7 +23,7 @@ class Problem:
     offset: int | None = None
 
     def __str__(self) -> str:
-        """Say it in one line: `line 3: not JSON: …`."""
+        """Return the problem in one line: `line 3: not JSON: …`."""
         where = f"line {self.line}: " if self.line is not None else ""
         if not where and self.offset is not None:
             where = f"byte {self.offset}: "
@@ -31,7 +32,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class BadInput:
-    """An input file with problems: the first few in words, all of them counted."""
+    """An input file with problems: descriptions of the first few, and the total number."""
 
     path: str
     problems: tuple[Problem, ...]
@@ -40,7 +41,8 @@ class BadInput:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideInput:
-    """An input that no task could do: its spans are in no table, unless it is `taken`. `at` is ISO 8601, UTC."""
+    """A quarantined input, which no task could process. No table has its spans, unless it is `taken`. `at` is ISO
+    8601, UTC."""
 
     path: str
     source: str
@@ -48,14 +50,14 @@ class SetAsideInput:
     sha256: str
     transaction: int
     state: str
-    """set aside | offered (it is taken again by the next run) | discarded (given up for ever)
-    | taken (nothing is left to take, and it cannot be deleted)"""
+    """set aside (quarantined) | offered (the next run retries it) | discarded (for good) | taken (nothing is left to
+    ingest, and it cannot be deleted)"""
     tries: int
     reason: str
     at: str
 
     def explain(self) -> str:
-        """Say what is the matter, why, and what to do."""
+        """Return the problem, its reason and the remedy in words."""
         what = f"{self.path} ({self.size_bytes} bytes, transaction {self.transaction})"
         why = self.reason.rstrip(".")
         if self.state != "set aside":
@@ -66,74 +68,74 @@ class SetAsideInput:
 
 @dataclass(frozen=True, slots=True)
 class CompactReport:
-    """What a compaction did to one table."""
+    """Result of compaction for one table."""
 
     table: str
     batches: int
-    """Batches that became one; 0 where there was nothing to gain."""
+    """Batches merged into one; 0 if there was nothing to gain."""
     parts_before: int
     parts_after: int
     read_bytes: int
     written_bytes: int
     since: int
-    """The earliest transaction at which the table can be read."""
+    """The earliest transaction at which the table is readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """What building the index anew made."""
+    """Result of an index rebuild."""
 
     commit: str
     upper: int
-    """The transaction after the last that is in it."""
+    """The transaction after the last indexed one."""
     documents: int
     parts: int
     text: str
-    """How texts become words."""
-    vectors: int = 0  # spans that have one
-    without_vector: int = 0  # that should have one; the log of the tasks says why not
+    """Text analyzer."""
+    vectors: int = 0  # spans with a vector
+    without_vector: int = 0  # spans that should have one; the task log gives the reasons
 
 
 @dataclass(frozen=True, slots=True)
 class IndexInfo:
-    """The full-text index as of a commit."""
+    """The full-text index at a commit."""
 
     manifest: str
     upper: int
-    """The transaction after the last that is in it."""
+    """The transaction after the last indexed one."""
     documents: int
-    """Of rows that were replaced since, too, until it is built anew."""
+    """Documents, including replaced rows until the index is rebuilt."""
     parts: int
     parts_max: int | None
-    """How many parts a process on this machine can open, None where the system does not say."""
+    """Number of parts that a process on this machine can open, or None if the system does not report it."""
     text: str | None = "english"
-    """How texts become words; None where the index was built by another version."""
+    """Text analyzer, or None if another version built the index."""
     vectors: str | None = None
-    """Where its vectors come from, and how they are compared; None where it has none."""
+    """Source and metric of the vectors, or None without vectors."""
     without_vector: int = 0  # spans that should have one: `tracelake index rebuild` tries again
 
 
 @dataclass(frozen=True, slots=True)
 class GcReport:
-    """What garbage collection deleted of one table, or would delete."""
+    """Deletions of garbage collection in one table, done or planned."""
 
     table: str
     replaced: int
-    """Objects that compaction replaced; of the journal, transactions whose records nobody needs any more."""
-    orphans: int  # objects of writers that died before they published them
+    """Objects that compaction replaced; for the journal, transactions whose records are no longer needed."""
+    orphans: int  # objects of writers that died before publishing them
     bytes: int
     held: int
-    """Compactions whose replaced parts stay, because a reader holds a lease on them."""
-    damage: tuple[str, ...] = ()  # what could not be read: of what may lie behind it nothing was deleted
+    """Compactions whose replaced parts stay because a reader's lease protects them."""
+    damage: tuple[str, ...] = ()  # unreadable objects; nothing that they may reference was deleted
 
 
 @dataclass(frozen=True, slots=True)
 class IngestReport:
-    """What an ingest did; `open_transaction`, if any, has what was read last, and takes more before its commit."""
+    """Result of an ingest. `open_transaction`, if any, has the last input, and accepts more until its commit."""
 
     files: int
     files_known: int
-    """Files whose bytes the lake holds already: not decoded again, their spans are repeats."""
+    """Files whose bytes the lake has already: they are not decoded again, and their spans are repeats."""
     spans_read: int
     spans_new: int
     spans_replaced: int
@@ -156,7 +158,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """One table at one commit. `upper` is the transaction number that the next batch will have."""
+    """A table at a commit. `upper` is the transaction number of the next batch."""
 
     name: str
     rows: int
@@ -167,57 +169,57 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class InboxInfo:
-    """What servers received and no transaction holds yet."""
+    """Received input that no transaction contains yet."""
 
     segments: int
     bytes: int
     oldest_s: float | None
-    """How long the oldest segment has been waiting, in seconds; None where none waits."""
+    """Age of the oldest pending segment in seconds, or None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInfo:
-    """One replica of the pipeline, by what it last told of itself. Times are ISO 8601, UTC."""
+    """A replica of the pipeline, as it last reported itself. Times are ISO 8601, UTC."""
 
     name: str
     status: str
     """running | idle | stuck | gone"""
     reason: str
-    """Why it is stuck or gone; empty for the others."""
+    """Reason for being stuck or gone; empty otherwise."""
     frontier: int
     """The transaction that it works on, or waits to begin."""
     transactions_behind: int
-    """Transactions that the tables hold and it has not passed."""
+    """Committed transactions that it has not passed yet."""
     waiting_inputs: int
-    """Segments of the inbox, and watched files, that no transaction holds yet."""
+    """Inbox segments and watched files that no transaction contains yet."""
     waiting_bytes: int
     oldest_waiting_s: float | None
-    """How long the oldest of them has been waiting, in seconds; None where none waits."""
+    """Age of the oldest of them in seconds, or None without one."""
     batches_won: int
-    """Batches of tables that this process appended."""
+    """Table batches that this process appended."""
     batches_of_peers: int
-    """Batches of the transactions it passed that somebody else had written."""
+    """Batches that peers wrote, in the transactions that it passed."""
     rows_dropped: int
-    """Rows that it had read or shaped when their transaction turned out to be below the upper."""
+    """Rows read or merged in vain, because their transaction turned out to be below the upper."""
     doing: str | None
     moved_at: str
-    """When its work last moved on."""
+    """Time of its last progress."""
     failures: int
     last_error: str | None
     last_error_at: str | None
     instance: str
-    """Random for each process."""
+    """Random id of the process."""
     host: str
     pid: int
     started_at: str
     heartbeat_at: str
     namesake: str | None
-    """Another live process that uses the same name: give each a name of its own."""
+    """Another live process with the same name; give each a different name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """One commit: content id, parents, what it names (table or index → reference), and who made it when."""
+    """A commit: content id, parents, entries (table or index → reference), committer and time."""
 
     id: str
     parents: tuple[str, ...]
@@ -231,19 +233,19 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class BranchInfo:
-    """One branch."""
+    """A branch."""
 
     name: str
     head: str | None
     """Its newest commit; None for `main` of an empty lake."""
     protected: bool
     staged: int
-    """Entries that are staged and not committed."""
+    """Staged entries that are not committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A commit that was begun on a branch, and is not built yet."""
+    """A commit request of a branch that is not built yet."""
 
     id: str
     operation: str
@@ -255,18 +257,20 @@ class RequestInfo:
 
 @dataclass(frozen=True, slots=True)
 class EntryChange:
-    """An entry of which two commits, or a commit and what is staged, name something else: `before` and `after`,
-    as docs/reference/formats.md describes references; None for nothing."""
+    """An entry that differs between two commits, or between a commit and the staged changes.
+
+    `before` and `after` are references as in docs/reference/formats.md, or None for an absent entry.
+    """
 
     path: str
     before: Row | None
     after: Row | None
     problem: str | None = None
-    """Why what is staged cannot be read; `after` is not known then."""
+    """Reason why the staged entry is unreadable; `after` is then unknown."""
 
     @property
     def change(self) -> str:
-        """Whether it was `added`, `removed` or `changed`; or `damaged`."""
+        """Kind of the change: `added`, `removed`, `changed` or `damaged`."""
         if self.problem is not None or self.before is None:
             return "added" if self.problem is None else "damaged"
         return "removed" if self.after is None else "changed"
@@ -279,7 +283,7 @@ class EntryChange:
 
 @dataclass(frozen=True, slots=True)
 class MergeConflict:
-    """An entry that both sides of a merge changed, each in its own way: what it was, and what each names."""
+    """An entry that both sides of a merge changed differently: its base and the reference on each side."""
 
     path: str
     base: Row | None
@@ -289,40 +293,40 @@ class MergeConflict:
 
 @dataclass(frozen=True, slots=True)
 class DatasetInfo:
-    """One dataset at one commit, and on a branch what is staged besides."""
+    """A dataset at a commit and, on a branch, its staged changes."""
 
     name: str
     description: str
     examples: int
-    """Those that are committed."""
+    """Committed examples."""
     staged: int
-    """Examples that are staged: to be added, changed or removed."""
+    """Examples staged to be added, changed or removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """What became of spans that were added to a dataset."""
+    """Result of adding spans to a dataset."""
 
     dataset: str
     branch: str
     added: int
     replaced: int
-    """Examples that were there, and now have the span's newest input and output."""
+    """Existing examples that now have the span's newest input and output."""
     known: int
-    """Spans whose example was there, and stays as it is."""
+    """Spans whose existing example stays unchanged."""
     empty: int
-    """Spans with neither input nor output: they make no example."""
+    """Spans with neither input nor output, which yield no example."""
     commit: str | None
-    """The commit that has them; None where they are staged."""
+    """The commit with the examples, or None if they are only staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportReport:
-    """A dataset that was written to a file."""
+    """Result of exporting a dataset to a file."""
 
     dataset: str
     commit: str | None
-    """The commit whose examples they are; None where there is none yet."""
+    """The commit of the exported examples, or None without a commit."""
     path: str
     format: str
     """jsonl | parquet"""
@@ -341,12 +345,12 @@ def is_server_side(span: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """All spans of one trace, and its row of table `traces`."""
+    """All spans of a trace, and its row of table `traces`."""
 
     trace_id: str
     summary: Row
     spans: tuple[Row, ...]
-    """In order of start time."""
+    """Sorted by start time."""
 
     def walk(self) -> Iterator[tuple[int, Row]]:
         """Yield (depth, span) parents first, siblings by start time; an orphan stands at depth 0.
@@ -402,7 +406,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that `verify` found wrong: which object, and what is wrong with it."""
+    """A problem found by `verify`: the object and the details."""
 
     kind: str
     """missing | damaged | mismatch"""
@@ -430,25 +434,25 @@ class BackupReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What `verify` read, and what was wrong. `ok` iff nothing was."""
+    """Totals and findings of `verify`. `ok` is true if there are no findings."""
 
     commits: int
     transactions: int
     parts: int
     index_parts: int
     files: int
-    """Files that entries of any commit name, such as examples of datasets."""
+    """Files that entries of any commit reference, such as dataset examples."""
     rows: int
     bytes_read: int
     findings: tuple[Finding, ...] = field(default=())
     set_aside: tuple[SetAsideInput, ...] = ()
     left_out: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
-    """Parts of the lake that were not checked, and why."""
+    """Areas of the lake that were not checked, with reasons."""
 
     @property
     def ok(self) -> bool:
-        """True iff there is no finding."""
+        """True if there are no findings."""
         return not self.findings
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Temporary directories that are gone afterwards, also those of processes that were killed.
+"""Temporary directories that are deleted afterwards, also after a process was killed.
 
-Whoever works in one holds a lock on it, which the system lets go of with the process. Each process that makes one
-deletes what it finds without a lock, now and then. A directory that has just been made has none yet, so its age counts.
+A process locks each directory it uses, and the system releases the lock when the process ends. Each process that
+creates such a directory occasionally deletes unlocked ones. A new directory has no lock yet, so its age counts too.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tracelake.limits import SCRATCH_AGE_MIN_S, SCRATCH_DELETE_TRIES_MAX, SCRATC
 _PREFIX: Final = "tracelake-scratch-"
 _sweeping = threading.Lock()
 _swept: dict[str, float] = {}
-"""When this process looked for leftovers in a directory, by the monotonic clock."""
+"""Monotonic time of this process's last search for leftovers, by directory."""
 
 
 @contextmanager
 def scratch_directory(kind: str, parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new directory; delete it with all that is in it at the end, as well as can be.
+    """Yield a new directory; delete it with its contents at the end, on a best-effort basis.
 
-    It is in the system's place for such, with `kind` in its name; or under `parent`, where its name begins with `kind`
-    and whose owner looks after what killed processes leave there. Raises OSError.
+    It is in the system's temporary directory, with `kind` in its name, or under `parent`, where its name begins with
+    `kind`. The owner of `parent` deletes the leftovers of killed processes there. Raises OSError.
     """
     if parent is None:
         _sweep_now_and_then(Path(tempfile.gettempdir()))
@@ -43,10 +43,10 @@ def scratch_directory(kind: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def delete_directory(directory: Path) -> None:
-    """Delete a directory with all that is in it, as well as can be.
+    """Delete a directory with its contents, on a best-effort basis.
 
-    Whenever tantivy opens a directory it starts a thread, which may make its lock file once more while the directory is
-    being deleted; so that is tried again.
+    Opening a directory in tantivy starts a thread, which may create its lock file again during the deletion. So the
+    deletion is retried.
     """
     for _ in range(SCRATCH_DELETE_TRIES_MAX):
         shutil.rmtree(directory, ignore_errors=True)
@@ -55,7 +55,7 @@ def delete_directory(directory: Path) -> None:
 
 
 def sweep(place: Path) -> int:
-    """Delete the scratch directories of processes that are gone; return how many."""
+    """Delete the scratch directories of ended processes; return their number."""
     swept = 0
     with suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -75,7 +75,7 @@ def _sweep_now_and_then(place: Path) -> None:
 
 
 def _delete_if_left(directory: Path, status: os.stat_result) -> bool:
-    """Delete one of ours that nobody holds. Raises OSError, also where a file system has no such locks."""
+    """Delete a scratch directory that no process locks. Raises OSError, also if the file system has no such locks."""
     if status.st_uid != os.getuid() or time.time() < status.st_mtime + SCRATCH_AGE_MIN_S:
         return False
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -89,7 +89,7 @@ def _delete_if_left(directory: Path, status: os.stat_result) -> bool:
 
 @contextmanager
 def _held(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory; where the file system has none, nobody else gets it either."""
+    """Lock a directory during the block. If the file system has no locks, no other process can lock it either."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):

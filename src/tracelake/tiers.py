@@ -1,11 +1,13 @@
-"""Which neighbours are put together in a row that grows at its end: batches of a table, parts of an index. Pure.
+"""Size-tiered merging of an append-only sequence: batches of a table, or parts of an index. Pure.
 
-A thing has a class by its size: the logarithm to the base of the fan-out. It counts as of the highest class among it
-and all that are newer; so things that count alike stand beside each other, in a run, and classes fall from the oldest
-to the newest. A run of `fan_out` is due. So of n rows there are fewer than `fan_out` things in each of log(n) classes,
-in whatever order large and small ones came. What is put together is of the next class where its things are of one;
-else its newest is as large as its largest. So a row is moved once a class where things come alike, and at most
-`fan_out` times a class however they come: what a large one costs is paid by as many rows that are new.
+The size class of an item is the logarithm of its size to the base `fan_out`. An item counts with the highest class
+among itself and all newer items. So items of one class are adjacent and form a run, and classes fall from the oldest
+to the newest. A run of `fan_out` items is due for a merge.
+
+So n rows have fewer than `fan_out` items in each of log(n) classes, in whatever order large and small items came. If
+all items of a run have the same size class, the merged item has the next class. Otherwise the newest item of the run
+is as large as its largest. So a row is rewritten once per class if items have similar sizes. In any order, it is
+rewritten at most `fan_out` times per class, because as many new rows pay for each large rewrite.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from itertools import accumulate, groupby
 
 
 def class_of(size: int, fan_out: int) -> int:
-    """Return the whole logarithm of a size; 0 for nothing."""
+    """Return the integer logarithm of a size; 0 for size 0."""
     number = 0
     while size >= fan_out:
         size //= fan_out
@@ -24,7 +26,8 @@ def class_of(size: int, fan_out: int) -> int:
 
 
 def runs(sizes: Sequence[int], fan_out: int) -> list[range]:
-    """Return which neighbours count alike, given all sizes from the oldest to the newest."""
+    """Return the runs of adjacent items that count with the same class, given all sizes from the oldest to the
+    newest."""
     classes = [class_of(size, fan_out) for size in reversed(sizes)]
     counted = list(accumulate(classes, max))[::-1]
     alike_runs, start = [], 0
@@ -36,10 +39,10 @@ def runs(sizes: Sequence[int], fan_out: int) -> list[range]:
 
 
 def due_at_rest(sizes: Sequence[int], share: int) -> range:
-    """Return the most of the newest of which none is more than `share` times as large as the others together.
+    """Return the longest run of newest items in which none exceeds `share` times the size of the others together.
 
-    So each that is left is larger than so many times all newer ones, and a large one is written again only where
-    new ones pay for it.
+    Each item before the run is therefore larger than `share` times all newer ones. So a large item is rewritten only
+    if new items pay for it.
     """
     for start in range(len(sizes) - 1):
         run = sizes[start:]
@@ -49,7 +52,7 @@ def due_at_rest(sizes: Sequence[int], share: int) -> range:
 
 
 def due(sizes: Sequence[int], fan_out: int) -> range:
-    """Return the oldest run of at least `fan_out`, no more than its square of it; empty where there is none."""
+    """Return the oldest run of at least `fan_out` items, cut to `fan_out` squared; empty if no run is due."""
     for run in runs(sizes, fan_out):
         if len(run) >= fan_out:
             return run[: fan_out**2]

@@ -1,11 +1,10 @@
-"""Who did what, in the records of a lake: of each change there is a record before it is begun.
+"""The audit log of a lake: who changed what, and with which outcome.
 
-What came of it is written into the same record afterwards. So a change without a record cannot be, whoever is killed;
-a record that does not say what came of it may be of a change that was made, or not.
+Each change gets its record before it starts, and its outcome in the same record afterwards. So no change lacks a
+record, whichever process is killed. A record without an outcome may belong to a change that happened or not.
 
-Which records of the audit are old, or too many, whatever clocks did meanwhile. Pure.
-
-Counts what repeats, such as refused requests: a flood of them is a few records a minute. Pure.
+The retention of records tolerates clock changes. `EventCounter` counts repeated events, such as refused requests, so
+that a flood of them adds only a few records a minute.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tracelake.storage.object_records import whole_of
 
 
 def expired(times_ns: Sequence[int], now_ns: int) -> Iterator[int]:
-    """Yield which of these times, the newest first, are of records that are not to be kept any more.
+    """Yield the positions of expired or excess records, given the times of all, newest first.
 
-    An age is the sum of what lies between a record, those after it, and now, and between two of them no more counts
-    than AUDIT_GAP_MAX_NS: that so much time passed is believed where records of it are there. So a clock that jumps
-    ahead by years removes what had that long to live, and no more. What was noted ahead of now, as before a clock went
-    back, has no age, and is counted apart: else it would push out what is noted now.
+    A record's age is the sum of the gaps between it, the newer records and now. Each gap counts as AUDIT_GAP_MAX_NS
+    at most, so that only recorded activity proves a long time. A clock that jumps ahead by years then removes only
+    records with at most that long to live. Records from the future, as after a clock was set back, have no age and
+    are counted separately. Otherwise they would push out current records.
     """
     age_ns, later_ns, ahead, others = 0, now_ns, 0, 0
     for at, time_ns in enumerate(times_ns):
@@ -57,24 +56,24 @@ logger = logging.getLogger("tracelake.access")
 
 PARTITION: Final = "audit"
 _TIME_STOP: Final = 10**20 - 1
-"""Times fall from here in the keys of records, which have twenty digits."""
+"""Keys of records contain this number minus the time, with twenty digits, so that newer records come first."""
 
 
 class Audit:
-    """Writes and lists what was done: `lake.audit`, or that of one workspace. Threads may share it."""
+    """The audit log of the lake, `lake.audit`, or of one workspace. Thread-safe."""
 
     def __init__(self, records: Callable[[], KeyValueStore], workspace: str | None = None) -> None:
         self._records = records
         self._workspace = workspace
 
     def write(self, records: Iterable[AuditRecord]) -> None:
-        """Write records, in place of those with the same id; some of them where it raises StorageError."""
+        """Write records, replacing those with the same id. Raises StorageError, after which some may be written."""
         self._records().set_all(PARTITION, {each.id: encode(each) for each in records})
 
     def newest(
         self, limit: int = limits.AUDIT_SHOWN_DEFAULT, since_ns: int = 0, key_id: str | None = None
     ) -> list[AuditRecord]:
-        """Return the newest records, the newest first, of one key or of all. Raises UsageError for too many."""
+        """Return the newest records first, of one key or of all. Raises UsageError for a limit out of range."""
         if not 1 <= limit <= limits.AUDIT_SHOWN_MAX:
             raise UsageError(f"ask for 1 to {limits.AUDIT_SHOWN_MAX:,} records, not {limit}")
         each = (self._of_place(place, since_ns, limit) for place in self._places())
@@ -82,9 +81,9 @@ class Audit:
         return list(islice((each for each in newest_first if self._is_shown(each, key_id)), limit))
 
     def trim(self, now_ns: int) -> int:
-        """Remove what is too old, or of which there is too much, of each kind of a workspace; return how many of them.
+        """Delete expired and excess records of each workspace and kind; return their number.
 
-        Those are AUDIT_TRIMMED_MAX at most; the next call removes more.
+        One call deletes at most AUDIT_TRIMMED_MAX records; the next call continues.
         """
         too_much = chain.from_iterable(self._too_much(place, now_ns) for place in self._places())
         removed = 0
@@ -94,7 +93,7 @@ class Audit:
         return removed
 
     def _too_much(self, place: str, now_ns: int) -> Iterator[str]:
-        # As many as are kept, and as are removed at once: so many lie before all that are beyond.
+        # Twice the number of kept records plus one trim: enough to reach everything beyond the limit.
         most = 2 * limits.AUDIT_RECORDS_MAX + limits.AUDIT_TRIMMED_MAX
         keys = self._records().keys(PARTITION, place, _end_of(place), most)
         times = {key: at_ns for key in keys if (at_ns := _time_in(place, key)) is not None}
@@ -102,7 +101,7 @@ class Audit:
         yield from (keys[at] for at in expired(list(times.values()), now_ns))
 
     def _places(self) -> Iterator[str]:
-        """Yield where records may be: for each workspace there is something of, each kind."""
+        """Yield the key prefixes that may have records: one per workspace and kind."""
         for workspace in self._workspaces():
             yield from (f"{workspace}/{kind}/" for kind in get_args(AuditKind))
 
@@ -114,13 +113,13 @@ class Audit:
         while first := self._records().keys(PARTITION, start, limit=1):
             workspace = first[0].partition("/")[0]
             yield workspace
-            start = f"{workspace}0"  # 0 follows /
+            start = f"{workspace}0"  # 0 follows / in key order
 
     def _is_shown(self, record: AuditRecord, key_id: str | None) -> bool:
         return self._workspace in (None, record.workspace) and key_id in (None, record.key_id)
 
     def _of_place(self, place: str, since_ns: int, limit: int) -> Iterator[AuditRecord]:
-        # Times fall as keys climb; what has the time itself is in.
+        # The times in keys fall as keys rise; `since_ns` itself is included.
         for entry in self._entries(place, _key(place, since_ns - 1), limit):
             try:
                 yield decode(AuditRecord, entry.value, f"record {entry.key} of the audit", AUDIT_VERSION)
@@ -128,7 +127,7 @@ class Audit:
                 logger.warning("%s It is left out.", error)
 
     def _entries(self, place: str, stop: str, at_once: int) -> Iterator[Entry]:
-        """Yield what is kept at a place up to a key, page by page, the newest first."""
+        """Yield the entries of a key prefix up to a key, page by page, newest first."""
         start = place
         page_records = min(at_once, limits.AUDIT_PAGE_RECORDS)
         while True:
@@ -156,7 +155,7 @@ def audit_record(
     object: str = "",
     outcome: str | None = None,
 ) -> AuditRecord:
-    """Return a record of now, whatever stands in texts; with a workspace of None, of all."""
+    """Return a record with the current time and escaped texts; a workspace of None means all workspaces."""
     now_ns = time.time_ns()
     workspace = ALL_WORKSPACES if workspace is None else workspace
     return AuditRecord(
@@ -175,30 +174,30 @@ def audit_record(
 
 
 def since_ns(duration: str | None, now_ns: int) -> int:
-    """Return from when on records are asked for, by a duration such as `7d`; None for all. Raises UsageError."""
+    """Return the earliest time of requested records by a duration such as `7d`; None means all. Raises UsageError."""
     return 0 if duration is None else now_ns - duration_ns(duration)
 
 
 def with_outcome(record: AuditRecord, outcome: str | None, object: str = "") -> AuditRecord:
-    """Return a record that says what came of it, None where that is not known, and perhaps of what it was."""
+    """Return a record with its outcome, None if unknown, and optionally another object."""
     told = None if outcome is None else shown(outcome)
     return msgspec.structs.replace(record, outcome=told, object=shown(object) or record.object)
 
 
 def in_workspace(record: AuditRecord, workspace: str) -> AuditRecord:
-    """Return a record as one of another workspace, which is another record."""
+    """Return a copy of a record for another workspace, with a new id."""
     return msgspec.structs.replace(
         record, id=id_at(record.kind, workspace, record.at_ns), workspace=workspace
     )
 
 
 def shown(text: str) -> str:
-    """Return a text of a client for a line of a log, or a record, whatever is in it."""
+    """Return client text escaped and truncated for a log line or a record."""
     return ascii(text[: limits.AUDIT_TEXT_MAX_CHARS])[1:-1]
 
 
 def id_at(kind: AuditKind, workspace: str, at_ns: int) -> str:
-    """Return a new id of a record: workspace and kind come first, for each has bounds of its own."""
+    """Return a new record id. It starts with workspace and kind, because each pair has separate limits."""
     return f"{_key(f'{_short(workspace)}/{kind}/', at_ns)}-{secrets.token_hex(4)}"
 
 
@@ -207,39 +206,40 @@ def _key(place: str, at_ns: int) -> str:
 
 
 def _time_in(place: str, key: str) -> int | None:
-    """Return the time that stands in the key of a record; None where it is no such key."""
+    """Return the time in a record's key, or None for a malformed key."""
     digits = key[len(place) :].partition("-")[0]
     return _TIME_STOP - int(digits) if digits.isdecimal() and digits.isascii() else None
 
 
 def _end_of(place: str) -> str:
-    return f"{place[:-1]}0"  # 0 follows /
+    return f"{place[:-1]}0"  # 0 follows / in key order
 
 
 def _short(workspace: str) -> str:
-    """Return what stands for a workspace in keys: short and without a slash, whatever its name is."""
+    """Return a workspace's stand-in for keys: short and without a slash, whatever its name."""
     if workspace == ALL_WORKSPACES:
         return workspace
     return hashlib.sha256(workspace.encode(errors="replace")).hexdigest()[:16]
 
 
 OTHERS: Final = "others"
-"""What is counted together, once there are too many different things."""
+"""Action of the events that are counted together once there are too many different ones."""
 
 
 class EventCounter:
-    """Like things of one minute, of one key each, are one record, which is written where its number has doubled."""
+    """Counter of repeated events: equal events of one key and minute share one record, written whenever its count
+    doubles."""
 
     def __init__(self) -> None:
-        """Begin with nothing counted."""
+        """Start without counts."""
         self._began_ns: int | None = None
         self._counted: dict[tuple[str, str, str | None], AuditRecord] = {}
         self._before: dict[str, AuditRecord] = {}
-        """Of minutes that are over, what is not written whole."""
+        """Records of past minutes whose final count is not written yet."""
         self._written: dict[str, int] = {}
 
     def count(self, record: AuditRecord, now_ns: int) -> list[AuditRecord]:
-        """Count one more; return the records that are to be written now. `now_ns`: of a clock that is never set."""
+        """Count one event; return the records to write now. `now_ns` comes from a monotonic clock."""
         due: list[AuditRecord] = []
         if self._began_ns is None or now_ns - self._began_ns >= limits.AUDIT_COUNTED_NS:
             due = self.unwritten()
@@ -264,12 +264,12 @@ class EventCounter:
         return [*due, record] if _is_written_at(record.times) else due
 
     def unwritten(self) -> list[AuditRecord]:
-        """Return the records that count more than what is known to be written of them."""
+        """Return the records whose count exceeds the written one."""
         counted = (each for each in self._counted.values() if each.times > self._written.get(each.id, 0))
         return [*self._before.values(), *counted]
 
     def wrote(self, records: Iterable[AuditRecord]) -> None:
-        """Hear what was written."""
+        """Note the records that were written."""
         for record in records:
             self._written[record.id] = record.times
             before = self._before.get(record.id)
@@ -277,7 +277,7 @@ class EventCounter:
                 del self._before[record.id]
 
     def _begin_minute(self, unwritten: list[AuditRecord], now_ns: int) -> None:
-        # While nothing can be written the newest are kept, as many as there can be of a minute.
+        # While writes fail, keep the newest records, as many as one minute can have.
         newest = islice(reversed(unwritten), limits.AUDIT_COUNTED_MAX + 1)
         self._before = {each.id: each for each in newest}
         self._began_ns = now_ns

@@ -1,14 +1,8 @@
-"""Keys as they are kept and shown. What a client shows, the token, is kept nowhere: only its hash is.
+"""API keys: their records, tokens, roles and quotas.
 
-The keys of a lake, in its records.
-
-What a key may do, and until when; what its token looks like; how much it may send. Pure.
-
-A token is `tlk_`, the id of its key, and 256 random bits. Whoever reads the lake's records finds only its SHA-256:
-there is nothing to guess it from, as there would be of a password, so a slow hash would only cost each request time.
-The id of a session, which is a key that a sign-in made, begins with `s`.
-
-When a key ends, as people say it.
+A token is `tlk_`, the id of its key, and 256 random bits. The lake stores only its SHA-256. A random token cannot be
+guessed like a password, so a slow hash would only slow down each request. Sign-in sessions are keys too; their ids
+begin with `s`.
 """
 
 from __future__ import annotations
@@ -45,16 +39,16 @@ from tracelake.storage.object_records import whole_of
 Role: TypeAlias = Literal["ingest", "read", "annotate", "admin"]
 KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 ALL_WORKSPACES: Final = "*"
-"""The workspace of a key that is of all of them."""
+"""Workspace of a key that covers all workspaces."""
 KEY_VERSION: Final = 2
-"""1 noted a workspace that limited nothing: such keys are of all workspaces."""
+"""Format 1 stored a workspace that restricted nothing; such keys cover all workspaces."""
 
 
 AUDIT_VERSION: Final = 1
 
 
 class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One key, in partition `keys`, under its id."""
+    """The stored record of a key, in partition `keys` under its id."""
 
     id: str
     name: str
@@ -67,13 +61,13 @@ class KeyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spans_per_s: int | None = None
     bytes_per_day: int | None = None
     person: str | None = None
-    """Of a session: whose it is, for good. Its name is what people read."""
+    """Permanent identity of a session's user; the name is only for display."""
     format_version: int = KEY_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """One key, as it may be shown."""
+    """A key as shown to users, without its secret."""
 
     id: str
     name: str
@@ -89,43 +83,45 @@ class KeyInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made, with its token: what clients send. It is shown this once."""
+    """A new key with its token, which clients send. The token is shown only once."""
 
     key: KeyInfo
     token: str
 
 
 AuditKind: TypeAlias = Literal["change", "annotation", "sign-in", "counted"]
-"""Each has bounds of its own: who may annotate cannot push out what admins did, and who is refused nothing at all."""
+"""Kinds of audit records. Each has separate limits, so annotations or refused requests cannot push out the changes of
+admins."""
 
 
 class AuditRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who did what, in partition `audit`, under its id."""
+    """The stored record of an action, in partition `audit` under its id."""
 
     id: str
-    """Kind, a number that falls with time, and something of its own."""
+    """Workspace and kind, a number that falls with time, and a random suffix."""
     at_ns: int
     kind: AuditKind
     key_id: str
-    """Of the key or session; `local` where none is asked for, `command` for a command, empty where none was shown."""
+    """Id of the key or session: `local` without authentication, `command` for a command, empty if the request had no
+    key."""
     name: str
     workspace: str
-    """Of the key; `*` for all."""
+    """Workspace of the key; `*` for all."""
     action: str
-    """Such as `POST /api/v1/branches`, or `key create` of the command line."""
+    """The request, such as `POST /api/v1/branches`, or the command, such as `key create`."""
     object: str = ""
-    """What the action does not name."""
+    """Details that the action does not name."""
     outcome: str | None = None
-    """The status of the answer, of a command `done` or the error; None: not known, as while it goes on."""
+    """Response status, or for a command `done` or the error; None if unknown, as during the action."""
     times: int = 1
-    """How often, where like things are counted."""
+    """Number of equal events in a counted record."""
     address: str = ""
     person: str | None = None
     format_version: int = AUDIT_VERSION
 
 
 Need: TypeAlias = Literal["public", "ingest", "read", "annotate", "admin"]
-"""What a route asks for."""
+"""Permission that a route requires."""
 GRANTS: Final[dict[Role, frozenset[Need]]] = {
     "ingest": frozenset({"ingest"}),
     "read": frozenset({"read"}),
@@ -138,40 +134,40 @@ _TOKEN: Final = re.compile(r"tlk_(s?[0-9a-f]{12})_([A-Za-z0-9_-]{43})", re.ASCII
 
 
 def format_token(key_id: str, secret: bytes) -> str:
-    """Return what a client sends."""
+    """Return the token that a client sends."""
     return f"tlk_{key_id}_{base64.urlsafe_b64encode(secret).decode().rstrip('=')}"
 
 
 def parse_key_id(token: str) -> str | None:
-    """Return the id of the key that a token is of; None where it is no token."""
+    """Return the key id in a token, or None for a malformed token."""
     match = _TOKEN.fullmatch(token)
     return match[1] if match else None
 
 
 def is_session(key_id: str) -> bool:
-    """Whether a key is the session of somebody who signed in."""
+    """Return whether a key is a sign-in session."""
     return key_id.startswith("s")
 
 
 def display_name(key_id: str) -> str:
-    """Return what a key is called where people read of it."""
+    """Return the display name of a key or session."""
     return f"{'session' if is_session(key_id) else 'key'} {key_id}"
 
 
 def hash_token(token: str) -> str:
-    """Return what is kept of a token, all of which is hashed, its id too."""
+    """Return the stored hash of a token; it covers the whole token, including the id."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def key_status(record: KeyRecord, now_ns: int) -> KeyStatus:
-    """Return whether a key counts."""
+    """Return whether a key is active, expired or revoked."""
     if record.revoked_ns is not None:
         return "revoked"
     return "expired" if record.expires_ns is not None and record.expires_ns <= now_ns else "active"
 
 
 def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
-    """Return the key of a token. Raises NoKeyError where there is none, or it does not count."""
+    """Return the key of a token. Raises NoKeyError if the key is unknown or not active."""
     if record is None or not hmac.compare_digest(record.secret_sha256, hash_token(token)):
         if is_session(parse_key_id(token) or ""):
             raise NoKeyError("this session is over; sign in again")
@@ -184,17 +180,17 @@ def check_token(record: KeyRecord | None, token: str, now_ns: int) -> KeyRecord:
 
 
 def matches_token(record: KeyRecord, token: str) -> bool:
-    """Whether a token is of a key, whether or not that counts."""
+    """Return whether a token belongs to a key, active or not."""
     return hmac.compare_digest(record.secret_sha256, hash_token(token))
 
 
 def key_workspace(record: KeyRecord) -> str | None:
-    """Return the workspace that a key is of; None for one of all workspaces."""
+    """Return the workspace of a key, or None for all workspaces."""
     return None if record.workspace == ALL_WORKSPACES else record.workspace
 
 
 def check_all_workspaces(key_id: str, workspace: str | None) -> None:
-    """Raises ForbiddenError where a key of one workspace asks for what is of the whole lake."""
+    """Raise ForbiddenError if a key of one workspace requests data of the whole lake."""
     if workspace is not None:
         raise ForbiddenError(
             f"{display_name(key_id)} is of workspace {workspace!r}, and this is of the whole lake; ask with a key of "
@@ -204,16 +200,17 @@ def check_all_workspaces(key_id: str, workspace: str | None) -> None:
 
 
 def check_need(key_id: str, role: Role, need: Need) -> None:
-    """Raises ForbiddenError where a role does not hold what a route needs."""
+    """Raise ForbiddenError if a role lacks the permission that a route requires."""
     if need not in GRANTS[role]:
         raise ForbiddenError(f"{display_name(key_id)} has role {role}, and this needs a key that may {need}")
 
 
 @dataclass
 class Allowance:
-    """So much a second, some of it at once. What is spent is known only afterwards, so it may go into debt.
+    """Token bucket with a rate and a burst. The cost of a request is known only afterwards, so the bucket may go into
+    debt.
 
-    While it is in debt nothing more may be sent: over a long time no more goes through than is allowed.
+    During debt no further request may be sent, so the long-term rate holds.
     """
 
     per_s: float
@@ -223,16 +220,16 @@ class Allowance:
 
     @classmethod
     def of(cls, per_s: float, burst: float, now_s: float) -> Allowance:
-        """Begin with all of it."""
+        """Return a full bucket."""
         return cls(per_s, burst, burst, now_s)
 
     def wait_s(self, now_s: float) -> float:
-        """Return after how many seconds something may be sent; 0 where it may now."""
+        """Return the seconds until the next request may be sent; 0 if it may be sent now."""
         self._refill(now_s)
         return 0.0 if self.left > 0 else max(1.0 - self.left, 0.0) / self.per_s
 
     def spend(self, amount: float, now_s: float) -> None:
-        """Count what was sent."""
+        """Deduct the cost of a request."""
         self._refill(now_s)
         self.left -= amount
 
@@ -242,7 +239,7 @@ class Allowance:
 
 
 def allowances(record: KeyRecord, now_s: float) -> tuple[Allowance | None, Allowance | None]:
-    """Return what a key may send: spans, and bytes; None where it is not limited."""
+    """Return the buckets of a key for spans and bytes, or None without a quota."""
     spans, size_bytes = record.spans_per_s, record.bytes_per_day
     return (
         None if spans is None else Allowance.of(spans, spans * limits.QUOTA_BURST_S, now_s),
@@ -256,7 +253,7 @@ PARTITION: Final = "keys"
 
 
 class KeyRecords:
-    """Records of keys in one partition. Threads may share it."""
+    """Key records of one partition. Thread-safe."""
 
     partition: ClassVar[str]
     list_command: ClassVar[str]
@@ -265,14 +262,14 @@ class KeyRecords:
         self._records = records
 
     def all(self) -> list[KeyInfo]:
-        """Return all of them, the oldest first, with those that ended; of damaged ones the log tells."""
+        """Return all keys, oldest first, including ended ones; log the damaged ones."""
         records, problems = self.whole_records()
         for problem in problems:
             logger.warning("%s Nobody can use it.", problem)
         return [_shown(each) for each in sorted(records.values(), key=lambda each: each.created_ns)]
 
     def revoke(self, key_id: str) -> KeyInfo:
-        """End one for good. Raises NotFoundError."""
+        """Revoke a key for good. Raises NotFoundError."""
         now_ns = time.time_ns()
         return self._change(
             key_id,
@@ -284,7 +281,7 @@ class KeyRecords:
         )
 
     def whole_records(self) -> tuple[dict[str, KeyRecord], list[DamageError]]:
-        """Return those that can be read, and what is wrong with the others, which nobody can use."""
+        """Return the readable records, and the problems of damaged ones, which cannot be used."""
         problems: list[DamageError] = []
         records: dict[str, KeyRecord] = {}
         for each in whole_of(
@@ -299,7 +296,7 @@ class KeyRecords:
     def _add(self, record: KeyRecord) -> KeyInfo:
         records, data = self._records(), encode(record)
         outcome = records.set_if(self.partition, record.id, data, ABSENT)
-        # Of a write whose fate is not known: it is there, or the key is none.
+        # The outcome of the write may be unknown. Either the record exists, or the key is invalid.
         written = settle(records, self.partition, record.id, outcome, lambda entry: entry.value == data)
         if isinstance(written, Conflict):
             raise ContentionError("the key could not be written; try again")
@@ -313,7 +310,7 @@ class KeyRecords:
                 raise NotFoundError(f"nothing has the id {shown!r}; `{self.list_command}` names all")
             record = decoded(entry)
             changed = change(record)
-            if changed == record:  # as it was, or our own write of which the answer was lost
+            if changed == record:  # unchanged, or our own write whose reply was lost
                 return _shown(record)
             outcome = self._records().set_if(self.partition, key_id, encode(changed), entry.version)
             if isinstance(outcome, Done):
@@ -322,7 +319,7 @@ class KeyRecords:
 
 
 class Keys(KeyRecords):
-    """Makes, lists, revokes keys: `lake.keys`. Threads may share it."""
+    """Create, list and revoke keys: `lake.keys`. Thread-safe."""
 
     partition = PARTITION
     list_command = "tracelake key list"
@@ -336,10 +333,10 @@ class Keys(KeyRecords):
         spans_per_s: int | None = None,
         bytes_per_day: int | None = None,
     ) -> NewKey:
-        """Make a key, and return it with its token, which nothing shows again.
+        """Create a key, and return it with its token, which is never shown again.
 
-        It writes into its workspace, and reads nothing else; `*` is all workspaces. Raises UsageError for a name, role
-        or number that cannot be, LimitError where there are too many keys.
+        The key writes to and reads from its workspace only; `*` covers all workspaces. Raises UsageError for an
+        invalid name, role or number, LimitError for too many keys.
         """
         _check(name, role, workspace, expires_ns, spans_per_s, bytes_per_day)
         if sum(map(len, self.whole_records())) >= limits.KEYS_MAX:
@@ -360,13 +357,13 @@ class Keys(KeyRecords):
         return NewKey(self._add(record), token)
 
     def expire(self, key_id: str, expires_ns: int | None) -> KeyInfo:
-        """Let a key end at a time; with None at none. Raises NotFoundError, UsageError."""
+        """Set the expiry of a key; None removes it. Raises NotFoundError, UsageError."""
         _check_time(expires_ns)
         return self._change(key_id, lambda record: msgspec.structs.replace(record, expires_ns=expires_ns))
 
 
 def decoded(entry: Entry) -> KeyRecord:
-    """Return a key as it is kept. Raises DamageError."""
+    """Return the stored key of an entry; reads format 1 too. Raises DamageError."""
     what = display_name(entry.key)
     try:
         return decode(KeyRecord, entry.value, what, KEY_VERSION)
@@ -414,7 +411,7 @@ def _check_time(expires_ns: int | None) -> None:
 
 
 def expiry_ns(text: str | None, now_ns: int) -> int | None:
-    """Return when a key ends that ends after `30d`, `12h` or `5m`; None for none, or `never`. Raises UsageError."""
+    """Return the expiry after a duration such as `30d`, `12h` or `5m`; None for None or `never`. Raises UsageError."""
     if text is None or text == "never":
         return None
     return now_ns + duration_ns(text, least=0, most=99_999)

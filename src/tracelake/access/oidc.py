@@ -1,18 +1,16 @@
-"""Who is let in by an OpenID Connect provider, as what; and what is said to it, and to the browser. Pure.
+"""Sign-in by an OpenID Connect provider: admissions, requests, ID tokens and the state cookie.
 
-OpenID Connect Core 1.0 (authorization code flow), Discovery 1.0, PKCE (RFC 7636). A browser that begins holds one
-secret in a cookie; what goes through the provider is made of it: the state, which must come back to the same browser,
-the nonce, which must stand in the id token, and the verifier of PKCE, without which the code is of no use.
+Implements OpenID Connect Core 1.0 (authorization code flow), Discovery 1.0 and PKCE (RFC 7636). The browser holds one
+secret in a cookie. The state, the nonce and the PKCE verifier are derived from it. The state must return to the same
+browser, the ID token must contain the nonce, and the code is useless without the verifier.
 
-What a provider says of a person: an id token, which counts only if it is signed, for us, for this sign-in, and now.
+An ID token is accepted only if it is signed, issued for this server and this sign-in, and currently valid. joserfc
+checks the signature. This module chooses the algorithms, only those with a public key. So neither `none` nor an HMAC
+with the provider's public key as the secret is accepted.
 
-Pure. Signatures are checked by joserfc. Which algorithm counts is ours to say: those with a public key, so neither
-`none` nor one that takes the provider's public key for a shared secret.
-
-What a browser holds while it is at the provider: its secret, since when, and where it goes on to, signed.
-
-Servers of a lake sign it by a secret of the lake, so any of them knows what any of them has set, for this address and
-provider, and how long ago; who makes one up has nothing. Nothing is kept for it: anybody could fill the lake.
+The state cookie contains the browser's secret, its time and the target page. Servers sign it with a secret of the
+lake, so any of them can verify its origin, address, provider and age; no client can forge it. Servers store nothing
+per sign-in, because anyone could fill the lake that way.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who has this value in this claim is let in, with a role, into a workspace (`*`: all)."""
+    """Admission rule: a user with this value in this claim gets a role in a workspace (`*`: all)."""
 
     claim: str
     value: str
@@ -62,7 +60,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class OpenId:
-    """How people sign in by a provider. The first admission that fits counts; without one that does, nobody."""
+    """OpenID Connect settings. The first matching admission counts; without a match the user is refused."""
 
     issuer: str
     client_id: str
@@ -71,7 +69,7 @@ class OpenId:
     scopes: Sequence[str] = ("openid", "profile", "email")
 
     def check(self) -> None:
-        """Raises UsageError where this can sign nobody in, with what to do."""
+        """Raise UsageError with a remedy if these settings can admit no user."""
         check_url(self.issuer, "oidc_issuer")
         if not self.client_id:
             raise UsageError("oidc_issuer needs oidc_client_id: what the provider calls this server")
@@ -85,7 +83,7 @@ class OpenId:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where a provider is asked."""
+    """The provider's endpoints."""
 
     authorization: str
     token: str
@@ -96,23 +94,23 @@ class Endpoints:
 
 @dataclass(frozen=True, slots=True)
 class SignInSecret:
-    """What a browser that begins to sign in holds, and what is made of it."""
+    """A browser's sign-in secret, and the values derived from it."""
 
     secret: str
 
     @property
     def state(self) -> str:
-        """Return what the provider gives back to the browser."""
+        """Return the state, which the provider returns to the browser."""
         return self._derived("state")
 
     @property
     def nonce(self) -> str:
-        """Return what the id token must have."""
+        """Return the nonce that the ID token must contain."""
         return self._derived("nonce")
 
     @property
     def verifier(self) -> str:
-        """Return what the code is redeemed with."""
+        """Return the PKCE verifier, which is sent with the code."""
         return self._derived("verifier")
 
     def _derived(self, label: str) -> str:
@@ -120,7 +118,7 @@ class SignInSecret:
 
 
 def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
-    """Return where the provider of a discovery document is asked. Raises ProviderError."""
+    """Return the endpoints in a discovery document. Raises ProviderError."""
     if document.get("issuer") != issuer:
         said = str(document.get("issuer"))[: limits.QUOTED_MAX_CHARS]
         raise ProviderError(
@@ -146,7 +144,7 @@ def discover_endpoints(document: Mapping[str, Any], issuer: str) -> Endpoints:
 
 
 def check_url(url: str, what: str) -> None:
-    """Raises UsageError for what is no URL, or goes over the network without TLS."""
+    """Raise UsageError for an invalid URL, or one without TLS to another machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -164,7 +162,7 @@ def check_url(url: str, what: str) -> None:
 
 
 def authorization_url(endpoint: str, openid: OpenId, begun: SignInSecret, redirect_uri: str) -> str:
-    """Return where a browser is sent to sign in."""
+    """Return the provider's URL to which a browser is redirected for sign-in."""
     challenge = _base64url(hashlib.sha256(begun.verifier.encode()).digest())
     query = urlencode(
         {
@@ -182,7 +180,10 @@ def authorization_url(endpoint: str, openid: OpenId, begun: SignInSecret, redire
 
 
 def check_back(openid: OpenId, begun: SignInSecret, code: str, state: str, error: str, issuer: str) -> None:
-    """Raises UsageError where a browser does not come back from what it began, ForbiddenError where it was refused."""
+    """Check a browser's return from the provider.
+
+    Raises UsageError if it does not match the browser's sign-in, ForbiddenError if the provider refused it.
+    """
     if not begun.secret or not hmac.compare_digest(state.encode(), begun.state.encode()):
         raise UsageError(
             "this sign-in was not begun in this browser, or too long ago, or is over; sign in again"
@@ -196,21 +197,22 @@ def check_back(openid: OpenId, begun: SignInSecret, code: str, state: str, error
 
 
 def joined(claims: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the id token says, and beside it userinfo; an address and that it was verified come from one."""
+    """Return the ID token's claims, completed by userinfo. `email` and `email_verified` always come from the same
+    source."""
     pair = ("email", "email_verified")
     has_own = any(name in claims for name in pair)
     return {name: said for name, said in told.items() if not (has_own and name in pair)} | dict(claims)
 
 
 def lacks_claims(openid: OpenId, claims: Mapping[str, Any]) -> bool:
-    """Whether somebody is admitted by a claim that the id token does not have, so that the provider is asked for it."""
+    """Return whether an admission needs a claim that the ID token lacks, so that userinfo must be requested."""
     return any(each.claim not in claims for each in openid.admissions)
 
 
 def decide_admission(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
-    """Return as what a person is let in. Raises ForbiddenError."""
+    """Return the admission of a user. Raises ForbiddenError."""
     for admission in openid.admissions:
-        # Anybody can tell some providers any address: it counts once it was verified.
+        # With some providers a user can claim any address, so it counts only if verified.
         if admission.claim == "email" and claims.get("email_verified") is not True:
             continue
         said = claims.get(admission.claim)
@@ -223,9 +225,8 @@ def decide_admission(openid: OpenId, claims: Mapping[str, Any]) -> Admission:
 
 
 def name_of(claims: Mapping[str, Any]) -> str:
-    """Return what a person is called in lists: an address that was verified, or else what they may call themselves,
-    which is told; and what the provider calls them for good.
-    """
+    """Return the display name of a user: the verified address or the self-chosen, unverified name, and the permanent
+    subject."""
     subject, email = str(claims["sub"]), claims.get("email")
     if claims.get("email_verified") is True and isinstance(email, str) and (address := _shown(email)):
         return f"{address}, {subject}"
@@ -235,7 +236,7 @@ def name_of(claims: Mapping[str, Any]) -> str:
 
 
 def person_of(issuer: str, claims: Mapping[str, Any]) -> str:
-    """Return by what the sessions of a person are told from those of others, whatever they call themselves."""
+    """Return the permanent identity of a user, whatever name they choose."""
     return hashlib.sha256(f"{issuer}\0{claims['sub']}".encode()).hexdigest()
 
 
@@ -261,16 +262,15 @@ ALGORITHMS: Final[dict[str, type[RSAKey | ECKey | OKPKey]]] = {
     **{f"ES{bits}": ECKey for bits in (256, 384, 512)},
     **dict.fromkeys(("EdDSA", "Ed25519"), OKPKey),
 }
-"""Those that count, with the kind of their keys."""
+"""Accepted signature algorithms, with their key types."""
 
 
 def verified_claims(
     token: str, keys: Sequence[Mapping[str, Any]], issuer: str, client_id: str, nonce: str, now_s: float
 ) -> Claims | None:
-    """Return what an id token says; None where none of the keys is that which it names, or has
-    signed it: the provider may have new ones.
+    """Return the claims of an ID token, or None if no given key signed it.
 
-    Raises NoKeyError for one that does not count.
+    In the latter case the provider may have new keys. Raises NoKeyError for an invalid token.
     """
     try:
         if len(token) > limits.ID_TOKEN_MAX_CHARS:
@@ -292,7 +292,7 @@ def verified_claims(
 
 
 def _key_of(header: Mapping[str, Any], keys: Sequence[Mapping[str, Any]]) -> RSAKey | ECKey | OKPKey | None:
-    """Return the key that a token is signed with; None where it is not there. Raises ValueError."""
+    """Return the key that signed a token, or None if it is not among these. Raises ValueError."""
     algorithm, kid = header.get("alg"), header.get("kid")
     kind = ALGORITHMS.get(algorithm) if isinstance(algorithm, str) else None
     if kind is None:
@@ -353,7 +353,7 @@ BEGUN_PATTERN: Final = (
     r"[A-Za-z0-9_-]{43}\.[0-9]{1,12}\."
     rf"[A-Za-z0-9_-]{{0,{limits.SIGN_IN_NEXT_MAX_BYTES * 2}}}\.[A-Za-z0-9_-]{{43}}"
 )
-"""How it is written: the secret, seconds since the epoch, where it goes on to, and the signature."""
+"""Format of the state cookie: the secret, seconds since the epoch, the target page, and the signature."""
 
 
 class SecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -365,14 +365,14 @@ class SecretRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class OidcState:
-    """What a browser began: its secret, and the page that signing in leads to."""
+    """A browser's pending sign-in: its secret, and the target page after sign-in."""
 
     secret: str
     after: str
 
 
 def sign_state(begun: OidcState, by: str, place: str, now_s: float) -> str:
-    """Return what a browser holds of what it begins at a place, the address that the provider leads back to."""
+    """Return the signed state cookie of a pending sign-in; `place` is the address that the provider redirects to."""
     data = begun.after.encode()
     after = data if len(data) <= limits.SIGN_IN_NEXT_MAX_BYTES else b"/"
     body = f"{begun.secret}.{int(now_s)}.{_base64url(after)}"
@@ -380,19 +380,20 @@ def sign_state(begun: OidcState, by: str, place: str, now_s: float) -> str:
 
 
 def verify_state(held: str, by: str, place: str, now_s: float) -> OidcState | None:
-    """Return what a browser began; None where no server of this lake let it, for this place, in the last minutes."""
+    """Return the pending sign-in in a cookie, or None unless a server of this lake signed it for this place within
+    minutes."""
     body, _, signature = held.rpartition(".")
     if not hmac.compare_digest(signature.encode(), _signature(body, by, place).encode()):
         return None
     secret, at_s, after = body.split(".")
-    # The clocks of servers may differ, as that of the provider may.
+    # Clocks may differ between servers, as they may from the provider's.
     if not -limits.PROVIDER_SKEW_MAX_S <= now_s - int(at_s) <= limits.SIGN_IN_BEGUN_MAX_S:
         return None
     return OidcState(secret, base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)).decode())
 
 
 class LakeSecret:
-    """The secret of a lake by which its servers sign: the first that needs it makes it. Threads may share it."""
+    """The lake's signing secret, created by the first server that needs it. Thread-safe."""
 
     def __init__(
         self, records: Callable[[], KeyValueStore], clock: Callable[[], float] = time.monotonic
@@ -402,9 +403,9 @@ class LakeSecret:
         self._read: tuple[float, str] | None = None
 
     def secret(self) -> str:
-        """Return it, as it was read a minute ago at most: anybody may ask for this.
+        """Return the secret, cached for up to a minute, because anyone can trigger this call.
 
-        Raises StorageError where it cannot be read, ContentionError where others change it again and again.
+        Raises StorageError if it cannot be read, ContentionError if others keep changing it.
         """
         kept, now_s = self._read, self._clock()
         if kept is None or now_s - kept[0] >= limits.SIGN_IN_SECRET_KEPT_S:
@@ -420,11 +421,11 @@ class LakeSecret:
                     expected = entry.version
                     return decode(SecretRecord, entry.value, "the secret of sign-in", SECRET_VERSION).secret
             except DamageError as error:
-                # Only what is begun now rests on it.
+                # Only pending sign-ins depend on it.
                 logger.warning("%s It is replaced; who is signing in begins again.", error)
                 expected = error.version or expected
             record = SecretRecord(secrets.token_urlsafe(SECRET_BYTES))
-            # Whatever comes of it, what is there then counts.
+            # Ignore the outcome: the next read decides.
             records.set_if(PARTITION, NAME, encode(record), expected)
         raise ContentionError("the secret of sign-in is changed again and again; sign in again")
 

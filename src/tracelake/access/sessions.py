@@ -1,4 +1,4 @@
-"""The sessions of a lake: keys that end soon, made where somebody signed in by a provider."""
+"""Sessions of a lake: short-lived keys of users who signed in by a provider."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARTITION = "sessions"
 
 
 class Sessions(KeyRecords):
-    """Begins, lists, ends sessions: `lake.sessions`. Threads may share it."""
+    """Begin, list and end sessions: `lake.sessions`. Thread-safe."""
 
     partition = PARTITION
     list_command = "tracelake session list"
@@ -43,12 +43,12 @@ class Sessions(KeyRecords):
     def __init__(self, records: Callable[[], KeyValueStore]) -> None:
         super().__init__(records)
         self.signing = LakeSecret(records)
-        """By which servers know what browsers began."""
+        """Secret by which servers recognize the sign-ins that browsers began."""
 
     def begin(self, name: str, role: Role, workspace: str, person: str | None = None) -> NewKey:
-        """Begin a session of a person, whom only the name tells from others if there is nothing better.
+        """Begin a session of a user. Without `person`, the name identifies the user.
 
-        Raises LimitError where there are too many.
+        Raises LimitError for too many sessions.
         """
         person = person or name
         now_ns = time.time_ns()
@@ -68,19 +68,19 @@ class Sessions(KeyRecords):
         return NewKey(self._add(record), token)
 
     def of(self, token: str) -> KeyRecord | None:
-        """Return the session of a token; None where it is none, or over."""
+        """Return the active session of a token, or None."""
         session_id = parse_key_id(token) or ""
         if not is_session(session_id):
             return None
         try:
-            # Anybody may ask for this: one record is read.
+            # Anyone can trigger this call, so it reads one record.
             entry = self._records().get(PARTITION, session_id)
             return check_token(decoded(entry) if entry else None, token, time.time_ns())
         except (AccessError, DamageError):
             return None
 
     def end(self, token: str) -> KeyInfo | None:
-        """End the session of a token, and return it; None where it was none, or over."""
+        """End the session of a token, and return it; None if it was not active."""
         session = self.of(token)
         try:
             return self.revoke(session.id) if session else None
@@ -88,7 +88,7 @@ class Sessions(KeyRecords):
             return None
 
     def _make_room(self, person: str, now_ns: int) -> None:
-        """Remove what is over, and end the oldest of somebody who has many."""
+        """Erase expired sessions, and end the oldest sessions of a user who has many."""
         records, _ = self.whole_records()
         own: list[KeyRecord] = []
         over: list[str] = []
@@ -100,7 +100,7 @@ class Sessions(KeyRecords):
             else:
                 over.append(record.id)
         for session_id in over[: limits.SESSIONS_ERASED_MAX]:
-            # It may be back after a power failure, and is then as it was: of no use to anybody.
+            # A power failure may restore the record, still expired or revoked, and so harmless.
             self._records().erase(PARTITION, session_id)
         if active >= limits.SESSIONS_MAX:
             raise LimitError(f"{limits.SESSIONS_MAX} sessions are open; try again later, or use a key")

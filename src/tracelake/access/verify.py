@@ -1,4 +1,4 @@
-"""Reading back keys, audit and secrets, for `tracelake verify`."""
+"""Checks of keys, sessions, audit records and secrets for `tracelake verify`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tracelake.storage.verify import check_records
 
 
 def check_access(key_value: KeyValueStore) -> Iterator[Finding]:
-    """Yield each key, session, line of the audit and secret whose record is not as it was written."""
+    """Yield a finding for each key, session, audit record and secret that is not as written."""
     return check_records(key_value, (keys.PARTITION, sessions.PARTITION, audit.PARTITION, oidc.PARTITION))

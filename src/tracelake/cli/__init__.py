@@ -1,8 +1,9 @@
-"""The command line: `tracelake`.
+"""The `tracelake` command line.
 
-Exit codes: 0 done, 1 failed, 2 usage, 130 interrupted. With `--json`, standard output carries exactly one
-JSON document; an error leaves it empty and writes `{"error": {"kind": …, "message": …}}` to standard error.
-Heavy packages are imported inside the commands, so that `tracelake --help` is quick.
+Exit codes: 0 done, 1 failed, 2 usage error, 130 interrupted. With `--json`, standard output carries exactly one JSON
+document. An error leaves it empty and writes `{"error": {"kind": …, "message": …}}` to standard error.
+
+Commands import heavy packages only when they run, so that `tracelake --help` is quick.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ app = typer.Typer(
     help="Keep every trace: captured once, kept for good, found in milliseconds, versioned like code.",
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: a third of the start-up time, and examples keep their lines
+    rich_markup_mode=None,  # plain help saves a third of the start-up time, and examples keep their lines
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(lake.app)
@@ -66,16 +67,16 @@ def main() -> None:
 
 @cache
 def _command() -> typer.core.TyperGroup:
-    """Build the commands, once for all that a process runs."""
+    """Build the commands, once per process."""
     command = typer.main.get_command(app)
     assert isinstance(command, typer.core.TyperGroup), "it has commands below it"
     return command
 
 
 def run(args: list[str]) -> int:
-    """Run one command and return its exit code; errors made on purpose are shown without a traceback.
+    """Run one command and return its exit code; print expected errors without a traceback.
 
-    A command that runs others, as the demo does, finds this function in its context.
+    A command that runs other commands, such as the demo, finds this function in its context.
     """
     prepare_streams()
     as_json = "--json" in args
@@ -84,7 +85,7 @@ def run(args: list[str]) -> int:
         sys.stdout.flush()
     except OSError as error:
         if ignore_closed_stream(sys.stdout, sys.stderr):
-            return FAILED  # nobody reads any more, as behind `| head`
+            return FAILED  # the reader closed the pipe, as in `| head`
         print_error(str(error), kind=type(error).__name__, as_json=as_json)
         return exit_code(type(error))
     return code
@@ -92,7 +93,7 @@ def run(args: list[str]) -> int:
 
 def _outcome(args: list[str], as_json: bool) -> int:
     try:
-        # Not by its own `main`, which ends the process itself where a pipe is broken, whoever it is from.
+        # Click's `main` would end the process itself on any broken pipe, also one of another program.
         with _command().make_context("tracelake", args or ["--help"], obj=run) as context:
             code = context.command.invoke(context)
     except typer.Exit as end:
@@ -111,7 +112,7 @@ def _outcome(args: list[str], as_json: bool) -> int:
 
 
 def _told_by(error: TracelakeError) -> dict[str, Any]:
-    """Return what an error tells beside its message."""
+    """Return the fields that an error adds to its message."""
     match error:
         case ConflictError():
             return {"paths": error.paths}

@@ -1,4 +1,4 @@
-"""`python -m tracelake.cli`: the command line where the script is not on the path."""
+"""Entry point of `python -m tracelake.cli`, if the script is not on the path."""
 
 from tracelake.cli import main
 

@@ -1,4 +1,4 @@
-"""The commands of the archive: what leaves the hot tier, when, and how it comes back."""
+"""Commands of the archive: run and plan passes, restore and delete traces, set the retention."""
 
 from __future__ import annotations
 
@@ -42,10 +42,12 @@ def run(
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Archive what is due, in one pass.
+    """Archive all due traces in one pass.
 
-    Safe beside servers, pipelines and other passes, and killed at any step: each trace is wholly hot or wholly
-    archived. What cannot be archived stays hot and is named; exits with 1 where the repository failed."""
+    You may run it during servers, pipelines and other passes, and kill it at any step: each trace is either hot or
+    archived as a whole. A trace that cannot be archived stays hot and is listed. The command exits with 1 if the
+    repository failed.
+    """
     with opened(lake) as open_lake:
         report = open_lake.archive.run(
             dry_run=dry_run,
@@ -80,9 +82,10 @@ def plan(
     ] = PAGE_ROWS_DEFAULT,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what the next pass would take.
+    """Show what the next pass would archive.
 
-    Of experiments with hot traces: the retention that counts, where it is set, and the traces that are due."""
+    For each experiment with hot traces: the effective retention, its origin, and the due traces.
+    """
     with opened(lake) as open_lake:
         due = open_lake.archive.plan(limit=limit + 1)
     if as_json:
@@ -95,10 +98,11 @@ def plan(
 
 @archive_app.command("status", epilog=examples("tracelake archive status", "tracelake archive status --json"))
 def status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Say what is hot and what is archived.
+    """Show how much is hot and how much is archived.
 
-    Traces and bytes on both sides, what failed, and what the database takes: on SQLite the file shrinks after each
-    pass, on PostgreSQL freed rows are reused by later ones."""
+    Traces and bytes of both tiers, failed traces, and the size of the database. On SQLite, the file shrinks after
+    each pass. On PostgreSQL, later rows reuse the freed space.
+    """
     with opened(lake) as open_lake:
         settings, space = open_lake.archive.settings(), open_lake.archive.space()
     if as_json:
@@ -113,10 +117,11 @@ def restore(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring archived traces back into the hot tier.
+    """Restore archived traces to the hot tier.
 
-    They take spans again, and the next pass may archive them anew: give their experiment a longer retention first.
-    One whose archive is missing or damaged is named, and stays as it is."""
+    Restored traces accept spans again. The next pass may archive them again, so first give their experiment a longer
+    retention. A trace whose archive is missing or damaged is listed and stays unchanged.
+    """
     restored: dict[str, bool] = {}
     failed: dict[str, str] = {}
     with opened(lake) as open_lake:
@@ -142,10 +147,12 @@ def retry(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the next pass look again at traces that are marked.
+    """Let the next pass retry traces that are marked as failed.
 
-    A malformed one could not be decoded; an incomplete one has spans that no table will have, because their input was
-    given up or damaged. In layout lake what the tables lack stays hot; the other layouts archive it as it is."""
+    A malformed trace could not be decoded. An incomplete trace has spans that the tables will never contain, because
+    their input was discarded or damaged. In layout lake, spans that the tables lack stay hot; the other layouts
+    archive the trace as it is.
+    """
     with opened(lake) as open_lake:
         marked = open_lake.archive.retry(traces)
     if as_json:
@@ -164,8 +171,10 @@ def delete(
 ) -> None:
     """Delete traces from the hot tier and the archive repository.
 
-    Prints the deleted ones, and names those that stay because their repository cannot be opened. This is no erasure:
-    tables, search index and copies elsewhere keep the spans. Standard error lists what was removed and what stays."""
+    Prints the deleted traces, and those that stay because their repository cannot be opened. This does not erase all
+    copies: tables, search index and copies elsewhere keep the spans. Standard error lists what was removed and what
+    stays.
+    """
     failed: dict[str, str] = {}
     with opened(lake) as open_lake:
         gone = open_lake.archive.delete(traces, lambda trace_id, error: failed.update({trace_id: str(error)}))
@@ -202,9 +211,10 @@ def sweep(
     ] = ARCHIVE_UPLOAD_GRACE_S / 60,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete what killed passes left in the archive repository.
+    """Delete leftovers of killed passes from the archive repository.
 
-    Nothing that a trace names is ever among it, and nothing that has not a name of ours."""
+    Never deletes an object that a trace references, or an object with a foreign name.
+    """
     with opened(lake) as open_lake:
         deleted = open_lake.archive.sweep(grace_minutes * 60)
     if as_json:
@@ -252,10 +262,11 @@ def retention(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set, or show, how this lake archives.
+    """Show or set the archive settings of a lake.
 
-    What is not given stays as it is. A workspace or an experiment may have a shorter retention of its own, and a longer
-    one where --allow names it: DURATION with --experiment or --workspace sets it, and none takes it away."""
+    Options that you omit stay unchanged. A workspace or an experiment may have a shorter retention, or a longer one
+    if --allow lists it. Set it by DURATION with --experiment or --workspace; `none` removes it.
+    """
     retention = "" if duration == "none" else duration
     if experiment is not None or workspace is not None:
         if retention is None or (layout, location, allow) != (None, None, None):

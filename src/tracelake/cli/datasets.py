@@ -1,4 +1,4 @@
-"""Commands about datasets for evaluation."""
+"""Commands for evaluation datasets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,10 @@ def create(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a dataset without examples; it is staged on the branch until it is committed."""
+    """Create an empty dataset.
+
+    It is staged on the branch until it is committed.
+    """
     said = _said(message, commit, f"dataset {name} made")
     with opened(lake) as open_lake:
         open_lake.datasets.create(
@@ -84,7 +87,7 @@ def create(
     "list", epilog=examples("tracelake dataset list", "tracelake dataset list --at release-1")
 )
 def list_datasets(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
-    """List the datasets, and on a branch how many examples are staged."""
+    """List the datasets and, on a branch, their staged examples."""
     with opened(lake) as open_lake:
         infos = open_lake.datasets.all(at)
     if as_json:
@@ -104,7 +107,10 @@ def show(
     limit: Annotated[int, typer.Option(min=1, max=PAGE_ROWS_MAX, help="Examples at most.")] = EXAMPLES_SHOWN,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the examples of a dataset, and on a branch what is staged: added, changed, removed."""
+    """Show the examples of a dataset.
+
+    On a branch, also shows the staged changes.
+    """
     with opened(lake) as open_lake:
         dataset = open_lake.datasets.get(name, at)
         states = dataset.states()
@@ -178,10 +184,12 @@ def add(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make examples of spans: their input, and their output as what is expected.
+    """Add spans as examples.
 
-    Each keeps its trace, span and commit. A span that is there already stays as it is. Staged on the branch until
-    `tracelake commit`, or committed at once with --commit or -m."""
+    The span's input becomes the input, and its output the expected output. Each example keeps its trace, span and
+    commit. Spans that the dataset has already stay unchanged. Additions are staged on the branch until `tracelake
+    commit`, or committed at once with --commit or -m.
+    """
     with opened(lake) as open_lake:
         report = open_lake.datasets.get(name, branch).add(
             traces=trace or (),
@@ -219,7 +227,7 @@ def remove(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take examples away; older commits still have them."""
+    """Remove examples; older commits keep them."""
     said = _said(message, commit, f"dataset {name}: examples removed")
     with opened(lake) as open_lake:
         commit_id = open_lake.datasets.get(name, branch).remove(
@@ -242,7 +250,7 @@ def delete(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a dataset away with all of its examples; older commits still have it."""
+    """Delete a dataset with all its examples; older commits keep it."""
     said = _said(message, commit, f"dataset {name} deleted")
     with opened(lake) as open_lake:
         commit_id = open_lake.datasets.get(name, branch).delete(
@@ -276,10 +284,11 @@ def export(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the committed examples as JSON lines or Parquet.
+    """Export the committed examples as JSON lines or Parquet.
 
-    At a tag, commit or time they are just those of that version, in order of id. A file is replaced when it is
-    whole. To standard output go JSON lines only."""
+    At a tag, commit or time, the export contains exactly that version, ordered by id. An existing file is replaced
+    only once the new one is complete. Standard output takes JSON lines only.
+    """
     if output is None and (as_json or format not in (None, "jsonl")):
         raise UsageError("name a file with -o: standard output takes JSON lines only, and not with --json.")
     with opened(lake) as open_lake:
@@ -321,7 +330,7 @@ def _told(report: AddReport) -> str:
 
 
 def _said(message: str | None, commit: bool, otherwise: str) -> str | None:
-    """Return the message of the commit that is asked for; None where nothing is committed."""
+    """Return the message for a requested commit, or None if nothing is committed."""
     return message or (otherwise if commit else None)
 
 

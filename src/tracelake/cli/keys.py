@@ -1,7 +1,4 @@
-"""Commands about keys: who may use the servers of a lake, and for what.
-
-`tracelake key audit`, and the records of commands about keys.
-"""
+"""Commands for API keys, sign-in sessions and the audit log."""
 
 from __future__ import annotations
 
@@ -50,7 +47,10 @@ def list_audit(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List who did what, the newest first: changes by HTTP and of keys, sign-ins, and how often who was refused."""
+    """List audit records, newest first.
+
+    Records are changes, sign-ins, and counts of refused requests.
+    """
     with opened(lake) as open_lake:
         records = open_lake.audit.newest(limit, since_ns(since, time.time_ns()), key)
     if as_json:
@@ -62,10 +62,11 @@ def list_audit(
 
 @contextmanager
 def recorded(lake: Lake, action: str, object: str) -> Iterator[list[str]]:
-    """Note that a command does something, before it does, and then what came of it; to the list it adds objects."""
+    """Write an audit record before a command's change, and its outcome after it; the block may append objects to the
+    list."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # it runs as a number without a name
+    except (OSError, KeyError):  # the process runs under a numeric user id without a name
         user = ""
     record = audit_record("change", "command", action, name=user, object=object)
     lake.audit.write([record])
@@ -81,7 +82,7 @@ def recorded(lake: Lake, action: str, object: str) -> Iterator[list[str]]:
 def _end(lake: Lake, record: AuditRecord) -> None:
     try:
         lake.audit.write([record])
-    except TracelakeError as error:  # it is done, and there is a record of it
+    except TracelakeError as error:  # the change is done, and its first record exists
         logger.warning("the audit does not say what came of %r: %s", record.action, error)
 
 
@@ -142,7 +143,7 @@ def create(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a key, and show it this once."""
+    """Create a key, and print its token this once."""
     with opened(lake) as open_lake:
         expires = expiry_ns(expires_in, time.time_ns())
         with recorded(open_lake, "key create", f"name {name}, role {role}, workspace {workspace}") as objects:
@@ -161,7 +162,7 @@ def create(
 
 @key_app.command("list", epilog=examples("tracelake key list", "tracelake key list --json"))
 def list_keys(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List all keys, with those that ended."""
+    """List all keys, including those that ended."""
     with opened(lake) as open_lake:
         keys = open_lake.keys.all()
     if as_json:
@@ -173,7 +174,7 @@ def list_keys(lake: LakeOption = None, as_json: JsonOption = False) -> None:
 
 @key_app.command("revoke", epilog=examples("tracelake key revoke 1f2e3d4c5b6a"))
 def revoke(key_id: IdArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """End a key for good; servers that run refuse it within seconds."""
+    """Revoke a key for good; running servers refuse it within seconds."""
     with opened(lake) as open_lake, recorded(open_lake, "key revoke", key_id):
         _tell(open_lake.keys.revoke(key_id), as_json=as_json)
 
@@ -190,14 +191,14 @@ def expire(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a key end after a while, counted from now."""
+    """Set when a key expires, counted from now."""
     with opened(lake) as open_lake, recorded(open_lake, "key expire", f"{key_id} in {ends_in}"):
         _tell(open_lake.keys.expire(key_id, expiry_ns(ends_in, time.time_ns())), as_json=as_json)
 
 
 @session_app.command("list", epilog=examples("tracelake session list", "tracelake session list --json"))
 def list_sessions(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List the sessions of people who signed in by a provider."""
+    """List the sessions of users who signed in through a provider."""
     with opened(lake) as open_lake:
         sessions = open_lake.sessions.all()
     if as_json:
@@ -216,7 +217,7 @@ def end_session(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a session for good; servers that run refuse it within seconds."""
+    """End a session for good; running servers refuse it within seconds."""
     with opened(lake) as open_lake, recorded(open_lake, "session end", session_id):
         _tell(open_lake.sessions.revoke(session_id), as_json=as_json)
 

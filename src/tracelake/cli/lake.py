@@ -1,7 +1,4 @@
-"""The command that makes a lake: init.
-
-Commands about a lake as a whole: tables, log, verify, doctor, version.
-"""
+"""Commands for a whole lake: init, tables, log, verify, doctor, version."""
 
 from __future__ import annotations
 
@@ -111,7 +108,8 @@ def init(
 ) -> None:
     """Create a lake in a directory or a bucket.
 
-    Names it in ./tracelake.toml, where there is none yet, so that other commands find it."""
+    Writes its place to ./tracelake.toml if that file does not exist, so that other commands find the lake.
+    """
     from tracelake._settings import find_lake, find_metadata
 
     where = find_lake(place or lake)
@@ -136,7 +134,7 @@ def init(
 
 
 def _make(where: str, metadata: str | None, *, exist_ok: bool, **chosen: Any) -> tuple[Lake, bool]:
-    """Make a lake, or open the one that is there; tell which."""
+    """Create a lake or open the existing one; return it and whether it is new."""
     import tracelake
 
     try:
@@ -148,7 +146,7 @@ def _make(where: str, metadata: str | None, *, exist_ok: bool, **chosen: Any) ->
 
 
 def _write_settings(where: str) -> bool:
-    """Name the lake in this directory's settings, where it needs that and there are none; return whether it did."""
+    """Write the lake's place to ./tracelake.toml, if it is needed and absent; return whether it did."""
     from tracelake._settings import SETTINGS_FILE, find_lake
 
     settings = Path(SETTINGS_FILE)
@@ -156,14 +154,14 @@ def _write_settings(where: str) -> bool:
         return False
     try:
         settings.write_text(f"lake = {json.dumps(where)}\n", encoding="utf-8")
-    except OSError as error:  # the lake is made all the same
+    except OSError as error:  # the lake exists all the same
         console(stderr=True).print(f"{SETTINGS_FILE} cannot be written here: {error}", soft_wrap=True)
         return False
     return True
 
 
 def _say_how_it_is_found(where: str, *, wrote: bool) -> None:
-    """Say what commands in this directory take by themselves."""
+    """Print which lake other commands in this directory use by default."""
     from tracelake._settings import SETTINGS_FILE, find_lake
 
     out = console()
@@ -176,7 +174,7 @@ def _say_how_it_is_found(where: str, *, wrote: bool) -> None:
 
 
 def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> None:
-    """Say where the metadata is, unless in the lake itself, and which vectors spans have."""
+    """Print the vectors of the lake, and the place of its metadata if it is outside the lake."""
     out, kept = console(), chosen.metadata
     if chosen.vectors is not None:
         out.print(plain(f"Spans have vectors of {chosen.vectors}."), soft_wrap=True)
@@ -193,8 +191,9 @@ def _say_what_was_chosen(chosen: LakeConfig, asked: str | None) -> None:
 def tables(lake: LakeOption = None, at: AtOption = "main", as_json: JsonOption = False) -> None:
     """List the tables, and the replicas of the pipeline.
 
-    With rows, parts, size, and `upper`: the number of the next transaction. --json has the tables only;
-    `tracelake pipeline status --json` has the replicas."""
+    Shows rows, parts, size and `upper`, the number of the next transaction. --json has the tables only; use
+    `tracelake pipeline status --json` for the replicas.
+    """
     with opened(lake) as open_lake:
         infos = open_lake.tables(at=at)
         replicas = [] if as_json else open_lake.replicas()
@@ -229,7 +228,8 @@ def log(
 def verify(lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Check the whole lake.
 
-    Reads everything and names what is missing, damaged or contradictory; exits with 1 if anything is."""
+    Reads everything and lists what is missing, damaged or contradictory. Exits with 1 if it finds anything.
+    """
     with opened(lake) as open_lake, progress_bar() as show:
         report = open_lake.verify(progress=show)
     if as_json:
@@ -265,9 +265,10 @@ def doctor(
 ) -> None:
     """Check the lake's stores and this machine.
 
-    Whether the stores are reached and honour conditional writes; clock, free space, versions, Java, Spark;
-    and how to mend what is wrong. With --master, whether every executor of that cluster has the same versions, the
-    lake in reach, a clock and space. Exits with 1 if a check failed. Writes below `doctor/` and removes it."""
+    Checks whether the stores respond and honour conditional writes; clock, free space, versions, Java and Spark. Each
+    problem comes with its fix. With --master, also checks each executor of that cluster: the same versions, access to
+    the lake, clock and space. Exits with 1 if a check failed. Writes below `doctor/` and removes it.
+    """
     from tracelake.doctor import diagnose
 
     with progress_bar() as show:

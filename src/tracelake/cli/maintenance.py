@@ -47,10 +47,11 @@ def compact(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the rows of each table into few sorted parts.
+    """Compact the rows of each table into few sorted parts.
 
-    Pipelines do it as they go; this does all at once, beside readers and writers. Every commit stays readable,
-    unless you give the history up with --forget-before. `tracelake gc` then frees the space."""
+    Pipelines compact as they run; this command does all of it at once, during reads and writes. Every commit stays
+    readable, unless you drop history with --forget-before. `tracelake gc` then frees the space.
+    """
     with opened(lake) as open_lake, progress_bar() as show:
         reports = open_lake.maintenance.compact(forget_before=forget_before, progress=show)
     if as_json:
@@ -93,11 +94,12 @@ def index_rebuild(
     metric: MetricOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the index anew.
+    """Rebuild the search index.
 
-    From table spans, beside readers and writers, published in one commit. Do it where the index is damaged, has too
-    many parts, was built by another version, or is to have vectors or other words. Scores count no row that was
-    replaced then."""
+    Builds it from table spans, during reads and writes, and publishes it in one commit. Run it if the index is
+    damaged, has too many parts, was built by another version, or needs other vectors or another text analyzer. Scores
+    no longer count rows that were replaced before.
+    """
     with opened(lake) as open_lake, progress_bar() as show:
         report = open_lake.maintenance.rebuild_index(
             text=text, vectors=vectors, dimensions=dimensions, metric=metric, progress=show
@@ -132,12 +134,13 @@ def gc(
     ] = EPOCH_MIN_S / 60,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete what nobody can name any more.
+    """Delete unreferenced files and old journal records.
 
-    Parts that compaction replaced and no reader holds, what killed writers left behind, and what the journal tells
-    of transactions before the newest 10,000 (TRACELAKE_JOURNAL_TRANSACTIONS, or journal_transactions in
-    tracelake.toml). Safe beside readers and writers. What may lie behind something damaged stays; it is
-    named, and gc exits with 1."""
+    Deletes parts that compaction replaced and no reader holds, and leftovers of killed writers. Also erases journal
+    records of transactions before the newest 10,000 (TRACELAKE_JOURNAL_TRANSACTIONS, or journal_transactions in
+    tracelake.toml). Safe during reads and writes. Files that a damaged record may reference stay; gc lists the damage
+    and exits with 1.
+    """
     from tracelake._settings import load_settings
 
     with opened(lake) as open_lake:

@@ -1,9 +1,4 @@
-"""The options that many commands share, and how a command opens its lake.
-
-The options of `tracelake serve`.
-
-How people sign in to a server, as the settings have it.
-"""
+"""Options that several commands share, and helpers that open the lake and read sign-in settings."""
 
 from __future__ import annotations
 
@@ -44,9 +39,9 @@ LakeOption: TypeAlias = Annotated[
     ),
 ]
 TEXTS: Final = "english|whitespace|cjk"
-"""How texts become words; `search.analyzers` imports too much for a list of names."""
+"""Names of the text analyzers. `search.analyzers` imports too much for a list of names."""
 VECTORS: Final = "MODULE:FUNCTION|attributes.KEY|none"
-"""Where vectors come from."""
+"""Sources of vectors."""
 DimensionsOption: TypeAlias = Annotated[
     int | None, typer.Option(help="Numbers of a vector in an attribute.", show_default=False)
 ]
@@ -114,8 +109,8 @@ RequestIdOption: TypeAlias = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """Return the epilogue of a help page: examples, a line each."""
-    # The \b tells the help formatter to leave the lines of this paragraph alone.
+    """Return the examples at the end of a help page, one a line."""
+    # The backspace character tells the help formatter to keep the lines of this paragraph.
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -133,7 +128,7 @@ def opened(lake: str | None) -> Iterator[Lake]:
 
 
 def spark_conf(given: list[str] | None) -> dict[str, str]:
-    """Return settings of Spark by name. Raises UsageError for one without a name or a value."""
+    """Return Spark settings by name. Raises UsageError for one without a name or a value."""
     conf = {}
     for text in given or ():
         name, equals, value = text.partition("=")
@@ -287,7 +282,7 @@ ArchiveIntervalOption: TypeAlias = Annotated[
 
 
 def openid_of(settings: Settings, issuer: str | None, client_id: str | None) -> OpenId | None:
-    """Return how people sign in by a provider; None where none is named. Raises UsageError."""
+    """Return the OpenID Connect settings, or None if no provider is configured. Raises UsageError."""
     issuer, client_id = issuer or settings.oidc_issuer, client_id or settings.oidc_client_id
     if issuer is None:
         if client_id is not None:

@@ -1,12 +1,6 @@
-"""What goes to standard output and standard error: consoles, JSON, errors.
+"""Output of the command line: standard streams, consoles, JSON, errors, progress bars and exit codes.
 
-A progress bar on standard error for long work, where standard error is a terminal.
-
-A table that a narrow terminal makes higher, and never less.
-
-What a command ends with: one table.
-
-The standard streams of the command line, which may be closed, full, or a pipe that nobody reads any more.
+The standard streams may be closed, full, or a pipe whose reader has gone.
 """
 
 from __future__ import annotations
@@ -41,13 +35,13 @@ if TYPE_CHECKING:
     from tracelake.tasks.runners import Progress
 
 _STANDARD_MAX: Final = 2
-"""Descriptors up to this one are the standard streams."""
+"""Highest file descriptor of the standard streams."""
 
 
 def prepare_streams() -> None:
-    """Let what a terminal lacks not end the command, and give streams that are closed a place where all goes.
+    """Replace unencodable characters, and redirect closed standard streams to /dev/null.
 
-    Else the next file that is opened, such as a database, would come to the descriptor to which libraries print.
+    Otherwise the next open file, such as a database, would get the descriptor to which libraries print.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_MAX:
         os.set_inheritable(descriptor, True)
@@ -55,18 +49,18 @@ def prepare_streams() -> None:
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115  as long as the process
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     if not os.environ.get("COLUMNS", "1").strip("0"):
-        del os.environ["COLUMNS"]  # a terminal that does not know its width: nothing fits into none
+        del os.environ["COLUMNS"]  # the terminal does not know its width, and nothing fits into zero columns
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def ignore_closed_stream(*streams: TextIO) -> bool:
-    """Return whether one of these is a pipe that nobody reads any more; what is written there then goes nowhere.
+    """Redirect closed pipes among these streams to /dev/null; return whether there was one.
 
-    Without that the interpreter would try again when it ends, and complain.
+    Otherwise the interpreter would write again when it exits, and complain.
     """
-    left = [_let_go(stream) for stream in streams]  # each of them, whatever the others are
+    left = [_let_go(stream) for stream in streams]  # a list, because each stream must be redirected
     return any(left)
 
 
@@ -74,7 +68,7 @@ def _let_go(stream: TextIO) -> bool:
     try:
         descriptor = stream.fileno()
     except io.UnsupportedOperation:
-        return False  # it is in memory
+        return False  # an in-memory stream
     poll = select.poll()
     poll.register(descriptor, 0)
     if not any(event & select.POLLERR for _, event in poll.poll(0)):
@@ -86,34 +80,34 @@ def _let_go(stream: TextIO) -> bool:
 
 
 PIPE_WIDTH_COLUMNS: Final = 160
-"""Width of what is written where there is no terminal to ask and COLUMNS is not set."""
+"""Output width without a terminal and without COLUMNS."""
 _INT_MIN, _INT_MAX = -(2**63), 2**64 - 1
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class _SafeConsole(Console):
-    """A console that no text can steer: what a sentence repeats of a lake may hold anything."""
+    """A console that strips control characters, because texts from a lake may contain anything."""
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(several_lines(text), **options)
 
     def on_broken_pipe(self) -> None:
-        """Go on where nobody hears how the work goes; where nobody reads what comes of it, raise BrokenPipeError."""
+        """Ignore a closed stderr; raise BrokenPipeError for a closed stdout."""
         if not self.stderr:
             raise  # noqa: PLE0704  it is called while that is handled
         ignore_closed_stream(sys.stderr)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that takes text as it is: no markup, no guessing of colours, no colour in a pipe."""
+    """Return a console that prints text literally: no markup, no highlighting, no colour in a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else PIPE_WIDTH_COLUMNS
     return _SafeConsole(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
 
 
 class _SafeFormatter(logging.Formatter):
-    """Writes a message as one line, whatever is in it."""
+    """A log formatter that writes each message as one safe line."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
         record.message = plain(record.message)
@@ -122,7 +116,7 @@ class _SafeFormatter(logging.Formatter):
 
 @contextmanager
 def log_lines() -> Iterator[None]:
-    """Write what the package logs to standard error until the end of the block, a line each with its time."""
+    """Write the package's log to standard error during the block, one timestamped line per message."""
     logger = logging.getLogger("tracelake")
     handler = logging.StreamHandler()
     handler.setFormatter(_SafeFormatter("%(asctime)s %(levelname)s %(message)s"))
@@ -137,21 +131,20 @@ def log_lines() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """Make text from outside safe for a terminal: one line, no escape sequences, no change of direction."""
+    """Make foreign text safe for a terminal: one line, no escape sequences, no change of direction."""
     return _CONTROL.sub(lambda match: " " if match[0] in "\n\r\t" else repr(match[0])[1:-1], text)
 
 
 def several_lines(text: str) -> str:
-    """Do the same for text of several lines."""
+    """Make text of several lines safe for a terminal."""
     return "\n".join(map(plain, text.split("\n")))
 
 
 def to_json(value: Any) -> Any:
-    """Return `value` in plain JSON types, without loss where JSON has none.
+    """Return `value` in plain JSON types, without loss of information.
 
-    Integers beyond 64 bits, and decimals that no double holds, become strings; NaN and infinities null;
-    bytes base64; times ISO 8601; tuples and sets lists; keys of maps, and
-    anything else, strings.
+    Integers beyond 64 bits, and decimals that no double represents, become strings. NaN and infinities become null;
+    bytes become base64, times ISO 8601, tuples and sets lists. Map keys and all other values become strings.
     """
     match value:
         case dict():
@@ -187,7 +180,7 @@ def print_json(value: Any) -> None:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of an Arrow table; of columns with one name, the later ones get `_1`, `_2`, …."""
+    """Return the rows of an Arrow table; repeated column names get the suffixes `_1`, `_2`, …."""
     names: list[str] = []
     for name in table.column_names:
         unique, count = name, 0
@@ -199,11 +192,11 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     try:
         return table.to_pylist(maps_as_pydicts="strict")
     except (TypeError, KeyError, ValueError):
-        return table.to_pylist()  # keys of a map that no dict can hold: as a list of pairs
+        return table.to_pylist()  # map keys that a dict cannot hold: return a list of pairs
 
 
 def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
-    """Write an error to standard error: one message, or `{"error": {"kind": …, "message": …}}` with what is more."""
+    """Write an error to standard error: one message, or `{"error": {"kind": …, "message": …}}` with extra fields."""
     if as_json:
         with suppress(BrokenPipeError):
             print(json.dumps({"error": {"kind": kind, "message": message, **more}}), file=sys.stderr)
@@ -218,7 +211,7 @@ def print_error(message: str, *, kind: str, as_json: bool, **more: Any) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
-    """Yield what shows a step of progress, or None where nobody watches."""
+    """Yield a callback that shows progress on standard error, or None without a terminal."""
     screen = console(stderr=True)
     if not screen.is_terminal:
         yield None
@@ -250,11 +243,11 @@ def progress_bar() -> Iterator[Callable[[Progress], None] | None]:
 
 
 COLUMN_LEAST: Final = 4
-"""Width that a column which may be broken has at least, before those which may not are broken."""
+"""Minimum width of a wrappable column, before columns that should not wrap do so too."""
 
 
 class WrappingTable(Table):
-    """A table that leaves no column out: in a terminal too narrow for what is never broken, that is broken as well."""
+    """A table that never drops a column. In a narrow terminal, its unwrapped columns wrap too."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbroken = [column for column in self.columns if column.no_wrap]
@@ -268,7 +261,7 @@ class WrappingTable(Table):
 
 DONE: Final = 0
 FAILED: Final = 1
-"""Also where some of the input could not be taken, or a check found something."""
+"""Also the exit code if some input was not ingested, or if a check found something."""
 INTERRUPTED: Final = 130
 EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (UsageError, 2),
@@ -276,9 +269,9 @@ EXIT_CODES: Final[tuple[tuple[type[BaseException], int], ...]] = (
     (OSError, FAILED),
     (KeyboardInterrupt, INTERRUPTED),
 )
-"""Error → exit code: the first row whose class the error is of. A command line that does not parse is a usage error."""
+"""Exit codes by error class; the first matching row counts. A command line that does not parse is a usage error."""
 
 
 def exit_code(kind: type[BaseException]) -> int:
-    """Return the exit code of an error of a class."""
+    """Return the exit code of an error class."""
     return next(code for known, code in EXIT_CODES if issubclass(kind, known))

@@ -1,7 +1,4 @@
-"""Commands about the pipeline: run it as one of several replicas, and see how they are.
-
-The command that brings files in: ingest.
-"""
+"""Commands of the pipeline: ingest files, run replicas, show their status, decide on quarantined input."""
 
 from __future__ import annotations
 
@@ -73,11 +70,13 @@ def ingest(
 ) -> None:
     """Ingest files of OTLP traces.
 
-    Each name, or pattern in quotes, is a file of OTLP JSON lines or protobuf, compressed or not, here or in a bucket:
-    s3://, gs:// or az://, with credentials from the environment. A directory, or prefix in a bucket, stands for the
-    traces that MLflow archived below it. Files that were taken before add nothing.
-    While another client's transaction is open, nothing is taken unless --transaction names it.
-    Exits with 1 if some of the input could not be taken."""
+    Each name, or quoted pattern, is a file of OTLP JSON lines or protobuf, compressed or not, local or in a bucket.
+    Buckets are s3://, gs:// or az://, with credentials from the environment. A directory, or a prefix in a bucket,
+    means the traces that MLflow archived below it. Files that were ingested before add nothing.
+
+    While another client's transaction is open, nothing is ingested unless --transaction names it. Exits with 1 if
+    some of the input could not be ingested.
+    """
     with opened(lake) as open_lake, progress_bar() as show:
         report = open_lake.ingest(
             *files,
@@ -93,7 +92,7 @@ def ingest(
 
 
 def print_report(report: IngestReport | None, *, as_json: bool) -> None:
-    """Print what an ingest, or one run of the pipeline, did; None: there was nothing to do."""
+    """Print the result of an ingest or a pipeline run; None means that no input was pending."""
     if as_json:
         print_json(None if report is None else report.to_dict())
         return
@@ -143,11 +142,12 @@ def pipeline_run(
     conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn what servers received, and files that appear, into tables.
+    """Turn received traces and new files into tables.
 
-    Goes on until Ctrl-C or SIGTERM, which let the transaction under way finish, or with --once one time.
-    Any number of replicas may run on one lake: give each a name, and see `tracelake pipeline status`.
-    Progress is written to standard error. A failure is tried again until it is mended."""
+    Runs until Ctrl-C or SIGTERM, which let the current transaction finish; with --once, runs once. Any number of
+    replicas may run on one lake: give each a name, and see `tracelake pipeline status`. Progress goes to standard
+    error. The pipeline retries a failure until its cause is fixed.
+    """
     with opened(lake) as open_lake:
         pipeline = open_lake.pipeline(replica=replica, watch=watch, master=master, conf=spark_conf(conf))
         with closing(pipeline):
@@ -176,11 +176,11 @@ def pipeline_run(
     "status", epilog=examples("tracelake pipeline status", "tracelake pipeline status --json")
 )
 def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show the replicas, the sources with what waits there, what is set aside, and the newest transactions.
+    """Show replicas, sources, inputs and the newest transactions.
 
-    Of these, what is open, when it was sealed and committed, and how long each stage took.
-
-    Exits with 1 if a replica waits for a source, is stuck or gone."""
+    Includes pending and quarantined input. For each transaction: whether it is open, when it was sealed and
+    committed, and the time of each stage. Exits with 1 if a replica waits for a source, is stuck or gone.
+    """
     with opened(lake) as open_lake:
         infos, inbox, inputs = open_lake.replicas(), open_lake.inbox(), open_lake.quarantine.all()
         sources, outputs = open_lake.sources.all(), open_lake.outputs.all()
@@ -215,9 +215,10 @@ def pipeline_status(lake: LakeOption = None, as_json: JsonOption = False) -> Non
     "quarantine", epilog=examples("tracelake pipeline quarantine", "tracelake pipeline quarantine --json")
 )
 def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List inputs that no task could do: what each is, why, and what to do.
+    """List quarantined inputs with their errors.
 
-    Exits with 1 if any waits for a decision."""
+    Each line also has the remedy. Exits with 1 if any needs a decision.
+    """
     with opened(lake) as open_lake:
         inputs = open_lake.quarantine.all()
     if as_json:
@@ -234,10 +235,11 @@ def pipeline_quarantine(lake: LakeOption = None, as_json: JsonOption = False) ->
 def pipeline_retry(
     transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Let the next run take the inputs of a transaction again that were set aside.
+    """Retry the quarantined inputs of a transaction.
 
-    So it can be done with a transaction at which the pipeline is stuck, as where a file has changed since it was
-    recorded: its files are then taken as they are now."""
+    The next run takes them. This also releases a pipeline that is stuck at the transaction, for example because a
+    file changed after it was recorded. The pipeline then ingests the files in their current state.
+    """
     with opened(lake) as open_lake:
         _print_decided(open_lake.quarantine.retry(transaction), as_json=as_json)
 
@@ -246,10 +248,12 @@ def pipeline_retry(
 def pipeline_discard(
     transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Give up the inputs of a transaction that were set aside. Segments of the inbox are deleted.
+    """Discard the quarantined inputs of a transaction.
 
-    Of a transaction at which the pipeline is stuck, inputs that have changed since they were recorded are given up,
-    or the only one it has; all others are taken again. What was given up is named for ever, and never taken."""
+    Segments of the inbox are deleted. If the pipeline is stuck at the transaction, its inputs that changed since they
+    were recorded are discarded, or its only input; all others are ingested again. Discarded inputs stay listed for
+    good and are never ingested.
+    """
     with opened(lake) as open_lake:
         _print_decided(open_lake.quarantine.discard(transaction), as_json=as_json)
 
@@ -262,20 +266,20 @@ def _print_decided(inputs: list[SetAsideInput], *, as_json: bool) -> None:
 
 
 def print_quarantine(inputs: Sequence[SetAsideInput]) -> None:
-    """Say of each input that is not taken what is the matter, why, and what to do."""
+    """Print the problem, its reason and the remedy for each quarantined input."""
     for item in inputs:
         console().print(plain(item.explain()), soft_wrap=True)
 
 
 def print_left_out(outputs: Sequence[OutputInfo]) -> None:
-    """Say of each output what it left out last."""
+    """Print the rows that each output omitted last."""
     for output in outputs:
         for line in output.explain():
             console().print(plain(line), soft_wrap=True)
 
 
 def print_replicas(infos: list[ReplicaInfo]) -> None:
-    """Print replicas, one a row, and below what is wrong with any; nothing where there is none."""
+    """Print the replicas, one a row, then their problems; print nothing if none exists."""
     if not infos:
         return
     out = console()
@@ -285,7 +289,7 @@ def print_replicas(infos: list[ReplicaInfo]) -> None:
 
 
 def _run_on(pipeline: InboxPipeline, interval_s: float) -> dict[str, Any]:
-    """Run the pipeline until a signal, and return what it did in all."""
+    """Run the pipeline until a signal, and return its totals."""
     from tracelake.pipeline.continuous import PipelineLoop
 
     totals: Counter[str] = Counter(dict.fromkeys(("transactions", "recovered", "bad_inputs", *_COUNTED), 0))
@@ -351,7 +355,7 @@ def _count(totals: Counter[str], report: IngestReport) -> None:
 
 
 def _line(report: IngestReport) -> str:
-    """Say what one run did."""
+    """Return a line that describes the result of one run."""
     if not report.transactions and report.set_aside:
         return report.set_aside[0].explain()
     if not report.transactions and report.open_transaction is not None:
@@ -374,6 +378,6 @@ def _say_namesake(namesake: str) -> None:
 
 
 def _say(text: str) -> None:
-    """Write a line with the time to standard error."""
+    """Write a timestamped line to standard error."""
     now = datetime.now(UTC).strftime("%H:%M:%S")
     console(stderr=True).print(f"{now} {plain(text)}", soft_wrap=True)

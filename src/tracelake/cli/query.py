@@ -1,4 +1,4 @@
-"""Commands that read: sql, search, trace show."""
+"""Commands that read: sql, search, trace show and trace tag."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracelake.search.results import SearchResults
 
 
 class Order(StrEnum):
-    """The orders of hits."""
+    """Sort orders of hits."""
 
     score = "score"
     newest = "newest"
@@ -54,8 +54,9 @@ def sql(
 ) -> None:
     """Query the tables with SQL.
 
-    Any SELECT of DuckDB's dialect. It reads the lake only, unless --allow-files is given. With --json, a list of
-    objects."""
+    Takes any SELECT in DuckDB's dialect. The query reads the lake only, unless you pass --allow-files. --json prints
+    a list of objects.
+    """
     with opened(lake) as open_lake:
         result = open_lake.sql(sys.stdin.read() if query == "-" else query, at=at, allow_files=allow_files)
     if as_json:
@@ -118,7 +119,9 @@ def search(
 ) -> None:
     """Search spans by their words, or by meaning.
 
-    Best hits first, the matches between [[ and ]]. With --json, an object with hits, total, facets and next_page."""
+    Prints the best hits first, with matches between [[ and ]]. --json prints an object with hits, total, facets and
+    next_page.
+    """
     if like is not None:
         query = narrowed(query, clause_of("like", like))
     if semantic and hybrid:
@@ -168,7 +171,7 @@ def trace_show(
     at: AtOption = "main",
     as_json: JsonOption = False,
 ) -> None:
-    """Show one trace: its spans as a tree with a waterfall."""
+    """Show one trace as a tree of spans with a waterfall."""
     with opened(lake) as open_lake:
         trace = open_lake.trace(trace_id, at=at)
     if as_json:
@@ -194,9 +197,10 @@ def trace_tag(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set and delete tags of a trace, and show all that it has.
+    """Set and delete tags of a trace, then show all its tags.
 
-    The tracking store keeps them, wherever the spans of the trace are."""
+    Tags live in the tracking store, wherever the trace's spans are.
+    """
     pairs = [tag.partition("=") for tag in tags or ()]
     if wrong := [key + value for key, equal, value in pairs if not (key and equal)]:
         raise UsageError(f"{wrong[0]!r} is no tag; write it as KEY=VALUE.")

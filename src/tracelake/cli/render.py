@@ -1,11 +1,4 @@
-"""Records as tables for people.
-
-What the commands of the archive print.
-
-What the commands about transactions print.
-
-Sources as a table for people.
-"""
+"""Tables and texts that the commands print for people."""
 
 from __future__ import annotations
 
@@ -45,11 +38,11 @@ if TYPE_CHECKING:
     )
 
 COMMIT_SHOWN: Final = 12
-"""Digits of a commit's id in a list; the beginning of an id is enough to name it."""
+"""Digits of a commit id in a list; a unique prefix is enough to name a commit."""
 
 
 def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence[str] = ()) -> Table:
-    """Return a table: numbers to the right, columns named in `ids` never broken, all other text folded."""
+    """Return a table: numbers right-aligned, columns in `ids` unwrapped, all other text folded."""
     rows = list(rows)
     table = WrappingTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for position, header in enumerate(headers):
@@ -67,7 +60,7 @@ def grid(headers: Sequence[str], rows: Iterable[Sequence[Any]], *, ids: Sequence
 
 
 def cell(value: Any) -> Text:
-    """Return one value as text that cannot disturb the terminal; nothing for None."""
+    """Return one value as terminal-safe text; an empty text for None."""
     match value:
         case Text():
             return value
@@ -79,7 +72,7 @@ def cell(value: Any) -> Text:
 
 
 def fields(pairs: Iterable[tuple[str, Any]]) -> Table:
-    """Return names and values side by side, without those that have none."""
+    """Return names and values side by side, without the None values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -90,7 +83,7 @@ def fields(pairs: Iterable[tuple[str, Any]]) -> Table:
 
 
 def size(count: float) -> str:
-    """Return bytes in a unit that fits: `512 B`, `1.2 MB`."""
+    """Return a byte count in a suitable unit: `512 B`, `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -99,7 +92,7 @@ def size(count: float) -> str:
 
 
 def duration(ns: int) -> str:
-    """Return nanoseconds in a unit that fits: `850 ns`, `1.20 ms`, `3.5 s`, `2 min 5 s`."""
+    """Return nanoseconds in a suitable unit: `850 ns`, `1.20 ms`, `3.5 s`, `2 min 5 s`."""
     if abs(ns) >= 60_000_000_000:
         minutes, seconds = divmod(ns // 1_000_000_000, 60)
         return f"{minutes} min {seconds} s"
@@ -110,7 +103,8 @@ def duration(ns: int) -> str:
 
 
 def moment(ns: int) -> str:
-    """Return nanoseconds since 1970 as UTC to the millisecond, or the number where no calendar has it."""
+    """Return nanoseconds since 1970 as UTC to the millisecond, or the plain number if it is out of the calendar's
+    range."""
     try:
         time = datetime.fromtimestamp(ns // 1_000_000_000, UTC)
     except (OverflowError, OSError, ValueError):
@@ -166,7 +160,7 @@ def _waiting(info: ReplicaInfo) -> str:
 
 
 def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
-    """Yield a line for each thing that is wrong with a replica."""
+    """Yield a line for each problem of a replica."""
     for info in infos:
         if info.reason:
             between = " " if info.status == "waiting" else ": "
@@ -176,7 +170,7 @@ def replica_notes(infos: Iterable[ReplicaInfo]) -> Iterable[str]:
 
 
 def replica_run(info: ReplicaInfo, totals: Mapping[str, int]) -> Table:
-    """Return what a replica did until it was told to end."""
+    """Return the totals of a replica's run."""
     spans = f"{totals['spans_read']:,} read, {totals['spans_new']:,} new"
     spans += f", {totals['spans_replaced']:,} replaced, {totals['spans_repeated']:,} repeated"
     return fields(
@@ -193,7 +187,7 @@ def replica_run(info: ReplicaInfo, totals: Mapping[str, int]) -> Table:
 
 
 def inbox(info: InboxInfo) -> Text:
-    """Return what waits in the inbox, in a line."""
+    """Return a line about the pending input of the inbox."""
     if info.oldest_s is None:
         return Text("The inbox is empty.")
     many = "segment waits" if info.segments == 1 else "segments wait"
@@ -203,7 +197,7 @@ def inbox(info: InboxInfo) -> Text:
 
 
 def ingest_report(report: IngestReport) -> Table:
-    """Return what an ingest did."""
+    """Return the result of an ingest."""
     seconds = max(report.seconds, 1e-3)
     speed = (
         f"{report.spans_read / seconds:,.0f} spans/s, {report.input_bytes / 1e6 / seconds:.1f} MB/s as stored"
@@ -229,7 +223,7 @@ def ingest_report(report: IngestReport) -> Table:
 
 
 def _no_commit(report: IngestReport) -> str:
-    """Say why an ingest has no commit."""
+    """Return why an ingest has no commit."""
     if report.open_transaction is None:
         return "none: there was nothing to commit"
     return f"none yet: transaction {report.open_transaction} is open until its client commits it"
@@ -241,7 +235,7 @@ def _numbers(numbers: Sequence[int]) -> str:
 
 
 def bad_inputs(report: IngestReport) -> Table:
-    """Return the problems of the inputs, where each one is, and how many are not shown."""
+    """Return the problems of the inputs with their positions, and how many are not shown."""
     rows: list[tuple[str, Any, Any, str]] = []
     for bad in report.bad:
         rows += [(bad.path, problem.line, problem.offset, problem.reason) for problem in bad.problems]
@@ -270,7 +264,8 @@ def commits(infos: Iterable[CommitInfo]) -> Table:
 
 
 def reference(target: Mapping[str, Any] | None) -> str:
-    """Return what an entry names, in few letters: the time of a table, the number of an index, the size of a file."""
+    """Return the target of an entry in short: a table's `as_of`, an index's manifest number, or a file's checksum and
+    size."""
     match target:
         case None:
             return ""
@@ -284,7 +279,7 @@ def reference(target: Mapping[str, Any] | None) -> str:
 
 
 def changes(entries: Iterable[EntryChange]) -> Table:
-    """Return entries that differ, one a row."""
+    """Return the entries that differ, one a row."""
     rows = [
         (
             Text(entry.change, _CHANGE_STYLES[entry.change]),
@@ -297,7 +292,7 @@ def changes(entries: Iterable[EntryChange]) -> Table:
 
 
 def conflicts(paths: Iterable[MergeConflict]) -> Table:
-    """Return the entries in which a merge is in conflict, one a row."""
+    """Return the conflicting entries of a merge, one a row."""
     rows = [(c.path, *map(_side, (c.base, c.ours, c.theirs))) for c in paths]
     return grid(("entry", "before both", "dest", "source"), rows)
 
@@ -310,7 +305,7 @@ _CHANGE_STYLES: Final = {"added": "green", "changed": "yellow", "removed": "red"
 
 
 def hits(hits_of_search: Iterable[Hit]) -> Text:
-    """Return hits, best first: where each one is, and below it the excerpt with the matches marked."""
+    """Return hits, best first; each has its position, then the excerpt with the matches marked."""
     text = Text()
     for hit in hits_of_search:
         text.append(hit.id, "cyan")
@@ -324,14 +319,14 @@ def hits(hits_of_search: Iterable[Hit]) -> Text:
 
 
 def highlighted(text: str) -> Text:
-    """Return an excerpt whose [[matches]] are bold; the brackets stay, as not every screen has bold."""
+    """Return an excerpt with bold [[matches]]; the brackets stay, because some screens have no bold."""
     excerpt = Text(plain(text))
     excerpt.highlight_regex(r"\[\[.*?\]\]", "bold yellow")
     return excerpt
 
 
 def verify_report(report: VerifyReport) -> Table:
-    """Return what was verified."""
+    """Return the totals of a verification."""
     return fields(
         [
             ("commits", f"{report.commits:,}"),
@@ -347,13 +342,13 @@ def verify_report(report: VerifyReport) -> Table:
 
 
 def findings(report: VerifyReport) -> Table:
-    """Return what is wrong, one finding a row."""
+    """Return the findings of a verification, one a row."""
     rows = [(f.kind, f.what, f.path, f.detail) for f in report.findings]
     return grid(("kind", "what", "path", "detail"), rows)
 
 
 def compact_reports(reports: Sequence[CompactReport]) -> Table:
-    """Return what compaction did, a row a table."""
+    """Return the results of compaction, one table a row."""
     headers = ("table", "batches", "parts before", "parts after", "read", "written", "readable from")
     rows = [
         (
@@ -371,13 +366,13 @@ def compact_reports(reports: Sequence[CompactReport]) -> Table:
 
 
 def gc_reports(reports: Sequence[GcReport]) -> Table:
-    """Return what garbage collection deleted, a row a table."""
+    """Return the deletions of garbage collection, one table a row."""
     headers = ("table", "replaced", "orphans", "bytes", "held by readers")
     return grid(headers, [(r.table, r.replaced, r.orphans, size(r.bytes), r.held) for r in reports])
 
 
 def gc_damage(reports: Sequence[GcReport]) -> list[str]:
-    """Return, a line each, what garbage collection could not read."""
+    """Return a line for each thing that garbage collection could not read."""
     return [
         f"{plain(report.table)}: {plain(what)} What may lie behind it was not collected."
         for report in reports
@@ -389,7 +384,7 @@ _STATUS_STYLES: Final = {"ok": "green", "warning": "yellow", "failed": "bold red
 
 
 def diagnosis(findings: Diagnosis) -> Table:
-    """Return what `doctor` found, one check a row, and below what is wrong the way to mend it."""
+    """Return the checks of `doctor`, one a row, each problem followed by its fix."""
     rows = [
         (
             checked.check,
@@ -414,7 +409,7 @@ def _seconds(checked: CheckResult) -> str:
 
 
 def archive_plan(due: Sequence[ArchiveDue]) -> Table:
-    """Return what the next pass would take, a row an experiment."""
+    """Return what the next pass would archive, one experiment a row."""
     headers = ("experiment", "workspace", "hot for", "set for", "at once", "due", "bytes", "problem")
     return grid(
         headers,
@@ -435,7 +430,7 @@ def archive_plan(due: Sequence[ArchiveDue]) -> Table:
 
 
 def archive_status(settings: ArchiveSettings, space: ArchiveSpace) -> Table:
-    """Return what is where."""
+    """Return the totals of both tiers and the archive settings."""
     free = f", {size(space.free_bytes)} of it free" if space.free_bytes else ""
     return fields(
         [
@@ -450,7 +445,7 @@ def archive_status(settings: ArchiveSettings, space: ArchiveSpace) -> Table:
 
 
 def archive_settings(settings: ArchiveSettings) -> Table:
-    """Return how a lake archives."""
+    """Return the archive settings of a lake."""
     return fields(_settings(settings))
 
 
@@ -467,7 +462,7 @@ def _settings(settings: ArchiveSettings) -> list[tuple[str, str]]:
 
 
 def transactions(infos: Sequence[TransactionInfo]) -> Table:
-    """Return transactions, a row each."""
+    """Return transactions, one a row."""
     headers = ("transaction", "state", "sealed", "committed", "inputs", "spans", "new", "seconds", "commit")
     return grid(
         headers,
@@ -489,7 +484,7 @@ def transactions(infos: Sequence[TransactionInfo]) -> Table:
 
 
 def about(account: TransactionAccount) -> Table:
-    """Return what is known of one."""
+    """Return the recorded facts of one transaction."""
     info = account.info
     rows = [
         ("transaction", str(info.transaction)),
@@ -509,7 +504,7 @@ def about(account: TransactionAccount) -> Table:
 
 
 def inputs(account: TransactionAccount) -> Table:
-    """Return its inputs, a row each."""
+    """Return the inputs of a transaction, one a row."""
     rows = [
         (
             each.source,
@@ -529,7 +524,7 @@ def inputs(account: TransactionAccount) -> Table:
 
 
 def parts(account: TransactionAccount) -> Table:
-    """Return the parts of tables and index that have its rows."""
+    """Return the table and index parts that contain the transaction's rows."""
     rows = []
     for of in (*account.tables, *([account.index] if account.index else [])):
         alone = of.upper - of.lower == 1
@@ -541,7 +536,7 @@ def parts(account: TransactionAccount) -> Table:
 
 
 def replayed(report: ReplayReport) -> Table:
-    """Return what each source gave, then and now."""
+    """Return what each source delivered originally and in the replay."""
     headers = ("source", "inputs", "payloads", "spans", "payloads now", "spans now", "gone", "difference")
     return grid(
         headers,

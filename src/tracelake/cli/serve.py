@@ -1,7 +1,4 @@
-"""Commands that keep running: serve, demo.
-
-The command that Spark starts in the pods of executors.
-"""
+"""Commands that keep running: serve, demo, and the Spark executor of a Kubernetes pod."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ app = typer.Typer()
 logger = logging.getLogger("tracelake.server")
 
 PROGRAM: Final = (sys.executable, "-m", str(__package__))
-"""What starts the command line in a process of its own, where the script is not on the path either."""
+"""Command that starts the command line in a new process, also if the script is not on the path."""
 
 
 @app.command(
@@ -88,9 +85,10 @@ def serve(
     archive_interval: ArchiveIntervalOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve OTLP, API and web pages.
+    """Serve OTLP, the API and the web pages.
 
-    Takes traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline beside it in a process of its own, until Ctrl-C."""
+    Receives traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline in a separate process, until Ctrl-C.
+    """
     from tracelake._settings import load_settings
     from tracelake.cli.options import openid_of
     from tracelake.server.run import serve as serve_lake
@@ -104,7 +102,7 @@ def serve(
         def say(served: Served) -> None:
             try:
                 _say(served, open_lake, as_json=as_json)
-            except OSError as error:  # whoever sends traces is served all the same
+            except OSError as error:  # clients that send traces are served all the same
                 ignore_closed_stream(sys.stdout)
                 logger.warning("where it serves, %s, reaches nobody: %s", served.url, error)
 
@@ -187,10 +185,11 @@ def demo(
     spans: Annotated[int, typer.Option(min=1, help="Spans of the generated batch.")] = 20_000,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a small workload, and look at it.
+    """Run a small workload, and explore it.
 
-    An agent answers questions from Python's own documentation by retrieval, traced with OpenTelemetry;
-    its traces go to a server, and a generated batch is ingested beside them."""
+    An agent answers questions from Python's documentation by retrieval, traced with OpenTelemetry. Its traces go to a
+    server, and a generated batch is ingested as well.
+    """
     from tracelake.demo.run import CommandLine, run_demo
 
     commands = CommandLine(context.obj, PROGRAM)
@@ -204,9 +203,11 @@ def demo(
 
 @app.command()
 def executor() -> None:
-    """Be an executor of Spark in a pod of Kubernetes, as Spark's environment describes it.
+    """Run a Spark executor in a Kubernetes pod.
 
-    Spark starts it by itself in the pods of executors, whose image `spark.kubernetes.container.image` names."""
+    Spark's environment variables configure it. Spark starts this command itself in the executor pods, whose image
+    `spark.kubernetes.container.image` names.
+    """
     from tracelake.tasks.java import be_executor
 
     be_executor()

@@ -1,7 +1,4 @@
-"""Commands about sources: what pipelines take, while they run.
-
-Commands about outputs besides the tables.
-"""
+"""Commands for the pipeline's configured sources, and for its outputs other than the tables."""
 
 from __future__ import annotations
 
@@ -45,44 +42,48 @@ def source_add(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let every pipeline of the lake take what appears somewhere, from its next look on."""
+    """Add a source for all pipelines of the lake.
+
+    Each pipeline reads it from its next poll on.
+    """
     with opened(lake) as open_lake:
         _print_sources([open_lake.sources.add(name, address)], as_json=as_json)
 
 
 @sources_app.command("list", epilog=examples("tracelake source list", "tracelake source list --json"))
 def source_list(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List the sources: state, lag, and how fast each is taken."""
+    """List the sources with their state, lag and rate."""
     with opened(lake) as open_lake:
         _print_sources(open_lake.sources.all(), as_json=as_json)
 
 
 @sources_app.command("pause", epilog=examples("tracelake source pause drops"))
 def source_pause(name: NameArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Take nothing of a source that appears from now on, until it is resumed.
+    """Pause a source until it is resumed.
 
-    What a transaction has recorded of it is finished."""
+    Input that a transaction has already recorded is still ingested.
+    """
     with opened(lake) as open_lake:
         _print_sources([open_lake.sources.pause(name)], as_json=as_json)
 
 
 @sources_app.command("resume", epilog=examples("tracelake source resume drops"))
 def source_resume(name: NameArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Take again what waits at a source, and what appears."""
+    """Resume a source, including its pending input."""
     with opened(lake) as open_lake:
         _print_sources([open_lake.sources.resume(name)], as_json=as_json)
 
 
 @sources_app.command("remove", epilog=examples("tracelake source remove drops"))
 def source_remove(name: NameArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Forget a source. What is recorded of it is finished; what it has stays where it is."""
+    """Remove a source. Recorded input is still ingested; its data stays in place."""
     with opened(lake) as open_lake:
         open_lake.sources.remove(name)
         _print_sources(open_lake.sources.all(), as_json=as_json)
 
 
 def print_sources(infos: Sequence[SourceInfo]) -> None:
-    """Print sources, one a row, and below why any fails."""
+    """Print the sources, one a row, then the reason of each failure."""
     from tracelake.cli.render import sources
 
     out = console()
@@ -133,9 +134,11 @@ def output_add(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Send the spans that are new in each transaction to an output, as OTLP, from the next transaction on.
+    """Send the new spans of each transaction to an output.
 
-    Every pipeline of the lake writes to it before it commits, and waits for one that cannot be reached."""
+    The spans are sent as OTLP, from the next transaction on. Every pipeline of the lake writes to the output before
+    it commits, and waits if the output is unreachable.
+    """
     with opened(lake) as open_lake:
         _print_outputs([open_lake.outputs.add(name, to, changes)], as_json=as_json)
 
@@ -149,7 +152,7 @@ def output_list(lake: LakeOption = None, as_json: JsonOption = False) -> None:
 
 @outputs_app.command("remove", epilog=examples("tracelake output remove stream"))
 def output_remove(name: OutputArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Send nothing more to an output. What it has stays there."""
+    """Remove an output. The data sent to it stays there."""
     with opened(lake) as open_lake:
         open_lake.outputs.remove(name)
         _print_outputs(open_lake.outputs.all(), as_json=as_json)

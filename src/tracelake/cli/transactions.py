@@ -1,6 +1,6 @@
-"""Commands about the journal: which input made which transaction, what came of it, and whether it still gives that.
+"""Commands for the journal (transactions, explain, replay) and for explicit transactions of clients.
 
-Commands about explicit transactions: all that is taken between begin and commit is one, or none of it is.
+All input taken between begin and commit of an explicit transaction is committed as one, or not at all.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ def pipeline_transactions(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List transactions, the newest first: what is open or sealed, then what is committed or set aside.
+    """List transactions, newest first.
 
-    With their inputs and spans, when they were sealed and committed, and how long each stage took."""
+    Open and sealed ones come before committed and quarantined ones. Shows inputs, spans, the times of seal and
+    commit, and the time of each stage.
+    """
     with opened(lake) as open_lake:
         infos = open_lake.journal.transactions(limit, before)
     if as_json:
@@ -59,7 +61,10 @@ def pipeline_transactions(
 def pipeline_explain(
     transaction: TransactionArgument, lake: LakeOption = None, as_json: JsonOption = False
 ) -> None:
-    """Say which input made a transaction, and which parts, index parts, outputs and commit came of it."""
+    """Show the inputs and the results of a transaction.
+
+    The results are table parts, index parts, outputs and the commit.
+    """
     with opened(lake) as open_lake:
         account = open_lake.journal.explain(transaction)
     if as_json:
@@ -97,9 +102,11 @@ def pipeline_replay(
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read the recorded input of a transaction again, and compare it with what was recorded and written.
+    """Check that a transaction's input still yields its rows.
 
-    Nothing is written. Exits with 1 where a source or a value differs, or is gone, and says which."""
+    Reads the recorded input again, and compares it with the record and the written rows. Writes nothing. Exits with 1
+    if an input or a value differs or is gone, and names it.
+    """
     with opened(lake) as open_lake:
         report = open_lake.journal.replay(transaction, master=master)
     if as_json:
@@ -150,11 +157,12 @@ def transaction_begin(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Begin a transaction, and print its id.
+    """Begin an explicit transaction, and print its id.
 
-    Whatever any pipeline takes from now on is part of it, and nobody sees it before `commit`. `ingest --transaction`
-    and `seen` show that you live: where nothing does for as long as the timeout, the next run of a pipeline seals
-    or discards it."""
+    All input that any pipeline takes from now on belongs to it, and stays invisible until `commit`. `ingest
+    --transaction` and `seen` keep it alive. After a silence as long as the timeout, the next pipeline run seals or
+    discards the transaction.
+    """
     with opened(lake) as open_lake:
         begun = open_lake.transactions.begin(when_gone=when_gone, timeout_s=timeout_s, id=id)
         info = open_lake.transactions.get(begun.id)
@@ -171,7 +179,7 @@ def transaction_commit(
     master: TransactionMasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Commit all that a transaction has, and all that waits. Fails where it was discarded, since you were gone."""
+    """Commit a transaction with all pending input. Fails if a timeout discarded it."""
     with opened(lake) as open_lake:
         open_lake.transactions.end(id, "commit")
         info = open_lake.transactions.finish(id, master=master)
@@ -185,7 +193,7 @@ def transaction_abort(
     master: TransactionMasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish nothing of a transaction. What servers received waits for the next one; files can be ingested again."""
+    """Abort a transaction and publish nothing. Received traces wait for the next one; files can be ingested again."""
     with opened(lake) as open_lake:
         open_lake.transactions.end(id, "abort")
         info = open_lake.transactions.finish(id, master=master)
@@ -194,7 +202,7 @@ def transaction_abort(
 
 @transactions_app.command("seen", epilog=examples("tracelake transaction seen nightly"))
 def transaction_seen(id: IdArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Say that you live: its timeout begins anew."""
+    """Keep a transaction alive: restart its timeout."""
     with opened(lake) as open_lake:
         open_lake.transactions.alive(id, lambda _: None)
         _print(open_lake.transactions.get(id), as_json=as_json)
@@ -202,10 +210,11 @@ def transaction_seen(id: IdArgument, lake: LakeOption = None, as_json: JsonOptio
 
 @transactions_app.command("forget", epilog=examples("tracelake transaction forget"))
 def transaction_forget(lake: LakeOption = None) -> None:
-    """Take away the record of what was begun last, where nobody can read it, so that pipelines go on.
+    """Remove the unreadable record of the last transaction.
 
-    What is recorded of it is committed by the next run, before another can begin. What can be read is committed or
-    aborted instead."""
+    Pipelines can then continue. The next run commits the input recorded so far, before another transaction can begin.
+    Fails if the record is readable: then commit or abort the transaction instead.
+    """
     with opened(lake) as open_lake:
         left = open_lake.transactions.forget()
         if left is None:
@@ -218,7 +227,7 @@ def transaction_forget(lake: LakeOption = None) -> None:
     "list", epilog=examples("tracelake transaction list", "tracelake transaction list --json")
 )
 def transaction_list(lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show the transaction that was begun last, and what became of it. There is one at a time."""
+    """Show the transaction that was begun last, and its outcome. At most one is open."""
     with opened(lake) as open_lake:
         info = open_lake.transactions.current()
     if as_json:

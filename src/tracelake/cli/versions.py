@@ -1,9 +1,4 @@
-"""Commands about branches, and what is staged on them: branch, status, commit, discard.
-
-Commands about commits: diff, merge, revert, cherry-pick.
-
-Commands about tags: names of commits that never move.
-"""
+"""Commands for branches, staged changes, commits and tags."""
 
 from __future__ import annotations
 
@@ -59,7 +54,7 @@ def create(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a branch that begins at a commit. Nothing is copied."""
+    """Create a branch at a commit. Nothing is copied."""
     with opened(lake) as open_lake:
         head = open_lake.create_branch(name, ref, request_id=request_id).head
     if as_json:
@@ -77,7 +72,7 @@ def delete(
     force: Annotated[bool, typer.Option("--force", help="Even where entries are staged on it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a branch. Its commits stay where another branch or a tag leads to them."""
+    """Delete a branch. Commits stay if another branch or a tag reaches them."""
     with opened(lake) as open_lake:
         open_lake.delete_branch(name, force=force)
     if as_json:
@@ -95,7 +90,7 @@ def protect(
     off: Annotated[bool, typer.Option("--off", help="End it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a branch take merges, pipelines and writers of tables only."""
+    """Restrict a branch to merges, pipelines and table writers."""
     with opened(lake) as open_lake:
         open_lake.branch(name).protect(not off)
     if as_json:
@@ -108,9 +103,10 @@ def protect(
     "requests", epilog=examples("tracelake branch requests main", "tracelake branch requests main --json")
 )
 def list_requests(name: NameArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """List commits that were begun on a branch and are not built yet.
+    """List commit requests of a branch that are not built yet.
 
-    Whoever commits next builds them first. One that stays here cannot be built; `drop-request` takes it away."""
+    The next committer builds them first. A request that stays here cannot be built; remove it with `drop-request`.
+    """
     with opened(lake) as open_lake:
         infos = open_lake.branch(name).requests()
     if as_json:
@@ -137,7 +133,7 @@ def drop_request(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a commit that nobody can build off the list of a branch. What is staged for it stays staged."""
+    """Drop a commit request that cannot be built. Its staged changes stay staged."""
     with opened(lake) as open_lake:
         open_lake.branch(name).drop_request(request, why)
     if as_json:
@@ -211,7 +207,7 @@ def discard(
     branch: BranchOption = "main",
     as_json: JsonOption = False,
 ) -> None:
-    """Forget what is staged on a branch: all of it, or some paths."""
+    """Discard the staged changes of a branch, all or some paths."""
     with opened(lake) as open_lake:
         count = open_lake.branch(branch).discard(paths or ())
     if as_json:
@@ -247,7 +243,8 @@ def diff(
 ) -> None:
     """Show which entries differ between two commits.
 
-    Tables by the transaction as of which they are named, indexes by their manifest, files by their checksum."""
+    Compares tables by their transaction number, indexes by their manifest, and files by their checksum.
+    """
     with opened(lake) as open_lake:
         entries = open_lake.diff(before, after, limit=limit + 1)
     changes, more = entries[:limit], len(entries) > limit
@@ -284,10 +281,11 @@ def merge(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring onto a branch what a commit has since both parted.
+    """Merge another branch, tag or commit into a branch.
 
-    What only one side changed stands. Of one table at two times, the later stands: it holds all rows of the other.
-    Entries that both sides changed are listed, and nothing is merged."""
+    A change on only one side wins. If both sides have the same table at two transactions, the later wins, because it
+    contains all rows of the other. If both sides changed an entry, the conflicts are listed and nothing is merged.
+    """
     with opened(lake) as open_lake:
         branch = open_lake.branch(into)
         try:
@@ -309,9 +307,10 @@ def revert(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take back what one commit changed, by a new commit.
+    """Undo the changes of one commit by a new commit.
 
-    A table shows its older rows until it is written to again; a dataset stays as it was."""
+    A table shows its older rows until the next write to it; a dataset keeps the older state.
+    """
     with opened(lake) as open_lake:
         commit = open_lake.branch(branch).revert(ref, message, committer=committer, request_id=request_id)
     print_commit(branch, commit, as_json=as_json)
@@ -330,7 +329,7 @@ def cherry_pick(
     request_id: RequestIdOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the change of one commit once more, on another branch."""
+    """Apply the change of one commit to another branch."""
     with opened(lake) as open_lake:
         commit = open_lake.branch(branch).cherry_pick(
             ref, message, committer=committer, request_id=request_id
@@ -356,7 +355,7 @@ def create_tag(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a commit a name that never moves."""
+    """Create a tag: a name for a commit that never moves."""
     with opened(lake) as open_lake:
         commit = open_lake.tag(name, ref)
     if as_json:
@@ -379,7 +378,7 @@ def list_tags(lake: LakeOption = None, as_json: JsonOption = False) -> None:
 
 @tag_app.command("delete", epilog=examples("tracelake tag delete before-migration"))
 def delete_tag(name: TagArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Take a tag away; its commit stays."""
+    """Delete a tag; its commit stays."""
     with opened(lake) as open_lake:
         open_lake.delete_tag(name)
     if as_json:

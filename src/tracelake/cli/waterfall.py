@@ -1,4 +1,4 @@
-"""A trace in the terminal: its tree, and beside it when each span ran."""
+"""A trace in the terminal: the span tree with a bar for each span's time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABEL_MAX: Final = 60
 SERVICE_MAX: Final = 24
 DURATION_WIDTH: Final = 10
 BAR_MIN: Final = 8
-"""A narrower bar says nothing; below that there is none."""
+"""Minimum width of a bar; a narrower bar is not drawn."""
 _COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
 _UNICODE: Final = {"pipe": "│ ", "tee": "├─", "end": "└─", "bar": "█", "error": "✗ ", "more": "… "}
 _ASCII: Final = {"pipe": "| ", "tee": "|-", "end": "`-", "bar": "#", "error": "! ", "more": ".."}
@@ -25,7 +25,7 @@ _ASCII: Final = {"pipe": "| ", "tee": "|-", "end": "`-", "bar": "#", "error": "!
 def waterfall(trace: Trace, width: int, *, ascii_only: bool = False) -> Iterator[Text]:
     """Yield a line for each span, parents first, of at most `width` cells: tree, service, duration, bar.
 
-    An error is red and marked; a span that has not ended says so. The time scale is the whole trace's.
+    Errors are red and marked; unfinished spans show as running. The whole trace sets the time scale.
     """
     signs = _ASCII if ascii_only else _UNICODE
     walked = list(trace.walk())
@@ -51,9 +51,11 @@ def waterfall(trace: Trace, width: int, *, ascii_only: bool = False) -> Iterator
 
 
 def _tree(walked: list[tuple[int, Row]], signs: dict[str, str], levels_max: int) -> list[str]:
-    """Return the tree lines in front of each span, from its own up to `levels_max` levels above."""
+    """Return the tree lines in front of each span, at most `levels_max` levels deep."""
     lines: list[str] = []
-    open_at: list[bool] = []  # does a later sibling hang at this depth? Read from the last span upwards.
+    open_at: list[
+        bool
+    ] = []  # whether a later sibling follows at this depth; built from the last span upwards
     for depth, _ in reversed(walked):
         del open_at[depth + 1 :]
         open_at += [False] * (depth + 1 - len(open_at))
@@ -81,14 +83,14 @@ def _fit(text: str, width: int, style: str) -> Text:
 
 
 def _extent(trace: Trace) -> tuple[int, int]:
-    """Return start and length of the trace in ns; the length is at least 1."""
+    """Return the start and length of the trace in ns; the length is at least 1."""
     start = min((span["start_ns"] for span in trace.spans), default=0)
     end = max((max(span["start_ns"], span["end_ns"]) for span in trace.spans), default=0)
     return start, max(end - start, 1)
 
 
 def _bar(span: Row, start_ns: int, total_ns: int, width: int, sign: str) -> Text:
-    """Return where the span lies in the trace: at least one cell, so that the shortest can be seen."""
+    """Return a bar for the span's time in the trace, at least one cell wide so that short spans stay visible."""
     end_ns = max(span["start_ns"], span["end_ns"] or start_ns + total_ns)
     first = min((span["start_ns"] - start_ns) * width // total_ns, width - 1)
     last = min(-((start_ns - end_ns) * width // total_ns), width)

@@ -1,1 +1,1 @@
-"""Datasets for evaluation, cut from spans and versioned by the commits of the lake."""
+"""Evaluation datasets, made from spans and versioned by the commits of the lake."""

@@ -1,6 +1,6 @@
-"""A dataset for people: add spans, remove examples, read them, export them.
+"""Public API of a dataset: add spans, remove examples, read and export them.
 
-Which spans become examples: by id, by condition, by search; and what of them is kept.
+Class `Selection` chooses spans by id, condition or search. An example keeps some of their columns.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ORDER: Final = "start_ns, trace_id, span_id, workspace, kind"
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which spans are wanted: by ids, or by a search or a condition, or both of these, at most `limit`."""
+    """Selection of spans by ids, or by a search, a condition or both; at most `limit` spans."""
 
     traces: Sequence[str] = ()
     spans: Sequence[str] = ()
@@ -61,7 +61,7 @@ class Selection:
     limit: int = DATASET_ADD_DEFAULT
 
     def check(self) -> None:
-        """Raise UsageError where it selects nothing, or by two ways that do not go together."""
+        """Raise UsageError if it selects nothing, or mixes ids with a search or condition."""
         by_id, by_text = bool(self.traces or self.spans), self.where is not None or self.search is not None
         if by_id == by_text:
             raise UsageError(
@@ -74,7 +74,7 @@ class Selection:
             raise UsageError(f"at most {DATASET_ADD_MAX:,} ids can be added at once.")
 
     def keys(self, view: CommitView) -> list[Key]:
-        """Return the spans in a view, each once. Raises NotFoundError for an id that is not there, QueryError."""
+        """Return the selected spans of a view, each once. Raises NotFoundError for an unknown id, QueryError."""
         if self.search is not None:
             hits = view.search(self.search, self.where, self.limit)
             return [(hit.trace_id, hit.span_id, hit.workspace, hit.kind in SERVER_KINDS) for hit in hits]
@@ -113,9 +113,9 @@ def _matching(view: CommitView, where: str, limit: int) -> list[Key]:
 def examples(
     view: CommitView, commit: str, keys: Sequence[Key], metadata: Mapping[str, str]
 ) -> Iterator[list[Example]]:
-    """Yield the examples that spans make, some at a time; a span without input and output makes none.
+    """Yield the examples made from spans, in batches. A span without input and output makes none.
 
-    `metadata` is added to what the span itself says: its service, name and model.
+    The `metadata` is added to the span's service, name and model.
     """
     for start in range(0, len(keys), DATASET_LOOKUP_SPANS):
         wanted = set(keys[start : start + DATASET_LOOKUP_SPANS])
@@ -149,9 +149,9 @@ def _example(row: Row, commit: str, metadata: Mapping[str, str]) -> Example:
 
 
 class Dataset:
-    """One dataset at a branch, a tag, a commit or a time. It is looked up anew by each call.
+    """One dataset at a branch, a tag, a commit or a time. Each call looks it up again.
 
-    On a branch, examples are staged, and in the next commit of the branch; at anything else they are only read.
+    On a branch, changes are staged and become part of the branch's next commit. Elsewhere, the dataset is read-only.
     """
 
     def __init__(
@@ -170,12 +170,12 @@ class Dataset:
 
     @property
     def description(self) -> str:
-        """What is said of it, in words."""
+        """The description of the dataset."""
         (data,) = read_files(self._objects, [self._check()])
         return model.from_bytes(DatasetSpec, data, f"dataset {self.name}").description
 
     def _check(self) -> FileAt:
-        """Return the file of the dataset as a whole, staged or committed. Raises DatasetNotFoundError."""
+        """Return the specification file of the dataset, staged or committed. Raises DatasetNotFoundError."""
         entry = self._find([spec_path(self.name)]).get(spec_path(self.name))
         if not isinstance(entry, FileAt):
             raise DatasetNotFoundError(
@@ -199,29 +199,29 @@ class Dataset:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> AddReport:
-        """Make examples of spans: their input, and their output as what is expected. Each remembers its span.
+        """Make examples from spans: the span's input, and its output as the expected output. Each example references
+        its span.
 
-        A span makes the same example however often it is added: one that is there stays as it is.
+        A span always makes the same example, however often it is added. An existing example stays unchanged.
 
         Args:
-            traces: ids of traces, or unique beginnings: of each the spans in `spans`, or else the first one, parents
+            traces: ids of traces, or unique prefixes: of each the spans in `spans`, or else the first one, parents
                 before children, that has input or output.
             spans: ids of spans.
             where: a DuckDB condition on table `spans`; the earliest spans that have input or output.
             search: a full-text query; the best hits, of those that meet `where` if it is given.
-            limit: spans at most, up to 10,000, and 1,000 for a search.
-            at: the commit whose spans are taken; the branch's by default.
-            metadata: what to note on each example, beside the service, name and model of its span.
-            replace: give examples that are there the input and output that their span has now.
-            message: commit all that is staged on the branch, these among it, with this message; by default they
-                stay staged.
-            committer: who commits.
-            request_id: of that commit; the same one again gives the same commit (see `Branch`).
-
+            limit: maximum number of spans, up to 10,000, and 1,000 for a search.
+            at: the commit from which spans are taken; the branch's by default.
+            metadata: metadata of each example, in addition to the service, name and model of its span.
+            replace: update existing examples with the current input and output of their span.
+            message: commit everything that is staged on the branch, including these examples, with this message;
+                by default they stay staged.
+            committer: name of the committer.
+            request_id: idempotency key of that commit; the same one again gives the same commit (see `Branch`).
         Raises:
-            UsageError: `at` of the dataset is no branch, it is protected, or nothing or too much is selected.
+            UsageError: `at` of the dataset is not a branch, it is protected, or nothing or too much is selected.
             LimitError: the metadata is too long.
-            NotFoundError: there is no such trace or span.
+            NotFoundError: a trace or span does not exist.
             QueryError: a condition or query that does not parse.
             ExpiredError: garbage collection was faster than the upload of one example, again and again.
         """
@@ -264,9 +264,9 @@ class Dataset:
         committer: str | None = None,
         request_id: str | None = None,
     ) -> str | None:
-        """Take examples away; return the commit, None where that is staged.
+        """Remove examples. Return the commit, or None if the removal is staged.
 
-        Raises NotFoundError for an id that no example has, UsageError as `add`.
+        Raises NotFoundError for the id of no example, UsageError as `add`.
         """
         self._check_writable()
         if (commit_id := self._committed(request_id)) is not None:
@@ -282,7 +282,7 @@ class Dataset:
         return self._change(dict.fromkeys(paths), message, committer, request_id)
 
     def staged(self) -> list[EntryChange]:
-        """Return the examples that are staged, in order of id, against the branch's newest commit."""
+        """Return the staged changes of examples relative to the branch's newest commit, in order of id."""
         self._check_branch()
         start, stop = examples_of(self.name)
         return [
@@ -291,24 +291,24 @@ class Dataset:
 
     @property
     def on_branch(self) -> bool:
-        """Whether examples can be staged here."""
+        """Return whether the dataset is at a branch, so that examples can be staged."""
         return self.at in self._repository.branches()
 
     def states(self) -> dict[str, str]:
-        """Return `added`, `changed` or `removed` for each example that is staged, by id; nothing beside a branch."""
+        """Return `added`, `changed` or `removed` for each staged example, by id; empty if not at a branch."""
         changes = self.staged() if self.on_branch else []
         return {change.path.rpartition("/")[2]: change.change for change in changes}
 
     def examples(self, *, staged: bool = False, after: str = "") -> Iterator[Example]:
-        """Yield the examples in order of id, few of them in memory.
+        """Yield the examples in order of id, with few of them in memory.
 
         Args:
-            staged: as the next commit of the branch would have them; their ids are in memory together then.
-            after: begin behind this id.
+            staged: include staged changes; all ids are in memory then.
+            after: begin after this id.
         """
         start, stop = examples_of(self.name)
         if after:
-            start = example_path(self.name, f"{after} ")  # what sorts just behind it
+            start = example_path(self.name, f"{after} ")  # sorts directly after that id
         entries: Iterable[tuple[str, Reference]] = ()
         if staged:
             self._check_branch()
@@ -320,11 +320,11 @@ class Dataset:
             yield model.from_bytes(Example, data, f"an example of dataset {self.name}")
 
     def to_arrow(self) -> pa.Table:
-        """Return the examples as an Arrow table, with the columns of an export."""
+        """Return the examples as an Arrow table with the columns of an export."""
         return pa.Table.from_batches(export.batches(self.examples()), export.SCHEMA)
 
     def to_polars(self) -> pl.DataFrame:
-        """Return the examples as a Polars frame, with the columns of an export."""
+        """Return the examples as a Polars frame with the columns of an export."""
         import polars as pl  # noqa: PLC0415  a sixth of the start of a process that has no use for it
 
         frame = pl.from_arrow(self.to_arrow())
@@ -332,13 +332,14 @@ class Dataset:
         return frame
 
     def export(self, path: str | os.PathLike[str], format: str | None = None) -> ExportReport:
-        """Write the committed examples to a file, few of them in memory; it replaces what was there when it is whole.
+        """Write the committed examples to a file, with few of them in memory. The complete file atomically replaces
+        an old one.
 
         Args:
-            path: where to.
-            format: `jsonl` or `parquet`; by default what the name ends in.
+            path: path of the file.
+            format: `jsonl` or `parquet`; by default the file's extension.
 
-        Raises UsageError for another format, OSError where the file cannot be written, DamageError.
+        Raises UsageError for another format, OSError if the file cannot be written, DamageError.
         """
         kind = export.format_of(path, format)
         commit = self._commit()
@@ -349,9 +350,9 @@ class Dataset:
     def delete(
         self, *, message: str | None = None, committer: str | None = None, request_id: str | None = None
     ) -> str | None:
-        """Take the dataset and all of its examples away; return the commit, None where that is staged.
+        """Delete the dataset and all of its examples. Return the commit, or None if the deletion is staged.
 
-        Older commits still have it.
+        Older commits still have the dataset.
         """
         self._check_branch()
         if (commit_id := self._committed(request_id)) is not None:
@@ -374,7 +375,7 @@ class Dataset:
         self._check()
 
     def _commit(self) -> str | None:
-        """Return the commit; None for `main` of an empty lake."""
+        """Return the commit, or None for `main` of an empty lake."""
         branch = self._repository.branches().get(self.at)
         return self._repository.resolve(self.at) if branch is None else branch.head or None
 
@@ -397,14 +398,14 @@ class Dataset:
         return commit_id
 
     def _find(self, paths: Sequence[str]) -> dict[str, Reference]:
-        """Return what paths name, on a branch with what is staged."""
+        """Return the entries at these paths; on a branch, staged changes included."""
         if self.on_branch:
             return self._repository.find_uncommitted(self.at, paths)
         head = self._commit()
         return self._repository.find(head, paths) if head else {}
 
     def _committed(self, request_id: str | None) -> str | None:
-        """Return the commit that an earlier call with this request id has made; None without one."""
+        """Return the commit made by an earlier call with this request id, or None."""
         if not request_id:
             return None
         try:
@@ -413,7 +414,7 @@ class Dataset:
             return nothing.head
 
     def _staged_before(self, request_id: str | None) -> set[str]:
-        """Return the paths that an earlier call with this request id may have staged: all that are staged."""
+        """Return the paths that an earlier call with this request id may have staged: all staged ones."""
         return set(chain(*self._repository.staged_or_damaged(self.at))) if request_id else set()
 
     def _change(
@@ -435,7 +436,7 @@ class Dataset:
             return Branch(self.at, self._repository).commit(
                 message, committer=committer, request_id=request_id
             )
-        except NothingToCommitError as nothing:  # another has committed what we staged
+        except NothingToCommitError as nothing:  # another caller committed the staged changes
             return nothing.head
 
 
@@ -446,7 +447,7 @@ def create(
     committer: str | None = None,
     request_id: str | None = None,
 ) -> None:
-    """Make a dataset that is not there: staged, or with a message committed. Raises UsageError where it is there."""
+    """Create a dataset: staged, or committed if there is a message. Raises UsageError if it already exists."""
     dataset._check_branch()
     dataset._repository.refuse_protected(dataset.at)
     model.check_notes("description", [spec.description])
@@ -461,5 +462,5 @@ def create(
 
 
 def check(dataset: Dataset) -> None:
-    """Raise DatasetNotFoundError where there is none."""
+    """Raise DatasetNotFoundError if the dataset does not exist."""
     dataset._check()

@@ -1,4 +1,4 @@
-"""Examples as JSON lines, Parquet and Arrow. Files come to be whole, under their name, or not at all."""
+"""Export of examples to JSON lines, Parquet and Arrow. A file appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FORMATS: Final = ("jsonl", "parquet")
 
 
 def format_of(path: str | os.PathLike[str], asked: str | None) -> str:
-    """Return the format to write: what is asked for, else what the name ends in. Raises UsageError."""
+    """Return the requested format, or the one of the file's extension. Raises UsageError."""
     chosen = asked or Path(path).suffix.removeprefix(".")
     if chosen not in FORMATS:
         raise UsageError(
@@ -42,14 +42,14 @@ def format_of(path: str | os.PathLike[str], asked: str | None) -> str:
 
 
 def json_line(example: Example) -> bytes:
-    """Return an example as a line of JSON lines."""
+    """Return an example as a JSON line."""
     return msgspec.json.encode(example.to_row()) + b"\n"
 
 
 def write(examples: Iterable[Example], path: Path, kind: str) -> int:
-    """Write examples to a file, which is replaced at the end; return how many.
+    """Write examples to a temporary file that finally replaces `path`; return their number.
 
-    Raises OSError where the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:

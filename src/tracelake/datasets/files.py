@@ -1,6 +1,7 @@
-"""Files: objects under the SHA-256 of their bytes, which entries of commits name. Many at once, some in memory.
+"""Content-addressed files: objects under the SHA-256 of their bytes, referenced by commit entries.
 
-Writing files and staging them, beside garbage collection that is faster.
+Many files are read and written in parallel, with few in memory. Staging repeats the upload of files that garbage
+collection takes too early.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ ResultT = TypeVar("ResultT")
 
 
 def write_files(objects: ObjectStore, contents: Iterable[bytes], epoch: int) -> list[FileAt]:
-    """Write files, durable on return; return what names them, in the same order.
+    """Write files, durable on return; return their references in the same order.
 
-    `epoch` is that of garbage collection as it was read before: a file has a name of its own in each.
+    The `epoch` is that of garbage collection, read before. Each epoch gives a file a separate name.
     """
     with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
         return list(threads.map(partial(write_file, objects, epoch=epoch), contents))
@@ -40,7 +41,7 @@ def write_file(objects: ObjectStore, data: bytes, epoch: int) -> FileAt:
 
 
 def read_file(objects: ObjectStore, file: FileAt) -> bytes:
-    """Return the bytes of a file. Raises DamageError where it is gone, or is not what was written."""
+    """Return the bytes of a file. Raises DamageError if it is missing or its checksum differs."""
     path = file_path(file)
     try:
         data = objects.get(path)
@@ -52,12 +53,12 @@ def read_file(objects: ObjectStore, file: FileAt) -> bytes:
 
 
 def read_files(objects: ObjectStore, files: Iterable[FileAt]) -> Iterator[bytes]:
-    """Yield the bytes of files in their order; some are read at the same time, and few are held."""
+    """Yield the bytes of files in order, reading several in parallel with few in memory."""
     return at_once(partial(read_file, objects), files)
 
 
 def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
-    """Yield what a function makes of each item, in their order; it is called ahead, by some threads."""
+    """Yield the results of a function for each item in order, prefetched by several threads."""
     threads = ThreadPoolExecutor(FILES_AT_ONCE)
     ahead: deque[Future[ResultT]] = deque()
     try:
@@ -67,12 +68,12 @@ def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterato
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-    finally:  # also where the caller has seen enough
+    finally:  # also if the caller stops early
         threads.shutdown(cancel_futures=True)
 
 
 Made = Sequence[tuple[str, bytes]]
-"""Paths of entries, and what is to be in their files."""
+"""Entry paths and the contents of their files."""
 
 
 def stage_files(
@@ -82,11 +83,11 @@ def stage_files(
     items: Sequence[ItemT],
     make: Callable[[Sequence[ItemT]], Iterable[Made]],
 ) -> dict[str, FileAt]:
-    """Write the files that items make, and stage them on a branch; return the entries.
+    """Write the files made from items, and stage them on a branch; return the entries.
 
-    Files that garbage collection takes before they are staged are made and written again, fewer at once, so that
-    they are staged before the next collection. What is staged stays so. Raises ExpiredError where collections are
-    faster than one file, again and again.
+    If garbage collection takes files before they are staged, they are made and written again in smaller batches, to
+    be staged before the next collection. Staged files are safe. Raises ExpiredError if collections are faster than a
+    single file, again and again.
     """
     staged: dict[str, FileAt] = {}
     todo, at_once, in_vain = items, max(1, len(items)), 0

@@ -1,7 +1,7 @@
-"""What a dataset is made of, and under which names: pure.
+"""Records and entry paths of datasets. Pure: no I/O, no clock.
 
-An example is an entry `datasets/<dataset>/<id>` of a commit, which names a file by its content. The dataset itself
-is the entry `datasets/<dataset>/.dataset`, which sorts before its examples, for their ids are hex digits.
+An example is the commit entry `datasets/<dataset>/<id>`, which references a file by its content. The dataset itself
+is the entry `datasets/<dataset>/.dataset`. It sorts before the examples, because their ids are hex digits.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SPEC: Final = ".dataset"
 
 
 class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is said of a dataset as a whole."""
+    """The specification of a dataset."""
 
     name: str
     description: str = ""
@@ -35,7 +35,7 @@ class DatasetSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where an example comes from: a span, as a commit shows it."""
+    """The origin of an example: a span as of a commit."""
 
     trace_id: str
     span_id: str
@@ -43,7 +43,7 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One example: what goes in, what is expected to come out, and where both come from."""
+    """One example: the input, the expected output, and the origin of both."""
 
     id: str
     input: str | None
@@ -53,7 +53,7 @@ class Example(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
 
     def to_row(self) -> dict[str, Any]:
-        """Return the example as exports have it: one level, the provenance in columns of its own."""
+        """Return the example as a flat row for exports, with the provenance in separate columns."""
         return {
             "id": self.id,
             "input": self.input,
@@ -69,17 +69,17 @@ RecordT = TypeVar("RecordT", DatasetSpec, Example)
 
 
 def to_bytes(record: DatasetSpec | Example) -> bytes:
-    """Encode as JSON: the same record always gives the same bytes."""
+    """Encode as JSON. Equal records give equal bytes."""
     return encode(record)
 
 
 def from_bytes(kind: type[RecordT], data: bytes, what: str) -> RecordT:
-    """Decode a record. Raises DamageError for one that is torn or of another format."""
+    """Decode a record. Raises DamageError if it is torn or has another format."""
     return decode(kind, data, what, FORMAT_VERSION)
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError where a dataset cannot have this name."""
+    """Raise UsageError if the name is not allowed for a dataset."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"{name!r} cannot be the name of a dataset: use up to 63 letters, digits, and . _ - between."
@@ -87,7 +87,7 @@ def check_name(name: str) -> None:
 
 
 def check_notes(what: str, texts: Iterable[str]) -> None:
-    """Raise LimitError where texts are too long together, UsageError where one is no Unicode."""
+    """Raise LimitError if the texts are too long together, UsageError if one is not Unicode."""
     joined = "".join(texts)
     encode_text(what, joined)
     if len(joined) > DATASET_NOTES_MAX_CHARS:
@@ -112,22 +112,22 @@ def example_id(trace_id: str, span_id: str, workspace: str, is_server: bool) -> 
 
 
 def spec_path(name: str) -> str:
-    """Return the entry of a dataset as a whole."""
+    """Return the entry path of a dataset's specification."""
     return f"{DATASETS}/{name}/{_SPEC}"
 
 
 def example_path(name: str, identity: str) -> str:
-    """Return the entry of an example."""
+    """Return the entry path of an example."""
     return f"{DATASETS}/{name}/{identity}"
 
 
 def examples_of(name: str) -> tuple[str, str]:
-    """Return start and stop of the entries of a dataset's examples."""
+    """Return the start and stop of the entry paths of a dataset's examples."""
     start, stop = below(f"{DATASETS}/{name}")
     return f"{start}0", stop
 
 
 def dataset_of(path: str) -> str | None:
-    """Return the dataset that an entry belongs to, None for an entry of another kind."""
+    """Return the dataset to which an entry belongs, None for another kind of entry."""
     folder, _, rest = path.partition("/")
     return rest.partition("/")[0] if folder == DATASETS and "/" in rest else None

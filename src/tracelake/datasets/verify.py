@@ -1,4 +1,4 @@
-"""Reading back every file that a commit of any branch or tag names, for `tracelake verify`."""
+"""Check of every file that a commit of any branch or tag references, for `tracelake verify`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracelake.versions.verify import Named
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file that was read, or a commit that could not be, and what is wrong with it."""
+    """A checked file, or an unreadable commit, and its problem, if any."""
 
     what: str
     size_bytes: int
@@ -30,21 +30,20 @@ class CheckedFile:
 def verify_files(
     repository: Repository, objects: ObjectStore, heads: Iterable[str], staged: Iterable[Named]
 ) -> Iterator[CheckedFile]:
-    """Yield each file that staged entries name, or entries of commits that lead to `heads`, and commits that cannot
-    be read."""
+    """Yield each file referenced by staged entries or by commits that lead to `heads`, and each unreadable commit."""
 
     def check(holder: Named | CheckedFile) -> list[CheckedFile]:
         return [holder] if isinstance(holder, CheckedFile) else list(_check(objects, holder))
 
     seen: set[str] = set()
-    # Asked when all others are seen.
+    # Evaluated lazily, after all committed files were seen.
     new_staged = (holder for holder in staged if file_path(holder.files[0]) not in seen)
     for checked in at_once(check, chain(_named(repository, objects, heads, seen), new_staged)):
         yield from checked
 
 
 def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
-    """Read files down to the first that is there: a staged one may be gone again before it was acknowledged."""
+    """Read files up to the first that exists. A staged file may have been collected before it was acknowledged."""
     problem: CheckedFile | None = None
     for file in holder.files:
         path = file_path(file)
@@ -65,7 +64,7 @@ def _check(objects: ObjectStore, holder: Named) -> Iterator[CheckedFile]:
 def _named(
     repository: Repository, objects: ObjectStore, heads: Iterable[str], files: set[str]
 ) -> Iterator[Named | CheckedFile]:
-    """Yield the files that entries name, each once: of every commit, those that its first parent does not name."""
+    """Yield the referenced files, each once: for every commit, those that its first parent does not reference."""
     todo = list(heads)
     seen = {""}
     while todo:
@@ -90,7 +89,9 @@ def _new_files(
 ) -> Iterator[tuple[str, FileAt]]:
     try:
         yield from _files(repository, parents[0] if parents else "", commit_id)
-    except DamageError:  # perhaps of the parent, which has its own turn: all that this one names may be new
+    except (
+        DamageError
+    ):  # perhaps damage of the parent, which is checked itself: treat all files of this commit as new
         yield from _files(repository, "", commit_id)
 
 

@@ -1,17 +1,19 @@
-"""Explicit transactions of clients: all that a pipeline takes from `begin` on is one, until `commit` or `abort`.
+"""Explicit transactions of clients. From `begin` until `commit` or `abort`, all input of a pipeline is one
+transaction.
 
-| it stands       | event                                 | then                                       |
+| state           | event                                 | next state                                 |
 |-----------------|---------------------------------------|--------------------------------------------|
-| nowhere, or over| begun                                 | open                                       |
-| open            | its client shows that it lives        | open                                       |
-| open            | commit, or abort, by its client       | commit, or abort                           |
-| open            | its client is gone for `timeout_s`    | commit, or abort, as it said when it began |
-| commit, abort   | its steps are about to be sealed, or set aside | the same, of transaction T        |
-| commit, abort   | T has a commit, or nothing was taken  | over                                       |
+| none, or over   | begin                                 | open                                       |
+| open            | keep-alive of its client              | open                                       |
+| open            | commit or abort by its client         | commit, or abort                           |
+| open            | its client is silent for `timeout_s`  | commit, or abort, as chosen at its begin   |
+| commit, abort   | its steps are about to be sealed or quarantined | the same, bound to transaction T |
+| commit, abort   | T has a commit, or has no input       | over                                       |
 
-There is one at a time. Of those before it the record says what became of them, so that a client which has lost an
-answer may ask again. The record decides what becomes of its steps: who seals them, or sets them aside, has read there
-that they are to be, and whoever changes it meets a conflict. Clocks decide only when a client counts as gone.
+Only one explicit transaction exists at a time. The record keeps the outcomes of earlier ones, so that a client that
+lost a response may repeat its request. The record decides the outcome of the steps. A pipeline reads the decision
+there before it seals or quarantines them, and every concurrent change of the record meets a conflict. Clocks only
+decide when a client has timed out.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _KEY: Final = "open"
 
 
 class EndedTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of one that is over."""
+    """The outcome of a client transaction that is over."""
 
     id: str
     wish: ClientRequest
@@ -46,24 +48,25 @@ class EndedTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClientTransaction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a client has begun, and what is to become of it."""
+    """A client transaction and its requested outcome."""
 
     id: str
     when_gone: WhenGone
     timeout_s: float
-    """How long its client may show nothing of itself."""
+    """Maximum silence of the client."""
     seen_s: float
-    """When it showed itself last, in seconds since 1970."""
+    """Time of the last keep-alive, in seconds since 1970."""
     wish: ClientRequest = "open"
     is_gone: bool = False
-    """Whether a pipeline has spoken for it."""
+    """Whether the client timed out and a pipeline ended the transaction for it."""
     transaction: int | None = None
-    """What its steps are, once they are sealed or set aside; None where there are none."""
+    """The transaction of its steps, once they are being sealed or quarantined; None if it has no steps."""
     is_over: bool = False
     upper: int = 0
-    """No step of a client before, once it is over, counts from this transaction on: none of it was there then."""
+    """First transaction in which steps of an earlier client no longer count: that client had no steps there when it
+    was over."""
     before: tuple[EndedTransaction, ...] = ()
-    """Those that were begun before it, the last CLIENTS_ENDED_MAX."""
+    """Earlier client transactions, the last CLIENTS_ENDED_MAX."""
     format_version: int = FORMAT_VERSION
 
 
@@ -74,9 +77,10 @@ Decision: TypeAlias = Callable[[ClientTransaction | None], ClientTransaction | N
 
 
 def begin_transaction(standing: ClientTransaction | None, wanted: ClientTransaction) -> ClientTransaction:
-    """Decide on a beginning; again is fine, while it is open. Raises UsageError where another is not over.
+    """Decide on a `begin`. Repeating it is allowed while the transaction is open.
 
-    So it does where the one of this id was ended: what is recorded under that id is no part of another transaction.
+    Raises UsageError if another transaction is not over, or if the transaction with this id has ended. Steps recorded
+    under that id must not become part of another transaction.
     """
     if standing is None:
         return wanted
@@ -97,9 +101,9 @@ def begin_transaction(standing: ClientTransaction | None, wanted: ClientTransact
 
 
 def on_end(standing: ClientTransaction | None, of: str, wish: ClientRequest) -> ClientTransaction:
-    """Decide on what a client wants of its transaction; again is fine, also once others have begun.
+    """Decide on a client's commit or abort. Repeating it is allowed, even after other clients have begun.
 
-    Raises UsageError where it is decided otherwise already.
+    Raises UsageError if the transaction has already ended with another outcome.
     """
     ended = None if standing is None else find_ended(standing, of)
     if standing is None or (standing.id != of and ended is None):
@@ -115,7 +119,7 @@ def on_end(standing: ClientTransaction | None, of: str, wish: ClientRequest) -> 
 
 
 def find_ended(standing: ClientTransaction, of: str) -> EndedTransaction | None:
-    """Return what became of one that was begun before the one that stands."""
+    """Return the outcome of a transaction that was begun before the current one."""
     return next((each for each in standing.before if each.id == of), None)
 
 
@@ -132,32 +136,32 @@ def _ended(standing: ClientTransaction) -> EndedTransaction:
 
 
 def on_keepalive(standing: ClientTransaction | None, of: str, now_s: float) -> ClientTransaction | None:
-    """Decide on a sign that a client lives."""
+    """Decide on a keep-alive of a client."""
     if standing is None or standing.id != of or standing.wish != "open":
         return standing
     return replace(standing, seen_s=max(standing.seen_s, now_s))
 
 
 def on_poll(standing: ClientTransaction | None, now_s: float) -> ClientTransaction | None:
-    """Decide whether a client is gone: then it is as it has said when it began."""
+    """Decide whether a client has timed out. If so, its transaction ends as the client chose at its begin."""
     if standing is None or standing.wish != "open":
         return standing
     if standing.seen_s > now_s:
-        return replace(standing, seen_s=now_s)  # a clock was ahead: else the client has more than its timeout
+        return replace(standing, seen_s=now_s)  # A clock was ahead, which would otherwise extend the timeout.
     if now_s - standing.seen_s <= standing.timeout_s:
         return standing
     return replace(standing, wish="commit" if standing.when_gone == "seal" else "abort", is_gone=True)
 
 
 def on_bound(standing: ClientTransaction | None, of: str, t: int) -> ClientTransaction | None:
-    """Decide which transaction the steps of a client are: the first that is said stays."""
+    """Decide which transaction contains a client's steps. The first recorded number stays."""
     if standing is None or standing.id != of or standing.transaction is not None:
         return standing
     return replace(standing, transaction=t)
 
 
 def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTransaction | None:
-    """Decide whether a transaction is over, all below `upper` being committed."""
+    """Decide whether a transaction is over. All transactions below `upper` are committed."""
     if standing is None or standing.id != of or standing.wish == "open":
         return standing
     if standing.transaction is not None and standing.transaction >= upper:
@@ -168,9 +172,9 @@ def on_over(standing: ClientTransaction | None, of: str, upper: int) -> ClientTr
 def of_steps(
     client: str, t: int, aside: QuarantineRecord | None, timeout_s: float, now_s: float
 ) -> ClientTransaction | None:
-    """Decide what stands instead of a record that nobody can read, by what is recorded of T, which has no commit.
+    """Decide on the replacement of an unreadable record, from the records of T, which has no commit.
 
-    The steps of a client are committed, unless they are discarded already; None where T is no client's.
+    The steps of a client are committed, unless they were already discarded. Returns None if T belongs to no client.
     """
     if not client:
         return None
@@ -182,11 +186,12 @@ def of_steps(
 def client_request(
     steps_of: str, heard: ClientTransaction | None, now: ClientTransaction | None, t: int
 ) -> ClientRequest | None:
-    """Return what the client of the recorded steps of T wants; None where they belong to no client.
+    """Return the client's request for the recorded steps of T, or None if they belong to no client.
 
-    `heard` is the record as it was before anybody looked for input, `now` as it is: a commit counts once all is
-    taken that waited when it was said. Where neither speaks of these steps, it is long over: peers have sealed them,
-    unless they came late. What was recorded of a client after it was over, and another has begun, is nobody's wish.
+    Argument `heard` is the record from before the search for input, `now` the current one. The difference matters
+    because a commit counts only after all input that waited at its request was taken. If neither record is about
+    these steps, their client's transaction is long over. Then peers have sealed the steps, unless the steps came too
+    late. Steps that were recorded after their client's transaction was over, and another had begun, are aborted.
     """
     if not steps_of:
         return None
@@ -198,7 +203,7 @@ def client_request(
 
 
 def takes(standing: ClientTransaction | None, t: int) -> str:
-    """Return the client that the first step of T belongs to; empty for none."""
+    """Return the client that owns the first step of T; empty for none."""
     if standing is None or standing.is_over or standing.wish == "abort":
         return ""
     return standing.id if standing.transaction in (None, t) else ""
@@ -208,22 +213,21 @@ def takes(standing: ClientTransaction | None, t: int) -> str:
 
 
 class ExplicitTransactions:
-    """The record of one pipeline."""
+    """The client-transaction record of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"clients/{pipeline}"
 
     def read(self) -> ClientTransaction | None:
-        """Return what was begun last; None where nothing ever was."""
+        """Return the latest client transaction, or None if there never was one."""
         return self._read()[1]
 
     def forget(self, instead: Callable[[], ClientTransaction | None]) -> ClientTransaction | None:
-        """Put what `instead` returns where a record is that nobody can read, or nothing; return what stands then.
+        """Replace an unreadable record by the result of `instead`, or delete it for None; return the current record.
 
-        It is one write, under the version of what is torn: who dies has forgotten nothing, or has said all.
-
-        Raises UsageError where it can be read.
+        It is one conditional write on the version of the damaged record, so a crash leaves either the old or the new
+        state. Raises UsageError if the record can be read.
         """
         has_tried = False
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -248,7 +252,8 @@ class ExplicitTransactions:
             self._store.set_if(self._partition, _KEY, encode(wanted), version)
 
     def change(self, decide: Decision) -> ClientTransaction | None:
-        """Carry out a decision until it is done; return what stands then. Raises what it raises."""
+        """Apply a decision with conditional writes until one succeeds; return the current record. Raises what the
+        decision raises."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             entry, standing = self._read()
             wanted = decide(standing)
@@ -256,7 +261,7 @@ class ExplicitTransactions:
                 return standing
             expected = ABSENT if entry is None else entry.version
             if isinstance(self._store.set_if(self._partition, _KEY, encode(wanted), expected), Done):
-                return wanted  # else it is decided anew: a decision that stands already is taken once
+                return wanted  # otherwise decide again on the new record
         raise self._contention()
 
     def _contention(self) -> ContentionError:

@@ -1,9 +1,8 @@
-"""Records of the journal: which input made which transaction (PROTOCOLS §2). A format version is in each.
+"""Records of the journal: the inputs of each transaction (PROTOCOLS §2). Each record has a format version.
 
-What a step records of many segments: runs of those whose paths differ by a number, instead of a range for each.
-
-`folded` and `inputs_of` are inverse to one another, but for order, and for what was read of each input of a run: the
-step keeps the sums of that. Pure.
+A step does not store a record for each of many segments. Segments whose paths differ only by a number are compressed
+to one range. Functions `compress` and `inputs_of` are inverse to each other, except for two losses: the order, and
+the counts of each single input, of which a range stores the sums. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -19,51 +18,53 @@ from tracelake.formats import decode, encode
 FORMAT_VERSION: Final = 3
 CHECKSUM_MODULUS: Final = 1 << 128
 SEGMENT_SHA256_CHARS: Final = 16
-"""Of the SHA-256 of a segment the journal keeps so many digits: nobody writes a segment but a server, and once."""
+"""Number of SHA-256 digits that the journal stores for a segment. They suffice, because only a server writes a
+segment, and only once."""
 SEGMENT_CONTENT: Final = struct.Struct(f">I{SEGMENT_SHA256_CHARS // 2}s")
-"""What a run has of each segment: its size, and the beginning of its SHA-256."""
+"""A segment in a range: its size, and the beginning of its SHA-256."""
 RUN_DIGITS_MAX: Final = 18
-"""So that all numbers of runs are whole numbers of 64 bits."""
+"""Limit that keeps all numbers of ranges within 64-bit integers."""
 
 
 class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What was read of one input, whatever it is.
+    """The result of reading one input of any kind.
 
-    `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex: the order in which
-    partitions read them makes no difference, and a record read twice does.
+    `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex. So the order in which
+    partitions read the records does not matter, but a record that is read twice changes it.
     """
 
     inputs: ClassVar[int] = 1
 
     size_bytes: int
     sha256: str
-    """Of all its bytes, its beginning for a segment; empty where it was not read whole."""
+    """Hash of all bytes, shortened for a segment; empty if the input was not read completely."""
     records: int
     checksum: str
     spans: int
     problems: tuple[tuple[int | None, int | None, str], ...] = ()
-    """The first problems found: (line, offset, reason)."""
+    """The first problems: (line, offset, reason)."""
     problems_total: int = 0
     damaged: bool = False
-    """Whether a record could not be read at all, beside spans that were read and refused."""
+    """Whether some record could not be read at all, as opposed to spans that were read and refused."""
 
 
 class WholeFile(_Taken, frozen=True, tag="file", forbid_unknown_fields=True):
-    """The first `size_bytes` of a file: all that it had when it was seen first. Or an object of a bucket."""
+    """The first `size_bytes` of a file, its size when it was first seen; or an object of a bucket."""
 
     path: str
 
 
 class Segment(_Taken, frozen=True, tag="segment", forbid_unknown_fields=True):
-    """An object of the lake that is never written twice, as of the inbox."""
+    """An immutable object of the lake, such as an inbox segment."""
 
     path: str
 
 
 class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True):
-    """Messages of one partition of a log, from `start` to before `stop`, hashed with their offsets one after the other.
+    """Messages of one log partition, from `start` to before `stop`, hashed in order with their offsets.
 
-    The cluster and the topic stand here by their ids, too: a topic that is made anew under its name is another.
+    Cluster and topic are also identified by their ids, because a topic that is recreated under the same name is a
+    different one.
     """
 
     cluster: str
@@ -75,12 +76,12 @@ class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True
 
     @property
     def path(self) -> str:
-        """What its source knows it by."""
+        """The identifier within its source."""
         return f"kafka/{self.cluster}/{self.topic}/{self.topic_id}/{self.partition}/{self.start}-{self.stop}"
 
 
 class SegmentOfRun(NamedTuple):
-    """One input of a run, as far as the journal knows it alone."""
+    """One input of a range, with the data that the journal stores for it alone."""
 
     path: str
     size_bytes: int
@@ -88,29 +89,29 @@ class SegmentOfRun(NamedTuple):
 
     @property
     def damaged(self) -> bool:
-        """Nothing that could not be read is in a run."""
+        """Return False, because a range has no damaged inputs."""
         return False
 
 
 class SegmentRange(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_unknown_fields=True):
-    """Segments whose paths differ by a number: of each its size and content, of all together what they had.
+    """Segments whose paths differ by a number, with the size and content hash of each, and total counts.
 
-    Each was read whole, without problems. A path is `head`, the number in so many `digits`, `tail`.
+    Each was read completely, without problems. A path is `head`, the number with `digits` digits, and `tail`.
     """
 
     head: str
     digits: int
     tail: str
     numbers: tuple[tuple[int, int], ...]
-    """First and last numbers of stretches without a gap, in order."""
+    """First and last numbers of contiguous stretches, in order."""
     contents: bytes
-    """Of each its size in 4 bytes, and the first 8 bytes of its SHA-256."""
+    """For each segment its size in 4 bytes, and the first 8 bytes of its SHA-256."""
     records: int
     checksum: str
     spans: int
 
     def __post_init__(self) -> None:
-        """Refuse what names no inputs, or other ones than it has contents of. Raises ValueError."""
+        """Raise ValueError if the numbers are invalid or do not match the contents."""
         before, stop = -1, 10**self.digits if 0 < self.digits <= RUN_DIGITS_MAX else 0
         for first, last in self.numbers:
             if not before < first <= last < stop:
@@ -121,16 +122,16 @@ class SegmentRange(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_
 
     @property
     def inputs(self) -> int:
-        """How many there are."""
+        """The number of segments."""
         return sum(last - first + 1 for first, last in self.numbers)
 
     @property
     def size_bytes(self) -> int:
-        """Their bytes together."""
+        """Their total size."""
         return sum(size_bytes for size_bytes, _ in SEGMENT_CONTENT.iter_unpack(self.contents))
 
     def segments(self) -> Iterator[SegmentOfRun]:
-        """Yield them in order."""
+        """Yield the segments in order."""
         numbers = (number for first, last in self.numbers for number in range(first, last + 1))
         for number, (size_bytes, content) in zip(
             numbers, SEGMENT_CONTENT.iter_unpack(self.contents), strict=True
@@ -139,44 +140,44 @@ class SegmentRange(msgspec.Struct, frozen=True, kw_only=True, tag="run", forbid_
 
 
 ReadRange: TypeAlias = WholeFile | Segment | OffsetRange
-"""One input as it was read; always whole. Every kind has a `path`, unlike that of any other input of its source."""
+"""One input as it was read; always whole. Its `path` is unique within its source."""
 Sources: TypeAlias = dict[str, tuple[ReadRange, ...]]
-"""Source name → the inputs taken from it."""
+"""Mapping from a source's name to the inputs taken from it."""
 RecordedRange: TypeAlias = ReadRange | SegmentRange
-"""One input as it was read, or many in short."""
+"""One input as it was read, or a compressed range of inputs."""
 RecordedInput: TypeAlias = ReadRange | SegmentOfRun
-"""One input as the journal names it: with path, size and content."""
+"""One recorded input, with path, size and content hash."""
 Recorded: TypeAlias = dict[str, tuple[RecordedRange, ...]]
-"""Source name → what is recorded of the inputs taken from it."""
+"""Mapping from a source's name to the records of the inputs taken from it."""
 
 
 class Step(msgspec.Struct, frozen=True, tag="step", forbid_unknown_fields=True):
-    """One micro-batch of transaction T; it may have more of them."""
+    """One micro-batch of transaction T, which may have several."""
 
     transaction: int
     sources: Recorded
     transform: str
-    """Fingerprint of the code that shapes rows: a change while T is unfinished is refused (J15)."""
+    """Fingerprint of the code that shapes rows. A change while T is unfinished is refused (J15)."""
     number: int = 0
-    """Its place among the records of T, from 0."""
+    """Its position among the records of T, from 0."""
     client: str = ""
-    """Which explicit transaction of a client T is; empty where it is none. The first step of T decides."""
+    """The explicit transaction of a client to which T belongs; empty for none. The first step of T decides."""
     began_at: str = ""
-    """When T was begun, ISO 8601, UTC: of its first step. Others, and those of before, do not say it."""
+    """Start time of T, ISO 8601, UTC. Only the first step has it; steps of older versions do not."""
     format_version: int = FORMAT_VERSION
 
 
 class Seal(msgspec.Struct, frozen=True, tag="seal", forbid_unknown_fields=True):
-    """Transaction T is complete: from here its input is fixed for ever, and its output may be published.
+    """Transaction T is complete: its input is now fixed forever, and its output may be published.
 
-    One that is set aside is sealed too, before it publishes that it changes nothing.
+    A quarantined transaction is sealed too, before it publishes an empty result.
     """
 
     transaction: int
     records: int
     checksum: str
     sealed_at: str
-    """ISO 8601, UTC. The commit of T carries this time, so that every replica builds the same commit."""
+    """ISO 8601, UTC. The commit of T has this time, so that every replica builds the same commit."""
     format_version: int = FORMAT_VERSION
 
 
@@ -184,27 +185,27 @@ JournalRecord: TypeAlias = Step | Seal
 
 
 class Floor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of transactions below all is done, and their records do not count any more, whether they are erased or not."""
+    """The floor of the journal. Transactions below it are finished; their records no longer count, erased or not."""
 
     transaction: int
     format_version: int = FORMAT_VERSION
 
 
 class QuarantineRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Transaction T is set aside: its outputs advance by nothing, and its inputs go the ways that stand here."""
+    """Quarantine of transaction T: its outputs advance by nothing, and this record decides about its inputs."""
 
     transaction: int
     reason: str
     tries: int
     by: Literal["pipeline", "user", "client"]
     set_aside_at: str
-    """ISO 8601, UTC. The empty commit of T carries this time."""
+    """ISO 8601, UTC. The empty commit of T has this time."""
     together: int
-    """Its inputs are taken again, at most so many in one transaction; 0: the only one is at fault, and waits."""
+    """Maximum number of its inputs per transaction when they are retried; 0: its only input is at fault, and waits."""
     given_up: tuple[str, ...] = ()
-    """Paths of inputs that are not taken again."""
+    """Paths of inputs that are not retried."""
     unread: tuple[str, ...] = ()
-    """Paths of inputs that could not be read, for long: these wait for the user, and not the others."""
+    """Paths of inputs that were unreadable for too long. Only these wait for the user."""
     format_version: int = FORMAT_VERSION
 
 
@@ -212,25 +213,25 @@ SuspectState: TypeAlias = Literal["offered", "set aside", "discarded", "taken"]
 
 
 class QuarantinedInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input that is not taken like others, as of a transaction that was set aside, and what is to become of it."""
+    """An input of a quarantined transaction, and its further treatment."""
 
     source: str
     path: str
     size_bytes: int
     sha256: str
     transaction: int
-    """The last transaction that could not be done with it."""
+    """The last transaction that failed with it."""
     reason: str
     tries: int
     at: str
-    """When it was set aside, ISO 8601, UTC."""
+    """Time of its quarantine, ISO 8601, UTC."""
     state: SuspectState
     together: int = 0
-    """Offered: it shares a transaction with others up to this number."""
+    """For an offered input: maximum number of inputs in the transaction that retries it."""
     damaged: bool = False
-    """Taken: its bytes are to be kept, since not all of them could be read."""
+    """For a taken input: its bytes must be kept, because not all of them could be read."""
     unread: bool = False
-    """Whether nobody could read it, for long: nothing is known to be wrong with it but that."""
+    """Whether its only known problem is that it was unreadable for too long."""
     format_version: int = FORMAT_VERSION
 
 
@@ -240,12 +241,12 @@ def to_bytes(record: JournalRecord) -> bytes:
 
 
 def from_bytes(data: bytes, where: str) -> JournalRecord:
-    """Decode a record. Raises DamageError for one that is torn or of another format (J12)."""
+    """Decode a record. Raises DamageError if it is torn or has another format (J12)."""
     return decode(cast("type[JournalRecord]", JournalRecord), data, f"journal record {where}", FORMAT_VERSION)
 
 
 def add_checksums(*parts: str) -> str:
-    """Add checksums of disjoint parts of one input."""
+    """Add the checksums of disjoint parts of one input."""
     return f"{sum(int(part, 16) for part in parts) % CHECKSUM_MODULUS:032x}"
 
 
@@ -253,16 +254,16 @@ _TAIL: Final = ".segment"
 _DIGITS: Final = "0123456789"
 _SIZE_STOP: Final = 1 << 32
 _Family: TypeAlias = tuple[str, int, str]
-"""What paths of one run have in common: all before the number, its digits, all behind it."""
+"""The common part of the paths of one range: prefix, number of digits, suffix."""
 
 
 def compress(sources: Mapping[str, Sequence[RecordedRange]]) -> Recorded:
-    """Return what a step records of inputs: runs first, then what is in none, in the order in which it came."""
+    """Return the records of inputs for a step: ranges first, then all other inputs in their original order."""
     return {source: _folded(ranges) for source, ranges in sources.items()}
 
 
 def inputs_of(ranges: Sequence[RecordedRange]) -> Iterator[RecordedInput]:
-    """Yield each input that is recorded, those of a run one by one."""
+    """Yield each recorded input, expanding ranges."""
     for recorded in ranges:
         if isinstance(recorded, SegmentRange):
             yield from recorded.segments()
@@ -292,7 +293,7 @@ def _folded(ranges: Sequence[RecordedRange]) -> tuple[RecordedRange, ...]:
 
 
 def _fits(segment: Segment) -> bool:
-    """Whether a run has room for all that is known of a segment."""
+    """Return whether a range can represent a segment without loss."""
     return (
         not segment.problems_total
         and not segment.damaged

@@ -1,46 +1,43 @@
-"""The recovery machine: every decision on what a pipeline does next (PROTOCOLS §2). Pure: no I/O, no clock.
+"""The recovery state machine: every decision about the next action of a pipeline (PROTOCOLS §2). Pure: no I/O.
 
 | state         | event                          | next state      | action              |
 |---------------|--------------------------------|-----------------|---------------------|
-| any but Failed| Started, T recorded, output of T in part or not at all | Replaying(T) | Feed(its first step left) |
-| any but Failed| Started, T recorded and fed, not sealed | AtBoundary(T) | Weigh(T)     |
-| any but Failed| Started, T recorded and fed, sealed     | Finalizing(T) | Publish(T)   |
-| any but Failed| Started, T recorded, only its commit missing, sealed   | Finalizing(T)| Publish(T) |
-| any but Failed| Started, T sealed, table spans has its rows, more is missing | Replaying(T) | Restage(T) |
-| any but Failed| Started, nothing recorded at T | Live(T)         | OpenInputs(T)       |
-| Replaying(T)  | Fed, equal to the record, more steps are | Replaying(T) | Feed(the next) |
-| Replaying(T)  | Fed, equal to the record, the last | AtBoundary(T) | Weigh(T), or      |
+| any but Failed| StateRead, T recorded, its output partial or missing | Replaying(T) | Feed(its first step left) |
+| any but Failed| StateRead, T recorded and fed, not sealed | AtBoundary(T) | Decide(T)   |
+| any but Failed| StateRead, T recorded and fed, sealed     | Finalizing(T) | Publish(T)  |
+| any but Failed| StateRead, T recorded, only its commit missing, sealed | Finalizing(T)| Publish(T) |
+| any but Failed| StateRead, T sealed, table spans has its rows, more is missing | Replaying(T) | Restage(T) |
+| any but Failed| StateRead, nothing recorded at T | Live(T)       | OpenInputs(T)       |
+| Replaying(T)  | Replayed, equal to the record, more steps left | Replaying(T) | Feed(the next) |
+| Replaying(T)  | Replayed, equal to the record, the last | AtBoundary(T) | Decide(T), or |
 |               |                                | Finalizing(T)   | Publish(T) if sealed |
-| Replaying(T)  | Fed, differs                   | Failed          | Stop                |
-| Replaying(T)  | Published, by a peer           | Live(T+1)       | Look(T+1)           |
-| Replaying(T), Finalizing(T) | Undone, may be tried again | Live(T) | Look(T)          |
-| Replaying(T), Finalizing(T) | Undone too often | Live(T)           | SetAside(T)         |
-| Replaying(T), Finalizing(T) | Undone too often, table spans has its rows | Live(T) | GiveUp(T) |
+| Replaying(T)  | Replayed, differs              | Failed          | Stop                |
+| Replaying(T)  | Published, by a peer           | Live(T+1)       | ReadState(T+1)      |
+| Replaying(T), Finalizing(T) | AttemptFailed, may be retried | Live(T) | ReadState(T) |
+| Replaying(T), Finalizing(T) | AttemptFailed too often | Live(T)    | Quarantine(T)       |
+| Replaying(T), Finalizing(T) | AttemptFailed too often, table spans has its rows | Live(T) | Abandon(T) |
 | Live(T)       | Read                           | Live(T)         | Append(T)           |
-| Live(T)       | Appended, ours                 | AtBoundary(T)   | Weigh(T)            |
+| Live(T)       | Appended, ours                 | AtBoundary(T)   | Decide(T)           |
 | Live(T), AtBoundary(T) | Appended, a peer's    | Replaying(T)    | Feed(it)            |
-| Live(T), AtBoundary(T) | Appended, that of a peer of another release | Failed | Stop   |
-| Live(T)       | Sealed, by a peer that was faster | Finalizing(T) | Publish(T)         |
+| Live(T), AtBoundary(T) | Appended, by a peer of another release | Failed | Stop     |
+| Live(T)       | Sealed, by a faster peer       | Finalizing(T)   | Publish(T)          |
 | Live(T)       | NoInput, T has no step         | Live(T)         | Stop                |
-| Live(T)       | NoInput, T has some            | AtBoundary(T)   | Weigh(T), exhausted |
+| Live(T)       | NoInput, T has steps           | AtBoundary(T)   | Decide(T), exhausted |
 | AtBoundary(T) | Decided: more                  | Live(T)         | OpenInputs(T)       |
-| AtBoundary(T) | Decided: seal                  | AtBoundary(T)   | SealIt(T)           |
+| AtBoundary(T) | Decided: seal                  | AtBoundary(T)   | WriteSeal(T)        |
 | AtBoundary(T) | Decided: wait                  | Live(T)         | Stop                |
 | AtBoundary(T) | Decided: discard               | Live(T)         | Abort(T)            |
 | AtBoundary(T) | Sealed                         | Finalizing(T)   | Publish(T)          |
-| Finalizing(T) | Published                      | Live(T+1)       | Look(T+1)           |
-| any but Failed| Started, T set aside, no rows of it in a table | Skipping(T) | PublishNothing(T) |
-| Skipping(T)   | Published                      | Live(T+1)       | Look(T+1)           |
-| Finalizing(T) | Overtaken: T is set aside, and nothing was appended first | Live(T) | Look(T) |
-| Skipping(T)   | Overtaken: its rows were appended first | Live(T) | Look(T)            |
-| any but Failed| Published, by peers so long ago that T is trimmed | Live(T+1) | Look(T+1) |
+| Finalizing(T) | Published                      | Live(T+1)       | ReadState(T+1)      |
+| any but Failed| StateRead, T quarantined, no rows of it in a table | Skipping(T) | PublishEmpty(T) |
+| Skipping(T)   | Published                      | Live(T+1)       | ReadState(T+1)      |
+| Finalizing(T) | LostRace: T is quarantined, and the empty result came first | Live(T) | ReadState(T) |
+| Skipping(T)   | LostRace: its rows were appended first | Live(T) | ReadState(T)        |
+| any but Failed| Published, by peers so long ago that T is trimmed | Live(T+1) | ReadState(T+1) |
 
-After `Look` the driver answers with `Started` again, so that records which a peer wrote meanwhile are taken up; so it
-does after `SetAside` and `Abort`. Whether T takes more, `weigh` says. Anything else is a mistake in the driver.
-
-What the recovery machine asks the driver to do (`protocol.py`).
-
-When a transaction takes one more step, and when it is sealed. Pure: no I/O, no clock.
+After `ReadState`, the driver answers with `StateRead` again, which includes records that a peer wrote in the
+meantime. It does so after `Quarantine` and `Abort` too. The commit policy, `decide`, determines whether T takes more
+steps. Any other combination is a bug in the driver.
 """
 
 from __future__ import annotations
@@ -64,28 +61,28 @@ from tracelake.limits import TRANSACTION_STEPS_MAX, TRANSACTION_TRIES_MAX
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Read the ranges that the step names, and answer Fed."""
+    """Read the ranges that the step names, and answer Replayed."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class Restage:
-    """Read the rows of T from table `spans`, in the place of the ranges that the step names, and answer Fed."""
+    """Read the rows of T from table `spans`, instead of the ranges that the step names, and answer Replayed."""
 
     step: Step
 
 
 @dataclass(frozen=True, slots=True)
 class OpenInputs:
-    """Read new input for T and answer Read, or NoInput."""
+    """Read new input for T, and answer Read or NoInput."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Record what was read as the next step of T and answer Appended; or Sealed, if a peer was faster."""
+    """Record the new input as the next step of T, and answer Appended; or Sealed, if a peer was faster."""
 
     transaction: int
     number: int
@@ -93,24 +90,24 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Decide:
-    """Say by `weigh` what is to become of T, and answer Decided."""
+    """Apply the commit policy (`decide`) to T, and answer Decided."""
 
     transaction: int
     steps: int
     exhausted: bool = False
-    """Whether nothing more waits."""
+    """Whether no more input is pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Record that T is set aside, as its client wants it, and answer Started."""
+    """Record the quarantine of T at its client's request, and answer StateRead."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class WriteSeal:
-    """Record Seal(T) behind its steps and answer Sealed; or Appended, if a peer was faster with one more."""
+    """Record Seal(T) after its steps, and answer Sealed; or Appended, if a peer was faster with another step."""
 
     transaction: int
     steps: int
@@ -118,42 +115,42 @@ class WriteSeal:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Append to each table, finalize the index, commit; answer Published."""
+    """Append to each table, finalize the index, commit, and answer Published."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class QuarantineInputs:
-    """Record that T is set aside, unless a peer has, and answer Started."""
+    """Record the quarantine of T, unless a peer did, and answer StateRead."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Raise what the tasks failed with: T can only be finished, and not here."""
+    """Raise the error of the tasks: T can only be finished, but not by this run."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class PublishEmpty:
-    """Seal T where nobody has, let tables and index advance by nothing, commit; answer Published."""
+    """Seal T if it is not sealed, advance tables and index by nothing, commit, and answer Published."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadState:
-    """Look what stands at T and answer Started."""
+    """Read the recorded state of T, and answer StateRead."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing more to do; with a reason after a failure."""
+    """End the run; with a reason after a failure."""
 
     reason: str | None = None
 
@@ -178,7 +175,7 @@ Action: TypeAlias = (
 # States
 @dataclass(frozen=True, slots=True)
 class Live:
-    """Transaction T is open, and all that is recorded of it is fed, so many steps: take new input."""
+    """Transaction T is open, and all its `steps` recorded steps are fed: take new input."""
 
     transaction: int
     steps: int = 0
@@ -190,13 +187,13 @@ class Replaying:
 
     transaction: int
     left: tuple[Step, ...]
-    """The steps that are not fed yet: the first of them is."""
+    """The steps whose feeding is not complete; the first one is being fed."""
     sealed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AtBoundary:
-    """All that is recorded of T is fed, so many steps: it takes more, or is sealed, or waits."""
+    """All `steps` recorded steps of T are fed: it takes more, is sealed, or waits."""
 
     transaction: int
     steps: int
@@ -211,14 +208,14 @@ class Finalizing:
 
 @dataclass(frozen=True, slots=True)
 class Skipping:
-    """T is set aside: publish that it changes nothing."""
+    """T is quarantined: publish an empty result."""
 
     transaction: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The pipeline must not go on; the reason says what differs and what to do."""
+    """The pipeline must stop; the reason names the difference and the remedy."""
 
     reason: str
 
@@ -229,10 +226,10 @@ State: TypeAlias = Live | Replaying | AtBoundary | Finalizing | Skipping | Faile
 # Events
 @dataclass(frozen=True, slots=True)
 class StateRead:
-    """What stands at T, the least upper of all outputs: its records, and whether only the commit is missing.
+    """The recorded state of T, the least upper of all outputs: its records, and whether only the commit is missing.
 
-    `aside` says that T is set aside, and that no table has rows of it; `held` that table `spans` has them; `fed` how
-    many of its steps are fed, as by the run before.
+    Field `fed` is the number of its steps that are already fed, for example by the previous run. Field `aside` means
+    that T is quarantined and no table has rows of it; field `held` means that table `spans` has rows of it.
     """
 
     transaction: int
@@ -264,7 +261,7 @@ class NoInput:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A step of T is recorded: ours, or that of a peer that was faster; `transform` is that of our code."""
+    """A step of T is recorded, ours or that of a faster peer. `transform` is the fingerprint of our code."""
 
     step: Step
     ours: bool
@@ -276,27 +273,27 @@ Verdict: TypeAlias = Literal["more", "seal", "wait", "discard"]
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What is to become of T, by `weigh`."""
+    """The result of the commit policy for T."""
 
     verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Seal(T) is durable, whoever wrote it."""
+    """Seal(T) is durable, written by this pipeline or a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Tables, index and commit of T are there: we have published them, or a peer has."""
+    """Tables, index and commit of T are published, by this pipeline or a peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptFailed:
-    """A task failed on the input of T, which has so many inputs, for the so manieth time in this run.
+    """A task failed on the inputs of T. This was attempt number `tries` in this run, with `inputs` inputs.
 
-    `suspected` says that the inputs come from a transaction that was set aside, `held` that table `spans` has rows
-    of T: then it can only be finished, `unread` that some could not be read, for too long.
+    Field `suspected` means that the inputs come from a quarantined transaction. `held` means that table `spans` has
+    rows of T, so that T can only be finished. `unread` means that some inputs were unreadable for too long.
     """
 
     tries: int
@@ -308,7 +305,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True, slots=True)
 class LostRace:
-    """A peer has appended to the first table: nothing where we have rows, or rows where we have nothing."""
+    """A peer appended another result to the first table: nothing instead of our rows, or rows instead of nothing."""
 
 
 Event: TypeAlias = (
@@ -317,7 +314,7 @@ Event: TypeAlias = (
 
 
 def advance(state: State | None, event: Event) -> tuple[State, Action]:  # noqa: PLR0911, PLR0912  one line for each row
-    """Return the next state and the one action to carry out; `state` is None at the very start."""
+    """Return the next state and the one action to perform. `state` is None at the start."""
     match state, event:
         case (None | Live(), StateRead()):
             return _start(event)
@@ -380,7 +377,7 @@ def _weighed(t: int, steps: int, verdict: Verdict) -> tuple[State, Action]:
 
 
 def tries_max(event: AttemptFailed) -> int:
-    """Return how often a transaction is tried; once where it only remains to find out which input is at fault."""
+    """Return the maximum number of attempts. It is one if an attempt only serves to find the input at fault."""
     return 1 if event.unread or (event.suspected and event.inputs > 1) else TRANSACTION_TRIES_MAX
 
 
@@ -405,7 +402,8 @@ def _start(event: StateRead) -> tuple[State, Action]:  # noqa: PLR0911  one line
 
 
 def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[State, Action]:
-    """Refuse a step of other code. Once a table has its rows, what is made of them has to be of that release, too."""
+    """Refuse a step of another release. Once a table has its rows, the outputs derived from them must be of that
+    release too."""
     t = step.transaction
     anew = "" if held else f"; or let this one take its inputs anew: `tracelake pipeline retry {t}`"
     return _fail(
@@ -415,7 +413,7 @@ def _of_another_release(step: Step, transform: str, *, held: bool) -> tuple[Stat
 
 
 def merge_steps(steps: Sequence[Step]) -> Step:
-    """Return all steps of a transaction as one: the inputs of each source, in the order in which they were taken."""
+    """Merge all steps of a transaction into one: the inputs of each source, in the order in which they were taken."""
     first, *others = steps
     if not others:
         return first
@@ -439,7 +437,8 @@ def totals(sources: Mapping[str, Sequence[RecordedRange]]) -> tuple[int, str]:
 def compare(
     recorded: Mapping[str, Sequence[RecordedRange]], read: Mapping[str, Sequence[RecordedRange]]
 ) -> str | None:
-    """Say how what was read differs from what the journal recorded, or None: first the sources, then values."""
+    """Return the first difference between the recorded and the newly read inputs, or None. Sources are compared
+    first."""
     for source in sorted(recorded.keys() ^ read.keys()):
         names, was = ("names", "was not read") if source in recorded else ("does not name", "was read")
         return f"source {source}: the journal {names} it, and it {was}"
@@ -450,7 +449,7 @@ def compare(
         for taken, now in zip(before, again, strict=True):
             if (difference := _differs(taken, now)) is not None:
                 return f"source {source}: {taken.path} {difference}. Put it back as it was and run again"
-        # Of a run only the sums are recorded; they differ where the same bytes gave other records.
+        # A range records only sums. They differ if the same bytes gave other records.
         if (difference := _gave(totals({source: ranges}), totals({source: read[source]}))) is not None:
             return f"source {source}: its {len(before)} inputs {difference}. Finish it with the release that began it"
     return None
@@ -461,7 +460,7 @@ def _differs(recorded: RecordedInput, read: RecordedInput) -> str | None:
         return f"was read as {_kind(read).__name__}; the journal says {_kind(recorded).__name__}"
     if (recorded.size_bytes, recorded.sha256) != (read.size_bytes, read.sha256):
         now = f"{read.size_bytes} bytes, sha256 {read.sha256[:12]}…"
-        if not read.sha256:  # it was not read whole
+        if not read.sha256:  # it was not read completely
             problems = () if isinstance(read, SegmentOfRun) else read.problems
             now = next((reason for _, _, reason in problems), "nothing is there")
         return (
@@ -486,57 +485,57 @@ def _kind(taken: RecordedInput) -> type:
 
 
 def sealed_totals_agree(step: Step, seal: Seal) -> bool:
-    """Check that a seal carries the totals of its step."""
+    """Return whether a seal has the totals of its step."""
     return totals(step.sources) == (seal.records, seal.checksum)
 
 
 def floor_above(upper: int, kept: int) -> int:
-    """Return the least transaction to keep, of all below `upper`, which are committed: the newest, at least one."""
-    # Whoever recorded the step of the newest has seen first that the inputs of all before it are settled.
+    """Return the least transaction to keep of those below `upper`, which are committed. At least the newest one is
+    kept."""
+    # Before the step of the newest was recorded, its pipeline saw that all earlier inputs were acknowledged.
     return max(0, upper - max(1, kept))
 
 
 def beginnings_below(stop: str, begin: str) -> list[str]:
-    """Return beginnings of all numbers that begin so and are below `stop`, which does too, and of no other."""
+    """Return prefixes that match exactly the numbers below `stop` that begin with `begin`, as `stop` does."""
     return [f"{stop[:at]}{digit}" for at in range(len(begin), len(stop)) for digit in range(int(stop[at]))]
 
 
 ClientRequest: TypeAlias = Literal["open", "commit", "abort"]
-"""What the client of an explicit transaction wants: that it goes on, or ends."""
+"""The request of an explicit transaction's client: to continue, or to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """How long transactions take steps that belong to no client. Peers may have modes of their own."""
+    """Commit policy for transactions without a client. Peers may have other policies."""
 
     max_rows: int = 1
-    """Sealed with so many spans, or more."""
+    """Seal with this many spans, or more."""
     max_delay_s: float = 0.0
-    """Sealed when its first step was fed so long ago, by the clock of who looks."""
+    """Seal at this age of its first step, by the local clock."""
 
 
 EACH_STEP: Final = CommitPolicy()
-"""Each step is a transaction of its own."""
+"""Policy that makes each step a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactionStats:
-    """What a mode is asked of: a transaction with a step at least, and without a seal."""
+    """Input of a commit policy: an unsealed transaction with at least one step."""
 
     steps: int
     rows: int
     age_s: float
     wish: ClientRequest | None = None
-    """That of its client, as it was before anybody looked for more input; None where it has no client."""
+    """The request of its client, read before the search for more input; None without a client."""
 
 
 def decide(mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, goes_on: bool) -> Verdict:
-    """Say whether a transaction takes more, is sealed, waits for more, or is discarded.
+    """Decide whether a transaction takes more, is sealed, waits for more, or is discarded.
 
-    `goes_on`: this run is followed by another, so that it may stay open where nothing more waits.
-
-    One of a client is sealed where the client wants it, once all is taken that waited then, and never else: whoever
-    speaks for a client that is gone has said so first (`clients.py`).
+    If another run follows (`goes_on`), the transaction may stay open when no input is pending. A client's transaction
+    is sealed only at its client's request, after all input pending at that time was taken. If the client has timed
+    out, the pipeline records a request for it first (`explicit_transactions.py`).
     """
     is_full = opened.steps >= TRANSACTION_STEPS_MAX
     if opened.wish == "abort":

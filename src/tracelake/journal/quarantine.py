@@ -1,19 +1,20 @@
-"""Inputs of transactions that were set aside, and what is to become of each: one record an input.
+"""Quarantine of inputs from failed transactions: one record for each input, with its state.
 
-| it stands          | event                                       | then               |
+| state              | event                                       | next state         |
 |--------------------|---------------------------------------------|--------------------|
-| nowhere, or offered| its transaction, of several, is set aside   | offered, in halves |
-| nowhere, or offered| it is one of several of which runs died     | offered, in halves |
-| nowhere, or offered| it failed alone                             | set aside          |
-| offered, set aside | a transaction with it is committed          | nowhere            |
-| nowhere, or offered| it could not be read for long               | set aside          |
-| offered            | it was set aside for that, and again cannot be read | set aside  |
-| set aside          | retried by the user                         | offered, alone; unread: with those beside it |
-| set aside          | given up by the user                        | discarded, for ever|
-| nowhere            | a commit holds it, and it cannot be deleted | taken              |
-| taken              | it is deleted                               | nowhere            |
+| none, or offered   | its transaction of several inputs is quarantined | offered, in halves |
+| none, or offered   | runs crashed on it and other inputs         | offered, in halves |
+| none, or offered   | it failed alone                             | set aside          |
+| offered, set aside | a transaction with it is committed          | none               |
+| none, or offered   | it was unreadable for too long              | set aside          |
+| offered            | it was set aside as unreadable, and is still unreadable | set aside |
+| set aside          | the user retries it                         | offered, alone; if unreadable, with its group |
+| set aside          | the user discards it                        | discarded, forever |
+| none               | a commit contains it, and it cannot be deleted | taken           |
+| taken              | it is deleted                               | none               |
 
-An offered input is taken again by any pipeline. One that is set aside, discarded or taken is not, whatever its name.
+Any pipeline takes an offered input again. No pipeline takes an input that is set aside, discarded or taken, whatever
+its name.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ from tracelake.storage.object_records import whole_of
 
 _PATH_HASH_CHARS: Final = 16
 _CONTENT_CHARS: Final = RECORD_NAME_KEY_BYTES
-"""What is left of the key of a damaged record tells the content of the input: but for one of its 81 characters."""
+"""Length of the legible part of a damaged record's key. It identifies the input's content, except for one of 81
+characters."""
 
 
 # Decisions
 
 
 def narrowed(inputs: int, *, died: bool, suspected: bool) -> int:
-    """Return how many inputs of a transaction that cannot be done are taken together next; 0: it is the one.
+    """Return how many inputs of a failed transaction to retry together; 0 if its only input is at fault.
 
-    Runs that died say nothing of why: so a single input on which they did has to be the only one a second time.
+    Crashed runs do not report a cause. So if runs crashed on a single input, it must be the only one a second time.
     """
     if inputs > 1:
         return (inputs + 1) // 2
@@ -61,7 +63,7 @@ def narrowed(inputs: int, *, died: bool, suspected: bool) -> int:
 
 
 def quarantined_inputs(aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
-    """Return what becomes of the inputs of a transaction that is set aside: every pipeline says the same."""
+    """Return the records for the inputs of a quarantined transaction. Every pipeline computes the same ones."""
     return [
         QuarantinedInput(
             source=source,
@@ -94,21 +96,22 @@ def _together_of(aside: QuarantineRecord, path: str) -> int:
 
 
 def on_transaction(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
-    """Decide between what stands and what follows from a transaction: the later transaction knows more."""
+    """Decide between the current record and that of a transaction. The later transaction wins."""
     if standing is not None and standing.transaction >= suspect.transaction:
         return standing
     return suspect
 
 
 def on_failure(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
-    """Decide on an input that could not be read, or on one of several; what the user has decided meanwhile stands."""
+    """Decide on an unreadable input, or on one of several. A decision that the user made in the meantime wins."""
     return suspect if standing is None or standing.state == "offered" else standing
 
 
 def on_commit(standing: QuarantinedInput | None, taken: RecordedInput | None) -> QuarantinedInput | None:
-    """Decide on an input of which this was taken; None where what it was is not there any more.
+    """Decide on a committed input; `taken` is None if its source no longer has it.
 
-    What is set aside is forgotten where it is this content: a peer could do it. A file that changed since is another.
+    A quarantine record of this content is removed, because a peer was able to commit it. A file that changed since
+    then counts as a different one.
     """
     if standing is None or standing.state == "discarded":
         return standing
@@ -117,27 +120,27 @@ def on_commit(standing: QuarantinedInput | None, taken: RecordedInput | None) ->
 
 
 def on_stay(standing: QuarantinedInput | None, suspect: QuarantinedInput) -> QuarantinedInput:
-    """Decide on an input of which nothing is left to take, and which cannot be deleted."""
+    """Decide on an input that is completely taken but cannot be deleted."""
     return standing if standing is not None and standing.state in ("taken", "discarded") else suspect
 
 
 def on_unread(standing: QuarantinedInput | None, reason: str) -> QuarantinedInput | None:
-    """Decide on an input that was offered again, and could not be read for too long."""
+    """Decide on an input that was offered again, and then was unreadable for too long."""
     if standing is None or standing.state != "offered":
         return standing
     return replace(standing, state="set aside", reason=reason, unread=True)
 
 
 def on_retry(standing: QuarantinedInput | None) -> QuarantinedInput | None:
-    """Decide on an input that the user offers again."""
+    """Decide on an input that the user retries."""
     if standing is None or standing.state != "set aside":
         return standing
-    # What could not be read failed in no task: all of it is asked for at once.
+    # An unreadable input failed in no task, so its whole group is retried at once.
     return replace(standing, state="offered", together=max(1, standing.together) if standing.unread else 1)
 
 
 def on_discard(standing: QuarantinedInput | None) -> QuarantinedInput | None:
-    """Decide on an input that the user gives up."""
+    """Decide on an input that the user discards."""
     return (
         standing
         if standing is None or standing.state != "set aside"
@@ -146,7 +149,7 @@ def on_discard(standing: QuarantinedInput | None) -> QuarantinedInput | None:
 
 
 def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
-    """Return inputs that are to be one transaction: some that failed together, as many as may be together."""
+    """Return the inputs for the next retry transaction: inputs that failed together, up to their batch size."""
     offered = sorted(
         (suspect for suspect in suspects if suspect.state == "offered"),
         key=lambda suspect: (suspect.transaction, suspect.together, suspect.source, suspect.path),
@@ -165,16 +168,16 @@ def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What stands of inputs."""
+    """All quarantine records: readable ones, and damaged keys."""
 
     whole: list[QuarantinedInput]
     damaged: dict[str, str]
-    """By key, or the beginning of one, why a record cannot be read."""
+    """Mapping from a key, or a prefix of one, to the error of its damaged record."""
 
     def damage(self, size_bytes: int, sha256: Callable[[], str]) -> str | None:
-        """Say why nobody knows what is to become of an input with this content; None where nothing is damaged.
+        """Return the error of a damaged record that may be that of an input with this content, or None.
 
-        `sha256` is asked for only where a record is damaged of an input of that size.
+        Calls `sha256` only if a damaged record is of an input of that size.
         """
         begin = f"{size_bytes:016x}-"
         alike = [key for key in self.damaged if key.startswith(begin)]
@@ -183,18 +186,18 @@ class Standing:
 
 
 class QuarantineStore:
-    """The records of one pipeline."""
+    """The quarantine records of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"suspects/{pipeline}"
 
     def all(self) -> list[QuarantinedInput]:
-        """Return all of them that can be read; of the others `read` tells, and `verify` with all damaged records."""
+        """Return all readable records. `read` reports the others, and `verify` reports all damaged records."""
         return self.read().whole
 
     def read(self) -> Standing:
-        """Return what stands, and what is damaged: that must not keep the others from being taken."""
+        """Return readable and damaged records. A damaged one must not block other inputs."""
         damaged: dict[str, str] = {}
         whole = []
         for entry in whole_of(
@@ -209,9 +212,9 @@ class QuarantineStore:
     def change(
         self, of: QuarantinedInput, decide: Callable[[QuarantinedInput | None], QuarantinedInput | None]
     ) -> QuarantinedInput | None:
-        """Carry out a decision on the record of an input until it is done; return what stands then.
+        """Apply a decision to an input's record until it succeeds; return the current record.
 
-        `decide` is asked again after each write whose outcome is a conflict or unknown.
+        Calls `decide` again after each write with a conflict or an unknown outcome.
         """
         key = _key(of)
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
@@ -233,13 +236,13 @@ class QuarantineStore:
         )
 
     def forget(self, taken: Mapping[str, RecordedInput | None]) -> None:
-        """Forget inputs, by path, that a commit holds, or of which there is nothing to take."""
+        """Remove the records of inputs, by path, that a commit contains, or that have nothing left to take."""
         for suspect in self.all():
             if suspect.path in taken:
                 self.change(suspect, partial(on_commit, taken=taken[suspect.path]))
 
     def forget_others(self, of: QuarantinedInput) -> None:
-        """Forget offers of the same input with another content."""
+        """Remove offers of the same input with other content."""
         for suspect in self.all():
             if (suspect.source, suspect.path) == (of.source, of.path) and _key(suspect) != _key(of):
                 self.change(suspect, partial(on_commit, taken=None))

@@ -1,31 +1,23 @@
-"""The journal in the key-value store: records created if absent at the next sequence number.
+"""The journal in the key-value store: records that are created if absent, at the next sequence number.
 
-The records of transaction T have numbers of their own, 0, 1, 2 and so on: its steps, and last its seal. Whoever adds a
-step and whoever seals T race for the same number, so all agree on what T is made of. A gap is damage. That T is set
-aside stands in a partition of its own.
+The records of transaction T are numbered 0, 1, 2 and so on: its steps, and last its seal. A pipeline that adds a step
+and one that seals T race for the same number, so all agree on the content of T. A gap is damage. A quarantine of T is
+recorded in a separate partition.
 
-Records below the *floor* are erased, once all is done of their transactions (`trimming.py`). Who is late may find
-nothing there then, or record something anew. So what is read or recorded counts only if the floor, read afterwards,
-is not above it.
+Trimming keeps only the records of the newest finished transactions, for audit. It first raises the *floor* with one
+conditional write, then erases the records below. A late pipeline may find nothing below the floor, or create a record
+there. So a reader or writer checks the floor afterwards: its result counts only if the floor is not above the
+transaction.
 
-Trimming: of transactions of which all is done only the newest keep their records, for audit.
+Class `IngestedFiles` remembers inputs by content, so that the same bytes are not decoded twice. The record is written
+after the commit of the transaction. If it is lost, the input is decoded again and its spans are found to be
+duplicates, so correctness does not depend on it. These records outlive the journal, because a file may be ingested
+again after years. So they are small: one per content, with only the data that a report of a known file needs.
 
-First the floor is raised, by one conditional write, and then what is below is erased. Who read a record, or created
-one, reads the floor afterwards: is it not above, then nothing of that transaction had been erased by then.
-
-Which inputs a pipeline has taken already, by content: the same bytes are not decoded a second time.
-
-A record is written after the commit of its transaction. Losing one costs a second look at the input, whose
-spans are then found to be repeats; so this is no part of the protocol's correctness.
-
-Records outlive the journal of their transactions: a file may be named again after years. So they are small, one for
-each content that was ever taken, and say only what a report says of a file that is known.
-
-What a transaction came to: when it was committed here, how long each output took, and where it stands in each.
-
-For people, no part of the rule: losing one costs nothing but the answer of `explain`. The receipt of a publication is
-written after the commit by who published last, those of outputs before it by who found their marker. These records go
-with those of their transaction.
+Receipts record when a transaction was committed, how long each output took, and its offsets in each output. They
+serve users only; losing one affects only the answer of `explain`. The pipeline that published last writes the receipt
+of the publication after the commit. An earlier output's receipt is written by the pipeline that found its marker.
+Receipts are erased with the records of their transaction.
 """
 
 from __future__ import annotations
@@ -62,19 +54,19 @@ _ERASED_DIGITS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """What the journal holds of one transaction."""
+    """The journal's records of one transaction."""
 
     steps: tuple[Step, ...] = ()
     seal: Seal | None = None
 
     @property
     def step(self) -> Step | None:
-        """All its steps as one, None where there is none yet."""
+        """All its steps merged into one, None if it has none."""
         return merge_steps(self.steps) if self.steps else None
 
 
 class Journal:
-    """The records of one pipeline."""
+    """The journal of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
@@ -90,36 +82,39 @@ class Journal:
             TrimmedError: they are erased, or may have been.
         """
         records = self._records(transaction)
-        if not _follow(records):  # or a peer has recorded both between two reads: then the second sees them
+        if not _follow(
+            records
+        ):  # a peer may have recorded both between two reads; the second attempt sees them
             records = self._records(transaction)
         self._require_kept(transaction)
         return _whole(transaction, records)
 
     def append_step(self, step: Step) -> tuple[JournalRecord, bool]:
-        """Record the step unless a peer has recorded one, or the seal; return what stands, and whether it is ours.
+        """Record a step, unless a peer recorded one or the seal. Return the current record, and whether it is ours.
 
-        Raises TrimmedError where peers have passed the transaction long ago: a step that is recorded then is nobody's.
+        Raises TrimmedError if peers passed the transaction long ago. Then the recorded step does not count.
         """
         stands, ours = self._create(step.transaction, step.number, step)
         self._require_kept(step.transaction)
         return stands, ours
 
     def append_seal(self, seal: Seal, number: int = 1) -> JournalRecord:
-        """Record the seal behind `number` steps unless a peer has, or one more step; return what stands."""
+        """Record the seal after `number` steps, unless a peer did or recorded another step. Return the current
+        record."""
         stands, _ = self._create(seal.transaction, number, seal)
         return stands
 
     def aside(self, transaction: int) -> QuarantineRecord | None:
-        """Return the record that a transaction is set aside, None where there is none.
+        """Return the quarantine record of a transaction, or None.
 
-        Raises TrimmedError where it is erased, or may have been.
+        Raises TrimmedError if it is erased, or may have been.
         """
         entry = self._store.get(self._asides, _key(transaction))
         self._require_kept(transaction)
         return self._to_aside(entry) if entry else None
 
     def set_aside(self, aside: QuarantineRecord) -> QuarantineRecord:
-        """Record that a transaction is set aside unless a peer has; return the record that stands."""
+        """Record the quarantine of a transaction, unless a peer did. Return the current record."""
         entry = self._create_entry(self._asides, _key(aside.transaction), encode(aside))
         return aside if entry is None else self._to_aside(entry)
 
@@ -129,7 +124,7 @@ class Journal:
         return floor
 
     def check_format(self) -> None:
-        """Raise FormatError if the first record has the key of format 2: what is below it cannot be read."""
+        """Raise FormatError if the first record has the key of format 2, which this release cannot read."""
         first = self._store.keys(self._partition, limit=1)
         if first and first[0].isdecimal():
             raise FormatError(
@@ -139,7 +134,7 @@ class Journal:
             )
 
     def raise_floor(self, floor: int) -> None:
-        """Let no record of a transaction below count any more; who has raised it higher is not undone."""
+        """Invalidate the records of all transactions below. A higher floor set by a peer stays."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             stands, expected = self._floor()
             if stands >= floor:
@@ -152,9 +147,9 @@ class Journal:
         )
 
     def erase_below(self, floor: int) -> None:
-        """Erase all records below, also what somebody late has recorded there; the floor must be raised before.
+        """Erase all records below a floor, including those of late pipelines. The floor must be raised before.
 
-        A few at a time: some stores do all that one call erases while everybody waits.
+        Erases a few at a time, because some stores block everyone during one erase call.
         """
         stop = _key(floor)
         for partition in (self._partition, self._asides, *self._receipts):
@@ -202,7 +197,7 @@ class Journal:
         return decode(Floor, entry.value, where, FORMAT_VERSION).transaction, entry.version
 
     def _require_kept(self, transaction: int) -> None:
-        """Check what was read or recorded of a transaction just before: nothing of it had been erased by then."""
+        """Raise TrimmedError unless what was just read or recorded of a transaction was not erased before."""
         if transaction < self.floor():
             raise TrimmedError(f"transaction {transaction} is below the floor of the journal")
 
@@ -210,7 +205,7 @@ class Journal:
         return decode(QuarantineRecord, entry.value, f"record {self._asides}/{entry.key}", FORMAT_VERSION)
 
     def _records(self, transaction: int) -> list[tuple[int, JournalRecord]]:
-        """Return the records of a transaction with the numbers in their keys; most have two."""
+        """Return the records of a transaction with the numbers in their keys. Most transactions have two."""
         records = [(number, record) for number in (0, 1) if (record := self._get(transaction, number))]
         if records and isinstance(records[-1][1], Step):
             start, stop = record_key(transaction, 2), f"{_key(transaction)}~"
@@ -232,7 +227,7 @@ class Journal:
         return (record, True) if entry is None else (self._decode(entry), False)
 
     def _create_entry(self, partition: str, key: str, value: bytes) -> Entry | None:
-        """Create a record unless there is one; return what another has created, None where it is ours."""
+        """Create a record if absent. Return the record that another pipeline created, None if it is ours."""
         for _ in range(CONDITIONAL_WRITE_TRIES_MAX):
             outcome = self._store.set_if(partition, key, value, ABSENT)
             settled = settle(self._store, partition, key, outcome, is_mine=lambda entry: entry.value == value)
@@ -240,14 +235,14 @@ class Journal:
                 return None
             if settled.current is not None:
                 return settled.current
-            # The reply was lost, and so was the write: nobody's record is there yet.
+            # The reply and the write were lost: no record exists yet.
         raise ContentionError(
             f"{partition}/{key}: {CONDITIONAL_WRITE_TRIES_MAX} conditional writes in a row were lost."
         )
 
 
 def record_key(transaction: int, number: int) -> str:
-    """Return the key of a record of a transaction: of a step, or of the seal behind so many steps."""
+    """Return the key of a record of a transaction: of step `number`, or of the seal after that many steps."""
     return f"{_key(transaction)}-{number:04d}"
 
 
@@ -260,7 +255,7 @@ def _follow(records: Sequence[tuple[int, JournalRecord]]) -> bool:
 
 
 def _whole(t: int, records: Sequence[tuple[int, JournalRecord]]) -> TransactionRecord:
-    """Return the records of a transaction. Raises DamageError where one is gone, or is none that can stand there."""
+    """Return the validated records of a transaction. Raises DamageError if one is missing or out of place."""
     steps: list[Step] = []
     seal = None
     for number, record in records:
@@ -286,10 +281,11 @@ def _gap(t: int, number: int, seal: Seal | None) -> str:
 
 
 def trim(journal: Journal, upper: int, kept: int, *, dry_run: bool = False) -> int:
-    """Erase records of transactions before the newest `kept` below `upper`, which are committed; return of how many.
+    """Erase the records of committed transactions below `upper`, except for the newest `kept`. Return the number of
+    transactions.
 
-    Each call erases again what is below the floor: what a call that was killed has left, and what somebody who was late
-    has recorded there.
+    Each call erases everything below the floor again, because a killed call may have left records there, or a late
+    pipeline may have created some.
     """
     floor = journal.floor()
     wanted = max(floor, floor_above(upper, kept))
@@ -307,7 +303,7 @@ class _KnownInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class IngestedFiles:
-    """The inputs of one pipeline's committed transactions, by size and checksum."""
+    """The inputs of a pipeline's committed transactions, by size and checksum."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self.store = store
@@ -315,7 +311,7 @@ class IngestedFiles:
         self._partition = f"inputs/{pipeline}"
 
     def remember(self, inputs: Iterable[ReadRange]) -> None:
-        """Note inputs of a committed transaction; again is fine."""
+        """Record inputs of a committed transaction. Idempotent."""
         records = {
             f"{taken.size_bytes:016x}-{taken.sha256}": encode(
                 _KnownInput(taken.spans, FORMAT_VERSION, taken.problems, taken.problems_total)
@@ -325,9 +321,9 @@ class IngestedFiles:
         self.store.set_all(self._partition, records)
 
     def find(self, size_bytes: int, sha256: Callable[[], str]) -> ReadRange | None:
-        """Return what was read of an input of this size and checksum before, without its path, or None.
+        """Return the earlier read result of an input with this size and checksum, without its path, or None.
 
-        `sha256` is asked for only where an input of the same size is known.
+        Calls `sha256` only if an input of the same size is known.
         """
         prefix = f"{size_bytes:016x}-"
         if not self.store.scan(self._partition, prefix, prefix + "~", limit=1):
@@ -353,56 +349,56 @@ RECEIPT_FORMAT_VERSION: Final = 1
 
 
 class PublishReceipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a transaction was published."""
+    """Receipt of the publication of a transaction."""
 
     transaction: int
     written_at: str
-    """ISO 8601, UTC: when its parts were written, and the first output was begun."""
+    """ISO 8601, UTC: time when its parts were written and the first output began."""
     committed_at: str
     outputs_s: tuple[float, ...]
-    """How long each output took, in their order; the last is the commit."""
+    """Duration of each output, in their order; the last is the commit."""
     by: str
-    """The replica, or process."""
+    """The replica or process that published."""
     commit: str = ""
-    """Its id: from here the history goes on to older ones, without a walk from the newest."""
+    """The commit's id: from here, a reader follows the history to older commits without a walk from the newest."""
     format_version: int = RECEIPT_FORMAT_VERSION
 
 
 class PartitionOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the messages of a transaction stand in a partition of a log; others may have written between them."""
+    """Offsets of a transaction's messages in a log partition. Messages of other writers may lie between them."""
 
     partition: int
     start: int
-    """The offset of the first."""
+    """Offset of the first message."""
     stop: int
-    """One more than that of the last."""
+    """Offset of the last message plus one."""
     messages: int
 
 
 class OutputReceipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an output to another system wrote of a transaction."""
+    """Receipt of an output to an external system for one transaction."""
 
     transaction: int
     messages: int
     partitions: tuple[PartitionOffsets, ...] = ()
-    """The first of them, where there are many; none where the system did not say which offsets it gave."""
+    """The first partitions, if there are many; empty if the system did not return offsets."""
     format_version: int = RECEIPT_FORMAT_VERSION
 
 
 class OutputReceipts:
-    """The receipts of the outputs of one pipeline."""
+    """The receipts of a pipeline's outputs."""
 
     def __init__(self, store: KeyValueStore, pipeline: str = "main") -> None:
         self._store = store
         self._partition = f"written/{pipeline}"
 
     def note(self, output_id: str, receipt: OutputReceipt) -> None:
-        """Keep what an output wrote of a transaction, as well as it goes; again is fine."""
+        """Store the receipt of an output, best effort. Idempotent."""
         with contextlib.suppress(StorageError):
             self._store.set(self._partition, f"{_key(receipt.transaction)}-{output_id}", encode(receipt))
 
     def read(self, transaction: int, output_id: str) -> OutputReceipt | None:
-        """Return what an output wrote of a transaction; None where nobody has noted it. Raises DamageError."""
+        """Return the receipt of an output for a transaction, or None. Raises DamageError."""
         entry = self._store.get(self._partition, f"{_key(transaction)}-{output_id}")
         if entry is None:
             return None
@@ -412,24 +408,24 @@ class OutputReceipts:
 
 
 class PublishReceipts:
-    """The receipts of one pipeline."""
+    """The publish receipts of one pipeline."""
 
     def __init__(self, store: KeyValueStore, pipeline: str) -> None:
         self._store = store
         self._partition = f"receipts/{pipeline}"
 
     def note(self, receipt: PublishReceipt) -> None:
-        """Keep a receipt, as well as it goes."""
+        """Store a receipt, best effort."""
         with contextlib.suppress(StorageError):
             self._store.set(self._partition, _key(receipt.transaction), encode(receipt))
 
     def read(self, transaction: int) -> PublishReceipt | None:
-        """Return the receipt of a transaction; None where there is none. Raises DamageError."""
+        """Return the receipt of a transaction, or None. Raises DamageError."""
         entry = self._store.get(self._partition, _key(transaction))
         return None if entry is None else self._decode(entry)
 
     def first_from(self, transaction: int) -> PublishReceipt | None:
-        """Return the receipt of a transaction, or of the first behind it that has one. Raises DamageError."""
+        """Return the first receipt at or after a transaction. Raises DamageError."""
         entries = self._store.scan(self._partition, _key(transaction), limit=1)
         return self._decode(entries[0]) if entries else None
 

@@ -1,4 +1,4 @@
-"""Reading back the journal, for `tracelake verify`: every transaction that was committed is recorded and sealed."""
+"""Check of the journal for `tracelake verify`: every committed transaction is recorded and sealed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _PARTITIONS: Final = (_STEPS, "inputs/main", _ASIDES, "suspects/main", "receipts
 def check_transactions(
     journal: Journal, transactions: int, aside: Collection[int | None]
 ) -> tuple[dict[int, Step], list[Finding]]:
-    """Read the records above the floor; return the steps of transactions that published something, and findings.
+    """Read the records above the floor. Return the steps of transactions that published something, and findings.
 
-    Of a transaction that was set aside, as its commit says, nothing was to be published.
+    A quarantined transaction, marked in its commit, published nothing.
     """
     steps: dict[int, Step] = {}
     findings: list[Finding] = []
@@ -41,7 +41,7 @@ def check_transactions(
     try:
         floor = journal.floor()
     except DamageError:
-        return {}, []  # it is named with all records, and nobody knows which of them are to be there
+        return {}, []  # the check of all records reports it, and without it the expected records are unknown
     for t in range(floor, transactions):
         try:
             recorded = journal.read(t)
@@ -61,7 +61,8 @@ def check_transactions(
 
 
 def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
-    """Yield a finding for each stretch of transactions without records: a floor that is gone would name all below."""
+    """Yield one finding for each stretch of transactions without records, because a missing floor affects all below
+    it."""
     for _, several in groupby(enumerate(transactions), lambda numbered: numbered[1] - numbered[0]):
         stretch = [t for _, t in several]
         if len(stretch) == 1:
@@ -77,7 +78,7 @@ def _missing(transactions: Sequence[int]) -> Iterator[Finding]:
 
 
 def check_journal(key_value: KeyValueStore, told: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the records that are not whole, without those of transactions that findings name already."""
+    """Yield the damaged records, except those of transactions that have a finding already."""
     names = {finding.path for finding in told if finding.what == "journal"}
     for finding in check_records(key_value, _PARTITIONS):
         partition, _, key = finding.path.rpartition("/")

@@ -1,8 +1,8 @@
-"""Every limit in one place: on inputs, queues, retries and waits, a module for each section of the page.
+"""Limits on inputs, queues, retries and waits, one module per section of the limits page.
 
-Units are the last word of a name. Each docstring says what is bounded, and behind "Beyond:" what becomes of what is
-more, or later. All are used as `limits.NAME`, or imported from here: where one stands is of no matter to who asks it.
-The sections stand in the order of the page.
+The last word of a name is its unit. Each docstring names the bounded quantity and, after "Beyond:", the effect of
+exceeding it. Use them as `limits.NAME` or import them from this package, whatever their module. The sections follow
+the order of the page.
 """
 
 from tracelake.limits.units import *

@@ -3,20 +3,20 @@
 from typing import Final
 
 SQL_ROWS_SHOWN: Final = 100
-"""Rows of a query that a terminal shows, by default. Beyond: they are counted; `--json` has all."""
+"""Rows of a query that a terminal shows by default. Beyond: they are counted; `--json` prints all."""
 EXAMPLES_SHOWN: Final = 20
-"""Examples of a dataset that `dataset show` shows, by default. Beyond: they are left out, which `--limit` changes."""
+"""Examples that `dataset show` shows by default. Beyond: they are omitted; `--limit` raises it."""
 DIFF_ENTRIES_SHOWN: Final = 1_000
-"""Entries that `diff` shows, by default. Beyond: they are left out, which `--limit` changes."""
+"""Entries that `diff` shows by default. Beyond: they are omitted; `--limit` raises it."""
 PROGRESS_POLL_S: Final = 0.2
-"""How often a command that waits looks again. Beyond: it looks again."""
+"""Polling interval of a command that waits. Beyond: the next poll."""
 DEMO_START_TIMEOUT_S: Final = 60.0
-"""How long the server of the demo may take to start. Beyond: the demo fails with the end of its log."""
+"""Start-up time of the demo's server. Beyond: the demo fails and prints the end of the server's log."""
 DEMO_STOP_TIMEOUT_S: Final = 30.0
-"""How long it may take to end. Beyond: it is killed."""
+"""Shutdown time of the demo's server. Beyond: it is killed."""
 DEMO_EXPORT_TIMEOUT_S: Final = 15
-"""How long the exporter of the demo may take to send what it has. Beyond: it gives up, and spans are missing."""
+"""Time that the demo's exporter may need to send its spans. Beyond: it stops, and spans are missing."""
 DEMO_COMMIT_TIMEOUT_S: Final = 90.0
-"""How long the spans of the demo may take to be committed. Beyond: the demo fails, and says what to try."""
+"""Time until the demo's spans are committed. Beyond: the demo fails and suggests what to try."""
 DEMO_POLL_S: Final = 0.5
-"""How often the demo looks for them. Beyond: it looks again."""
+"""Interval at which the demo polls for its spans. Beyond: the next poll."""

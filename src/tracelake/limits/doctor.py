@@ -5,29 +5,30 @@ from typing import Final
 from tracelake.limits.units import MIB
 
 DOCTOR_CHECK_TIMEOUT_S: Final = 40.0
-"""How long `tracelake doctor` waits for one check: longer than SQLite waits for a lock, or PostgreSQL's reply takes.
-Beyond: the check has failed."""
+"""Time for one check of `tracelake doctor`; longer than SQLite's lock timeout and PostgreSQL's reply timeout. Beyond:
+the check fails."""
 DOCTOR_SPARK_TIMEOUT_S: Final = 150.0
-"""The same for the check that starts Spark. Beyond: it has failed."""
+"""Time for the check that starts Spark. Beyond: it fails."""
 DOCTOR_CLUSTER_TIMEOUT_S: Final = 600.0
-"""The same for the check of a cluster, which may have to start executors. Beyond: it has failed."""
+"""Time for the check of a cluster, which may have to start executors. Beyond: it fails."""
 DOCTOR_CLUSTER_TASKS: Final = 8
-"""Tasks by which `doctor` first looks for executors of a cluster. Beyond: twice as many, while more are found."""
+"""Tasks in the first search of `doctor` for executors of a cluster. Beyond: twice as many, while it finds more
+executors."""
 DOCTOR_CLUSTER_TASKS_MAX: Final = 8_192
-"""Tasks by which it looks at most. Beyond: executors that none of them met are not told of."""
+"""Tasks in the last search of `doctor`. Beyond: executors that no task reached are not reported."""
 DOCTOR_CLUSTER_WAIT_S: Final = 0.2
-"""How long such a task stays, so that others go elsewhere. Beyond: it ends."""
+"""Time that each such task occupies its executor, so that other tasks go elsewhere. Beyond: it ends."""
 DOCTOR_PROBLEMS_MAX: Final = 10
-"""Problems of executors that are named. Beyond: their number is."""
+"""Executor problems that are listed. Beyond: they are counted."""
 DOCTOR_RACES: Final = 10
-"""Times that each pair of racing writes is tried. Beyond: the store is taken to be right."""
+"""Attempts of each pair of racing writes. Beyond: the store passes."""
 CLOCK_SKEW_MAX_S: Final = 5.0
-"""What the clocks of this machine and of the store may be apart. Beyond: `doctor` warns."""
+"""Clock skew between this machine and the store. Beyond: `doctor` warns."""
 CLOCK_SKEW_FAILED_S: Final = 900.0
-"""The same, where stores begin to refuse requests. Beyond: the check has failed."""
+"""Clock skew at which stores begin to refuse requests. Beyond: the check fails."""
 FREE_SPACE_LOW_BYTES: Final = 2048 * MIB
-"""Free space of a file system. Beyond: with less, `doctor` warns."""
+"""Free space of a file system. Beyond: below it, `doctor` warns."""
 FREE_SPACE_MIN_BYTES: Final = 256 * MIB
-"""Free space that a few transactions would fill. Beyond: with less, the check has failed."""
+"""Free space that a few transactions would fill. Beyond: below it, the check fails."""
 FREE_FILES_MIN: Final = 1_000
-"""Files that a file system can still take (its free inodes). Beyond: with less, the check has failed."""
+"""Free inodes of a file system. Beyond: below it, the check fails."""

@@ -5,48 +5,52 @@ from typing import Final
 from tracelake.limits.units import MIB
 
 KAFKA_WAIT_S: Final = 10.0
-"""How long a broker of Kafka may take to answer, or to send the next message of a range. Beyond: the input waits, or
-the output fails, and is tried again."""
+"""Time for a reply of a Kafka broker, or for the next message of a range. Beyond: the input waits, or the output
+fails; both are retried."""
 KAFKA_ASKED_AGAIN_MAX_S: Final = 10 * 60.0
-"""The longest pause until a cluster that did not answer is asked again of what was given up, or is to be kept; it
-doubles up to there. Beyond: it is asked."""
+"""Longest backoff before an unreachable cluster is asked again about discarded offsets or consumer offsets to store;
+the backoff doubles up to it. Beyond: the next attempt."""
 KAFKA_RANGE_FIRST_MESSAGES: Final = 100
-"""Messages of the first range of a partition, before it is known how large they are. Beyond: the next range."""
+"""Messages in the first range of a partition, while their size is unknown. Beyond: the next range."""
 KAFKA_RANGE_MESSAGES_MAX: Final = 10_000
-"""Messages of one range. Beyond: the next range."""
+"""Messages in one range. Beyond: the next range."""
 KAFKA_RANGE_BYTES: Final = 4 * MIB
-"""What a range is to have, by the mean of those before. Beyond: the next range; a message alone is always taken."""
+"""Target size of a range, by the mean message size of earlier ranges. Beyond: the next range; a single message is
+always taken."""
 KAFKA_RANGES_AT_ONCE: Final = 64
-"""Ranges of one partition that one look gives. Beyond: a later look does."""
+"""Ranges of one partition that one poll returns. Beyond: a later poll."""
 KAFKA_READ_MESSAGES: Final = 1_000
-"""Messages that are taken from the client in one piece. Beyond: the next piece."""
+"""Messages fetched from the client in one call. Beyond: the next call."""
 KAFKA_READ_AHEAD_BYTES: Final = 16 * MIB
-"""What a client fetches before it is asked. Beyond: it waits."""
+"""Bytes that a client prefetches. Beyond: it waits."""
 KAFKA_TRANSACTION_MAX_S: Final = 120.0
-"""How long a transaction of Kafka may take. Beyond: it is given up, and the output tries again."""
+"""Duration of a Kafka transaction. Beyond: it is aborted, and the output tries again."""
 KAFKA_MESSAGE_MAX_BYTES: Final = 64 * MIB
-"""A message that is sent; a topic may take less (max.message.bytes). Beyond: the row is left out, by name."""
+"""Size of a sent message; a topic may allow less (max.message.bytes). Beyond: the row is omitted and reported."""
 KAFKA_MESSAGE_OVERHEAD_BYTES: Final = 512
-"""What a message takes beside its value, at most. Beyond: the broker refuses it, and it is left out."""
+"""Size of a message apart from its value. Beyond: the broker refuses the message, and it is omitted."""
 KAFKA_BATCH_MAX_BYTES: Final = 1_000_000
-"""Messages that are sent in one batch, and less where the topic takes less. Beyond: the next one."""
+"""Messages sent in one batch, or less if the topic allows less. Beyond: the next batch."""
 KAFKA_QUEUE_BYTES: Final = 64 * MIB
-"""Messages of an output that are on their way, or as much as one message may have. Beyond: it waits."""
+"""In-flight messages of an output, at least one message of maximum size. Beyond: the output waits."""
 KAFKA_RECEIVE_MAX_BYTES: Final = 2**31 - 1
-"""An answer of a broker: a message that is larger than a range comes alone. Beyond: the client has no word for it."""
+"""Size of a broker's response; a message larger than a range comes alone. Beyond: the client cannot be configured for
+more."""
 KAFKA_STATISTICS_S: Final = 1.0
-"""How often a client that gets no message looks whether it moves on, as over what was aborted. Beyond: once more."""
+"""Interval at which a client without messages checks its progress, for example past aborted messages. Beyond: the
+next check."""
 OUTPUT_LEFT_OUT_TOLD: Final = 3
-"""Rows that an output left out which a line of `status` names. Beyond: `output list --json` does."""
+"""Omitted rows of an output that one line of `status` names. Beyond: `output list --json` shows them."""
 OUTPUT_LEFT_OUT_NAMED_MAX: Final = 100
-"""Rows that an output left out of a transaction, or of the last few, that are named. Beyond: they are counted."""
+"""Omitted rows of an output that are named, per transaction or among the last few. Beyond: they are counted."""
 OUTPUT_PARTITIONS_TOLD_MAX: Final = 200
-"""Partitions of an output whose offsets are kept of a transaction. Beyond: only how many messages there are in all."""
+"""Partitions of an output whose offsets are recorded for a transaction. Beyond: only the number of messages is
+recorded."""
 KAFKA_MARKERS_READ: Final = 200
-"""Offsets at the end of its markers that an output looks at first. Beyond: it looks at all of them."""
+"""Offsets at the end of the marker topic that an output reads first. Beyond: it reads all of them."""
 OUTPUT_MESSAGE_BYTES: Final = 512 * 1024
-"""Rows of one message of an output, as they are in memory. Beyond: the next message; a row alone is one."""
+"""In-memory size of the rows in one output message. Beyond: the next message; a single row is always one message."""
 OUTPUT_WRITE_TRIES_MAX: Final = 3
-"""How often one run tries to write a transaction to an output. Beyond: it fails, and the next run goes on."""
+"""Attempts of one run to write a transaction to an output. Beyond: the run fails, and the next run continues."""
 KAFKA_CLIENTS_KEPT_MAX: Final = 16
-"""Clients that a process keeps for clusters of Kafka. Beyond: the one that was used least recently is let go."""
+"""Kafka clients that a process keeps. Beyond: the least recently used one is closed."""

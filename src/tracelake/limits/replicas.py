@@ -3,10 +3,10 @@
 from typing import Final
 
 REPLICA_HEARTBEAT_S: Final = 3.0
-"""How often a replica writes what it does, beside once after each transaction. Beyond: it writes again."""
+"""Heartbeat interval of a replica, which also writes after each transaction. Beyond: the next heartbeat."""
 REPLICA_GONE_S: Final = 12.0
-"""How long a replica may write nothing. Beyond: it shows as gone."""
+"""Time without a heartbeat of a replica. Beyond: it shows as gone."""
 REPLICA_STUCK_S: Final = 120.0
-"""How long the work of a replica may not move. Beyond: it shows as stuck; one that fails, at once."""
+"""Time without progress of a replica. Beyond: it shows as stuck; a failing one does so at once."""
 REPLICA_FORGOTTEN_S: Final = 24 * 3600.0
-"""How long the record of a replica that is gone is kept. Beyond: it is deleted."""
+"""Retention of a gone replica's record. Beyond: it is deleted."""

@@ -5,170 +5,171 @@ from typing import Final
 from tracelake.limits.units import MIB
 
 SEARCH_HITS_DEFAULT: Final = 20
-"""Hits of one search, unless it says otherwise. Beyond: they are left out."""
+"""Default hits of one search. Beyond: they are omitted."""
 SEARCH_HITS_MAX: Final = 1_000
 """Hits of one search. Beyond: it is refused."""
 QUERIES_KEPT: Final = 256
-"""Queries that a process keeps as they were read. Beyond: the one that was asked longest ago is read again."""
+"""Parsed queries that a process caches. Beyond: the least recently used one is parsed again."""
 SEARCH_RANKED_BEYOND_HITS: Final = 6
-"""Hits of a ranked list beyond the page that is cut from it. Beyond: where all of these are as good as the page's last,
-a list of `SEARCH_RANKED_FIRST_HITS`."""
+"""Hits of a ranked list beyond the page taken from it. Beyond: if all of these tie with the page's last hit, a list
+of `SEARCH_RANKED_FIRST_HITS`."""
 SEARCH_RANKED_FIRST_HITS: Final = 100
-"""Hits of the list that the first pages are cut from then. Beyond: a list of `SEARCH_RANKED_STEP_HITS`."""
+"""Hits of the list from which the first pages are taken then. Beyond: a list of `SEARCH_RANKED_STEP_HITS`."""
 SEARCH_RANKED_STEP_HITS: Final = 1_000
-"""Hits by which the ranked list grows that pages are cut from. Beyond: a list of the next length."""
+"""Growth of the ranked list from which pages are taken. Beyond: a list of the next length."""
 SIEVE_TEXTS_MAX: Final = 16
-"""Texts that a search looks for in what is left to a pipeline. Beyond: of words that all are needed so many are looked
-for; of others any span may be found, and what waits is left."""
+"""Strings that a search's prefilter looks for in input left to a pipeline. Beyond: only so many of the required words
+are used; without required words any span may match, and the input is not searched."""
 SEARCH_NEWEST_SHARE: Final = 0.125
-"""Share of all spans, in the newest parts, that a search for the newest asks first. Beyond: where these do not fill the
-page, all are asked."""
+"""Share of all spans, in the newest parts, that a newest-first search reads first. Beyond: if these do not fill the
+page, it reads all parts."""
 SEARCH_OFFSET_MAX_HITS: Final = 100_000
-"""Hits before a page of a search. Beyond: it is refused."""
+"""Offset of a page of a search. Beyond: it is refused."""
 FACETS_MAX: Final = 20
 """Facets of one request. Beyond: it is refused."""
 FACET_VALUES_MAX: Final = 20
-"""Values of a facet that are told, the most frequent, or of days the last. Beyond: they are counted together."""
+"""Returned values of a facet, the most frequent, or the last days. Beyond: they are counted together."""
 FACET_VALUES_COUNTED_MAX: Final = 60_000
-"""Different values that a facet counts in one part of the index. Beyond: the rarest are others, and it is not exact."""
+"""Distinct values that a facet counts in one index part. Beyond: the rarest count as others, and the facet is not
+exact."""
 HIGHLIGHT_TERMS_MAX: Final = 32
-"""Different words and phrases of a query that are marked in excerpts, and spellings of these in a text. Beyond: the
-first of them are."""
+"""Distinct query words and phrases that excerpts highlight, and their spellings in a text. Beyond: only the first are
+highlighted."""
 HIGHLIGHT_SPELLINGS_MAX_CHARS: Final = 20_000
-"""Characters of a text that are looked through for words written otherwise. Beyond: they are not marked."""
+"""Characters of a text that are scanned for other spellings of a word. Beyond: they are not highlighted."""
 LIKE_WORDS_MAX: Final = 25
-"""Words by which spans are found that are like another one, those that tell most. Beyond: they count for nothing."""
+"""Words for a more-like-this search, the most distinctive. Beyond: they are ignored."""
 LIKE_WORDS_READ_MAX: Final = 500
-"""Different words of a span that are looked at for that, the first of its text. Beyond: they count for nothing."""
+"""Distinct words of a span that more-like-this considers, the first of its text. Beyond: they are ignored."""
 LIKE_TEXT_MAX_CHARS: Final = 20_000
-"""Characters of a span that are looked at for that. Beyond: they count for nothing."""
+"""Characters of a span that more-like-this considers. Beyond: they are ignored."""
 LIKE_WEIGHT_SHARE: Final = 0.25
-"""What a word tells at least, as a share of the one that tells most. Beyond: it counts for nothing."""
+"""Minimum weight of a word, as a share of the most distinctive word's. Beyond: a word below it is ignored."""
 LIKE_SHARE: Final = 0.3
-"""Share of these words that a span must have to be like another. Beyond: it is, the more the better."""
+"""Share of these words that a similar span must contain. Beyond: it matches, and ranks higher with more words."""
 LIKE_SPANS_KEPT: Final = 8
-"""Spans whose texts a searcher keeps for that. Beyond: they are read again."""
+"""Spans whose texts a searcher caches for more-like-this. Beyond: they are read again."""
 INDEX_HEAP_BYTES: Final = 512 * MIB
-"""What one index part may take in memory while it is built. Beyond: it becomes several segments."""
+"""Memory of one index part while it is built. Beyond: it becomes several segments."""
 INDEX_BATCH_ROWS: Final = 8_192
-"""Spans that are made documents at a time. Beyond: the next so many."""
+"""Spans converted to documents at a time. Beyond: the next batch."""
 INDEX_BATCH_MAX_BYTES: Final = 4 * MIB
-"""Columns of spans that are made documents at a time; cut into words they take several times as much. Beyond: half as
-many spans at a time; one alone is made words in pieces."""
+"""Span columns converted to documents at a time; as words they take several times as much. Beyond: half as many spans
+at a time; a single larger span is split into words in pieces."""
 INDEX_CHUNKS_KEPT: Final = 65_536
-"""Different words that a process remembers for each kind of text. Beyond: all are forgotten, and made anew."""
+"""Distinct words that a process caches for each kind of text. Beyond: the cache is cleared."""
 INDEX_CHUNK_KEPT_MAX_CHARS: Final = 32
-"""One word that is remembered. Beyond: it is made anew in each batch."""
+"""One cached word. Beyond: it is processed again in each batch."""
 INDEX_WORDED_AT_ONCE_BYTES: Final = 256 * 1024
-"""Text that is cut into words at a time, each of which is an object of Python. Beyond: the next so many."""
+"""Text that is split into words at a time; each word is a Python object. Beyond: the next batch."""
 INDEX_WORD_MAX_BYTES: Final = 100
-"""One word of a text: a SHA-256 in hex is one, a SHA-512 is not. Beyond: it is not indexed."""
+"""One indexed word: a SHA-256 in hex fits, a SHA-512 does not. Beyond: it is not indexed."""
 INDEX_ARRAY_MAX_BYTES: Final = 8192
-"""An array of an attribute whose elements are found as whole values. Beyond: it is found by its words."""
+"""Attribute array whose elements are indexed as whole values. Beyond: only its words are indexed."""
 INDEX_ARRAY_MAX_ELEMENTS: Final = 64
-"""Such elements of an array. Beyond: the others are found by their words."""
+"""Elements of an array indexed as whole values. Beyond: only the words of the others are indexed."""
 INDEX_CONTENTS_MAX_VALUES: Final = 32
-"""Services that a part of the index is said to have, and workspaces. Beyond: it may have any, and is asked for all."""
+"""Services, and workspaces, listed for an index part. Beyond: it may contain any, and every search reads it."""
 INDEX_PRUNED_KEPT: Final = 8
-"""Sets of some parts that a searcher keeps open, beside all of them. Beyond: the oldest is opened again when it is
-asked."""
+"""Subsets of parts that a searcher keeps open, besides the full set. Beyond: the oldest is reopened when needed."""
 INDEX_VALUE_MAX_CHARS: Final = 128
-"""The value of one attribute that is found as a whole. Beyond: it is found by its words, and that it is there."""
+"""Attribute value that is indexed as a whole. Beyond: only its words and its presence are indexed."""
 IDENTIFIER_MAX_BYTES: Final = 64
-"""One identifier with capitals inside, such as `refundPolicy`. Beyond: it is found as a whole only."""
+"""One identifier with inner capitals, such as `refundPolicy`. Beyond: it is indexed only as a whole."""
 INDEX_IDENTIFIERS_KEPT: Final = 16_384
-"""Identifiers whose parts a process remembers. Beyond: the longest unused is forgotten."""
+"""Identifiers whose parts a process caches. Beyond: the least recently used one is evicted."""
 INDEX_PATHS_KEPT: Final = 4_096
-"""Paths of attributes whose terms a process remembers. Beyond: the longest unused is forgotten."""
+"""Attribute paths whose terms a process caches. Beyond: the least recently used one is evicted."""
 INDEX_NEWEST_PARTS_MAX: Final = 8
-"""Parts that a manifest of the index names itself. Beyond: older ones are in lists that manifests share."""
+"""Parts that an index manifest lists itself. Beyond: older ones are in lists that manifests share."""
 INDEX_REBUILT_PART_ROWS: Final = 200_000
-"""Rows of one part when the index is built anew. Beyond: there are more parts, at most one a bucket."""
+"""Rows of one part in an index rebuild. Beyond: more parts, at most one a bucket."""
 INDEX_REBUILT_BATCH_ROWS: Final = 2_048
-"""Rows that are read at a time for it: with prompts of a MiB in each, more would not fit into one column of Arrow.
-Beyond: the next so many."""
+"""Rows read at a time in an index rebuild; with a 1 MiB prompt in each, more would not fit into one Arrow column.
+Beyond: the next batch."""
 INDEX_MERGED_MAX_BYTES: Final = 512 * MIB
-"""Parts of the index together that a task merges without their rows; it takes twice as much. Beyond: fewer of them are
-merged; what is larger by itself is built of the rows, in several parts, where it is to be written again."""
+"""Index parts, together, that a task merges without reading their rows; it takes twice as much memory. Beyond: fewer
+are merged; a larger part is rebuilt from the rows as several parts, if it must be rewritten."""
 INDEX_FAN_OUT: Final = 8
-"""Adjacent parts of the index that count as equally large, by the logarithm of their documents. Beyond: they become
-one."""
+"""Adjacent index parts of one size class, by the logarithm of their documents. Beyond: they are merged into one."""
 INDEX_REST_AFTER_S: Final = 60.0
-"""How long nothing has come when a pipeline merges parts of the index further, one to two times that. Beyond: they
-wait for what comes."""
+"""Idle time after which a pipeline merges index parts further; the actual time is one to two times as long. Beyond:
+the merge starts."""
 INDEX_REST_SHARE: Final = 4
-"""How many times larger than all that are merged with it the largest part is that is merged then. Beyond: it stays."""
+"""Size of the largest part in such a merge, as a multiple of all the others together. Beyond: it is not merged."""
 INDEX_REWRITTEN_SHARE: Final = 0.2
-"""The share of documents whose rows were replaced. Beyond: parts of the index are written again without them."""
+"""Share of documents whose rows were replaced. Beyond: index parts are rewritten without them."""
 INDEX_REPLACED_MIN: Final = 1_000
-"""Documents whose rows were replaced that stay until their parts are merged. Beyond: the share decides."""
+"""Documents with replaced rows that may stay until their parts are merged. Beyond: the share decides."""
 INDEX_REPLACED_SHARE_MAX: Final = 0.3
-"""The share of documents whose rows were replaced. Beyond: `doctor` says that scores suffer."""
+"""Share of documents whose rows were replaced. Beyond: `doctor` warns that scores suffer."""
 INDEX_MARKS_KEPT: Final = 4
-"""Files that say which documents of a part are left out, for commits that differ in that, while a process has the part
-open. Beyond: the longest unused goes, and is made again where it is asked for."""
+"""Live-docs files of an open part, one per distinct set of omitted documents. Beyond: the least recently used one is
+deleted, and rebuilt when needed."""
 INDEX_MAPS_KEPT_FREE: Final = 2_000
-"""Memory maps that a process needs for other things than parts of an index: libraries, threads, files of tables.
-Beyond: the search fails, and says how to allow more."""
+"""Memory maps reserved for uses other than index parts: libraries, threads, table files. Beyond: the search fails and
+explains how to allow more."""
 INDEX_COMMITS_BACK_MAX: Final = 100
-"""Commits before one whose index is damaged that are asked which vectors it had. Beyond: it is built without."""
+"""Ancestors of a commit with a damaged index that are searched for its vector settings. Beyond: the index is built
+without vectors."""
 VECTOR_DIMENSIONS_MAX: Final = 8_192
-"""Numbers of one vector. Beyond: the settings are refused."""
+"""Dimensions of a vector. Beyond: the settings are refused."""
 VECTOR_NAME_MAX_CHARS: Final = 200
-"""The name of the function or attribute that vectors come from, and its version. Beyond: the settings are refused."""
+"""Name of the function or attribute that yields vectors, and its version. Beyond: the settings are refused."""
 VECTOR_PART_MAX_BYTES: Final = 128 * MIB
-"""Vectors of one part when the index is built anew. Beyond: there are more parts, at most one a bucket."""
+"""Vectors of one part in an index rebuild. Beyond: more parts, at most one a bucket."""
 EMBEDDED_TEXT_MAX_CHARS: Final = 8_000
-"""Characters of a span that its vector is made of. Beyond: they are left out."""
+"""Characters of a span that are embedded. Beyond: they are omitted."""
 EMBEDDING_BATCH_TEXTS: Final = 128
-"""Texts that the function of the user is given at a time. Beyond: the next so many."""
+"""Texts in one call of the user's embedding function. Beyond: the next batch."""
 EMBEDDING_CALL_MAX_S: Final = 60.0
-"""How long one call of it may take. Beyond: it failed, and nobody waits for it any more."""
+"""Duration of one embedding call. Beyond: the call counts as failed, and is no longer waited for."""
 SEMANTIC_SEARCHES_AT_ONCE_MAX: Final = 8
-"""Searches of one server that ask it: each has a thread that others need, for as long as it takes. Beyond: as many
-wait as for large traces, and others are answered 503."""
+"""Concurrent searches of a server that call the embedding function; each occupies a thread that others need. Beyond:
+as many wait as for large traces, and others get 503."""
 EMBEDDING_FAILURES_MAX: Final = 20
-"""Failed calls of it while one part is built. Beyond: it is not called, and the other spans have no vector."""
+"""Failed embedding calls while one part is built. Beyond: no further calls, and the other spans have no vector."""
 EMBEDDING_FAILED_MAX_S: Final = 60.0
-"""What its failed calls may take together while one part is built. Beyond: the same."""
+"""Total time of failed embedding calls while one part is built. Beyond: no further calls, and the other spans have no
+vector."""
 SEMANTIC_HITS_MAX: Final = 1_000
-"""Spans nearest in meaning that a search ranks, and hits of words that it ranks them with. Beyond: they are not in the
+"""Nearest spans that a semantic search ranks, and text hits that it ranks them with. Beyond: they are not in the
 result."""
 VECTORS_AT_ONCE: Final = 1_024
-"""Vectors that are compared or copied at a time: their numbers stay in the cache of a processor. Beyond: the next."""
+"""Vectors compared or copied at a time; they fit into the processor's cache. Beyond: the next block."""
 SEMANTIC_FARTHER: Final = 4
-"""How many times more of the nearest are looked at, where too few meet the conditions. Beyond: again so many times."""
+"""Growth factor of the number of nearest spans, if too few meet the conditions. Beyond: it grows again."""
 VECTOR_PARAMETER_MAX_CHARS: Final = 32 * 1024
-"""A vector in the address of a request, as text. Beyond: it is refused."""
+"""Vector in a request's URL, as text. Beyond: it is refused."""
 SEMANTIC_RESULTS_KEPT: Final = 8
-"""Results of searches by meaning that a searcher keeps for their further pages. Beyond: they are ranked again."""
+"""Results of semantic searches that a searcher caches for further pages. Beyond: they are ranked again."""
 SEMANTIC_FILTERED_MAX_ROWS: Final = 50_000
-"""Spans that conditions leave which are listed before any vector is looked at. Beyond: the nearest of all are looked
-at, until enough of them meet the conditions."""
+"""Spans matching the conditions that are listed before vectors are compared. Beyond: the nearest spans overall are
+read, until enough of them meet the conditions."""
 INDEX_SCRATCH_AGE_MAX_S: Final = 3600.0
-"""Age of an index that was put together for a search: no search takes so long. Beyond: the next process deletes it."""
+"""Age of an index assembled for one search; no search takes so long. Beyond: the next process deletes it."""
 INDEX_COPIES_SWEPT_EACH_S: Final = 60.0
-"""How often a process looks for unpacked parts of an index that nobody uses. Beyond: the next opening does."""
+"""Interval at which a process looks for unused unpacked index parts. Beyond: the next time an index is opened."""
 QUERY_MAX_CHARS: Final = 4_096
 """One search query. Beyond: it is refused."""
 QUERY_NESTING_MAX: Final = 50
 """Parentheses and NOTs around one word of a query. Beyond: it is refused."""
 QUERY_OPEN_WORDS_MAX: Final = 32
-"""Words of a query with * or ~, each of which may stand for all words of the index. Beyond: it is refused."""
+"""Words of a query with * or ~, each of which may match all words of the index. Beyond: it is refused."""
 QUERY_FUZZY_COST: Final = 4
-"""What a word with ~2 costs in each field that it is looked for in; one with * or ~1 costs 1. Beyond: a longer distance
-is refused."""
+"""Cost of a word with ~2 in each searched field; a word with * or ~1 costs 1. Beyond: a longer distance is refused."""
 QUERY_OPEN_COST_MAX: Final = 64
-"""What these words of a query cost together. Beyond: it is refused, at the word that is too much."""
+"""Total cost of such words in a query. Beyond: it is refused at the word that exceeds it."""
 QUERY_SLOP_MAX: Final = 100
-"""Words that may stand between those of a phrase. Beyond: it is refused."""
+"""Words allowed between the words of a phrase. Beyond: it is refused."""
 COMPLETIONS_MAX: Final = 20
-"""Completions of a query that is being typed. Beyond: the less frequent are left out."""
+"""Completions of a partial query. Beyond: the less frequent are omitted."""
 COMPLETIONS_LOOKED_AT_MAX: Final = 500
-"""The most frequent values that are looked at for those of one workspace. Beyond: the less frequent are left out."""
+"""Most frequent values considered for the completions of one workspace. Beyond: the less frequent are omitted."""
 HIGHLIGHT_MAX_CHARS: Final = 200
-"""One excerpt of a hit, with its marks. Beyond: it is cut."""
+"""One excerpt of a hit, with its highlights. Beyond: it is truncated."""
 HIGHLIGHT_CONTEXT_CHARS: Final = 40
-"""What an excerpt shows before its first match. Beyond: it is left out."""
+"""Text of an excerpt before its first match. Beyond: it is omitted."""
 HIGHLIGHT_MATCHES_MAX: Final = 200
-"""Places of one text that are looked at. Beyond: they are not; the best excerpt is nearly always among the first."""
+"""Matches in one text that are considered for its excerpt. Beyond: they are ignored; the best excerpt is nearly
+always among the first."""

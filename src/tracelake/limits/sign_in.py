@@ -3,45 +3,42 @@
 from typing import Final
 
 SESSIONS_MAX: Final = 10_000
-"""Sessions of people who signed in by a provider, in one lake. Beyond: nobody else is signed in until some end."""
+"""Provider sign-in sessions of one lake. Beyond: no new sign-ins until some sessions end."""
 SESSIONS_EACH_MAX: Final = 20
 """Sessions of one person. Beyond: the oldest ends."""
 SESSIONS_ERASED_MAX: Final = 100
-"""Sessions that are over and are removed by one sign-in. Beyond: the next removes more."""
+"""Expired sessions that one sign-in deletes. Beyond: the next sign-in deletes more."""
 SIGN_IN_BEGUN_MAX_S: Final = 600
-"""How long a browser may be at the provider. Beyond: it begins again."""
+"""Time that a browser may spend at the provider. Beyond: the user starts again."""
 SIGN_IN_SECRET_KEPT_S: Final = 60.0
-"""How old the secret of the lake is at most by which what a browser holds meanwhile is signed. Beyond: it is read
-again."""
+"""Age of the cached lake secret that signs the browser's state cookie. Beyond: it is read again."""
 SIGN_IN_NEXT_MAX_BYTES: Final = 1_024
-"""The address that signing in leads to. Beyond: it leads to the first page."""
+"""Redirect target after sign-in. Beyond: the user lands on the first page."""
 SIGN_IN_CODE_MAX_CHARS: Final = 4_096
-"""The code that a provider gives to a browser. Beyond: it is refused."""
+"""Code that a provider gives to a browser. Beyond: it is refused."""
 PROVIDER_WAIT_S: Final = 10.0
-"""How long an answer of a provider may take, all of it. Beyond: a page says so; keys go on working."""
+"""Time for a complete response of a provider. Beyond: a page reports it; API keys keep working."""
 PROVIDER_ANSWER_MAX_BYTES: Final = 512 * 1024
-"""An answer of a provider. Beyond: the same."""
+"""Response of a provider. Beyond: a page reports it; API keys keep working."""
 PROVIDER_REQUESTS_MAX: Final = 16
-"""Requests to a provider at once. Beyond: the next wait, and are told to try again where that takes long."""
+"""Concurrent requests to a provider. Beyond: the next wait, and are asked to try again after a long wait."""
 PROVIDER_KEPT_S: Final = 3_600.0
-"""How long what a provider says of itself counts. Beyond: it is read again; its keys also where one is not among
-them."""
+"""Cache time of a provider's metadata and keys. Beyond: they are read again; an unknown key reloads keys earlier."""
 PROVIDER_KEYS_AGAIN_S: Final = 10.0
-"""How old they are at least when they are read again because none has signed what somebody comes with. Beyond: they
-are."""
+"""Minimum age of cached provider keys before an unknown key reloads them. Beyond: they are read again."""
 PROVIDER_KEYS_MAX: Final = 100
-"""Keys of a provider. Beyond: they are refused, all of them."""
+"""Keys of a provider. Beyond: all of them are refused."""
 RSA_MIN_BITS: Final = 2_048
-"""A key of a provider, where it is of RSA, has so many at least. Beyond: one with fewer is none."""
+"""Smallest RSA key of a provider. Beyond: a smaller key is ignored."""
 RSA_MAX_BITS: Final = 6_144
-"""The same. Beyond: it is none."""
+"""Largest RSA key of a provider. Beyond: a larger key is ignored."""
 ID_TOKEN_MAX_CHARS: Final = 65_536
-"""What a provider says of a person. Beyond: nobody is signed in."""
+"""ID token of a provider. Beyond: the sign-in fails."""
 PROVIDER_SKEW_MAX_S: Final = 60
-"""How far the clock of a provider may be from ours. Beyond: what it says is expired, or of the future."""
+"""Clock skew between a provider and this server. Beyond: its token is expired, or not valid yet."""
 CLAIM_VALUES_MAX: Final = 10_000
-"""Values of a claim, such as groups, that are looked at. Beyond: those that follow count for nothing."""
+"""Values of a claim, such as groups, that are read. Beyond: further values are ignored."""
 SUBJECT_MAX_CHARS: Final = 255
-"""What a provider calls a person, as OpenID Connect has it. Beyond: nobody is signed in."""
+"""Subject identifier of a person, as OpenID Connect defines it. Beyond: the sign-in fails."""
 CLIENT_SECRET_MAX_CHARS: Final = 4_096
-"""The secret that a server shows to a provider, in its file. Beyond: it is refused."""
+"""Client secret in its file. Beyond: it is refused."""

@@ -5,87 +5,88 @@ from typing import Final
 from tracelake.limits.units import MIB
 
 KEY_MAX_BYTES: Final = 1_024
-"""UTF-8 bytes of a partition or key of the key-value store. Beyond: it is refused."""
+"""UTF-8 bytes of a partition or key in the key-value store. Beyond: it is refused."""
 VALUE_MAX_BYTES: Final = 8 * MIB
-"""One record of the key-value store. Beyond: it is refused; rooms put what may grow into objects."""
+"""One record of the key-value store. Beyond: it is refused; packages put data that may grow into objects."""
 SQLITE_BUSY_TIMEOUT_S: Final = 30.0
-"""How long a writer waits for the write lock of SQLite. Beyond: the write fails, and nothing was written."""
+"""Wait for SQLite's write lock. Beyond: the write fails, and nothing was written."""
 SQLITE_LOOK_S: Final = 2.0
-"""How long a file of SQLite that looks damaged, and may be made this moment, is looked at. Beyond: it is damaged."""
+"""Time to wait for a SQLite file that looks damaged, because another process may be creating it. Beyond: it counts as
+damaged."""
 SQLITE_POLL_S: Final = 0.01
-"""How often who sets up the same database at the same time tries again. Beyond: it tries again."""
+"""Retry interval of processes that create the same database concurrently. Beyond: the next attempt."""
 CONDITIONAL_WRITE_TRIES_MAX: Final = 100
-"""Conditional writes in a row that one append or commit may lose. Beyond: it is given up."""
+"""Consecutive conditional writes that one append or commit may lose. Beyond: it fails."""
 SETTLE_READ_TRIES_MAX: Final = 6
-"""Reads that may fail while the outcome of a conditional write is sought. Beyond: it is given up as unknown."""
+"""Failed reads while the outcome of a conditional write is determined. Beyond: the outcome is reported as unknown."""
 OBJECT_PATH_MAX_BYTES: Final = 1_024
 """UTF-8 bytes of an object's path. Beyond: it is refused."""
 OBJECT_PATH_SEGMENT_MAX_BYTES: Final = 255
-"""What file systems take as one name. Beyond: the path is refused."""
+"""One name in a path, as file systems allow it. Beyond: the path is refused."""
 SYNCED_DIRECTORIES_MAX: Final = 10_000
 """Directories that a file store remembers as durable. Beyond: it forgets them and syncs again."""
 DIRECTORY_TRIES_MAX: Final = 10
-"""Times that a directory is made for a file while others remove it as an empty one. Beyond: an error."""
+"""Attempts to create a directory for a file while others remove it as empty. Beyond: an error."""
 TEMPORARY_FILE_AGE_MAX_S: Final = 24 * 3600.0
-"""Age of a temporary file: no write takes so long. Beyond: it was left behind by a killed writer, and is deleted."""
+"""Age of a temporary file; no write takes so long. Beyond: it is deleted as the leftover of a killed writer."""
 SCRATCH_DELETE_TRIES_MAX: Final = 3
-"""Times that the deletion of a scratch directory is tried. Beyond: the next process that makes one does it."""
+"""Attempts to delete a scratch directory. Beyond: the next process that creates one deletes it."""
 SCRATCH_AGE_MIN_S: Final = 600.0
-"""Age of a scratch directory that nobody works in. Beyond: its process was killed, and it is deleted."""
+"""Age of an unused scratch directory. Beyond: it is deleted as the leftover of a killed process."""
 SCRATCH_SWEEP_INTERVAL_S: Final = 3600.0
-"""How long a process that makes scratch directories looks for none that were left. Beyond: it looks."""
+"""Interval at which a process that creates scratch directories looks for leftovers. Beyond: the next search."""
 STORE_CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a connection to PostgreSQL or an object store may take to come about. Beyond: the try has failed."""
+"""Time to connect to PostgreSQL or an object store. Beyond: the attempt fails."""
 STORE_TRIES_MAX: Final = 6
-"""Requests to a store across a network for one operation. Beyond: it is given up."""
+"""Attempts of one operation on a remote store. Beyond: the operation fails."""
 STORE_TRIES_TIMEOUT_S: Final = 120.0
-"""How long after the first of them another may begin. Beyond: it is given up; the last has its own time-out."""
+"""Time after the first attempt in which another may begin. Beyond: the operation fails; the last attempt has a
+separate timeout."""
 STORE_PAUSE_FIRST_S: Final = 0.05
-"""The pause between them, which doubles, with jitter. Beyond: the next try."""
+"""First backoff between attempts; it doubles, with jitter. Beyond: the next attempt."""
 STORE_PAUSE_MAX_S: Final = 2.0
-"""The longest pause between them. Beyond: the next try."""
+"""Longest backoff between attempts. Beyond: the next attempt."""
 POSTGRES_CONNECTIONS_MAX: Final = 8
-"""Connections of one process to PostgreSQL. Beyond: threads wait for one."""
+"""PostgreSQL connections of one process. Beyond: threads wait for one."""
 POSTGRES_STATEMENT_TIMEOUT_S: Final = 20.0
-"""How long PostgreSQL may work on one statement. Beyond: PostgreSQL gives it up."""
+"""Duration of one PostgreSQL statement. Beyond: PostgreSQL cancels it."""
 POSTGRES_STATEMENT_BYTES: Final = 16 * MIB
-"""Records that one statement writes, or a single one that is larger. Beyond: one more statement."""
+"""Records that one statement writes; a single larger one is allowed. Beyond: one more statement."""
 POSTGRES_LOCK_TIMEOUT_S: Final = 10.0
-"""How long a statement may wait for a lock. Beyond: PostgreSQL gives it up."""
+"""Wait of a statement for a lock. Beyond: PostgreSQL cancels it."""
 POSTGRES_IDLE_S: Final = 1.0
-"""How long a connection may be idle. Beyond: it is asked for a sign of life before it is used."""
+"""Idle time of a connection. Beyond: it is tested before use."""
 POSTGRES_REPLY_TIMEOUT_S: Final = 30.0
-"""How long this side waits for a reply: longer than the server may work on it. Beyond: the connection is closed."""
+"""Client's wait for a PostgreSQL reply, longer than the statement timeout. Beyond: the connection is closed."""
 POSTGRES_POLL_S: Final = 0.1
-"""How often the wait for a reply looks at the clock. Beyond: it looks again."""
+"""Interval at which the wait for a reply checks the clock. Beyond: the next check."""
 POSTGRES_TURN_TIMEOUT_S: Final = 35.0
-"""How long a thread waits for one of the connections to be free: longer than who has it waits for a reply. Beyond: it
-fails."""
+"""Wait of a thread for a free connection, longer than the reply timeout. Beyond: it fails."""
 OBJECT_REQUEST_TIMEOUT_S: Final = 120.0
-"""One request to an object store, with its body. Beyond: the try has failed."""
+"""One request to an object store, with its body. Beyond: the attempt fails."""
 FOREIGN_BUCKETS_OPEN_MAX: Final = 16
-"""Buckets of inputs that a process keeps connections to. Beyond: the one used longest ago is connected to anew."""
+"""Input buckets that a process keeps connections to. Beyond: the least recently used one is connected again when
+needed."""
 FOREIGN_OBJECT_TIMEOUT_S: Final = 6 * 3600.0
-"""One request for an input in a bucket, with its bytes, however many they are. Beyond: the try has failed."""
+"""One request for an input in a bucket, with all its bytes. Beyond: the attempt fails."""
 FOREIGN_READ_TIMEOUT_S: Final = 30.0
-"""How long such a request may bring nothing. Beyond: the try has failed."""
+"""Time that such a request may deliver no data. Beyond: the attempt fails."""
 OBJECTS_LISTED_AT_ONCE: Final = 1_000
-"""Names that one request for a listing brings. Beyond: the next request."""
+"""Names in one listing request. Beyond: the next request."""
 OBJECTS_AT_ONCE: Final = 16
-"""Small objects that one call writes, reads or deletes at the same time. Beyond: they wait."""
+"""Small objects that one call writes, reads or deletes concurrently. Beyond: they wait."""
 OBJECTS_READ_AHEAD: Final = 256
-"""Small objects that garbage collection has in memory before it has looked at them. Beyond: the next so many."""
+"""Small objects that garbage collection prefetches. Beyond: the next batch."""
 RECORD_VERSIONS_KEPT: Final = 16
-"""Versions of a record that a store of create-only files keeps behind the newest. Beyond: the oldest are deleted, and
-a writer that slept through so many cannot tell what became of its write."""
+"""Older versions of a record that a store of create-only files keeps. Beyond: the oldest are deleted, and a writer
+that paused for so many versions cannot determine the outcome of its write."""
 RECORD_NAME_KEY_BYTES: Final = 80
-"""Bytes of a key that are spelled out in the name of its object. Beyond: a hash stands for the rest."""
+"""Bytes of a key that are spelled out in its object's name. Beyond: a hash replaces the rest."""
 PARTS_AT_ONCE: Final = 8
-"""Parts of a table or an index that one call copies to the local disk at the same time. Beyond: they wait."""
+"""Parts of a table or an index that one call copies to the local disk concurrently. Beyond: they wait."""
 PART_COPY_LOCKS: Final = 64
-"""Copies that the threads of a process make at the same time, one for each of so many locks. Beyond: they wait."""
+"""Concurrent copies of a process, one for each of so many locks. Beyond: they wait."""
 PART_COPIES_MAX_BYTES: Final = 16 * 1024 * MIB
-"""Copies of the parts of one lake in a bucket that stay on the local disk beside those in use. Beyond: those used
-longest ago are removed."""
+"""Local copies of one remote lake's parts, in addition to those in use. Beyond: the least recently used are deleted."""
 PART_COPY_IDLE_MIN_S: Final = 600.0
-"""How long a copy was not used: another process may be about to open it. Beyond: it may be removed."""
+"""Time since a copy was last used; another process may be about to open it. Beyond: it may be deleted."""

@@ -1,4 +1,4 @@
-"""What limits count in."""
+"""Units of the limits."""
 
 from typing import Final
 

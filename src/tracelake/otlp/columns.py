@@ -1,13 +1,8 @@
-"""Builds record batches of spans, column by column.
+"""Builder of span record batches, column by column.
 
-A span is touched as few times as possible: a list comprehension for each column over the spans of a scope.
-What the spans of a scope share is built once and repeated by Arrow's `take`.
-
-Columns of attributes: keys and texts in two flat lists, and how many of them each owner has.
-
-The list columns of a span: events and links.
-
-Columns that many spans share: resources and scopes, kept once each until `take` repeats them.
+Each column is one list comprehension over the spans of a scope, so that a span is touched as few times as possible.
+Attributes are two flat lists, keys and texts, and a count for each owner. A resource or scope is built once; Arrow's
+`take` repeats it for its spans.
 """
 
 from __future__ import annotations
@@ -37,19 +32,20 @@ else:
 
 
 class Attributes(NamedTuple):
-    """The attributes of several owners (spans, events, …), one owner after the other."""
+    """The attributes of several owners (spans, events, …), in the order of the owners."""
 
     keys: list[str]
     texts: list[str]
     letters: str | None
-    """One letter for each attribute, see values.py; None where all are strings."""
+    """One type letter for each attribute, see values.py; None if all values are strings."""
     counts: list[int]
     types: list[str | None]
-    """For each owner its letters, None where all are strings. JSON follows if a letter is `r`: see `types_tail`."""
+    """The type letters of each owner, None if all its values are strings. JSON follows if a letter is `r`: see
+    `types_tail`."""
 
 
 def read_attributes(owners: Sequence[Sequence[Message]]) -> Attributes:
-    """Return the attributes of all owners as text. Raises RefusedError for a value that cannot be taken."""
+    """Return the attributes of all owners as text. Raises RefusedError for an unsupported value."""
     flat = list(chain.from_iterable(owners))
     counts = list(map(len, owners))
     keys = [entry.key for entry in flat]
@@ -98,7 +94,7 @@ def check_texts(texts: Iterable[str], field: str) -> None:
 
 
 class AttributesColumn:
-    """Collects attributes of more and more owners."""
+    """Collector of the attributes of many owners."""
 
     def __init__(self) -> None:
         self.keys: list[str] = []
@@ -107,7 +103,7 @@ class AttributesColumn:
         self.types: list[str | None] = []
 
     def extend(self, more: Attributes) -> None:
-        """Add these owners at the end."""
+        """Append the attributes of these owners."""
         self.keys += more.keys
         self.texts += more.texts
         self.counts += more.counts
@@ -119,12 +115,12 @@ class AttributesColumn:
         return pa.MapArray.from_arrays(_offsets(self.counts), keys, texts)
 
     def letters(self) -> Array:
-        """Return the types of each owner's attributes."""
+        """Return the type letters of each owner's attributes."""
         return pa.array(self.types, pa.string())
 
 
 def list_array(counts: Iterable[int], items: Array) -> Array:
-    """Return lists that have so many of the items each."""
+    """Return the items as consecutive lists of the given lengths."""
     return pa.ListArray.from_arrays(_offsets(counts), items)
 
 
@@ -133,7 +129,7 @@ def _offsets(counts: Iterable[int]) -> Any:
 
 
 class Children(NamedTuple):
-    """The events, or the links, of several spans, one span after the other."""
+    """The events, or the links, of several spans, in the order of the spans."""
 
     flat: list[Message]
     counts: list[int]
@@ -144,14 +140,14 @@ _NO_ATTRIBUTES: Final = Attributes([], [], None, [], [])
 
 
 def read_children(lists: Sequence[Sequence[Message]]) -> Children:
-    """Return the children of all spans. Raises RefusedError for an attribute that cannot be taken."""
+    """Return the children of all spans. Raises RefusedError for an unsupported attribute."""
     flat = list(chain.from_iterable(lists))
     attributes = read_attributes([child.attributes for child in flat]) if flat else _NO_ATTRIBUTES
     return Children(flat, list(map(len, lists)), attributes)
 
 
 class EventsColumn:
-    """Collects events."""
+    """Collector of events."""
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -183,7 +179,7 @@ class EventsColumn:
 
 
 class LinksColumn:
-    """Collects links."""
+    """Collector of links."""
 
     def __init__(self) -> None:
         self._counts: list[int] = []
@@ -195,7 +191,7 @@ class LinksColumn:
         self._attributes = AttributesColumn()
 
     def extend(self, links: Children, trace_ids: list[str], span_ids: list[str]) -> None:
-        """Add the links of more spans; the ids are hex."""
+        """Add the links of more spans. The ids are hex."""
         self._counts += links.counts
         if links.flat:
             self._trace_ids += trace_ids
@@ -221,14 +217,14 @@ class LinksColumn:
 
 
 class Resources:
-    """Collects resources; a resource is known by its number from 0."""
+    """Collector of resources. Each resource has a number, counted from 0."""
 
     def __init__(self) -> None:
         self.sizes_bytes: list[int] = []
         self._columns: dict[str, list[Any]] = {name: [] for name in _RESOURCE_TYPES}
 
     def add(self, resource_spans: Message) -> int:
-        """Take resource and schema URL of a ResourceSpans, and return its number. Raises RefusedError."""
+        """Add the resource and schema URL of a ResourceSpans; return the resource's number. Raises RefusedError."""
         row: dict[str, Any] = {"resource_schema_url": resource_spans.schema_url or None}
         size_bytes = len(resource_spans.schema_url)
         if resource_spans.HasField("resource"):
@@ -251,7 +247,7 @@ class Resources:
         return len(self.sizes_bytes) - 1
 
     def names(self, number: int) -> tuple[str | None, str]:
-        """Return service and workspace of a resource."""
+        """Return the service and workspace of a resource."""
         return self._columns["service"][number], self._columns["workspace"][number]
 
     def workspaces(self) -> set[str]:
@@ -275,7 +271,7 @@ _RESOURCE_TYPES: dict[str, pa.DataType] = {
 
 
 class Scopes:
-    """Collects scopes; a scope is known by its number from 0. `resources` has the resource of each."""
+    """Collector of scopes. Each scope has a number, counted from 0; `resources` maps it to its resource."""
 
     def __init__(self) -> None:
         self.resources: list[int] = []
@@ -284,7 +280,7 @@ class Scopes:
         self._schema_urls: list[str | None] = []
 
     def add(self, resource: int, scope_spans: Message) -> int:
-        """Take scope and schema URL of a ScopeSpans, and return its number. Raises RefusedError."""
+        """Add the scope and schema URL of a ScopeSpans; return the scope's number. Raises RefusedError."""
         row: dict[str, Any] | None = None
         size_bytes = len(scope_spans.schema_url)
         if scope_spans.HasField("scope"):
@@ -317,7 +313,10 @@ class Scopes:
 
 
 def of_workspace(data: bytes, workspace: str) -> bytes:
-    """Return the spans of one workspace of a `TracesData`; of what is none all, for decoding says what is wrong."""
+    """Return the spans of one workspace of a `TracesData`.
+
+    Data that cannot be parsed is returned unchanged, because the later decoding reports the error.
+    """
     resources = Resources()
     with suppress(ProtobufDecodeError, RefusedError):
         groups = TracesData.FromString(data).resource_spans
@@ -327,7 +326,7 @@ def of_workspace(data: bytes, workspace: str) -> bytes:
 
 
 def _named(attributes: Attributes, name: str) -> str | None:
-    """Return the text of the first attribute of that name, where it can be read."""
+    """Return the text of the first attribute with that name, if its type is readable."""
     if name not in attributes.keys:
         return None
     at = attributes.keys.index(name)
@@ -362,11 +361,11 @@ _PLAIN_TYPES: Final = {
     "dropped_events_count": pa.uint32(),
     "dropped_links_count": pa.uint32(),
 }
-"""Columns, and fields of column `otlp`, that have one plain value for each span."""
+"""Columns, and fields of column `otlp`, that have one scalar value for each span."""
 
 
 class _Read(NamedTuple):
-    """The spans of one scope, none of which is refused."""
+    """The decoded spans of one scope, all of them valid."""
 
     plain: dict[str, list[Any]]
     attributes: Attributes
@@ -376,9 +375,9 @@ class _Read(NamedTuple):
 
 
 class SpanChecks:
-    """Takes spans and refuses those that cannot be taken, as `SpanColumns` does, and keeps nothing of them.
+    """Validator of spans: refuses the same spans as `SpanColumns` but stores nothing.
 
-    `rows` spans were taken, of about `approx_bytes` in Arrow.
+    `rows` counts the accepted spans; `approx_bytes` estimates their size in Arrow.
     """
 
     def __init__(self) -> None:
@@ -393,25 +392,25 @@ class SpanChecks:
         self._scopes = Scopes()
 
     def start_payload(self, size_bytes: int, growth: int) -> None:
-        """Say that what comes next is of a new payload of this size, which grows so many times in Arrow."""
+        """Start a new payload of this size. `growth` is the ratio of its size in Arrow to its own size."""
         self._payload_bytes = size_bytes
         self._arrow_bytes = growth * size_bytes
         self._expanded_bytes = 0
 
     def add_resource(self, resource_spans: Message) -> int:
-        """Take resource and schema URL, and return the resource's number. Raises RefusedError."""
+        """Add a resource and its schema URL; return the resource's number. Raises RefusedError."""
         return self._resources.add(resource_spans)
 
     def workspaces(self) -> set[str]:
-        """Return the workspaces of all resources that were taken."""
+        """Return the workspaces of all accepted resources."""
         return self._resources.workspaces()
 
     def add_scope(self, resource: int, scope_spans: Message) -> int:
-        """Take scope and schema URL, and return the scope's number. Raises RefusedError."""
+        """Add a scope and its schema URL; return the scope's number. Raises RefusedError."""
         return self._scopes.add(resource, scope_spans)
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
-        """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
         self._read(scope, spans, dialect)
 
     def _read(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> _Read:
@@ -425,7 +424,7 @@ class SpanChecks:
         )
         if any(event.time_unix_nano >= 2**63 for event in events.flat):
             raise RefusedError("events.timeUnixNano: not below 2**63")
-        if self._payload_bytes > OTLP_TEXT_MAX_BYTES:  # else no text can be longer
+        if self._payload_bytes > OTLP_TEXT_MAX_BYTES:  # a smaller payload cannot hold a longer text
             for field in ("name", "status_message", "trace_state"):
                 check_texts(filter(None, plain[field]), field)
             check_texts((event.name for event in events.flat), "events.name")
@@ -440,7 +439,7 @@ class SpanChecks:
     def _count(self, spans: int, resource_bytes: int, scope_bytes: int) -> None:
         expanded = spans * (ROW_BYTES + resource_bytes + scope_bytes)
         if self._expanded_bytes + expanded > SPANS_EXPANDED_MAX_BYTES:
-            # A payload of 64 MiB can repeat a large resource, or scope, for a million spans.
+            # A payload of 64 MiB can repeat a large resource or scope for a million spans.
             raise RefusedError(
                 f"resource of {resource_bytes} bytes, scope of {scope_bytes}: with them the payload's spans take more "
                 f"than {SPANS_EXPANDED_MAX_BYTES} bytes; send fewer spans at once"
@@ -453,7 +452,7 @@ class SpanChecks:
 
 
 class SpanColumns(SpanChecks):
-    """Collects spans, and gives them away as one record batch of schema SPANS. `rows` spans are held."""
+    """Collector of spans that returns them as record batches of schema SPANS. It holds `rows` spans."""
 
     def _begin(self) -> None:
         super()._begin()
@@ -464,7 +463,7 @@ class SpanColumns(SpanChecks):
         self._links = LinksColumn()
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
-        """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
         plain, attributes, events, links, link_ids = self._read(scope, spans, dialect)
         for column, values in (plain | _read_rest(plain, spans)).items():
             self._plain[column] += values
@@ -477,14 +476,15 @@ class SpanColumns(SpanChecks):
         self._scope_of_row += [scope] * len(spans)
 
     def take(self) -> pa.RecordBatch:
-        """Return what is held as one batch of schema SPANS, and start again with nothing."""
+        """Return the collected spans as one batch of schema SPANS, and reset the collector."""
         (batch,) = self.take_in_batches(None)
         return batch
 
     def take_in_batches(self, max_bytes: int | None) -> Iterator[pa.RecordBatch]:
-        """Yield what is held in batches that take so many bytes each, or have one span; and start again with nothing.
+        """Yield the collected spans in batches of at most `max_bytes`, and reset the collector. A larger span is a
+        batch alone.
 
-        Resource and scope are repeated for the spans of one batch at a time.
+        Resources and scopes are repeated for one batch at a time, to save memory.
         """
         columns: dict[str, Array] = {
             name: pa.array(self._plain[name], type_) for name, type_ in _PLAIN_TYPES.items()
@@ -513,7 +513,7 @@ class SpanColumns(SpanChecks):
             yield pa.RecordBatch.from_arrays([some[name] for name in SPANS.names], schema=SPANS)
 
     def _starts(self, own_bytes: int, max_bytes: int) -> list[int]:
-        """Return where batches begin, where all columns but those of resources and scopes take so many bytes."""
+        """Return the first row of each batch. `own_bytes` is the size of all columns except resources and scopes."""
         each_bytes = own_bytes // max(len(self._scope_of_row), 1)
         resources, scopes = self._resources.sizes_bytes, self._scopes.sizes_bytes
         of_scope = [
@@ -556,7 +556,7 @@ def _read_plain(spans: Sequence[Message], dialect: Dialect) -> dict[str, list[An
 
 
 def _read_rest(plain: dict[str, list[Any]], spans: Sequence[Message]) -> dict[str, list[Any]]:
-    """Return the columns of spans that nothing is checked of."""
+    """Return the span columns that need no validation."""
     times = zip(plain["start_ns"], plain["end_ns"], strict=True)
     return {
         "duration_ns": [end and end - start for start, end in times],
@@ -571,5 +571,5 @@ def _read_parents(spans: Sequence[Message], dialect: Dialect) -> list[str | None
     parents = [span.parent_span_id for span in spans]
     digits = iter(dialect.ids([parent for parent in parents if parent], "parentSpanId", 8))
     ids = [next(digits) if parent else None for parent in parents]
-    # Some senders write zeros for the parent of a root.
+    # Some senders write a zero parent id for a root span.
     return [None if parent == _ZERO_SPAN else parent for parent in ids] if _ZERO_SPAN in ids else ids

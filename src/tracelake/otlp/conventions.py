@@ -27,8 +27,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from tracelake.otlp.parse import pruned
 from tracelake.otlp.values import READABLE
 
-SERVICE: Final = "service.name"  # [otel], of the resource
-WORKSPACE: Final = "tracelake.workspace"  # ours, of the resource
+SERVICE: Final = "service.name"  # [otel], resource attribute
+WORKSPACE: Final = "tracelake.workspace"  # Tracelake's own, resource attribute
 WORKSPACE_DEFAULT: Final = "default"
 
 TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -37,7 +37,7 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.conversation.id",  # [genai]
         "langfuse.session.id",  # [langfuse]
         "mlflow.trace.session",  # [mlflow]
-        "traceloop.association.properties.session_id",  # [traceloop] prefix and the caller's name
+        "traceloop.association.properties.session_id",  # [traceloop] its prefix and a name that the caller chose
     ),
     "user_id": (
         "user.id",  # [otel] [openinf] [langfuse] [mlflow]
@@ -86,7 +86,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.usage.input_tokens",  # [genai]
         "gen_ai.usage.prompt_tokens",  # [genai-old]
         "llm.token_count.prompt",  # [openinf]
-        "llm.usage.prompt_tokens",  # [traceloop] before it took the names of [genai]
+        "llm.usage.prompt_tokens",  # [traceloop] before it adopted the names of [genai]
         "ai.usage.promptTokens",  # [vercel]
         "langfuse.observation.usage_details",  # [langfuse] a JSON object
         "mlflow.chat.tokenUsage",  # [mlflow] a JSON object
@@ -95,7 +95,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.usage.output_tokens",  # [genai]
         "gen_ai.usage.completion_tokens",  # [genai-old]
         "llm.token_count.completion",  # [openinf]
-        "llm.usage.completion_tokens",  # [traceloop] before it took the names of [genai]
+        "llm.usage.completion_tokens",  # [traceloop] before it adopted the names of [genai]
         "ai.usage.completionTokens",  # [vercel]
         "langfuse.observation.usage_details",  # [langfuse]
         "mlflow.chat.tokenUsage",  # [mlflow]
@@ -114,19 +114,22 @@ _NAMES: Final = frozenset(
     name for names in (*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values()) for name in names
 )
 _WHOLE: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")
-"""A whole number as text: digits, and a fraction of zeros at most."""
+"""An integer as text: digits, optionally followed by a fraction of zeros."""
 _MLFLOW_JSON: Final = "mlflow."
 _MLFLOW_TRACE: Final = "mlflow.traceRequestId"
-"""Of each span that MLflow has made: where its text is quoted, the texts of all attributes beside it are JSON."""
+"""Attribute of every span made by MLflow. If its value is quoted, all attributes of the span are JSON texts."""
 
 
 def derive(
     keys: Sequence[str], texts: Sequence[str], letters: str | None, counts: Sequence[int]
 ) -> dict[str, list[Any]]:
-    """Return the derived columns that have any value, each with one entry for each span.
+    """Return the derived columns that have at least one value, with one entry for each span.
 
-    `keys` and `texts` are the attributes of all spans one after the other, `counts` how many each span has,
-    `letters` one letter for each attribute, or None where all are strings.
+    Args:
+        keys: attribute keys of all spans, span after span
+        texts: the values of those keys
+        letters: one type letter for each attribute, or None if all are strings
+        counts: number of attributes of each span
     """
     present = _NAMES.intersection(keys)
     if not present:
@@ -160,7 +163,7 @@ def derive(
 
 
 def _sources(keys: Sequence[str], present: Collection[str]) -> list[tuple[str, list[tuple[str, int]]]]:
-    """Return each column with names and places of the attributes of a span that may fill it, the first choice first."""
+    """Return each column with the candidate attributes of a span (name, position), in order of preference."""
     where = {key: place for place, key in enumerate(keys) if key in present}
     if not where:
         return []
@@ -172,16 +175,16 @@ def _sources(keys: Sequence[str], present: Collection[str]) -> list[tuple[str, l
 
 
 def _is_json(keys: Sequence[str], texts: Sequence[str]) -> bool:
-    """Whether MLflow has written the attributes of a span as JSON texts."""
+    """Return whether MLflow wrote the attributes of a span as JSON texts."""
     return _MLFLOW_TRACE in keys and texts[keys.index(_MLFLOW_TRACE)].startswith('"')
 
 
 def _text(may_be_json: bool, text: str, letter: str) -> str | None:
-    """Return a readable text, or None if there is none or it is blank."""
+    """Return a readable text, or None if it is missing or blank."""
     if letter not in READABLE or not text or text.isspace():
         return None
     if may_be_json and (text == "null" or text.startswith('"')):
-        # MLflow writes a string as JSON; people look for what is inside the quotes.
+        # MLflow writes a string as JSON, but users search for the text inside the quotes.
         plain = _json_or_none(text)
         if text == "null" or (isinstance(plain, str) and not plain.strip()):
             return None
@@ -190,7 +193,7 @@ def _text(may_be_json: bool, text: str, letter: str) -> str | None:
 
 
 def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
-    """Return a count of tokens, from 0 to 2**63 - 1, or None; the attribute stays in the map anyway."""
+    """Return a token count from 0 to 2**63 - 1, or None. The attribute also stays in the attribute map."""
     if member := _TOKEN_MEMBERS.get((column, name)):
         usage = _json_or_none(text) if letter in "sjr" else None
         return _count(usage.get(member)) if isinstance(usage, dict) else None
@@ -206,7 +209,7 @@ def _tokens(column: str, name: str, text: str, letter: str) -> int | None:
 
 
 def _count(number: Any) -> int | None:
-    """Return a whole number from 0 to 2**63 - 1 that came as an integer, a double or text; else None."""
+    """Return an integer from 0 to 2**63 - 1, given as an integer, a double or text. Otherwise return None."""
     if isinstance(number, str):
         number = int(match[1]) if (match := _WHOLE.fullmatch(number)) else None
     elif isinstance(number, float) and number.is_integer():
@@ -216,7 +219,7 @@ def _count(number: Any) -> int | None:
 
 def _json_or_none(text: str) -> Any:
     try:
-        # Pruned, so that a row does not depend on the stack of the task that makes it.
+        # Prune first, so that the row does not depend on the stack depth of the task that builds it.
         return msgspec.json.decode(pruned(text.encode()))
     except (msgspec.DecodeError, RecursionError):
         return None
@@ -226,9 +229,9 @@ EXPERIMENT: Final = "mlflow.experimentId"
 
 
 def with_experiment(payload: bytes, experiment: str) -> bytes:
-    """Return a protobuf TracesData whose resources name the experiment; those that name one keep it.
+    """Return a protobuf TracesData in which every resource names an experiment. Existing names are kept.
 
-    What cannot be parsed comes back as it is: decoding it says what is wrong.
+    A payload that cannot be parsed is returned unchanged, because the later decoding reports the error.
     """
     try:
         traces = TracesData.FromString(payload)

@@ -1,4 +1,4 @@
-"""Decodes OTLP payloads into columns. A bad span is refused alone; the batch beside it is taken."""
+"""Decoder of OTLP payloads. It rejects a bad span alone and accepts the other spans of the payload."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from tracelake.otlp.wire import UnknownContainer
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """How many spans of a payload were taken and refused, and why the first PROBLEMS_MAX were refused."""
+    """Counts of accepted and rejected spans of a payload, and the first PROBLEMS_MAX reasons for rejection."""
 
     accepted: int
     rejected: int
     reasons: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """What is not as it came in spans that were taken, the first PROBLEMS_MAX."""
+    """The first PROBLEMS_MAX notes about accepted spans that were altered."""
 
 
 _STRICT_JSON_DECODER: Final = msgspec.json.Decoder(json_messages.StrictTracesData, strict=False)
 _JSON_DECODER: Final = msgspec.json.Decoder(json_messages.TracesData, strict=False)
-# Measured on both real data sets: ids become hex, derived columns repeat texts, JSON loses its syntax.
+# Measured on both real data sets: ids become hex, derived columns repeat texts, and JSON loses its syntax.
 _JSON_GROWTH: Final = 1
 _PROTOBUF_GROWTH: Final = 2
 
 
 OnParsed: TypeAlias = Callable[[PayloadSize], None]
-"""Told what a payload holds, once it is parsed and before anything is made of it; what it raises ends that."""
+"""Callback that gets the payload's size after parsing, before anything is built from it. An exception ends the
+decoding."""
 
 
 OnCareful: TypeAlias = Callable[[], None]
@@ -70,23 +71,24 @@ def decode_json(
     on_parsed: OnParsed = _refuse_none,
     on_careful: OnCareful = _allow_careful,
 ) -> Decoded:
-    """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns, or check them.
+    """Add the spans of an OTLP/JSON TracesData or ExportTraceServiceRequest to the columns, or validate them.
 
-    Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
+    Raises DecodeError if the payload as a whole cannot be decoded; then nothing was added.
     """
     columns.start_payload(len(payload), _JSON_GROWTH)
     groups, unknown = _decode_at_once(payload)
     notes: list[str] = []
     if not groups:
-        # What the fast decoder can follow differs with the stack below it. What is taken must not: so whatever it
-        # refused is pruned to a depth that all of us can follow, and only what it refuses then is looked at closely.
+        # The fast decoder's depth limit depends on the stack below it, but acceptance must not. So a payload
+        # that it refused is pruned to a depth that every decoder handles. Only what fails again goes through
+        # the careful pass.
         shallow, notes = replace_bad_bytes(payload)
         shallow = pruned(shallow)
         if shallow is not payload:
             groups, unknown = _decode_at_once(shallow)
         if not groups:
             on_careful()
-            # The careful pass finds out what is wrong, also with a payload that seems to hold nothing.
+            # The careful pass finds the error, even in a payload that seems to be empty.
             data = parse_json(shallow if not notes else pruned(payload))
             groups, unknown = json_groups(data), wire.in_json(data)
     return _add(groups, columns, parse.JSON, on_parsed, unknown, notes)
@@ -118,9 +120,9 @@ def decode_protobuf(
     on_parsed: OnParsed = _refuse_none,
     on_careful: OnCareful = _allow_careful,
 ) -> Decoded:
-    """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns, or check them.
+    """Add the spans of a protobuf TracesData or ExportTraceServiceRequest to the columns, or validate them.
 
-    Raises DecodeError where the payload as a whole cannot be decoded; then nothing was added.
+    Raises DecodeError if the payload as a whole cannot be decoded; then nothing was added.
     """
     columns.start_payload(len(payload), _PROTOBUF_GROWTH)
     try:
@@ -179,7 +181,7 @@ def _add(
 
 @dataclass(slots=True)
 class _Adder:
-    """Adds groups of spans to columns, and counts."""
+    """Adds groups of spans to columns and counts accepted and rejected spans."""
 
     columns: SpanChecks
     dialect: Dialect
@@ -205,9 +207,9 @@ class _Adder:
         self._add_spans(scope, group.spans, where, 0)
 
     def _add_spans(self, scope: int, spans: Sequence[Message | RefusedError], where: str, first: int) -> None:
-        """Add all spans at once, and where one is refused, each half on its own, down to that one."""
+        """Add all spans at once. If one is refused, bisect to reject only that one."""
         try:
-            if RefusedError in map(type, spans):  # looks at 20 million spans a second
+            if RefusedError in map(type, spans):  # checks 20 million spans a second
                 raise next(span for span in spans if isinstance(span, RefusedError))
             self.columns.add_spans(scope, spans, self.dialect)
             self.accepted += len(spans)
@@ -221,10 +223,10 @@ class _Adder:
             self._add_spans(scope, spans[half:], where, first + half)
 
     def reject(self, spans: int, reason: str) -> None:
-        """Count rejected spans, and keep the first reasons."""
+        """Count rejected spans, and store the first reasons."""
         self.rejected += spans
         if spans and len(self.reasons) < PROBLEMS_MAX:
-            self.reasons.append(reason[:PROBLEM_MAX_CHARS])  # many of them are kept in one record
+            self.reasons.append(reason[:PROBLEM_MAX_CHARS])  # one record stores many reasons
 
     def _identity(self, span: Message | RefusedError) -> str:
         if isinstance(span, RefusedError):

@@ -1,9 +1,8 @@
-"""Rows back to the OTLP messages they came from: the inverse of `columns.py`; and those as OTLP/JSON.
+"""Encoder of rows as OTLP messages and OTLP/JSON: the inverse of `columns.py`.
 
-Source of the JSON: OTLP specification, JSON Protobuf Encoding: ids are hex, enums are numbers, 64-bit
-integers are strings, names are lowerCamelCase, fields at their default are left out.
-
-Messages as protobuf, whichever of the two encodings they came in: each on its own, without what is around it.
+It also converts single decoded messages, protobuf or JSON, to protobuf: a resource or scope without its children, or
+a span. The JSON follows the OTLP specification, JSON Protobuf Encoding. Ids are hex, enums are numbers, 64-bit
+integers are strings, names are lowerCamelCase, and default values are omitted.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _INT64: Final = frozenset(
 
 
 def encode(rows: pa.Table | pa.RecordBatch) -> pb.TracesData:
-    """Return the spans as one message. `rows` has the columns of SPANS; others are ignored.
+    """Return the spans as one message. `rows` needs the columns of SPANS; other columns are ignored.
 
-    Spans with the same resource, scope and schema URLs stand together, in the order of the rows;
-    resources and scopes are in the order in which they appear first.
+    Spans with the same resource, scope and schema URLs form one group, in row order. Resources and scopes come in
+    order of first appearance.
     """
     data = pb.TracesData()
     resources: dict[Any, pb.ResourceSpans] = {}
@@ -135,7 +134,7 @@ def _set_link(message: pb.Span.Link, link: Row) -> None:
 
 
 def _set_enum(message: pb.Span | pb.Status, field: str, number: int) -> None:
-    # The stubs allow only numbers with a name; the wire allows all, and so do we.
+    # The type stubs allow only named enum numbers, but the wire format and Tracelake allow all.
     setattr(message, field, number)
 
 
@@ -182,7 +181,7 @@ def _value(field: FieldDescriptor, value: Any) -> Any:
 
 
 def resource_head(message: OtlpMessage) -> pb.ResourceSpans:
-    """Return resource and schema URL of a ResourceSpans that was taken, without its scopes."""
+    """Return the resource and schema URL of an accepted ResourceSpans, without its scopes."""
     head = pb.ResourceSpans(schema_url=message.schema_url)
     if message.HasField("resource"):
         head.resource.CopyFrom(_resource(message.resource))
@@ -190,7 +189,7 @@ def resource_head(message: OtlpMessage) -> pb.ResourceSpans:
 
 
 def scope_head(message: OtlpMessage) -> pb.ScopeSpans:
-    """Return scope and schema URL of a ScopeSpans that was taken, without its spans."""
+    """Return the scope and schema URL of an accepted ScopeSpans, without its spans."""
     head = pb.ScopeSpans(schema_url=message.schema_url)
     if message.HasField("scope"):
         head.scope.CopyFrom(_scope(message.scope))
@@ -198,7 +197,7 @@ def scope_head(message: OtlpMessage) -> pb.ScopeSpans:
 
 
 def span(message: OtlpMessage) -> pb.Span:
-    """Return a span that was taken."""
+    """Return an accepted span as protobuf."""
     if isinstance(message, pb.Span):
         return message
     data = pb.Span(
@@ -217,7 +216,7 @@ def span(message: OtlpMessage) -> pb.Span:
         events=map(_event, message.events),
         links=map(_link, message.links),
     )
-    # The stubs allow only numbers with a name; the wire allows all.
+    # The type stubs allow only named enum numbers, but the wire format allows all.
     setattr(data, "kind", KINDS.number(KINDS[message.kind]))  # noqa: B010
     if message.status is not None:
         data.status.message = message.status.message

@@ -1,23 +1,23 @@
-"""From files to payloads: what a file holds is told by its content, never by its name.
+"""Framing of input files: splits a file into payloads. The content determines the format, never the file name.
 
 | first bytes, decompressed | framing |
 |---|---|
-| `{` after white space | JSON lines; one document over many lines where the first is `{` alone |
+| `{` after white space | JSON lines; one multi-line document if the first line is `{` alone |
 | `TLSEG1` newline | a segment of Tracelake's inbox |
-| `TLLOG1` newline | a range of a log, see `log_frames.py` |
+| `TLLOG1` newline | a range of a log, see below |
 | 0x0a | one bare protobuf message: field 1, with a length |
 | 4-byte big-endian length, then 0x0a, `{` or a zstd frame | messages as the Collector's file exporter writes them
   with `format: proto` or with `compression` (exporter/fileexporter/file_writer.go) |
 
-A range of a log as a file: its messages in order, each with its offset. Tasks read it as they read any input.
+A log range is stored as a file, so that tasks read it like any input. It contains the messages in order, each with
+its offset: `TLLOG1` newline, then frames. A frame is a letter, the offset (8 bytes, big-endian), the length (4 bytes)
+and the data.
 
-`TLLOG1` newline, then frames: a letter, the offset (8 bytes, big-endian), a length (4 bytes), so many bytes.
-
-| letter | bytes |
+| letter | data |
 |---|---|
-| `m` | a message: OTLP protobuf, or JSON where it begins with `{` |
-| `x` | why a message cannot be taken |
-| `r` | why messages are gone, or corrupt: whoever reads on fails, for none of them may be missed in silence |
+| `m` | a message: OTLP protobuf, or JSON if it begins with `{` |
+| `x` | the reason why a message is rejected |
+| `r` | the reason why messages are missing or corrupt; reading fails here, so that no loss goes unnoticed |
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def log_frame(offset: int, value: bytes) -> bytes:
 
 
 def removed_frame(offset: int, reason: str) -> bytes:
-    """Return the frame that says that messages from an offset on were removed."""
+    """Return the frame for messages that were removed from the log, starting at an offset."""
     return _frame(REMOVED, offset, reason.encode())
 
 
 def is_json(value: bytes) -> bool:
-    """Whether a message is JSON: no protobuf message of OTLP traces begins so."""
+    """Return whether a message is JSON. No protobuf message of OTLP traces begins with `{`."""
     return value.lstrip()[:1] == b"{"
 
 
@@ -73,7 +73,7 @@ Format: TypeAlias = Literal["json", "protobuf"]
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """One OTLP message as bytes. `line` counts from 1 (JSON lines only); `offset` is in the decompressed data."""
+    """One OTLP message as bytes. `line` counts from 1 (JSON lines only); `offset` refers to the decompressed data."""
 
     format: Format
     data: bytes
@@ -83,37 +83,37 @@ class Payload:
 
 @dataclass(slots=True)
 class _Share:
-    """Which payloads of a file are wanted: those whose number modulo `stripes` is `stripe`. Counts them all."""
+    """Selects the payloads whose number modulo `stripes` is `stripe`, and counts all payloads."""
 
     stripe: int
     stripes: int
     number: int = 0
-    """Of the next payload, from 0; at the end, how many there were."""
+    """Number of the next payload, from 0; at the end, the total count."""
 
     def has_next(self) -> bool:
         return self.number % self.stripes == self.stripe
 
 
 _Items: TypeAlias = Generator[Payload | Problem, None, Problem | None]
-"""Payloads, and problems of one payload; returns the problem of the file that ended it, if any."""
+"""Payloads and problems of single payloads; returns the problem that ended the file, if any."""
 _BOM: Final = b"\xef\xbb\xbf"
 _SEGMENT_MAGIC: Final = b"TLSEG1\n"
 _SEGMENT_FORMATS: Final[dict[bytes, Format]] = {b"j": "json", b"p": "protobuf"}
 _ONE_SEGMENT: Final = b"\x20"
-"""Of a frame of zstd: one byte tells the size of what is in it, and no checksum follows."""
+"""Descriptor byte of a zstd frame: a content size of one byte, no checksum."""
 _MESSAGE_STARTS: Final = (b"\n", b"{", ZSTD_MAGIC[:1])
 _JSON_AFTER_NEWLINE: Final = re.compile(rb'\s*\{\s*("[A-Za-z_]|\}|\Z)')
-"""A file that begins with an empty line; a protobuf message that begins with the same two bytes fails this."""
+"""JSON that begins with an empty line. A protobuf message with the same first two bytes does not match."""
 
 
 class Reading:
     """The payloads of an OTLP file whose number modulo `stripes` is `stripe`, in bounded memory. Iterate once.
 
-    A payload that cannot be unpacked is a Problem in its place. At the end, `whole` says what the file was: every
-    stripe reads all of it, and what the stripes of one file say must agree.
+    A payload that cannot be unpacked becomes a Problem in its place. After the iteration, `whole` describes the
+    entire file. Every stripe reads the whole file, so the digests of all its stripes must agree.
 
     Args:
-        size_bytes: how many bytes of the file are the input; None for what it has now.
+        size_bytes: number of bytes that belong to the input; None for the current size of the file
     """
 
     def __init__(self, path: str, stripe: int = 0, stripes: int = 1, size_bytes: int | None = None) -> None:
@@ -123,11 +123,11 @@ class Reading:
         self.whole: InputDigest | None = None
 
     def __iter__(self) -> Iterator[Payload | Problem]:
-        """Yield the payloads. Raises OSError for a failure of the machine, at any place in the file."""
+        """Yield the payloads. Raises OSError for a machine failure, at any position in the file."""
         try:
             with open_input(self._path, self._size_bytes) as file:
                 problem = yield from self._read(file)
-                # Also what lies behind the place where the reading ended.
+                # The digest also covers the bytes after the last position read.
                 size_bytes, sha256 = file.finish()
         except NotAnInputError as error:
             self.whole = InputDigest(0, "", problem=Problem(str(error)))
@@ -135,7 +135,7 @@ class Reading:
             self.whole = InputDigest(size_bytes, sha256, self._share.number, problem)
 
     def _read(self, file: ReadableStream) -> _Items:
-        """Yield the payloads; a small segment, such as a request has that came alone, all at once."""
+        """Yield the payloads. A small segment, such as that of a single request, is decoded in one step."""
         start = file.read(SMALL_SEGMENT_MAX_BYTES) if self._share.stripes == 1 else b""
         if not start:
             return (yield from _read_open(file, self._share))
@@ -148,7 +148,7 @@ class Reading:
 
 
 class _After:
-    """A file of which some was read, from its beginning."""
+    """A file with its first, already read bytes put back."""
 
     def __init__(self, start: bytes, file: ReadableStream) -> None:
         self._start = BytesIO(start)
@@ -162,7 +162,7 @@ class _After:
 
 def _read_open(file: ReadableStream, share: _Share) -> _Items:  # noqa: PLR0911  one for each framing
     stream = Stream(decompressed(file))
-    if stream.peek(4) == bytes(4):  # no framing begins so
+    if stream.peek(4) == bytes(4):  # no framing begins with four NULs
         yield from _skipped_nuls(stream, share)
         if not stream.peek(1):
             return None
@@ -186,7 +186,7 @@ def _read_open(file: ReadableStream, share: _Share) -> _Items:  # noqa: PLR0911 
 
 
 def _skipped_nuls(stream: Stream, share: _Share) -> Iterator[Problem]:
-    """Skip NUL bytes, which a rotated log has where lines were cut off, and yield a problem if there are any."""
+    """Skip NUL bytes, which a rotated log has where it was truncated. Yield a problem if there are any."""
     start = stream.offset
     if count := stream.skip_nuls():
         if share.has_next():
@@ -223,7 +223,7 @@ def _json(stream: Stream, share: _Share) -> _Items:
         line += 1
         yield from _skipped_nuls(stream, share)
         start = stream.offset
-        # All stripes look at the first line, to see whether it begins a document.
+        # All stripes read the first line, to see whether it begins a multi-line document.
         piece = stream.take_line(OTLP_LINE_MAX_BYTES, share.number == first or share.has_next())
         if piece.size > OTLP_LINE_MAX_BYTES:
             return _too_long("line", line, start)
@@ -283,10 +283,10 @@ def _messages(stream: Stream, share: _Share) -> _Items:
 
 
 def _collector_message(payload: Payload) -> Payload | Problem:
-    """Return the message that the frame holds: the Collector may compress each, and may write JSON."""
+    """Return the message in the frame. The Collector may compress each message and may write JSON."""
     data = payload.data
     if data.startswith(ZSTD_MAGIC):
-        # zstd's own reader ends without an error after a first frame, or where one is cut.
+        # zstd's own reader ends without an error after the first frame or at a truncated frame.
         stream = Stream(decompressed(BytesIO(data)))
         data = stream.take(OTLP_LINE_MAX_BYTES + 1)
         if len(data) > OTLP_LINE_MAX_BYTES:
@@ -312,7 +312,7 @@ def _segment(stream: Stream, share: _Share) -> _Items:
 
 
 def _log(stream: Stream, share: _Share) -> _Items:
-    """Yield the messages of a range of a log, each by its offset. Raises RecordsRemovedError where some are gone."""
+    """Yield the messages of a log range, each with its log offset. Raises RecordsRemovedError if some were removed."""
     while kind := stream.take(1):
         offset = int.from_bytes(stream.take(8))
         item = _framed(stream, offset, "protobuf", keep=True)
@@ -330,7 +330,7 @@ def _log(stream: Stream, share: _Share) -> _Items:
 
 
 def _small_segment(data: bytes) -> list[Payload] | None:
-    """Return the payloads of a whole segment of few bytes; None for all else: `_read_open` says what it is."""
+    """Return the payloads of a small, intact segment. Return None for other data, which `_read_open` identifies."""
     plain = _small_plain(data)
     if plain is None or not plain.startswith(_SEGMENT_MAGIC):
         return None
@@ -348,13 +348,13 @@ def _small_segment(data: bytes) -> list[Payload] | None:
 
 
 def _small_plain(data: bytes) -> bytes | None:
-    """Return what a few frames of zstd hold, None where they are none, cut, or may hold much."""
+    """Return the content of a few zstd frames. Return None if the data is not zstd, is truncated, or may be large."""
     pieces, at, room = list[bytes](), 0, SMALL_SEGMENT_MAX_BYTES
     try:
         while at < len(data):
             end = _frame_end(data, at)
             frame = data[at:end]
-            # A size that is not told is taken for a large one.
+            # A frame without a content size may be large.
             size_bytes = zstandard.frame_content_size(frame)
             if not 0 < size_bytes <= room:
                 return None
@@ -366,8 +366,8 @@ def _small_plain(data: bytes) -> bytes | None:
 
 
 def _frame_end(data: bytes, at: int) -> int:
-    """Return where a frame of zstd ends, by the sizes of its blocks (RFC 8878); somewhere behind, where it is cut."""
-    header_bytes = zstandard.frame_header_size(data[at : at + 18])  # none has more
+    """Return the end of a zstd frame, from its block sizes (RFC 8878). For a truncated frame, it is beyond the data."""
+    header_bytes = zstandard.frame_header_size(data[at : at + 18])  # the longest possible header
     checksum_bytes, is_last = data[at + 4] & 4, 0
     at += header_bytes
     while not is_last and at < len(data):
@@ -378,7 +378,7 @@ def _frame_end(data: bytes, at: int) -> int:
 
 
 def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload | Problem | None:
-    """Take a 4-byte length and so many bytes; return None where they are passed over."""
+    """Read a 4-byte length and that many bytes. Return None if the payload is skipped (`keep` is false)."""
     prefix = stream.take(4)
     length = int.from_bytes(prefix)
     if len(prefix) == 4 and length > OTLP_LINE_MAX_BYTES:
@@ -393,7 +393,7 @@ def _framed(stream: Stream, start: int, format: Format, keep: bool) -> Payload |
 
 
 def write_segment(payloads: Iterable[tuple[Format, bytes]]) -> bytes:
-    """Return a segment of the inbox: the payloads in frames, compressed with zstd level 1, with its checksum."""
+    """Return an inbox segment: the payloads in frames, compressed with zstd level 1, with a checksum."""
     parts = [_SEGMENT_MAGIC]
     for format, data in payloads:
         parts += [b"j" if format == "json" else b"p", len(data).to_bytes(4), data]
@@ -401,9 +401,9 @@ def write_segment(payloads: Iterable[tuple[Format, bytes]]) -> bytes:
 
 
 def segment_of_frames(frames: Iterable[tuple[int, bytes]]) -> bytes:
-    """Return a segment of protobuf payloads, each of so many bytes and compressed already: a frame of zstd.
+    """Return a segment of protobuf payloads that are already zstd frames. Each item is (uncompressed size, frame).
 
-    What is between them stands in frames that are not compressed, so that the bytes are the same whoever makes them.
+    The headers between the payloads are uncompressed zstd frames, so that every writer produces the same bytes.
     """
     parts, before = list[bytes](), _SEGMENT_MAGIC
     for size_bytes, frame in frames:
@@ -413,26 +413,26 @@ def segment_of_frames(frames: Iterable[tuple[int, bytes]]) -> bytes:
 
 
 def segment_of_frames_bytes(frames: Collection[int]) -> int:
-    """Return the size of such a segment, by the bytes of its frames."""
+    """Return the size of a `segment_of_frames` segment, from the sizes of its frames."""
     return len(_SEGMENT_MAGIC) + len(frames) * len(_stored(b"p" + bytes(4))) + sum(frames)
 
 
 def _stored(data: bytes) -> bytes:
-    """Return a frame of zstd with a few bytes as they are (RFC 8878): their number, one raw block."""
+    """Return a zstd frame with a few uncompressed bytes (RFC 8878): their number, then one raw block."""
     return (
         ZSTD_MAGIC + _ONE_SEGMENT + len(data).to_bytes() + (len(data) << 3 | 1).to_bytes(3, "little") + data
     )
 
 
 def segment_payloads(data: bytes) -> Iterator[Payload]:
-    """Yield the payloads of a segment of the inbox that can be read: none behind damage."""
+    """Yield the readable payloads of an inbox segment, up to the first damage."""
     for item in _read_open(BytesIO(data), _Share(0, 1)):
         if isinstance(item, Payload):
             yield item
 
 
 def segment_problem(data: bytes) -> Problem | None:
-    """Return what is wrong with the bytes of a segment of the inbox, None where it is whole."""
+    """Return the first problem in the bytes of an inbox segment, or None if it is intact."""
     if not data.startswith(ZSTD_MAGIC):
         return Problem("it is no segment")
     items = _read_open(BytesIO(data), _Share(0, 1))

@@ -1,9 +1,7 @@
-"""An input file as one run of bytes: what is trusted of it is what was read whole.
+"""Reader of an input file: a stream of decompressed bytes in bounded memory, with a digest of the whole file.
 
-Several tasks read one file, each at its own time. Each counts and hashes the bytes that it decodes, to the end,
-so that tasks which saw different files (one was renamed, or written again) are found out by comparing.
-
-Reads a file as a stream of decompressed bytes, with bounded memory whatever is in it.
+Several tasks read one file at different times. Each task counts and hashes all bytes to the end. If the file was
+renamed or rewritten in between, the digests of the tasks differ.
 """
 
 from __future__ import annotations
@@ -35,31 +33,34 @@ _KINDS: Final = {
 LASTING: Final = frozenset(
     [errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG]
 )
-"""Errors that say what stands at the path. Any other is a failure of the machine, which may pass."""
+"""Permanent errors, which depend on the path. Any other error is a machine failure that may pass."""
 
 
 class NotAnInputError(ValueError):
-    """What stands at the path cannot be an input: nothing, a directory, something that may never end."""
+    """The path cannot be an input: it is missing, a directory, or a file that may never end."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputDigest:
-    """What one pass saw of a whole input: the same for all who read the same bytes."""
+    """Digest of a whole input from one pass. Readers of the same bytes get the same digest."""
 
     size_bytes: int
     sha256: str
-    """Of all its bytes; empty where there was no file to read."""
+    """Hash of all bytes; empty if there was no file to read."""
     payloads: int = 0
-    """Messages in the file, also those of other stripes."""
+    """Number of messages in the file, including those of other stripes."""
     problem: Problem | None = None
-    """What is wrong with the file as a whole."""
+    """The problem of the file as a whole, if any."""
 
 
 def incomplete_reason(size_bytes: int | None, seen: Sequence[InputDigest]) -> str | None:
-    """Say why an input of this size (None: of any), as its stripes have seen it, is not whole; or None.
+    """Return why an input cannot be trusted, from the digests of its stripes, or None if it is intact.
 
-    They agree where they read the same bytes to the end and saw the same in them. What was replaced, renamed or cut
-    between the first look and the last task shows in one of them.
+    The digests agree if all stripes read the same bytes to the end with the same result. A file that was replaced,
+    renamed or truncated during the reading changes at least one digest.
+
+    Args:
+        size_bytes: the expected size; None for any
     """
     first = seen[0]
     if not any(whole.sha256 for whole in seen):
@@ -74,7 +75,7 @@ def incomplete_reason(size_bytes: int | None, seen: Sequence[InputDigest]) -> st
 
 
 class InputFile:
-    """The first bytes of an open file; what passes is counted and hashed."""
+    """The first bytes of an open file. It counts and hashes what is read."""
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
         self._file = file
@@ -91,7 +92,7 @@ class InputFile:
         return block
 
     def finish(self) -> tuple[int, str]:
-        """Read to the end; return size and SHA-256 of all bytes. Raises OSError."""
+        """Read to the end; return the size and SHA-256 of all bytes. Raises OSError."""
         while self.read(OTLP_BLOCK_BYTES):
             pass
         return self._passed_bytes, self._digest.hexdigest()
@@ -99,11 +100,10 @@ class InputFile:
 
 @contextmanager
 def open_input(path: str, size_bytes: int | None = None) -> Iterator[InputFile]:
-    """Open the first `size_bytes` of a regular file; None: what it has now.
+    """Open the first `size_bytes` of a regular file; None means its current size.
 
-    What is appended to a file meanwhile is no part of this input, so that a file which grows has an end.
-
-    Raises NotAnInputError for what is no such file, OSError for a failure that may pass.
+    Bytes appended later do not belong to the input, so that a growing file has an end. Raises NotAnInputError if the
+    path is not a readable regular file, OSError for a failure that may pass.
     """
     descriptor = _open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
@@ -114,7 +114,7 @@ def _open_regular(path: str) -> int:
     descriptor = -1
     try:
         _check_kind(os.stat(path))  # noqa: PTH116  beside os.open: to open a device may do something
-        # A pipe that took the place of the file since then must not block us.
+        # Do not block if a pipe has replaced the file since the check.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         _check_kind(os.fstat(descriptor))
     except BaseException as error:
@@ -133,9 +133,9 @@ def _check_kind(status: os.stat_result) -> None:
 
 
 def fingerprint(path: str, size_bytes: int) -> tuple[int, str]:
-    """Return size and SHA-256 of a file's first bytes; (0, "") where no file is, as of no recorded one.
+    """Return the size and SHA-256 of a file's first bytes; (0, "") if there is no file, which no recorded input has.
 
-    Raises OSError for a failure that may pass: it says nothing of what the file has.
+    Raises OSError for a failure that may pass: it proves nothing about the file's content.
     """
     try:
         with open_input(path, size_bytes) as file:
@@ -149,20 +149,20 @@ ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 
 
 class ReadableStream(Protocol):
-    """What can be read from its beginning to its end."""
+    """A stream that can be read from beginning to end."""
 
     def read(self, size_bytes: int, /) -> bytes:
         """Return the next bytes, fewer only at the end."""
 
 
 class DamagedError(ValueError):
-    """The stream is truncated or corrupt; what came before has been given out."""
+    """The stream is truncated or corrupt. The data before the damage was already returned."""
 
 
 def decompressed(file: ReadableStream) -> Iterator[bytes]:
-    """Yield blocks of a gzip, zstd or plain file, told apart by its first bytes.
+    """Yield blocks of a gzip, zstd or plain file. The first bytes determine the format.
 
-    Raises DamagedError at the place where a compressed stream is cut or corrupt.
+    Raises DamagedError at the position where a compressed stream is truncated or corrupt.
     """
     head = file.read(4)
     if head.startswith(GZIP_MAGIC):
@@ -173,7 +173,7 @@ def decompressed(file: ReadableStream) -> Iterator[bytes]:
 
 
 def _gunzipped(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
-    """Yield the blocks of all members of a gzip file (RFC 1952); zeros may follow the last."""
+    """Yield the blocks of all members of a gzip file (RFC 1952). Zeros may follow the last member."""
     while waiting:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
@@ -193,7 +193,7 @@ def _gunzipped(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
 
 
 def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:
-    """Return what comes out of the data before the damage: zlib gives nothing of a call that fails."""
+    """Return the data before the damage, byte by byte, because zlib returns nothing from a call that fails."""
     parts = []
     try:
         for i in range(len(data)):
@@ -230,7 +230,7 @@ def _unzstd(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
 
 
 class Line(NamedTuple):
-    """A line without its newline: its bytes if they were asked for, and whether there was a newline."""
+    """A line without its newline: its bytes if requested, and whether a newline ended it."""
 
     data: bytes
     size: int
@@ -242,7 +242,7 @@ _INK: Final = re.compile(rb"[^ \t\r]")
 
 
 class Stream:
-    """Blocks as one run of bytes. `offset` is how many were taken; `damage` says why it ended early."""
+    """Blocks as one continuous stream. `offset` counts the consumed bytes; `damage` is the reason for an early end."""
 
     def __init__(self, blocks: Iterator[bytes]) -> None:
         self.offset = 0
@@ -252,7 +252,7 @@ class Stream:
         self._at = 0
 
     def peek(self, size: int) -> bytes:
-        """Return the next bytes without taking them, fewer at the end. `size` must be small."""
+        """Return the next bytes without consuming them, fewer at the end. `size` must be small."""
         while len(self._block) - self._at < size:
             more = self._next_block()
             if not more:
@@ -261,16 +261,16 @@ class Stream:
         return self._block[self._at : self._at + size]
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes, fewer at the end."""
+        """Consume and return the next bytes, fewer at the end."""
         parts = [bytes(part) for part in self._parts(size)]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def skip(self, size: int) -> int:
-        """Pass over the next bytes, and return how many there were."""
+        """Skip the next bytes, and return their number."""
         return sum(len(part) for part in self._parts(size))
 
     def skip_nuls(self) -> int:
-        """Skip the NUL bytes that come next, and return how many there were."""
+        """Skip the NUL bytes that come next, and return their number."""
         start = self.offset
         while self._fill() and self._block[self._at] == 0:
             rest = self._block[self._at :].lstrip(b"\0")
@@ -278,10 +278,8 @@ class Stream:
         return self.offset - start
 
     def take_line(self, limit: int, keep: bool) -> Line:
-        """Take the next line and its newline, but stop where it gets longer than `limit` bytes.
-
-        Its bytes are copied only if `keep`.
-        """
+        """Consume the next line and its newline, but stop after more than `limit` bytes. Copy the bytes only if
+        `keep`."""
         parts: list[bytes] = []
         size, blank, ended = 0, True, False
         while not ended and size <= limit and self._fill():

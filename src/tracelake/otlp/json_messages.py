@@ -1,7 +1,8 @@
 """OTLP/JSON as msgspec structs, with the field names and the few methods of the protobuf messages.
 
-So everything behind decoding reads both by duck typing. Fields hold no null: a null in the text fails
-the fast decode, and the careful pass of `decode.py` drops nulls before it tries again.
+Code after the decoding reads both by duck typing. No field may be null: a null in the text fails the fast decode, and
+the careful pass of `decode.py` drops nulls before it tries again.
+
 Source: opentelemetry-proto v1 (trace.proto, common.proto, resource.proto), OTLP/JSON encoding.
 """
 
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from msgspec import Meta, Struct, field
 
 Message: TypeAlias = Any
-"""A protobuf message, or a struct below that has the same field names."""
+"""A protobuf message, or a struct of this module with the same field names."""
 
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -29,19 +30,19 @@ VALUE_FIELDS: Final = (
     "bytes_value",
     "string_value_strindex",
 )
-"""The members of the oneof of AnyValue."""
+"""The members of AnyValue's oneof."""
 
 
 class _Json(Struct, rename="camel", gc=False):
-    """A struct with protobuf's question whether a field is there."""
+    """A struct with protobuf's `HasField`."""
 
     def HasField(self, name: str) -> bool:  # noqa: N802 - the name that protobuf gives it
-        """Return whether a field that has presence was in the text."""
+        """Return whether the text contained a field that has presence."""
         return getattr(self, name) is not None
 
 
 class AnyValue(_Json):
-    """A value of an attribute; at most one field is set."""
+    """An attribute value. At most one field is set."""
 
     string_value: str | None = None
     bool_value: bool | None = None
@@ -80,19 +81,19 @@ class KeyValue(_Json):
     key_strindex: Int32 = 0
 
     def HasField(self, _name: str) -> bool:  # noqa: N802 - the name that protobuf gives it
-        """Return whether `value`, the only field with presence, was in the text."""
+        """Return whether the text contained `value`, the only field with presence."""
         return self.value is not _ABSENT
 
 
 class Status(_Json):
-    """How the span ended."""
+    """The status of a span."""
 
     message: str = ""
     code: Int32 | str = 0
 
 
 class Event(_Json):
-    """Something that happened during the span."""
+    """An event during a span."""
 
     time_unix_nano: Nanoseconds = 0
     name: str = ""
@@ -101,7 +102,7 @@ class Event(_Json):
 
 
 class Link(_Json):
-    """A span that this one refers to. Ids are hex."""
+    """A reference to another span. Ids are hex."""
 
     trace_id: str = ""
     span_id: str = ""
@@ -133,7 +134,7 @@ class Span(_Json):
 
 
 class EntityRef(_Json):
-    """Which attributes of a resource identify an entity."""
+    """Reference to the resource attributes that identify an entity."""
 
     schema_url: str = ""
     type: str = ""
@@ -142,7 +143,7 @@ class EntityRef(_Json):
 
 
 class Resource(_Json):
-    """What emitted the spans."""
+    """The emitter of the spans."""
 
     attributes: list[KeyValue] = []
     dropped_attributes_count: UInt32 = 0
@@ -150,7 +151,7 @@ class Resource(_Json):
 
 
 class Scope(_Json):
-    """The instrumentation that made the spans."""
+    """The instrumentation scope of the spans."""
 
     name: str = ""
     version: str = ""
@@ -184,7 +185,7 @@ class ResourceSpans(_Json):
 
 
 class TracesData(_Json):
-    """One payload: TracesData and ExportTraceServiceRequest have the same shape."""
+    """One payload. TracesData and ExportTraceServiceRequest have the same shape."""
 
     resource_spans: list[ResourceSpans] = []
 
@@ -202,6 +203,6 @@ class _StrictResourceSpans(ResourceSpans, forbid_unknown_fields=True):
 
 
 class StrictTracesData(_Json, forbid_unknown_fields=True):
-    """A payload without unknown fields in containers and spans. Decoding fails for any other payload."""
+    """A payload without unknown fields in containers and spans. Any other payload fails to decode."""
 
     resource_spans: list[_StrictResourceSpans] = []

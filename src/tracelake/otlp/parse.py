@@ -1,21 +1,15 @@
-"""The careful pass over a payload that the fast decoder refused: span by span, so that good ones are kept.
+"""The careful pass over a payload that the fast decoder refused. It parses span by span and keeps the good spans.
 
-What cannot be decoded stands as a RefusedError in the place of the message. Whatever recurses here has a bound
-before it begins: JSON comes pruned (`depth.py`), and protobuf's own parser goes 100 messages deep.
+A message that cannot be decoded becomes a RefusedError in its place.
 
-JSON of bounded depth: what lies deeper than any field of OTLP is emptied before anything recurses into it.
+Every recursion is bounded beforehand: JSON is pruned, and protobuf's own parser stops at 100 levels. The depth that a
+parser can reach depends on its stack, which differs between the server, which acknowledges, and the task, which
+decodes again. So both first prune to the same depth and see the same text. An attribute value below that depth is
+refused for its nesting; an unknown field is ignored, as OTLP requires.
 
-How deep a parser can go depends on the stack below it, and so differs between the server, which acknowledges, and
-the task, which decodes again. So both prune first, to the same depth, and see the same text: an attribute value that
-deep is refused for its nesting, and a field that nobody knows is passed over, as OTLP asks.
-
-What differs between spans that came as protobuf and spans that came as JSON: ids and presence.
-
-How large a payload becomes when it is decoded: bounds for who decodes what strangers send.
-
-A message of two bytes on the wire takes hundreds in memory: 8 MiB of empty events took 2.7 GiB. So before a payload is
-parsed its worst is bounded by what can be counted in a moment, and before Python objects are made of it, by what was
-parsed. The factors are measured on crafted payloads of each kind of message, and rounded up.
+Memory is bounded too, because a message of two bytes on the wire takes hundreds in memory: 8 MiB of empty events took
+2.7 GiB. Before parsing, a quick count bounds the worst case. Before Python objects are built, the parsed size bounds
+it. The factors were measured on crafted payloads of each kind of message and rounded up.
 """
 
 from __future__ import annotations
@@ -64,16 +58,16 @@ class ScopeGroup:
 
 @dataclass(frozen=True, slots=True)
 class ResourceGroup:
-    """A ResourceSpans, decoded or refused, and its scopes."""
+    """A ResourceSpans, decoded or refused, and its scope groups."""
 
     header: Message | RefusedError
     scopes: list[ScopeGroup]
 
 
 def split_protobuf(payload: bytes, notes: list[str]) -> list[ResourceGroup]:
-    """Decode each span on its own. Raises DecodeError where the frame of the payload is damaged.
+    """Decode each span separately. Raises DecodeError if the outer structure of the payload is damaged.
 
-    `notes` gets a sentence about each part that is taken with replaced bytes.
+    Appends to `notes` a sentence about each part that is accepted with replaced bytes.
     """
     try:
         _, parts = split_field(memoryview(payload), (1,), 0)
@@ -114,15 +108,15 @@ def _parse(kind: type[Message], data: bytes, offset: int, notes: list[str]) -> M
 
 
 def split_json(payload: bytes) -> list[ResourceGroup]:
-    """Decode each span of pruned JSON on its own. Raises DecodeError where it is no JSON, or not of that shape."""
+    """Decode each span of pruned JSON separately. Raises DecodeError if it is not JSON, or not OTLP traces."""
     return json_groups(parse_json(payload))
 
 
 def json_groups(data: Any) -> list[ResourceGroup]:
-    """Decode each span of parsed JSON on its own. Raises DecodeError where it has another shape."""
+    """Decode each span of parsed JSON separately. Raises DecodeError if it does not have the shape of OTLP traces."""
     if not isinstance(data, dict):
         raise DecodeError(f"not OTLP: {_json_type(data)}, must be an object with resourceSpans")
-    if data and "resourceSpans" not in data:  # metrics, say: nothing is passed over in silence
+    if data and "resourceSpans" not in data:  # for example metrics: no data is dropped silently
         raise DecodeError(f"not OTLP traces: no resourceSpans in it, but {ascii(', '.join(data))[1:-1]:.100}")
     return [_json_resource(item) for item in _list_of(data, "resourceSpans")]
 
@@ -161,7 +155,7 @@ def _identity(data: Any) -> str:
     ids = [data.get(name) for name in ("traceId", "spanId")] if isinstance(data, dict) else []
     if not any(ids):
         return ""
-    # Without the quotes of ascii(), which escapes what a log line cannot hold.
+    # ascii() escapes characters that a log line cannot hold; the slice removes its quotes.
     return " (trace {:.64}, span {:.64})".format(*(ascii(str(value))[1:-1] for value in ids))
 
 
@@ -173,17 +167,18 @@ def _convert(kind: type[Message], data: Any, identity: str = "") -> Message | Re
 
 
 _HALF_PAIR: Final = type("half of a surrogate pair", (), {})()
-"""Stands for text that is not Unicode. No field takes it, and the error names its type; unknown fields may have it."""
+"""Placeholder for text that is not Unicode. No known field accepts it, and the error names its type; unknown fields
+may have it."""
 
 
 def _cleaned(data: Any) -> Any:
-    """Drop nulls, which mean absent; allow all base64 alphabets; mark text that is not Unicode."""
+    """Drop nulls, which mean absent; normalize base64 alphabets; replace text that is not Unicode by a placeholder."""
     match data:
         case dict():
             return {
                 key: _base64(_cleaned(value)) if key == "bytesValue" else _cleaned(value)
                 for key, value in data.items()
-                if value is not None and _is_unicode(key)  # no field has such a name
+                if value is not None and _is_unicode(key)  # no field has a non-Unicode name
             }
         case list():
             return [_cleaned(item) for item in data]
@@ -229,7 +224,7 @@ def _check_utf8(payload: bytes) -> None:
 
 
 def replace_bad_bytes(payload: bytes) -> tuple[bytes, list[str]]:
-    """Return JSON with U+FFFD in place of each byte that is not UTF-8, and a sentence about them if there are any."""
+    """Return JSON with U+FFFD in place of each byte that is not UTF-8, and a note if there are any."""
     try:
         payload.decode()
     except UnicodeDecodeError as error:
@@ -247,7 +242,7 @@ _REPLACEMENT: Final = "\ufffd".encode()
 
 
 def _parse_int(digits: str) -> int | float:
-    # Python refuses to convert thousands of digits; no field of OTLP holds them either.
+    # Python refuses to convert thousands of digits, and no field of OTLP can hold such a number.
     return int(digits) if len(digits) <= OTLP_JSON_NUMBER_MAX_CHARS else float(digits)
 
 
@@ -271,9 +266,10 @@ class JsonStructure(NamedTuple):
 
 
 def pruned(text: bytes) -> bytes:
-    """Return JSON with spaces for all that lies below OTLP_JSON_DEPTH_MAX brackets; every byte stays in its place.
+    """Return JSON with spaces for everything nested deeper than OTLP_JSON_DEPTH_MAX brackets; all offsets stay the
+    same.
 
-    Text that is no JSON comes out as text that is no JSON. The time is the same for all texts of one length.
+    Text that is not JSON is still not JSON afterwards. The time depends only on the length of the text.
     """
     if text.count(b"{") + text.count(b"[") <= OTLP_JSON_DEPTH_MAX:
         return text
@@ -308,7 +304,7 @@ def json_structure(text: bytes, most: int) -> JsonStructure:
 
 
 class _State:
-    """Where the next block begins: how deep, whether in a text, and behind how many backslashes."""
+    """Scanner state at a block boundary: bracket depth, inside a string or not, and number of preceding backslashes."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -316,9 +312,10 @@ class _State:
         self._backslashes = 0
 
     def too_deep(self, block: Any) -> Any:
-        """Return which bytes of the next block lie in the deepest brackets that are kept."""
+        """Return a mask of the bytes in the next block that lie inside the deepest allowed brackets."""
         _, steps, depths = self.scan(block)
-        # Of the brackets of the last level both stay: here the one that opens, and the one that closes is less deep.
+        # Both brackets of the last level stay: the condition spares the opening one, and the closing one is
+        # less deep.
         return (depths > OTLP_JSON_DEPTH_MAX) | ((depths == OTLP_JSON_DEPTH_MAX) & (steps != 1))
 
     def scan(self, block: Any) -> tuple[Any, Any, Any]:
@@ -333,7 +330,7 @@ class _State:
         return in_text, steps, depths
 
     def _escaped(self, block: Any) -> Any:
-        """Return which bytes stand behind an odd number of backslashes."""
+        """Return a mask of the bytes that follow an odd number of backslashes."""
         places = np.arange(len(block))
         others = np.maximum.accumulate(np.where(block == _BACKSLASH, -1, places))
         run = places - others + np.where(others < 0, self._backslashes, 0)
@@ -343,21 +340,21 @@ class _State:
 
 
 class Dialect(Protocol):
-    """Reads the fields that the two inputs hold differently, for many spans at once."""
+    """Reader of the fields that differ between the protobuf and the JSON input, for many spans at once."""
 
     def ids(self, values: list[Message], field: str, size: int) -> list[str]:
         """Return ids of `size` bytes as lower-case hex. Raises RefusedError for any other length."""
 
     def loose_ids(self, values: list[Message], field: str) -> list[str]:
-        """Return ids of any length as lower-case hex. Raises RefusedError where they are not hex."""
+        """Return ids of any length as lower-case hex. Raises RefusedError if they are not hex."""
 
     def statuses(self, spans: Sequence[Message]) -> list[Message | None]:
-        """Return each span's status, None where it has none."""
+        """Return the status of each span, None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProtobufDialect:
-    """Ids are bytes; presence is asked for with HasField."""
+    """The protobuf dialect: ids are bytes; HasField reports presence."""
 
     def ids(self, values: list[Message], field: str, size: int) -> list[str]:
         """Return ids of `size` bytes as lower-case hex. Raises RefusedError for any other length."""
@@ -367,17 +364,17 @@ class ProtobufDialect:
         return [value.hex() for value in values]
 
     def loose_ids(self, values: list[Message], field: str) -> list[str]:  # noqa: ARG002 - as the protocol
-        """Return ids of any length, also empty, as lower-case hex."""
+        """Return ids of any length, including empty ones, as lower-case hex."""
         return [value.hex() for value in values]
 
     def statuses(self, spans: Sequence[Message]) -> list[Message | None]:
-        """Return each span's status, None where it has none."""
+        """Return the status of each span, None if it has none."""
         return [span.status if span.HasField("status") else None for span in spans]
 
 
 @dataclass(frozen=True, slots=True)
 class JsonDialect:
-    """Ids are hex in either case; an absent message is None."""
+    """The JSON dialect: ids are hex in either case; an absent message is None."""
 
     def ids(self, values: list[Message], field: str, size: int) -> list[str]:
         """Return ids of `size` bytes as lower-case hex. Raises RefusedError for any other length."""
@@ -387,14 +384,14 @@ class JsonDialect:
         return _lower_hex(values, field)
 
     def loose_ids(self, values: list[Message], field: str) -> list[str]:
-        """Return ids of any length as lower-case hex. Raises RefusedError where they are not hex."""
+        """Return ids of any length as lower-case hex. Raises RefusedError if they are not hex."""
         for value in values:
             if len(value) % 2:
                 raise RefusedError(f"{field}: {len(value)} hex digits, must be an even number")
         return _lower_hex(values, field)
 
     def statuses(self, spans: Sequence[Message]) -> list[Message | None]:
-        """Return each span's status, None where it has none."""
+        """Return the status of each span, None if it has none."""
         return [span.status for span in spans]
 
 
@@ -404,7 +401,7 @@ def _lower_hex(values: list[Message], field: str) -> list[str]:
         decoded = bytes.fromhex(joined)
     except ValueError:
         decoded = b""
-    if 2 * len(decoded) != len(joined):  # not hex at all, or white space, which fromhex() skips
+    if 2 * len(decoded) != len(joined):  # not hex, or contains white space, which fromhex() skips
         raise RefusedError(f"{field}: not hex")
     return values if joined == joined.lower() else [value.lower() for value in values]
 
@@ -413,7 +410,7 @@ PROTOBUF: Final = ProtobufDialect()
 JSON: Final = JsonDialect()
 
 MESSAGE_BYTES: Final = 450
-"""One message as parsed and as Python objects."""
+"""Memory of one message, parsed and as Python objects."""
 _PROTOBUF_FACTOR: Final = 48
 _JSON_FACTOR: Final = 3
 _JSON_BRACKET_BYTES: Final = 400
@@ -426,23 +423,24 @@ _SPANS: Final[Tables] = {1 << 3 | 2: {**_SCOPES, OLD_SCOPE_SPANS_FIELD << 3 | 2:
 _MESSAGES: Final = tables_of(TracesData.DESCRIPTOR, {})
 """Tags that lead to all its messages."""
 ROW_BYTES: Final = 200
-"""About what the columns of fixed width and the ids of one span take."""
+"""Approximate size of one span's fixed-width columns and ids."""
 _ROWS_GROWTH: Final = 2
-"""Ids become hex, derived columns repeat texts: as measured on real data."""
+"""Growth from protobuf to rows, measured on real data: ids become hex, and derived columns repeat texts."""
 _MESSAGE_MIN_BYTES: Final = 2
-"""An empty message on the wire: its tag and its length."""
+"""Size of an empty message on the wire: its tag and its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadSize:
-    """What a payload holds: its spans, and all its messages: spans, events, links, attributes, resources, scopes."""
+    """Counts of a payload: spans, and all messages (spans, events, links, attributes, resources, scopes)."""
 
     spans: int
     messages: int
 
 
 def parse_max_bytes(payload: bytes, format: str) -> int:
-    """Return what parsing the payload takes at most, spans of protobuf aside, which `has_spans_beyond` bounds."""
+    """Return an upper bound of the memory that parsing takes. Protobuf spans are bounded by `has_spans_beyond`
+    instead."""
     if format == "protobuf":
         return _PROTOBUF_FACTOR * len(payload)
     brackets = payload.count(b"{") + payload.count(b"[")
@@ -457,7 +455,7 @@ def message_tags(payload: bytes) -> int:
 
 
 def has_spans_beyond(payload: bytes, most: int) -> bool:
-    """Return whether a protobuf payload has more resources, scopes and spans together; one that is damaged has not."""
+    """Return whether a protobuf payload has more than `most` resources, scopes and spans. False if it is damaged."""
     if len(payload) <= _MESSAGE_MIN_BYTES * most:
         return False
     return has_fields_beyond(payload, _SPANS, most, OTLP_REQUEST_VALUES_MAX)
@@ -469,9 +467,9 @@ def has_messages_beyond(payload: bytes, messages_max: int, others_max: int) -> b
 
 
 def rows_bytes(data: bytes) -> int:
-    """Return about what the rows of a `TracesData` take in Arrow, where each span has resource and scope beside it.
+    """Estimate the Arrow size of the rows of a `TracesData`. Each row repeats its resource and scope.
 
-    Of what is none it says what its bytes take: decoding says what is wrong with it.
+    For data that cannot be parsed, the estimate is based on its length, because decoding reports the error.
     """
     size_bytes = _ROWS_GROWTH * len(data)
     try:
@@ -486,7 +484,7 @@ def rows_bytes(data: bytes) -> int:
 
 
 def parsed_size(groups: Sequence[ResourceGroup]) -> PayloadSize:
-    """Count what a payload holds."""
+    """Count the spans and messages of a payload."""
     scopes = [scope for group in groups for scope in group.scopes]
     headers = [header.resource for group in groups if not isinstance(header := group.header, RefusedError)]
     headers += [header.scope for scope in scopes if not isinstance(header := scope.header, RefusedError)]

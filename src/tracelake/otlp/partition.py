@@ -1,12 +1,13 @@
-"""Takes a request apart by trace: of each what filters ask for, and its spans as OTLP `TracesData`, without loss.
+"""Partitioner of requests by trace: for each trace, the rows that filters need and its spans as lossless OTLP
+`TracesData`.
 
-Messages of protobuf that are put one behind the other are one message with the fields of both. So the bytes of a trace
-are put together from those of resources, scopes and spans, and the parts of several requests are one message again.
-Resource and scope come once a trace, never once a span; whoever bounds what that takes is told before it is made.
+Concatenated protobuf messages form one message with the fields of both. So the bytes of a trace are joined from
+serialized resources, scopes and spans, and the parts of several requests can be joined again. Resource and scope
+appear once for each trace, not once for each span. A callback learns the resulting size before the bytes are made, so
+that it can enforce a bound.
 
-Puts the spans of a request into one workspace: resources that name none get it, others are left out.
-
-It goes from message to message, and never through rows, which repeat a resource for each span.
+The module also assigns a request to one workspace. Resources without a workspace get it; those of another workspace
+are dropped. This converts messages directly, because rows would repeat the resource for each span.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tracelake.otlp.wire import has_old_names, take_old_names
 _PLAIN: Final = ("span_id", "parent_span_id", "name", "kind", "status", "start_ns", "end_ns")
 _DERIVED: Final = ("session_id", "user_id", "model", "input_tokens", "output_tokens", "input", "output")
 COLUMNS: Final = (*_PLAIN, *_DERIVED, "service", "workspace")
-"""What is known of each span, in this order."""
+"""The columns of a span's row, in order."""
 
 _SPANS_OF_SCOPE: Final = b"\x12"
 _SCOPES_OF_RESOURCE: Final = b"\x12"
@@ -50,7 +51,7 @@ class TraceSpans:
 
 
 class TracePartitioner(SpanChecks):
-    """Takes spans as `SpanChecks` does, and keeps their rows and bytes by trace."""
+    """A `SpanChecks` that stores the rows and bytes of the spans by trace."""
 
     def _begin(self) -> None:
         super()._begin()
@@ -72,7 +73,7 @@ class TracePartitioner(SpanChecks):
         return number
 
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
-        """Add the spans of one scope, all of them or none. Raises RefusedError."""
+        """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
         read = self._read(scope, spans, dialect)
         attributes = read.attributes
         derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
@@ -98,7 +99,7 @@ class TracePartitioner(SpanChecks):
         self._spans[trace_id].setdefault(scope, []).extend(spans)
 
     def serialize(self) -> None:
-        """Make the pieces of which `finish` puts traces together: each span once, however many traces there are."""
+        """Serialize the pieces that `finish` joins. Each span is serialized once, whatever the number of traces."""
         self._heads = [encode.resource_head(each).SerializeToString() for each in self._resource_messages]
         self._scope_heads = [encode.scope_head(each).SerializeToString() for each in self._scope_messages]
         self._pieces = {
@@ -107,15 +108,15 @@ class TracePartitioner(SpanChecks):
         }
 
     def _pieces_of(self, scope: int, spans: Sequence[Message]) -> list[bytes]:
-        """Return the pieces of a ScopeSpans with these spans of it."""
+        """Return the pieces of a ScopeSpans with only these spans."""
         message = self._scope_messages[scope]
         if isinstance(message, ScopeSpans) and len(spans) == len(message.spans):
-            return [message.SerializeToString()]  # all of it, which is quicker at once
+            return [message.SerializeToString()]  # serializing the whole scope is faster
         of_spans = [_framed(_SPANS_OF_SCOPE, [encode.span(span).SerializeToString()]) for span in spans]
         return [self._scope_heads[scope], *chain.from_iterable(of_spans)]
 
     def apart_bytes(self) -> int:
-        """Return what `finish` will make, about: spans, and for each trace the resources and scopes that it is of."""
+        """Return the approximate size of the output of `finish`: spans, and the resources and scopes of each trace."""
         size_bytes = 0
         for by_scope in self._pieces.values():
             resources = {self._scopes.resources[scope] for scope in by_scope}
@@ -124,7 +125,7 @@ class TracePartitioner(SpanChecks):
         return size_bytes
 
     def finish(self) -> None:
-        """Put the bytes of each trace together."""
+        """Join the bytes of each trace."""
         for trace_id, by_scope in self._pieces.items():
             by_resource: dict[int, list[bytes]] = {}
             for scope, pieces in by_scope.items():
@@ -137,7 +138,7 @@ class TracePartitioner(SpanChecks):
 
 
 OnApart: TypeAlias = Callable[[int], None]
-"""Told how many bytes the traces will take, before they are made; what it raises ends that."""
+"""Callback that gets the total size of the traces before they are made. An exception ends the work."""
 
 
 def _refuse_none(_size_bytes: int) -> None: ...
@@ -153,7 +154,7 @@ def complete(
     """Return the traces of a request that was decoded into `taken`, each with its bytes."""
     is_whole = len(taken.traces) == 1 and not decoded.rejected and not decoded.notes
     if is_whole and format == "protobuf" and not has_old_names(payload):
-        next(iter(taken.traces.values())).data = payload  # which is just that
+        next(iter(taken.traces.values())).data = payload  # the payload is exactly this trace
     else:
         taken.serialize()
         on_apart(taken.apart_bytes())
@@ -169,16 +170,17 @@ def take_apart(format: Format, payload: bytes) -> dict[str, TraceSpans]:
 
 
 def rows_of(data: bytes) -> SpanColumns:
-    """Return the spans of a `TracesData` as columns. Raises InputError where it is none."""
+    """Return the spans of a `TracesData` as columns. Raises InputError if it cannot be decoded."""
     columns = SpanColumns()
     add_rows(data, columns)
     return columns
 
 
 def add_rows(data: bytes, columns: SpanColumns) -> None:
-    """Add the spans of a `TracesData` to columns. Raises InputError where it is none; some may have been added then.
+    """Add the spans of a `TracesData` to columns. Raises InputError if it cannot be decoded; some may have been added
+    then.
 
-    What it costs to take a batch from columns is for a trace several times that of adding to them.
+    For a single trace, taking a batch from columns costs several times as much as adding its spans.
     """
     decoded = decode_protobuf(data, columns)
     if decoded.rejected:
@@ -186,7 +188,7 @@ def add_rows(data: bytes, columns: SpanColumns) -> None:
 
 
 def _framed(tag: bytes, pieces: Sequence[bytes]) -> list[bytes]:
-    """Return a field of protobuf in pieces: tag and length, and those of what it has."""
+    """Return a length-delimited protobuf field in pieces: tag and length, then the given pieces."""
     length, digits = sum(map(len, pieces)), bytearray(tag)
     while length > 0x7F:
         digits.append(length & 0x7F | 0x80)
@@ -200,14 +202,14 @@ _LEFT_OUT: Final = "{} spans name another workspace than {!r}, into which this k
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceAssignment:
-    """A request as protobuf, of one workspace, and why spans were left out of it; None where none were."""
+    """A protobuf request of one workspace, and why spans were dropped from it; None if none were."""
 
     payload: bytes
     left_out: str | None
 
 
 def placed(format: Format, payload: bytes, workspace: str) -> WorkspaceAssignment:
-    """Return a request, which was decoded once, in one workspace."""
+    """Return an already decoded request, restricted to one workspace."""
     data = _message(format, payload)
     stay, others = [], 0
     for resource_spans in data.resource_spans:
@@ -228,7 +230,7 @@ def placed(format: Format, payload: bytes, workspace: str) -> WorkspaceAssignmen
 
 
 class _Groups(SpanChecks):
-    """Takes spans as `SpanChecks` does, and puts them into one message, by resource and scope as they came."""
+    """A `SpanChecks` that collects the spans in one message, grouped by resource and scope as received."""
 
     def _begin(self) -> None:
         super()._begin()
@@ -264,7 +266,7 @@ def _message(format: Format, payload: bytes) -> pb.TracesData:
             take_old_names(data)
             return data
         except DecodeError:
-            pass  # what can be taken of it is
+            pass  # decoded below, as far as possible
     groups = _Groups()
     (decode_json if format == "json" else decode_protobuf)(payload, groups)
     return groups.data

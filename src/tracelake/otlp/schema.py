@@ -1,9 +1,8 @@
-"""The Arrow schema of table `spans`, and the names of its columns. The order is the order on disk.
+"""The Arrow schema of table `spans`. The column order is the order on disk.
 
-Every field of OTLP v1 is in here, so that rows encode back to the span they came from (`encode.py`):
-what people query has a column of its own, the rest is in the struct column `otlp`.
-
-Enum numbers ⇄ the words in columns `kind` and `status`. A number without a word is kept as digits.
+The schema contains every field of OTLP v1, so that `encode.py` can restore the original span. Fields that users query
+have their own column; the rest is in the struct column `otlp`. Columns `kind` and `status` contain words for OTLP's
+enum numbers; a number without a word is stored as digits.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tracelake.otlp.values import RefusedError
 from tracelake.results import SERVER_KINDS
 
 ATTRIBUTES: Final = pa.map_(pa.string(), pa.string())
-"""Attribute values as text, whatever their type; `*_types` beside it says how to read them back."""
+"""Attribute values of any type as text; the matching `*_types` column defines how to read them back."""
 
 EVENT: Final = pa.struct(
     [
@@ -53,7 +52,7 @@ SCOPE: Final = pa.struct(
 
 OTLP_REST: Final = pa.struct(
     [
-        # One letter for each entry of the map, see values.py, and JSON for letter `r`; null where all are strings.
+        # One letter for each map entry, see values.py, and JSON for letter `r`; null if all are strings.
         pa.field("attribute_types", pa.string()),
         pa.field("resource_types", pa.string()),
         pa.field("trace_state", pa.string()),
@@ -76,7 +75,7 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("service", pa.string()),  # resource attribute service.name
     pa.field("name", pa.string(), nullable=False),
     pa.field("kind", pa.string(), nullable=False),  # SERVER, CLIENT, …; an unknown number as digits
-    pa.field("status", pa.string()),  # UNSET, OK, ERROR, other numbers as digits; null where OTLP had none
+    pa.field("status", pa.string()),  # UNSET, OK, ERROR, other numbers as digits; null if OTLP had no status
     pa.field("status_message", pa.string()),
     pa.field("start_ns", pa.int64(), nullable=False),  # since 1970, UTC
     pa.field("end_ns", pa.int64(), nullable=False),  # 0 while the span is running
@@ -89,8 +88,8 @@ _FIELDS: Final[list[pa.Field[Any]]] = [
     pa.field("input", pa.string()),
     pa.field("output", pa.string()),
     pa.field("attributes", ATTRIBUTES),
-    pa.field("resource", ATTRIBUTES),  # null where OTLP had no resource
-    pa.field("scope", SCOPE),  # null where OTLP had no scope
+    pa.field("resource", ATTRIBUTES),  # null if OTLP had no resource
+    pa.field("scope", SCOPE),  # null if OTLP had no scope
     pa.field("events", pa.list_(EVENT)),
     pa.field("links", pa.list_(LINK)),
     pa.field("otlp", OTLP_REST),
@@ -105,7 +104,8 @@ _INT32: Final = range(-(2**31), 2**31)
 
 
 class EnumNames(dict[int | str, str]):
-    """Look a number, or the enum's own name as OTLP/JSON senders sometimes write it, up to get the word."""
+    """Mapping from an enum number to its word. It also accepts the enum's full name, which some OTLP/JSON senders
+    write."""
 
     def __init__(self, field: str, prefix: str, words: Sequence[str]) -> None:
         super().__init__(enumerate(words))
@@ -124,7 +124,7 @@ class EnumNames(dict[int | str, str]):
         return self[number] if number in self else str(number)
 
     def number(self, word: str) -> int:
-        """Return the number that the word stands for."""
+        """Return the number of a word."""
         return self.numbers[word] if word in self.numbers else int(word)
 
 

@@ -1,23 +1,20 @@
-"""AnyValue ⇄ text and one letter that says its type.
+"""Conversion between AnyValue and a text with a type letter.
 
 | letter | value | text |
 |---|---|---|
-| s | string | as it is |
+| s | string | unchanged |
 | i | int | decimal |
 | d | double | shortest that reads back as the same number; NaN, Infinity, -Infinity |
 | b | bool | true, false |
 | x | bytes | base64 |
 | j | array, kvlist | plain JSON; a number with '.' or 'e' is a double; null is an AnyValue without a value |
-| r | array, kvlist that plain JSON cannot hold | JSON that reads well, see `Exceptions` |
-| p | the same in lakes that earlier code wrote | base64 of the protobuf AnyValue |
+| r | array, kvlist that plain JSON cannot represent | readable JSON, see `Exceptions` |
+| p | the same in lakes written by earlier versions | base64 of the protobuf AnyValue |
 | n | AnyValue without a value | empty |
-| - | the attribute has no AnyValue at all | empty |
+| - | no AnyValue at all | empty |
 
-A capital, or + for -, says the same of an attribute whose key was there before, see repeats.py.
-
-Attribute keys that an owner has twice, against OTLP's rule: DuckDB and Spark refuse such maps.
-
-The second `retry` is stored as `retry#2`, and its type letter says so: it is a capital, or `+` for `-`.
+An owner may have the same key twice, against OTLP's rule, but DuckDB and Spark refuse such maps. So the second
+`retry` is stored as `retry#2`, with a capital type letter, or `+` for `-`.
 """
 
 from __future__ import annotations
@@ -34,11 +31,11 @@ from tracelake.limits import OTLP_NESTING_MAX
 from tracelake.otlp.json_messages import Message
 
 READABLE: Final = frozenset("sidbjr")
-"""Letters of values whose text means something to a person."""
+"""Letters of values whose text is readable for a person."""
 
 
 class RefusedError(ValueError):
-    """A part of a payload that cannot be taken; says which field and why, and of which span where known."""
+    """A part of a payload is refused. The message names the field and the reason, and the span if it is known."""
 
     def __init__(self, reason: str, identity: str = "") -> None:
         super().__init__(reason)
@@ -46,7 +43,9 @@ class RefusedError(ValueError):
 
 
 Exceptions: TypeAlias = dict[str, list[Any]]
-"""The nodes of a value that its JSON does not show exactly, by kind and number; nodes are counted from 0 in preorder.
+"""The nodes of a value that its JSON does not represent exactly, by kind and number.
+
+Nodes are counted from 0 in preorder.
 
 | kind | node | in JSON |
 |---|---|---|
@@ -54,12 +53,12 @@ Exceptions: TypeAlias = dict[str, list[Any]]
 | `x` | bytes | base64 |
 | `d` | a double that is not finite | "NaN", "Infinity", "-Infinity" |
 | `t` | an index into a table of strings | a number |
-| `k` | [number, key, index of the key]: an entry with the key of an earlier one, or with an index | another key |
+| `k` | [number, key, index of the key]: an entry that repeats an earlier key, or has a key index | another key |
 """
 
 
 def to_text(entry: Message) -> tuple[str, str, Exceptions | None]:  # noqa: PLR0911 - one for each letter
-    """Return text, letter and exceptions of a KeyValue's value; the last for letter `r` only.
+    """Return the text, letter and exceptions of a KeyValue's value; exceptions exist for letter `r` only.
 
     Raises RefusedError for a value that is nested too deeply.
     """
@@ -85,14 +84,14 @@ def to_text(entry: Message) -> tuple[str, str, Exceptions | None]:  # noqa: PLR0
 
 
 def double_text(number: float) -> str:
-    """Return a double as OTLP/JSON and `float()` both read it."""
+    """Return a double as text that OTLP/JSON and `float()` both read."""
     if math.isfinite(number):
         return repr(number)
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def from_text(text: str, letter: str, exceptions: Exceptions | None, entry: pb.KeyValue) -> None:
-    """Set the value of `entry` to the value that `to_text` returned these of."""
+    """Set the value of `entry` from the output of `to_text`."""
     match letter:
         case "s":
             entry.value.string_value = text
@@ -138,7 +137,7 @@ def _check_nesting(value: Message, depth: int) -> None:
 
 
 class _PlainWriter:
-    """Converts one value to plain JSON, and collects what JSON does not show exactly."""
+    """Converts one value to plain JSON, and collects the nodes that JSON does not represent exactly."""
 
     def __init__(self) -> None:
         self.exceptions: Exceptions = {}
@@ -197,7 +196,7 @@ class _PlainReader:
         self._nodes = 0
 
     def read(self, value: pb.AnyValue, plain: Any) -> None:
-        """Set a value to what plain JSON says."""
+        """Set a value from plain JSON."""
         node, self._nodes = self._nodes, self._nodes + 1
         match self._kinds.get(node):
             case "x":
@@ -239,18 +238,18 @@ class _PlainReader:
 
 
 def types_tail(exceptions: list[Exceptions]) -> str:
-    """Return what follows the letters of an owner: the exceptions of its values with letter `r`, in their order."""
+    """Return the suffix after an owner's type letters: the exceptions of its values with letter `r`, in order."""
     return msgspec.json.encode(exceptions).decode() if exceptions else ""
 
 
 def exceptions_of(types: str | None, count: int) -> Iterator[Exceptions]:
-    """Return the exceptions of an owner with so many attributes: the inverse of `types_tail`."""
+    """Return the exceptions of an owner with `count` attributes: the inverse of `types_tail`."""
     tail = (types or "")[count:]
     return iter(msgspec.json.decode(tail) if tail else [])
 
 
 def to_protobuf(value: Message) -> pb.AnyValue:
-    """Return the value as protobuf, whichever of the two it is."""
+    """Return a protobuf or JSON value as protobuf."""
     if isinstance(value, pb.AnyValue):
         return value
     message = pb.AnyValue()
@@ -274,9 +273,9 @@ _PLAIN: Final = {marked: letter for letter, marked in _MARKED.items()}
 
 
 def mark_repeats(keys: list[str], counts: Sequence[int], letters: Sequence[str] | None) -> list[str] | None:
-    """Rename repeated keys in place, owner by owner; return the letters anew, or None where no key repeats.
+    """Rename repeated keys of each owner in place; return the new letters, or None if no key repeats.
 
-    `letters` has one for each key, or is None where all values are strings.
+    `letters` has one letter for each key, or is None if all values are strings.
     """
     changed: list[str] | None = None
     start = 0
@@ -308,7 +307,7 @@ def _mark_owner(keys: list[str], letters: list[str], start: int, end: int) -> No
 
 
 def unmark(key: str, letter: str) -> tuple[str, str]:
-    """Return key and letter as they were."""
+    """Return the original key and letter."""
     if letter in _PLAIN:
         return key[: key.rindex("#")], _PLAIN[letter]
     return key, letter

@@ -1,18 +1,17 @@
-"""Walks the wire format of a protobuf payload, so that a span that does not parse is refused alone.
+"""Parser of the protobuf wire format, so that only the span that does not parse is refused.
 
-Source: Protocol Buffers, Encoding. Groups (wire types 3 and 4) are not in OTLP: one is passed over with all that it
-holds, as protobuf's own parser does. What that takes, this must walk: else a group hides what comes behind it.
+Source: Protocol Buffers, Encoding. OTLP has no groups (wire types 3 and 4). Like protobuf's own parser, this code
+skips a group and its content. It must accept every group that protobuf accepts. Otherwise, a group would hide the
+fields after it.
 
-Containers of spans under unknown names: fields beside resourceSpans, scopeSpans and spans that may hold spans.
+The module also finds containers of spans under unknown names. Two old names are accepted. Spans in any other unknown
+container count as rejected, so that no sender loses spans despite a success response.
 
-Two old names are known and taken. Spans in any other unknown container count as rejected, so that no sender loses
-spans behind a success.
-
-| place | taken | counted as rejected |
+| place | accepted | counted as rejected |
 |---|---|---|
 | JSON | `instrumentationLibrarySpans` (OTLP before 0.15) | an array of objects; any value with spans in it |
 | protobuf | field 1000 of ResourceSpans (OTLP 0.15 to 0.18) | a length-delimited field that is a message |
-| within a span | | only what has the ids and the start time of a span |
+| inside a span | | only an object with the ids and start time of a span |
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from tracelake.otlp import json_messages
 
 
 class WireError(ValueError):
-    """Bytes that are not protobuf, or that stop too early; says at which byte."""
+    """Invalid or truncated protobuf bytes. The message contains the byte offset."""
 
 
 def split_field(
     data: memoryview, numbers: Collection[int], base: int
 ) -> tuple[bytes, list[tuple[int, memoryview]]]:
-    """Return the message without the sub-messages of some fields, and those with the offsets where they begin.
+    """Return the message without the sub-messages of some fields, and those sub-messages with their offsets.
 
-    `base` is the offset of `data` in the payload, for messages. Raises WireError.
+    `base` is the offset of `data` in the payload, for error messages. Raises WireError.
     """
     rest = bytearray()
     values = []
@@ -135,7 +134,7 @@ def tables_of(kind: Descriptor, known: dict[str, Tables]) -> Tables:
 
 
 def replace_bad_text(data: memoryview, kind: Descriptor) -> bytes:
-    """Return a message with U+FFFD in place of each byte that is not UTF-8 in its texts. Raises WireError."""
+    """Return a message whose texts have U+FFFD in place of each byte that is not UTF-8. Raises WireError."""
     out = bytearray()
     for number, start, value, end in _fields(data, 0):
         field = kind.fields_by_number.get(number)
@@ -162,7 +161,7 @@ def _as_varint(number: int) -> bytes:
 
 
 def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (field number or 0 where it is no sub-message, start, start of the value, end)."""
+    """Yield (field number, or 0 if the field is not length-delimited; start; start of the value; end)."""
     position = start = groups = 0
     while position < len(data):
         start = start if groups else position
@@ -210,7 +209,7 @@ def _varint(data: memoryview, position: int, base: int) -> tuple[int, int]:
 OLD_SCOPE_SPANS: Final = "instrumentationLibrarySpans"
 OLD_SCOPE_SPANS_FIELD: Final = 1000
 OLD_SCOPE_SPANS_TAG: Final = b"\xc2\x3e"
-"""Tag of that field on the wire."""
+"""The field's tag on the wire."""
 
 _ROOT_FIELDS: Final = frozenset({"resourceSpans"})
 _RESOURCE_FIELDS: Final = frozenset({"resource", "scopeSpans", "schemaUrl", OLD_SCOPE_SPANS})
@@ -218,17 +217,17 @@ _SCOPE_FIELDS: Final = frozenset({"scope", "instrumentationLibrary", "spans", "s
 _SPAN_LISTS: Final = frozenset({"attributes", "events", "links"})
 _SPAN_FIELDS: Final = frozenset(json_messages.Span.__struct_encode_fields__)
 _SPAN_KEYS: Final = frozenset({"traceid", "spanid", "starttimeunixnano"})
-"""Names of fields that make an object a span, without underscores and in lower case."""
+"""Fields that identify an object as a span, in lower case without underscores."""
 _LENGTH_DELIMITED: Final = 2
 
 
 class UnknownContainer(NamedTuple):
-    """A field that may hold spans and has no known name."""
+    """A field with an unknown name that may hold spans."""
 
     where: str
     name: str
     spans: int
-    """How many spans it holds; what is no recognizable span counts as one."""
+    """Number of spans in it; an unrecognizable item counts as one."""
 
     def reason(self) -> str:
         """Return the message for the sender."""
@@ -237,7 +236,7 @@ class UnknownContainer(NamedTuple):
 
 
 class _Parsed:
-    """Values as `json.loads` returns them."""
+    """Accessor for values returned by `json.loads`."""
 
     def members(self, value: Any) -> dict[str, Any]:
         return value if isinstance(value, dict) else {}
@@ -250,7 +249,7 @@ class _Parsed:
 
 
 class _Raw:
-    """Values as `msgspec.Raw`: only containers are parsed, one level at a time."""
+    """Accessor for `msgspec.Raw` values. It parses only containers, one level at a time."""
 
     _LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
     _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -266,7 +265,7 @@ class _Raw:
 
 
 def in_json_text(payload: bytes) -> list[UnknownContainer]:
-    """Return the unknown containers of a payload. Raises msgspec.DecodeError, RecursionError."""
+    """Return the unknown containers of a JSON payload. Raises msgspec.DecodeError, RecursionError."""
     return list(_in_root(payload.strip(), _Raw()))
 
 
@@ -309,7 +308,7 @@ def _unknown(
 
 
 def _count_spans(value: Any, levels: int) -> int:
-    """Return how many objects with the ids of a span lie in a value, at most so many levels deep."""
+    """Count the objects in a value that have the ids of a span, down to `levels` levels."""
     if not levels or not isinstance(value, (dict, list)):
         return 0
     if isinstance(value, list):
@@ -320,9 +319,9 @@ def _count_spans(value: Any, levels: int) -> int:
 
 
 def take_old_names(data: pb.TracesData) -> list[UnknownContainer]:
-    """Move the spans of field 1000 to where they belong, drop the unknown containers, and return them.
+    """Move the spans of field 1000 to `scope_spans`; remove and return the unknown containers.
 
-    Raises google.protobuf.message.DecodeError where field 1000 does not hold ScopeSpans.
+    Raises google.protobuf.message.DecodeError if field 1000 does not contain ScopeSpans.
     """
     unknown = _in_message(data, "")
     has_old = False
@@ -340,14 +339,14 @@ def take_old_names(data: pb.TracesData) -> list[UnknownContainer]:
                 if len(UnknownFieldSet(span)):
                     unknown += _in_message(span, f"{where}.scopeSpans[{s}].spans[{n}]")
     if unknown or has_old:
-        data.DiscardUnknownFields()  # otherwise they count again when a part of the payload is decoded
+        data.DiscardUnknownFields()  # otherwise a decoding of a part of the payload counts them again
     return unknown
 
 
 def in_parts(
     payload: bytes, resources: Iterable[Any], scopes: Iterable[Any], spans: Iterable[Any]
 ) -> list[UnknownContainer]:
-    """Drop the unknown containers of a payload that was decoded in parts, and return them. Raises WireError."""
+    """Remove and return the unknown containers of a payload that was decoded in parts. Raises WireError."""
     rest, _ = split_field(memoryview(payload), (1,), 0)
     unknown = []
     with suppress(ProtobufDecodeError):
@@ -386,9 +385,9 @@ def _is_old(field: Any) -> bool:
 
 
 def _count_messages(data: bytes, is_in_span: bool) -> int:
-    """Return how many spans an unknown field holds; 1 for a message without recognizable spans outside of a span."""
+    """Count the spans in an unknown field. Outside a span, a message without recognizable spans counts as 1."""
     if not is_message(data):
-        return 0  # a text, or empty
+        return 0  # text or empty
     candidates: list[Any] = []
     for kind in (pb.Span, pb.ScopeSpans, pb.ResourceSpans):
         with suppress(ProtobufDecodeError):

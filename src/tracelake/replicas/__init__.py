@@ -1,1 +1,1 @@
-"""Replicas of a pipeline: what each one tells of itself, and what that says about it."""
+"""Replicas of a pipeline: their heartbeat records, and the status derived from them."""

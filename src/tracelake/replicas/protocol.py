@@ -1,12 +1,11 @@
-"""The record that a replica keeps of itself. Times are seconds since 1970 UTC, by the replica's clock.
+"""The heartbeat record of a replica, and every decision about its progress and status. Pure: no I/O, no clock.
 
-Every decision about replicas: what counts as progress, and which word a record deserves. Pure.
+Times are seconds since 1970 UTC, by the replica's clock. The rule is: *a replica that gets nothing done never counts
+as running.* So neither a retry nor another poll is progress. Progress is a transaction that advances further than
+ever before, an input that is gone, or a poll that finds nothing to do.
 
-The rule is: *a replica that gets nothing done never counts as running.* So neither trying again nor looking
-again is progress. Progress is a transaction that goes further than it ever did, an input that is no longer
-there, or a look that finds nothing to do. After an error even that is not enough: until a run goes well, only
-a stage that was not reached before counts, else a writer that fails at the last stage for ever would seem to
-move each time it gets there.
+After an error, only a stage that was not reached before counts, until a run succeeds. Otherwise, a writer that always
+fails at the last stage would seem to progress each time it gets there.
 """
 
 from __future__ import annotations
@@ -22,72 +21,72 @@ FORMAT_VERSION: Final = 1
 
 
 class SourceAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica tells of one source that it looks at."""
+    """A replica's report on one source that it polls."""
 
     name: str
     address: str
-    """Empty for one that every lake has."""
+    """Empty for a built-in source."""
     id: str
-    """Of the record of one that was added, else empty."""
+    """Id of the record of a configured source; empty for others."""
     kind: str
-    """files, buckets, kafka, inbox, outbox; empty where it was never opened."""
+    """files, buckets, kafka, inbox, outbox; empty if it was never opened."""
     state: str
     """active | paused | failing"""
     reason: str | None = None
-    """Why it fails."""
+    """Reason of the failure."""
     waiting: int | None = None
-    """How much waited at the last look; None where nobody knows."""
+    """Amount of pending input at the last poll; None if unknown."""
     unit: str = ""
-    """Of what: files, objects, segments, rows, messages."""
+    """Unit of `waiting`: files, objects, segments, rows, messages."""
     waiting_bytes: int | None = None
     oldest_waiting_s: float | None = None
-    """When the oldest of them came."""
+    """Arrival time of the oldest pending input."""
     looked_s: float | None = None
-    """When it was looked at last, and answered."""
+    """Time of the last successful poll."""
     taken_inputs: int = 0
-    """Inputs of it that this process recorded in the journal."""
+    """Inputs of this source that this process recorded in the journal."""
     taken_bytes: int = 0
     bytes_per_s: float = 0.0
-    """How fast, over the last minute or so."""
+    """Throughput over about the last minute."""
 
 
 class Replica(msgspec.Struct, frozen=True, kw_only=True):
-    """What one replica of the pipeline tells of itself. Nothing but display rests on it."""
+    """The heartbeat record of one replica of the pipeline. It only serves display."""
 
     name: str
     instance: str
-    """Random for each process: two of the same name differ in it."""
+    """Random for each process, so that two replicas with the same name differ in it."""
     host: str
     pid: int
     started_s: float
     heartbeat_s: float
-    """When the record was written."""
+    """Time at which the record was written."""
     frontier: int = 0
     """The transaction that the replica works on, or waits to begin."""
     waiting_inputs: int = 0
-    """Segments of the inbox and watched files that no transaction holds, as it last saw them."""
+    """Pending inbox segments and watched files that no transaction contains, as of the last poll."""
     waiting_bytes: int = 0
     oldest_waiting_s: float | None = None
-    """When the oldest of them came."""
+    """Arrival time of the oldest pending input."""
     batches_won: int = 0
     """Batches of tables that this instance appended."""
     batches_of_peers: int = 0
-    """Batches of the transactions that it passed which were not its own."""
+    """Batches of completed transactions that other replicas appended."""
     rows_dropped: int = 0
-    """Rows that it had read or shaped when their transaction turned out to be written."""
+    """Rows that it had read or shaped in vain, because a peer had already written their transaction."""
     moved_s: float
-    """When its work last moved on; the main loop sets it and the heartbeat only copies it."""
+    """Time of the last progress. Only the main loop sets it; the heartbeat copies it."""
     doing: str | None = None
-    """What is under way, None between two looks."""
+    """The current activity, None between two polls."""
     failing: bool = False
-    """Whether nothing went well since the last error."""
+    """Whether no run succeeded since the last error."""
     waits_for: str | None = None
-    """The sources and inputs that could not be read in the last run, which took all others."""
+    """The unreadable sources and inputs of the last run, which took all others."""
     failures: int = 0
     last_error: str | None = None
     last_error_s: float | None = None
     namesake: str | None = None
-    """Another live process that uses the same name."""
+    """Another live process with the same name."""
     sources: tuple[SourceAccount, ...] = ()
     format_version: int = FORMAT_VERSION
 
@@ -98,55 +97,57 @@ NOT_BEGUN: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """How far a replica has come, to tell progress from repetition."""
+    """The position of a replica, to distinguish progress from repetition."""
 
     furthest: tuple[int, int, int] = (0, NOT_BEGUN, 0)
-    """(transaction, stage, tasks done)."""
+    """The furthest position: (transaction, stage, tasks done)."""
     oldest: str | None = None
-    """The input that waited longest at the last look."""
+    """The oldest pending input at the last poll."""
     failing: bool = False
     stage: int = NOT_BEGUN
-    """The latest stage reached since a run went well."""
+    """The latest stage reached since the last successful run."""
 
 
 def on_look(moves: Advance, frontier: int, oldest: str | None) -> tuple[Advance, bool]:
-    """Note a look at the inputs, of which `oldest` waits longest; return whether that is progress."""
+    """Record a poll of the inputs, with the oldest pending one; return whether it is progress."""
     moved = oldest is None or oldest != moves.oldest or frontier > moves.furthest[0]
     furthest = max(moves.furthest, (frontier, NOT_BEGUN, 0))
     return replace(moves, oldest=oldest, furthest=furthest), moved and not moves.failing
 
 
 def on_stage(moves: Advance, transaction: int, stage: int, done: int) -> tuple[Advance, bool]:
-    """Note that a transaction has come to a stage (0 is the first); return whether that is progress."""
+    """Record that a transaction reached a stage (0 is the first); return whether that is progress."""
     at = (transaction, stage, done)
     moved = stage > moves.stage if moves.failing else at > moves.furthest
     return replace(moves, furthest=max(moves.furthest, at), stage=max(moves.stage, stage)), moved
 
 
 def on_failure(moves: Advance) -> Advance:
-    """Note that a run failed."""
+    """Record a failed run."""
     return replace(moves, failing=True)
 
 
 def on_success(moves: Advance) -> tuple[Advance, bool]:
-    """Note that a run went well; after a failure that is progress."""
+    """Record a successful run. After a failure, it is progress."""
     return replace(moves, failing=False, stage=NOT_BEGUN), moves.failing
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
-    """What a replica is, and why: the reason is empty where the word says it all."""
+    """The status of a replica; the reason is empty if the status is self-explanatory."""
 
     word: ReplicaStatus
     reason: str = ""
 
 
 def status(replica: Replica, now_s: float) -> ReplicaReport:
-    """Return what a replica is at a time, from what it last told.
+    """Return the status of a replica at a time, from its last record.
 
-    running: something waits or is under way, and it moves. idle: nothing waits. waiting: some source or input could
-    not be read, and all others are in. stuck: it fails, or nothing has moved for longer than REPLICA_STUCK_S. gone: it
-    told nothing for longer than REPLICA_GONE_S.
+    - running: input is pending or work is in progress, and it advances.
+    - idle: no input is pending.
+    - waiting: some source or input was unreadable, and all others are ingested.
+    - stuck: it fails, or made no progress for longer than REPLICA_STUCK_S.
+    - gone: it wrote no heartbeat for longer than REPLICA_GONE_S.
     """
     silent_s = now_s - replica.heartbeat_s
     if silent_s > REPLICA_GONE_S:
@@ -166,15 +167,15 @@ def status(replica: Replica, now_s: float) -> ReplicaReport:
 
 
 def transactions_behind(replica: Replica, upper: int) -> int:
-    """Return how many transactions the tables hold that the replica has not passed."""
+    """Return how many transactions in the tables the replica has not passed yet."""
     return max(0, upper - replica.frontier)
 
 
 def oldest_age_s(replica: Replica, now_s: float) -> float | None:
-    """Return how long the oldest input has been waiting, None where none waits."""
+    """Return the age of the oldest pending input, None if there is none."""
     return None if replica.oldest_waiting_s is None else max(0.0, now_s - replica.oldest_waiting_s)
 
 
 def batches_of_peers(first: int, frontier: int, won: int, tables: int) -> int:
-    """Return how many batches of the transactions [first, frontier) a replica did not append itself."""
+    """Return how many batches of the transactions [first, frontier) other replicas appended."""
     return max(0, (frontier - first) * tables - won)

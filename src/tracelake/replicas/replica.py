@@ -1,13 +1,9 @@
-"""What a replica knows of its own work. The main loop writes it, and the heartbeat reads it.
+"""A replica's progress account and heartbeat. The main loop updates the account; a heartbeat thread writes it as a
+record.
 
-Writes the record of a replica now and then, from a thread of its own, so that no pipeline waits for it.
-
-A record that cannot be written is tried again at the next beat: the pipeline goes on without, and others
-see the replica as gone meanwhile.
-
-Records of replicas as the public API shows them.
-
-Reading back what replicas tell of themselves, for `tracelake verify`.
+A separate thread writes, so that the pipeline never waits for it. A failed write is retried at the next beat: the
+pipeline continues, and in the meantime others see the replica as gone. The module also converts the records for the
+public API, and checks them for `tracelake verify`.
 """
 
 from __future__ import annotations
@@ -44,7 +40,7 @@ from tracelake.storage.verify import check_records
 
 @dataclass(frozen=True, slots=True)
 class BacklogEntry:
-    """One input that no transaction holds yet, and when it came (seconds since 1970)."""
+    """One pending input that no transaction contains, with its arrival time (seconds since 1970)."""
 
     path: str
     size_bytes: int
@@ -53,22 +49,22 @@ class BacklogEntry:
 
 @dataclass(slots=True)
 class BatchCounts:
-    """What became of the batches that a replica wrote; the publishing thread alone changes it."""
+    """Counts of a replica's own batches. Only the publishing thread changes them."""
 
     won: int = 0
     rows_dropped: int = 0
 
 
 def default_name() -> str:
-    """Return a name that no other process has: host and process id."""
+    """Return a name that is unique to this process: host and process id."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
 class ReplicaProgress:
-    """The account of one replica.
+    """The progress account of one replica.
 
-    Only the main loop's own calls count as progress: however long the heartbeat goes on reading the account,
-    a loop that hangs moves nothing in it.
+    Only calls of the main loop count as progress. The heartbeat may read the account for any length of time, but if
+    the loop hangs, the account does not change.
     """
 
     def __init__(self, name: str, tally: BatchCounts, tables: int) -> None:
@@ -99,16 +95,16 @@ class ReplicaProgress:
 
     @property
     def steps(self) -> int:
-        """How often the replica went on to something else, though it be tried again: of one that hangs it stays."""
+        """The number of activity changes, retries included. It stays constant if the replica hangs."""
         return self._steps
 
     def begin(self, doing: str) -> None:
-        """Note what begins; that alone is no progress."""
+        """Record the start of an activity, which alone is not progress."""
         with self._lock:
             self._go_on_to(doing)
 
     def look(self, frontier: int, waiting: Sequence[BacklogEntry]) -> None:
-        """Note the next transaction and what waits for it, the oldest first."""
+        """Record the next transaction and its pending inputs, the oldest first."""
         with self._lock:
             self._pass_to(frontier)
             self._waiting, self._left = waiting, ()
@@ -117,12 +113,12 @@ class ReplicaProgress:
             self._note(moved)
 
     def sources(self, accounts: tuple[SourceAccount, ...]) -> None:
-        """Note how the sources are."""
+        """Record the state of the sources."""
         with self._lock:
             self._sources = accounts
 
     def reach(self, transaction: int | None, stage: int, done: int, doing: str) -> None:
-        """Note that a transaction (None: the next one) has come to a stage."""
+        """Record that a transaction (None: the next one) reached a stage."""
         with self._lock:
             self._go_on_to(doing)
             at = self._frontier if transaction is None else transaction
@@ -130,18 +126,18 @@ class ReplicaProgress:
             self._note(moved)
 
     def committed(self, transaction: int) -> None:
-        """Note that we have published a transaction: more may be left to do, and nothing hinders us."""
+        """Record that this replica published a transaction. It clears a failure, although more work may be left."""
         with self._lock:
             self._pass_to(transaction + 1)
             self._moves, _ = protocol.on_success(self._moves)
             self._note(moved=True)
 
     def failed(self, error: BaseException) -> None:
-        """Note that a run failed."""
+        """Record a failed run."""
         with self._lock:
             self._failures += 1
             text = str(error) or type(error).__name__
-            if isinstance(error, UnreadInputsError):  # all else is in
+            if isinstance(error, UnreadInputsError):  # all other inputs are ingested
                 self._moves, _ = protocol.on_success(self._moves)
                 self._waits_for = text[:ERROR_MAX_CHARS]
                 self._note(moved=True)
@@ -152,14 +148,14 @@ class ReplicaProgress:
             self._go_on_to(None)
 
     def leave(self, waiting: Sequence[BacklogEntry]) -> None:
-        """Note what a run leaves to the next look, the oldest first."""
+        """Record the inputs that a run leaves to the next poll, the oldest first."""
         with self._lock:
             self._left = waiting
 
     def went_well(self) -> bool:
-        """Note that a run came to its end, and that what waited at the last look is taken, or left to the next.
+        """Record a successful run: all inputs of the last poll are ingested, or left to the next poll.
 
-        Return whether others should know soon: it took something, or failed before.
+        Return whether to write the record soon, because the run took input or ended a failure.
         """
         with self._lock:
             was_failing = self._moves.failing or self._waits_for is not None
@@ -171,12 +167,12 @@ class ReplicaProgress:
             return news
 
     def met(self, namesake: str) -> None:
-        """Note that another live process uses the same name."""
+        """Record that another live process uses the same name."""
         with self._lock:
             self._namesake = (namesake, time.time())
 
     def record(self) -> Replica:
-        """Return the account as it stands, to be written now."""
+        """Return the account as a heartbeat record."""
         with self._lock:
             waiting, met, now_s = self._waiting, self._namesake, time.time()
             first = self._frontier if self._first is None else self._first
@@ -226,7 +222,7 @@ PARTITION: Final = "replicas"
 
 
 def replicas(store: KeyValueStore) -> list[Replica]:
-    """Return the records of all replicas, by name. Those that we cannot read are left out."""
+    """Return the records of all replicas, by name. Unreadable records are omitted."""
     records = (_decode(entry) for entry in whole_of(store.scan, PARTITION))
     return [replica for replica in records if replica is not None]
 
@@ -237,11 +233,11 @@ def _decode(entry: Entry | None) -> Replica | None:
     try:
         return decode(Replica, entry.value, f"the record of replica {entry.key}", FORMAT_VERSION)
     except DamageError:
-        return None  # nothing rests on it, so it is no damage that needs mending
+        return None  # nothing depends on the record, so its damage needs no repair
 
 
 class Heartbeat:
-    """Keeps the record of one replica up to date while it lives."""
+    """Keeps the record of a live replica up to date."""
 
     def __init__(self, store: KeyValueStore, account: ReplicaProgress) -> None:
         self._store = store
@@ -255,9 +251,9 @@ class Heartbeat:
         self._thread: Thread | None = None
 
     def start(self, on_namesake: Callable[[str], None] = lambda _: None) -> None:
-        """Begin; calling it twice is allowed.
+        """Start the thread. Idempotent.
 
-        `on_namesake` is told, once, of another live process with the same name.
+        The callback `on_namesake` is called once for each other live process with the same name.
         """
         if self._thread is None:
             self._on_namesake = on_namesake
@@ -265,11 +261,11 @@ class Heartbeat:
             self._thread.start()
 
     def soon(self) -> None:
-        """Write the record now rather than at the next beat, without waiting for it."""
+        """Trigger a write of the record before the next beat, without waiting for it."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End, and remove the record: a replica that ended in order is not missed."""
+        """Stop, and remove the record, so that a cleanly stopped replica is not reported as gone."""
         if self._thread is None:
             return
         self._ending.set()
@@ -281,7 +277,7 @@ class Heartbeat:
         self._thread = None
 
     def beat(self) -> None:
-        """Write the record once, and find out whether somebody else writes it too."""
+        """Write the record once, and detect other processes that write it too."""
         for _ in range(2):
             value = encode(self._account.record())
             expected = ABSENT if self._version is None else self._version
@@ -290,12 +286,12 @@ class Heartbeat:
                 self._version, self._began = outcome.version, True
                 return
             if not isinstance(outcome, Conflict):
-                return  # a lost reply: the next beat finds out what became of it
+                return  # a lost reply: the next beat discovers the outcome
             self._look_at(_decode(outcome.current))
             self._version = None if outcome.current is None else outcome.current.version
 
     def _look_at(self, recorded: Replica | None) -> None:
-        """Notice a namesake: whoever wrote the record after our first beat lives."""
+        """Detect a namesake: a process that wrote the record after our first beat is alive."""
         if not self._began or recorded is None or recorded.instance == self._account.instance:
             return
         namesake = f"process {recorded.pid} on {recorded.host}"
@@ -309,7 +305,7 @@ class Heartbeat:
             self._forget()
         while not self._ending.is_set():
             self._wake.clear()
-            with contextlib.suppress(Exception):  # whatever it is, the pipeline must not end of it
+            with contextlib.suppress(Exception):  # no heartbeat error may stop the pipeline
                 self.beat()
             self._wake.wait(REPLICA_HEARTBEAT_S)
 
@@ -322,12 +318,12 @@ class Heartbeat:
 
 
 def describe_all(store: KeyValueStore, upper: int) -> list[ReplicaInfo]:
-    """Return all replicas as they are now, by name, the tables being at `upper`."""
+    """Describe all current replicas, by name. `upper` is that of the tables."""
     return [describe(replica, upper, time.time()) for replica in replicas(store)]
 
 
 def describe(replica: Replica, upper: int, now_s: float) -> ReplicaInfo:
-    """Return what a record says at a time, the tables being at `upper`."""
+    """Describe a replica at a time, from its record. `upper` is that of the tables."""
     answer = status(replica, now_s)
     return ReplicaInfo(
         name=replica.name,
@@ -360,5 +356,5 @@ def _iso(time_s: float) -> str:
 
 
 def check_heartbeats(key_value: KeyValueStore) -> Iterator[Finding]:
-    """Yield the records of replicas that are not whole."""
+    """Yield the damaged records of replicas."""
     return check_records(key_value, [PARTITION])

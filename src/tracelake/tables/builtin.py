@@ -28,7 +28,7 @@ from tracelake.tables.predicates import Layout
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("trace_id", pa.string(), nullable=False),
     pa.field("workspace", pa.string(), nullable=False),
-    pa.field("name", pa.string(), nullable=False),  # of the root, else of the earliest span
+    pa.field("name", pa.string(), nullable=False),  # of the root span, or of the earliest span without a root
     pa.field("service", pa.string()),  # of the same span as the name
     pa.field("start_ns", pa.int64(), nullable=False),
     pa.field("end_ns", pa.int64(), nullable=False),
@@ -37,7 +37,7 @@ _FIELDS: list[pa.Field[Any]] = [
     pa.field("error_count", pa.int64(), nullable=False),
     pa.field("input_tokens", pa.int64()),  # sum over spans, repeated usage once; null if no span has any
     pa.field("output_tokens", pa.int64()),
-    pa.field("session_id", pa.string()),  # of the earliest span that carries one
+    pa.field("session_id", pa.string()),  # of the earliest span that has one
     pa.field("user_id", pa.string()),
     TRANSACTION_FIELD,
 ]
@@ -47,7 +47,7 @@ SPAN_COLUMNS: Final = (
     *("trace_id", "span_id", "parent_span_id", "workspace", "service", "name", "kind", "status"),
     *("start_ns", "end_ns", "input_tokens", "output_tokens", "session_id", "user_id"),
 )
-"""The columns of `spans` that a row of `traces` is made of."""
+"""The columns of `spans` from which a row of `traces` is aggregated."""
 
 IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
     ("start_ns", "ascending"),
@@ -55,7 +55,7 @@ IN_ORDER: Final[list[tuple[str, Literal["ascending", "descending"]]]] = [
     ("workspace", "ascending"),
     ("kind", "ascending"),
 ]
-"""The order in which spans of a trace are shown: of one lake always the same."""
+"""Display order of the spans of a trace. It is deterministic for a given lake."""
 
 _USAGE: Final = ("input_tokens", "output_tokens")
 _Id: TypeAlias = tuple[str, str | None]
@@ -158,7 +158,7 @@ def _repeated_sql(spans: str) -> str:
 
 
 def _repeated(spans: Sequence[Mapping[str, Any]], name: str) -> int:
-    """Return what `_repeated_sql` does, of one trace and one kind of usage."""
+    """Compute the result of `_repeated_sql` for one trace and one kind of usage."""
     ids = _placed(spans)
     by_id = {key: span for (key, _), span in zip(ids, spans, strict=True)}
     above_of = dict(ids)
@@ -202,7 +202,7 @@ def _has_usage(span: Mapping[str, Any]) -> bool:
 
 
 def summed(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what `aggregate_sql` makes of all spans of one trace, without a query, and without the transaction."""
+    """Compute the result of `aggregate_sql` for all spans of one trace in Python, without the transaction."""
     early = sorted(
         spans,
         key=lambda span: (span["start_ns"], span["span_id"], span["workspace"], is_server_side(span)),
@@ -240,13 +240,13 @@ def _within(number: int) -> int:
 
 
 def _saturated(number: str) -> str:
-    """Return SQL for a number of 128 bits as an int64, the nearest one; null where it is null."""
-    # `least` and `greatest` pass over null.
+    """Return SQL that saturates a 128-bit number to int64; null stays null."""
+    # `least` and `greatest` ignore null.
     return f"case when {number} is not null then least(greatest({number}, {_INT64_MIN}), {_INT64_MAX})::bigint end"
 
 
 TABLES_FOLDER: Final = "tables/"
-"""Where the entries of tables lie in a commit."""
+"""Folder of the table entries in a commit."""
 
 
 def entry_of(table: str) -> str:
@@ -256,16 +256,17 @@ def entry_of(table: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BuiltInTable:
-    """A table that transactions append to: its name is that of its shard, too."""
+    """A table to which transactions append. Its shard has the same name."""
 
     name: str
     schema: pa.Schema
     key: tuple[str, ...]
     """The columns that tell rows apart: no two rows have the same values of `key_sql`."""
     sorted_by: tuple[str, ...]
-    """The order of rows in parts: total, as the key is in it, so that a replay gives each row the id that it had."""
+    """The row order in parts. It is total, because it contains the key, so that a replay assigns each row the same
+    id."""
     bucketed_by: str
-    """The column whose hash says in which bucket a row is. A part has a summary of its values."""
+    """The column whose hash determines the bucket of a row. Each part has a summary of its values."""
     sides: bool = False
     """Whether a row is told apart by its side instead of by all of column `kind`."""
 
@@ -280,7 +281,7 @@ class BuiltInTable:
         return tuple(IS_SERVER_SQL if self.sides and name == "kind" else name for name in self.key)
 
     def layout(self, buckets: int) -> Layout:
-        """Return how its rows are laid out in a lake with so many buckets."""
+        """Return the layout of its rows in a lake with that number of buckets."""
         return Layout(self.schema, (self.bucketed_by,), buckets)
 
 
@@ -301,33 +302,35 @@ TABLE_TRACES: Final = BuiltInTable(
 )
 
 BUILT_IN: Final[dict[str, BuiltInTable]] = {table.name: table for table in (TABLE_SPANS, TABLE_TRACES)}
-"""By name, in the order in which a transaction is appended: the first says whether it was published or set aside."""
+"""The tables by name, in append order. The first one decides whether a transaction was published or quarantined."""
 
 
 def within(rows: pa.Table, workspace: str | None) -> pa.Table:
-    """Return the rows of one workspace, with None all."""
+    """Return the rows of one workspace, or all rows for None."""
     return rows if workspace is None else rows.filter(pc.equal(rows["workspace"], pa.scalar(workspace)))
 
 
 def workspace_sql(rows: str, workspace: str | None) -> str:
-    """Return the SQL of rows of one workspace, with None of all."""
+    """Return the SQL of the rows of one workspace, or of all rows for None."""
     return rows if workspace is None else f"select * from ({rows}) where workspace = {literal(workspace)}"
 
 
 def workspace_token(workspace: str | None) -> tuple[str, ...]:
-    """Return what tells a search in one workspace from others, for the names of pages; nothing for one in all."""
+    """Return the workspace's contribution to a page token, so that pages of other searches are refused. Empty for
+    None."""
     return () if workspace is None else ("workspace", workspace)
 
 
 def table_within(name: str, rows: str, workspace: str | None) -> str:
-    """Return the SQL of a table in one workspace, with None in all.
+    """Return the SQL of a table in one workspace, or in all for None.
 
-    A trace that workspaces share has one row in `traces`, which tells of all its spans: so that is made anew.
+    The row of a shared trace in `traces` describes the spans of all its workspaces, so for one workspace it is
+    aggregated anew.
     """
     is_made = workspace is not None and name == TABLE_TRACES.name
     return aggregate_sql(TABLE_SPANS.name, 0) if is_made else workspace_sql(rows, workspace)
 
 
 def base_tables(names: set[str], workspace: str | None) -> set[str]:
-    """Return the tables that others are made of in one workspace."""
+    """Return the tables that the named tables are computed from in one workspace."""
     return {TABLE_SPANS.name} if workspace is not None and TABLE_TRACES.name in names else set()

@@ -1,4 +1,4 @@
-"""Cancellation of one request: the server sets it, and long reads stop by it.
+"""Cancellation of one request: the server cancels it, and long reads then stop.
 
 The server cancels a request when its client disconnects or its deadline passes. A query that can be interrupted
 registers its interrupt function. Code that cannot be interrupted checks between its steps.
@@ -34,7 +34,7 @@ class Cancellation:
 
     @property
     def reason(self) -> str | None:
-        """The reason of the cancellation; None while the request may go on."""
+        """The reason of the cancellation; None while the request is active."""
         return self._reason
 
     def check(self) -> None:
@@ -51,7 +51,8 @@ class Cancellation:
         try:
             yield
         finally:
-            # Safety: `cancel` calls interrupts under the lock, so none is called after the block has ended.
+            # Safety: `cancel` calls interrupts under the lock, so it calls no interrupt after the block has
+            # ended.
             with self._lock:
                 self._interrupts.remove(interrupt)
 

@@ -1,4 +1,4 @@
-"""Changes of a table, transaction by transaction: rows that were inserted, and rows that were retracted."""
+"""Change feed of a table, transaction by transaction: inserted rows and retracted rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracelake.tables.view import CommitView
 
 
 class Retractions(Enum):
-    """What a reader of changes wants to know of rows that were retracted."""
+    """Treatment of retracted rows in a change feed."""
 
     TELL = "columns tell what was inserted and what was retracted"
     LEAVE_OUT = "only rows that were inserted, without further columns"
@@ -37,7 +37,7 @@ class Changes:
 
 
 class ChangeLog:
-    """The changes of one table on `main`, as they are committed."""
+    """The committed changes of one table on `main`."""
 
     def __init__(self, name: str, view: Callable[[], CommitView], shard: Shard) -> None:
         self._name = name
@@ -45,18 +45,19 @@ class ChangeLog:
         self._shard = shard
 
     def newest(self) -> int:
-        """Return the last transaction that is committed, -1 where there is none."""
+        """Return the last committed transaction, -1 if there is none."""
         return self._view().time_of(self._name)
 
     def scans(self, after: int, until: int, retractions: Retractions) -> list[Scan]:
-        """Return scans of the changes later than `after`, up to `until`; what was inserted first, then what retracted.
+        """Return scans of the changes later than `after`, up to `until`: insertions first, then retractions.
 
-        Raises UsageError where a row was retracted and is refused, ExpiredError where single changes are forgotten.
+        Raises UsageError if a row was retracted and `retractions` refuses that. Raises ExpiredError if the individual
+        changes are no longer stored.
         """
         return self.scans_like(self._view().table(self._name).scan, after, until, retractions)
 
     def scans_like(self, scan: Scan, after: int, until: int, retractions: Retractions) -> list[Scan]:
-        """Return them as scans like another one of the table; of what the table has, committed or not."""
+        """Return the same as `scans`, based on another scan of the table; uncommitted changes are included."""
         state = self._shard.state()
         if are_forgotten(state, after):
             raise ExpiredError(
@@ -81,7 +82,7 @@ class ChangeLog:
         return scans
 
     def _retracted(self, scan: Scan, refs: Sequence[BatchRef], changed: ChangedParts, until: int) -> Snapshot:
-        """Return the snapshot of rows that were retracted, with the parts of older batches that they are in."""
+        """Return the snapshot of the retracted rows, including the parts of older batches that contain them."""
         snapshot = Snapshot(until, (), changed.retractions, changed.retracted_history)
         files = scan.open_files()
         check_parts(files, snapshot.retractions)
@@ -91,7 +92,7 @@ class ChangeLog:
         return replace(snapshot, parts=parts)
 
     def _refuse(self, retracted: Scan) -> None:
-        """Raise UsageError where there is such a row."""
+        """Raise UsageError if the scan has a row."""
         changed = retracted.changed
         assert changed is not None, "a scan of changes"
         if len(retracted.select(retracted.open_files(), retracted.layout.schema.names[:1])):
@@ -104,7 +105,7 @@ class ChangeLog:
     def listen(
         self, since: int, timeout_s: float | None, stop: threading.Event | None, retractions: Retractions
     ) -> Iterator[Changes]:
-        """Yield changes later than `since` for ever, or until nothing came for `timeout_s`, or `stop` is set."""
+        """Yield changes later than `since`, until no change came for `timeout_s` or `stop` is set."""
         stop = stop or threading.Event()
         quiet_since = time.monotonic()
         while True:

@@ -1,8 +1,8 @@
-"""Keeps tables small: compaction when it is due, and collection of what it replaced.
+"""Table maintenance: compaction when it is due, and garbage collection of replaced parts.
 
-All of it is safe beside writers, readers and other maintainers, and may be killed anywhere: a compaction is one
-conditional write in the end, and whoever loses the race has only wasted its work. Whoever asks for it, it stops
-at the committed upper: what no commit names yet is left as its writer made it.
+Maintenance is safe next to writers, readers and other maintainers, and may be killed at any time. A compaction ends
+with one conditional write, so the loser of a race has only wasted its work. Compaction stops at the committed upper:
+batches that no commit names yet stay as their writer made them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("tracelake.maintenance")
 
 
 class Maintainer:
-    """Maintains tables, given by their shards and the columns that sort their rows; without any, by row id."""
+    """Maintains tables, given their shards and sort columns; without sort columns, rows are sorted by row id."""
 
     def __init__(
         self,
@@ -44,9 +44,12 @@ class Maintainer:
         committed: Callable[[str], int] | None = None,
         tries: int = MAINTENANCE_TRIES,
     ) -> None:
-        """`committed` tells the committed upper of a table; that of branch `main` by default.
+        """Create a maintainer.
 
-        After so many `tries` that the machine has ended, what fails is passed by; 0 is for who maintains once.
+        Args:
+            committed: returns the committed upper of a table; by default that of branch `main`
+            tries: number of failed calls after which a failing batch is skipped; 0 skips it at once, for a caller
+                that maintains only once
         """
         self._key_value = key_value
         self._objects = objects
@@ -55,21 +58,20 @@ class Maintainer:
         self._again: defaultdict[str, RetrySchedule] = defaultdict(
             partial(RetrySchedule, COMPACTION_FAN_OUT, tries)
         )
-        """Of tables of which something was left since it failed, by their names."""
+        """Retry schedules of tables with unfinished compactions after a failure, by table name."""
 
     def tries_again(self) -> bool:
-        """Whether something of a table has failed, and its pause is over."""
+        """Return whether the compaction of some table failed and its pause is over."""
         return any(again.is_time() for again in self._again.values())
 
     def maintain(
         self, shard: Shard, order: tuple[str, ...], progress: OnProgress = silent
     ) -> list[CompactReport]:
-        """Compact what is due of the transactions that are committed, and collect what was replaced.
+        """Compact the due batches of committed transactions, and collect the replaced parts.
 
-        A failure is logged, and left to a later call: after a pause, which grows, or some transactions; nothing but
-        time depends on this. What is damaged keeps itself from being compacted, and nothing that came after it.
-        Whatever else fails, as a disk that is full, is no fault of what was compacted and ends the call; where that is
-        so again and again, what came after it is compacted first.
+        A failure is logged and retried by a later call, after a growing pause or some transactions; only time depends
+        on this. Damaged data blocks only its own compaction, not that of later batches. Other failures, such as a
+        full disk, are not the fault of the batch and end the call. If they repeat, later batches are compacted first.
         """
         reports: list[CompactReport] = []
         again, upper = self._again[shard.name], 0
@@ -77,7 +79,7 @@ class Maintainer:
             state = shard.state()
             upper = state.upper
             behind = _Behind(upper)
-            if due(state.batches, upper):  # hardly ever: else it is not worth a lease
+            if due(state.batches, upper):  # rarely the case, and otherwise not worth a lease
                 if upper < again.not_before and not again.is_time():
                     return reports
                 while (report := self._compact_or_pass_by(shard, order, again, behind, progress)) is not None:
@@ -102,7 +104,7 @@ class Maintainer:
         behind: _Behind,
         progress: OnProgress,
     ) -> CompactReport | None:
-        """Compact what is due, what cannot be left out; None where nothing is."""
+        """Compact the next due batches, skipping those that cannot be compacted. Return None if nothing is due."""
         while True:
             try:
                 return self._compact(shard, order, behind.due, progress)
@@ -114,9 +116,9 @@ class Maintainer:
     def compact_all(
         self, shard: Shard, order: tuple[str, ...], since: int | None = None, progress: OnProgress = silent
     ) -> CompactReport:
-        """Make one batch of all, even where it is not due, and leave out what was gone by `since`.
+        """Compact everything into one batch, even if it is not due, and drop rows that were retracted by `since`.
 
-        Raises ContentionError where peers compact faster, again and again.
+        Raises ContentionError if other maintainers compact faster again and again.
         """
         if since is not None:
             shard.change(partial(forget, since=since))
@@ -168,21 +170,22 @@ class Maintainer:
 
 
 class _Behind:
-    """What is due behind batches that cannot be compacted."""
+    """Selects the due batches after those that cannot be compacted."""
 
     def __init__(self, until: int) -> None:
-        """Leave alone what reaches beyond `until`."""
+        """Ignore batches that reach beyond `until`."""
         self._lower, self._until = 0, until
         self._tried: Sequence[BatchRef] = ()
         self.has_passed = False
 
     def due(self, batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
-        """Return what is due, the oldest first."""
+        """Return the due batches, the oldest first."""
         self._tried = due([batch for batch in batches if batch.lower >= self._lower], self._until)
         return self._tried
 
     def pass_by(self, shard: Shard, said: str) -> bool:
-        """Go on behind the batch of whose parts an error spoke, or else all that was due; False where nothing was."""
+        """Continue after the batch whose parts an error named, or after all due batches. Return False if nothing was
+        due."""
         if not self._tried:
             return False
         spoken_of = [ref for ref in self._tried if _is_told(shard, ref, said)]
@@ -196,14 +199,14 @@ def _tell(shard: Shard, error: TracelakeError) -> None:
 
 
 def _is_told(shard: Shard, ref: BatchRef, said: str) -> bool:
-    """Whether an error speaks of a batch: of its record, which cannot be read then, or of an object that it names."""
+    """Return whether an error names a batch's record, which cannot be read then, or one of its objects."""
     with suppress(DamageError):
         return ref.path in said or any(part.path in said for part in shard.batch(ref).objects())
     return False
 
 
 def committed_upper(repository: Repository, table: str) -> int:
-    """Return the time up to which the head of `main` names a table; less than it did before after a revert."""
+    """Return the time up to which the head of `main` names a table. A revert makes it smaller."""
     head = repository.head()
     path = entry_of(table)
     reference = repository.find(head, [path]).get(path) if head is not None else None
@@ -213,7 +216,7 @@ def committed_upper(repository: Repository, table: str) -> int:
 def collect(
     shard: Shard, key_value: KeyValueStore, objects: ObjectStore, epoch_min_s: float, *, dry_run: bool
 ) -> GcReport:
-    """Delete what nobody can name any more: what was replaced, and orphans (see `Lake.gc`)."""
+    """Delete unreachable objects: replaced parts and orphans (see `Lake.gc`)."""
     collector = Collector(shard, key_value, objects)
     replaced = collector.retired(dry_run=dry_run)
     orphans = collector.orphans(epoch_min_s=epoch_min_s, dry_run=dry_run)
@@ -222,7 +225,8 @@ def collect(
 
 
 def _all(shard: Shard, batches: Sequence[BatchRef], *, forgets: bool) -> Sequence[BatchRef]:
-    """Choose all batches; none where one holds everything, unless it has history, some of which is to go."""
+    """Choose all batches. Choose nothing if one batch holds everything, unless it has history and some of that can be
+    dropped."""
     if len(batches) == 1 and not (forgets and shard.batch(batches[0]).history):
         return ()
     return batches

@@ -1,4 +1,4 @@
-"""Tokens of pages: where a search goes on, at the commit at which it began."""
+"""Page tokens: the position from which a search or list continues. A search continues at its original commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_COMMIT: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class PageToken:
-    """A page of a search: its commit, how many hits are before it, when `now` was, and which search it is."""
+    """A page of a search: its commit, the number of hits before it, the value of `now`, and the hash of the search."""
 
     commit: str | None
     """None for a lake without commits."""
@@ -30,40 +30,41 @@ class PageToken:
     now_ns: int
     search: str
     newer: str = ""
-    """Which rows that no commit holds stand beside the commit; empty for none."""
+    """Name of the uncommitted rows that the search included; empty for none."""
 
     def __str__(self) -> str:
-        """Return the token as text for addresses and commands."""
+        """Return the token as text for URLs and commands."""
         newer = f"-{self.newer}" if self.newer else ""
         return f"{self.commit or _NO_COMMIT}-{self.offset}-{self.now_ns}-{self.search}{newer}"
 
 
 @dataclass(frozen=True, slots=True)
 class ListToken:
-    """A page of a list: the keys of the row that it begins behind, or ends before, and which list it is.
+    """A page of a list: the list, and the keys of the row after which it begins, or before which it ends.
 
-    Rows that arrive in the meantime move nothing, because a page begins at a row and not at a number.
+    Rows that arrive later do not shift pages, because a page refers to a row and not to a number.
     """
 
     name: str
-    """The list, by its filter and order."""
+    """Hash of the list's filter and order."""
     now_ns: int
-    """When the first page was asked for."""
+    """Time of the request for the first page."""
     keys: tuple[int, ...]
-    """The values by which the list is ordered."""
+    """The row's values of the sort columns."""
     row_id: str
-    """The id of the row, which decides between equal keys."""
+    """The id of the row, which breaks ties between equal keys."""
     is_before: bool = False
     """Whether the page ends before the row."""
 
     def __str__(self) -> str:
-        """Return the token as text for addresses."""
+        """Return the token as text for URLs."""
         side = "b" if self.is_before else "a"
         return "_".join([side, self.name, str(self.now_ns), *map(str, self.keys), self.row_id])
 
 
 def read_list_token(text: str, name: str, keys: int) -> ListToken:
-    """Read a token of a list that has so many keys. Raises QueryError for what is none, or is one of another list."""
+    """Parse the token of a list with that number of keys. Raises QueryError if it is invalid or belongs to another
+    list."""
     match = _LIST_TOKEN.fullmatch(text)
     if match is None:
         raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a list as it is.")
@@ -78,12 +79,12 @@ def read_list_token(text: str, name: str, keys: int) -> ListToken:
 
 
 def name_of_search(*asked: str | None) -> str:
-    """Return a short name of what is asked, so that a token is not taken for one of another search."""
+    """Return a short hash of a request, so that a token is refused for another search."""
     return hashlib.sha256(repr(asked).encode(errors="replace")).hexdigest()[:16]
 
 
 def token_of(text: str) -> PageToken:
-    """Return what a token says, of whatever search it is. Raises QueryError for what is none."""
+    """Parse a token of any search. Raises QueryError if it is invalid."""
     match = _TOKEN.fullmatch(text)
     if match is None:
         raise QueryError(f"{text[:QUOTED_MAX_CHARS]!r} is no page; take `next_page` of a result as it is.")
@@ -92,7 +93,7 @@ def token_of(text: str) -> PageToken:
 
 
 def read_token(text: str, search: str) -> PageToken:
-    """Read a token of a search. Raises QueryError for what is none, or is one of another search."""
+    """Parse a token of a search. Raises QueryError if it is invalid or belongs to another search."""
     token = token_of(text)
     if token.search != search:
         raise QueryError(
@@ -106,7 +107,7 @@ def read_token(text: str, search: str) -> PageToken:
 
 
 def nanoseconds(now: datetime) -> int:
-    """Return a time as nanoseconds since 1970. Raises QueryError for one that may be any of several, or is none."""
+    """Return a time as nanoseconds since 1970. Raises QueryError if it has no time zone or is not a time."""
     if not isinstance(now, datetime):
         raise QueryError(f"now is {now!r}, and no time; give a datetime, such as datetime.now(UTC).")
     if now.utcoffset() is None:

@@ -1,13 +1,11 @@
-"""Which parts can hold rows that a condition asks for: by hash bucket, and by the ranges of their columns.
+"""Conditions of users: their validation, and pruning of parts by hash bucket and column ranges.
 
-A condition is DuckDB's text, and DuckDB parses it. Only its top-level `and`s of comparisons with constants are
-looked at; all else may match, so a part is left out only where none of its rows can be asked for.
+DuckDB parses the conditions. For pruning, only top-level `and`s of comparisons with constants count. Everything else
+may match, so a part is skipped only if no row of it can match.
 
-What users write of a query: a condition or an order, which is one expression each and nothing else, or a SELECT.
-
-DuckDB parses them. A text may not end the query that it is put into, nor add to it, so it is parsed at its place there,
-and all around it must be as it is around a text that is known. Nor may it have a query of its own: that would read
-other tables, or files.
+A user writes a condition or an order, each a single expression, or a SELECT. The text must not end the surrounding
+query or add to it. So it is parsed inside that query, and the rest of the syntax tree must equal that of a known
+text. A condition or order must not contain a subquery, because that could read other tables or files.
 """
 
 from __future__ import annotations
@@ -33,22 +31,22 @@ from tracelake.shards.rows import GIVEN_UP
 _SUBQUERY: Final = '"class":"SUBQUERY"'
 _NODE_KIND: Final = re.compile(r'"type":"([A-Z_]+_NODE)"')
 _READING: Final = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
-"""Kinds of queries that change nothing. A `with` may have others: COPY, INSERT, UPDATE, DELETE, MERGE."""
+"""Node types of read-only queries. A `with` may contain others: COPY, INSERT, UPDATE, DELETE, MERGE."""
 _RUNS_A_TEXT: Final = re.compile(r'"function_name":"(query|json_execute_serialized_sql)"', re.IGNORECASE)
-"""Functions that run a query which is a text, where nobody sees what it does."""
+"""Functions that run a query given as text, which cannot be inspected."""
 
 _PLAIN_NAME: Final = re.compile(r"\w+", re.ASCII)
 _NAMED: Final = ("catalog_name", "schema_name", "table_name")
 
 
 def condition(text: str) -> str:
-    """Return a condition as it may stand in a query, in parentheses. Raises QueryError for what is no condition."""
+    """Return a condition in parentheses, ready for use in a query. Raises QueryError if it is not a condition."""
     parsed(text)
     return f"(\n{text}\n)"
 
 
 def order(text: str) -> str:
-    """Return what may stand behind `order by`. Raises QueryError for what is no order."""
+    """Return an order for use after `order by`. Raises QueryError if it is not an order."""
     node = _node(f"select * from rows order by\n{text}\n", "order", text)
     modifiers = [modifier["type"] for modifier in node.pop("modifiers")]
     rest = _node("select * from rows order by\n1\n", "order", "1")
@@ -60,7 +58,7 @@ def order(text: str) -> str:
 
 @lru_cache(CONDITIONS_REMEMBERED_MAX)
 def parsed(text: str) -> Any:
-    """Return the expression of a condition as DuckDB parses it, not to be changed. Raises QueryError."""
+    """Return the expression of a condition as parsed by DuckDB; do not modify it. Raises QueryError."""
     node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
     clause = node.pop("where_clause", None)
     if (
@@ -74,16 +72,16 @@ def parsed(text: str) -> Any:
 
 @cache
 def _without_condition() -> Any:
-    """Return what a query has beside its condition, not to be changed."""
+    """Return the syntax tree of the query around a condition; do not modify it."""
     rest = _node("select * from rows where (\ntrue\n)", "condition", "true")
     rest.pop("where_clause")
     return rest
 
 
 def reading(query: str) -> str:
-    """Return a SELECT that only reads. Raises QueryError for one that writes, be it in a `with` or in a text.
+    """Return a read-only SELECT. Raises QueryError for one that writes, even in a `with` or in a text that it runs.
 
-    The files that a query may read, it could write, too: they are the parts of the lake.
+    Otherwise, a query could overwrite every file that it may read, and those are the parts of the lake.
     """
     serialized = _serialized(query, "query", query)
     if not serialized.startswith('{"error":false,'):
@@ -97,7 +95,7 @@ def reading(query: str) -> str:
 
 
 def of_tables(query: str) -> str:
-    """Return a SELECT that reads tables by their names, and nothing by a function, or a path. Raises QueryError."""
+    """Return a SELECT that reads tables by name only, without functions or paths as sources. Raises QueryError."""
     reading(query)
     for kind, names in _sources(json.loads(_serialized(query, "query", query))):
         if kind == "TABLE_FUNCTION" or not all(map(_PLAIN_NAME.fullmatch, names)):
@@ -106,7 +104,7 @@ def of_tables(query: str) -> str:
 
 
 def _sources(node: Any) -> Iterator[tuple[str, list[str]]]:
-    """Yield what each part of a query reads from: the kind, and the names of schema and table where it has some."""
+    """Yield the sources of all parts of a query: the kind, and the names of schema and table, if any."""
     nodes = [node]
     while nodes:
         one = nodes.pop()
@@ -119,9 +117,9 @@ def _sources(node: Any) -> Iterator[tuple[str, list[str]]]:
 
 
 def words(query: str) -> set[str]:
-    """Return the words of a query, in lower case: the names of all tables that it reads are among them.
+    """Return the words of a query in lower case, which include the names of all tables that it reads.
 
-    What it says in constants and comments is left out, so that no such text opens a table.
+    Constants and comments are excluded, so that their text opens no table.
     """
     text = query.encode()
     tokens = duckdb.tokenize(query)
@@ -134,7 +132,7 @@ def words(query: str) -> set[str]:
 
 
 def _node(query: str, what: str, text: str) -> dict[str, Any]:
-    """Return the one SELECT of a query."""
+    """Return the syntax tree of a query that must be a single SELECT without subqueries."""
     serialized = _serialized(query, what, text)
     try:
         said = json.loads(serialized)
@@ -185,18 +183,19 @@ _OPERATORS: Final = {
 }
 _SINGLE_ERROR: Final = 2.0**-22
 _DOUBLE_ERROR: Final = 2.0**-50
-"""A few times the rounding of float32 and float64, in proportion: constants are rounded once or twice on their way."""
+"""A small multiple of the relative rounding error of float32 and float64. A constant is rounded once or twice on its
+way."""
 _LEAST_ERROR: Final = 2.0**-140
-"""The same for numbers so small that they have fewer digits."""
+"""The absolute rounding error of numbers so small that they have fewer digits."""
 _DIGITS_MAX: Final = 38
-"""Digits of an integer that DuckDB compares as one; it rounds a longer one."""
+"""The longest integer that DuckDB compares as an integer; it rounds a longer one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A condition that every wanted row fulfils: `column operator value`, with one value or several.
+    """A necessary condition for a matching row: `column operator value`, with one or several values.
 
-    The type in which DuckDB compares a column is that of all values together, so they stay together.
+    DuckDB derives the type of the comparison from all values together, so they stay together.
     """
 
     column: str
@@ -206,18 +205,18 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the rows of a table are laid out in parts: their columns, and the hash buckets of their keys."""
+    """The layout of a table's rows in parts: columns, and hash buckets of the keys."""
 
     schema: pa.Schema
     bucketed_by: tuple[str, ...]
     buckets: int
 
     def matching(self, parts: Iterable[Part], where: str | None) -> list[Part]:
-        """Return the parts that may hold rows that fulfil a condition."""
+        """Return the parts that may have rows that match a condition."""
         return self._with(parts, comparisons_in(where, self.schema))
 
     def with_keys(self, parts: Iterable[Part], keys: Sequence[str]) -> list[Part]:
-        """Return the parts that may hold rows of keys, of the one column that they are bucketed by."""
+        """Return the parts that may have rows with these keys. The table must be bucketed by a single column."""
         (column,) = self.bucketed_by
         return self._with(parts, [Comparison(column, "in", tuple(keys))])
 
@@ -239,7 +238,7 @@ class Layout:
         return part.ranges.get(column)
 
     def _wanted_buckets(self, comparisons: Sequence[Comparison]) -> set[int] | None:
-        """Return the buckets of the keys that a row must have, None where it may have any."""
+        """Return the buckets of the keys that a matching row must have, None if it may have any key."""
         equal = {c.column: c.values for c in comparisons if c.operator in ("=", "in")}
         if not self.bucketed_by or any(column not in equal for column in self.bucketed_by):
             return None
@@ -252,10 +251,10 @@ class Layout:
 
 
 def comparisons_in(where: str | None, schema: pa.Schema) -> list[Comparison]:
-    """Return what can be told of every row that fulfils a condition. Raises QueryError for what is none."""
+    """Return comparisons that every matching row of a condition fulfils. Raises QueryError if it is not a condition."""
     by_lower: dict[str, list[str]] = {}
     for column in schema.names:
-        by_lower.setdefault(column.lower(), []).append(column)  # names are the same to DuckDB in any case
+        by_lower.setdefault(column.lower(), []).append(column)  # DuckDB ignores the case of names
     comparisons = []
     for c in _walk(parsed(where)) if where else ():
         match by_lower.get(c.column.lower()):
@@ -265,32 +264,33 @@ def comparisons_in(where: str | None, schema: pa.Schema) -> list[Comparison]:
 
 
 def _fits(value: Bound, kind: pa.DataType) -> bool:
-    """Whether a constant is compared with a column as it is; DuckDB would convert any other."""
+    """Return whether DuckDB compares a constant with a column unchanged; it would convert any other constant."""
     if pa.types.is_string(kind):
         return isinstance(value, str)
     return not isinstance(value, str) and (pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def overlap(one: tuple[Bound, Bound] | None, other: tuple[Bound, Bound] | None) -> bool:
-    """Whether two ranges of one column can hold the same value; None is a range that nobody knows."""
+    """Return whether two ranges of one column can share a value. None means an unknown range."""
     if one is None or other is None:
         return True
     return not _less(one[1], other[0], 0.0) and not _less(other[1], one[0], 0.0)
 
 
 def key_text(values: Sequence[Bound]) -> str:
-    """Return the text of a key whose hash is its bucket: a single text is itself. Part of the table format."""
+    """Return the text of a key whose hash determines its bucket. A single text is used unchanged. Part of the table
+    format."""
     if len(values) == 1 and isinstance(values[0], str):
         return values[0]
     return json.dumps(list(values), ensure_ascii=False, separators=(",", ":"))
 
 
 def _error(kind: pa.DataType, values: Sequence[Bound]) -> float:
-    """Return how far two numbers are apart, in proportion, that DuckDB surely tells apart; 0 where all are told apart.
+    """Return the relative difference from which DuckDB surely distinguishes two numbers; 0 if it distinguishes all.
 
-    It compares a column and all constants beside it as one type, to which it rounds them: with a float32 as float32,
-    whatever the constants are, and integers with one fraction among them perhaps as float64. What is rounded keeps
-    its order, so numbers that are further apart than rounding moves them are in the same order before and after.
+    DuckDB converts a column and all constants in a comparison to one type. Next to a float32, it rounds all constants
+    to float32. Next to one fraction, it may convert integers to float64. Rounding keeps the order, so numbers that
+    differ by more than the rounding error keep their order.
     """
     if pa.types.is_floating(kind):
         return _DOUBLE_ERROR if pa.types.is_float64(kind) else _SINGLE_ERROR
@@ -298,7 +298,7 @@ def _error(kind: pa.DataType, values: Sequence[Bound]) -> float:
 
 
 def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison, error: float) -> bool:
-    """Whether a range can hold a value that fulfils the comparison."""
+    """Return whether a range can hold a value that fulfils the comparison."""
     low, high = bounds
     first = comparison.values[0]
     match comparison.operator:
@@ -319,7 +319,7 @@ def _overlaps(bounds: tuple[Bound, Bound], comparison: Comparison, error: float)
 
 
 def _less(left: Bound, right: Bound, error: float) -> bool:
-    """Whether `left` is surely less."""
+    """Return whether `left` is surely less than `right`."""
     if isinstance(left, str) or isinstance(right, str):
         assert isinstance(left, str), "a text is compared with a text"
         assert isinstance(right, str), "a text is compared with a text"
@@ -338,7 +338,7 @@ def _float(number: int | float) -> float:
 
 
 def _walk(node: Any) -> Iterator[Comparison]:
-    """Yield the comparisons of a parsed condition that must all be true."""
+    """Yield the comparisons of a parsed condition that must all hold."""
     match node:
         case {"type": "CONJUNCTION_AND", "children": children}:
             for child in children:

@@ -1,4 +1,4 @@
-"""Which parts tell of the changes of a table between two times: pure decisions, of records that were read."""
+"""Selection of the parts that contain the changes of a table between two times. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from tracelake.shards.model import Batch, BatchRef, Part, ShardState
 
 @dataclass(frozen=True, slots=True)
 class ChangedParts:
-    """The parts in which changes of some times are, among others of other times."""
+    """The parts that contain the changes of some times; they may contain changes of other times too."""
 
     inserted: tuple[Part, ...] = ()
-    """Of rows that were inserted, and are there as of the end of their batch."""
+    """Parts of inserted rows that exist as of the end of their batch."""
     inserted_history: tuple[Part, ...] = ()
-    """Of rows that were inserted, and retracted within their batch."""
+    """Parts of rows that were inserted and retracted within the same batch."""
     retractions: tuple[Part, ...] = ()
-    """The row ids that were retracted, out of parts of any batch up to these."""
+    """Parts of retracted row ids; the rows are in parts of any batch up to these."""
     retracted_history: tuple[Part, ...] = ()
-    """Of rows that were retracted within the batch that inserted them."""
+    """Parts of rows that were retracted within the batch that inserted them."""
 
     @property
     def has_insertions(self) -> bool:
-        """Whether rows may have been inserted."""
+        """Return whether rows may have been inserted."""
         return bool(self.inserted or self.inserted_history)
 
     @property
     def has_retractions(self) -> bool:
-        """Whether rows may have been retracted."""
+        """Return whether rows may have been retracted."""
         return bool(self.retractions or self.retracted_history)
 
 
 def are_forgotten(state: ShardState, after: int) -> bool:
-    """Whether single changes later than `after` may be missing; those of a table from its beginning never are."""
+    """Return whether individual changes later than `after` may be missing. From a table's beginning, they never are."""
     return after < state.since and (after >= 0 or state.since > 0)
 
 
@@ -48,7 +48,7 @@ def later_than(refs: Iterable[BatchRef], after: int) -> list[BatchRef]:
 
 
 def changed_parts(batches: Sequence[Batch], row_ids: range) -> ChangedParts:
-    """Return the parts of batches with the changes of some times, of which `row_ids` are the ids of rows inserted."""
+    """Return the parts of batches with the changes of some times; `row_ids` are the ids of the rows inserted then."""
     history = tuple(part for batch in batches for part in batch.history)
     return ChangedParts(
         inserted=tuple(part for batch in batches for part in batch.parts if _is_among(part, row_ids)),

@@ -1,6 +1,6 @@
-"""What is read of a table: some parts of one snapshot, through DuckDB, here or in a task of another process.
+"""Scan of one snapshot of a table through DuckDB, in this process or in a task of another one.
 
-The rows of a table as of a commit by their ids: which are there, and which the table remembers to be gone.
+Class `TableRows` reports which row ids of a whole table exist and which ones the table remembers as retracted.
 """
 
 from __future__ import annotations
@@ -56,34 +56,34 @@ from tracelake.tables.predicates import Layout, condition, order
 _columns: Final[Columns] = kept_columns()
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
 CHANGE: Final = pa.field("_change", pa.int8(), nullable=False)
-"""+1 for a row that was inserted, -1 for one that was retracted."""
+"""+1 for an inserted row, -1 for a retracted row."""
 CHANGED_AT: Final = pa.field("_transaction", pa.int64(), nullable=False)
-"""The transaction that changed it; for a table of the user, the number of the write."""
+"""The transaction of the change; for a user table, the number of the write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """Rows that were inserted, or retracted, later than one transaction and up to another."""
+    """Selection of the rows that were inserted, or retracted, later than one transaction and up to another."""
 
     after: int
     until: int
     inserted: bool
-    """Else retracted."""
+    """Whether it selects inserted rows; otherwise retracted rows."""
     told: bool
-    """Whether columns `_change` and `_transaction` tell of it."""
+    """Whether the rows have the columns `_change` and `_transaction`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """Rows of a snapshot. It is pickled to where they are read; the store must be reachable from there by URL."""
+    """Rows of a snapshot. A scan is pickled and sent to its reader, which must reach the store by its URL."""
 
     objects_url: str
     copies: str
-    """Where copies of remote parts are kept."""
+    """Directory of the copies of remote parts."""
     layout: Layout
     snapshot: Snapshot
     changed: Changed | None = None
-    """Where it is set, these rows are read instead of those that are there."""
+    """The changed rows to read instead of the current rows, if set."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -93,15 +93,15 @@ class Scan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no parts, and therefore no rows."""
+        """Return whether it has no parts, and therefore no rows."""
         return not self._parts
 
     def where(self, condition: str | None) -> Scan:
-        """Return the scan of those parts that may hold rows of a condition."""
+        """Return the scan of the parts that may have rows that match a condition."""
         return self if condition is None else self.of_parts(self.layout.matching(self._parts, condition))
 
     def of_parts(self, parts: Iterable[Part]) -> Scan:
-        """Return the scan of some of the parts, with the retractions that can concern them."""
+        """Return the scan of some of the parts, with the retractions that may concern them."""
         kept = {part.path for part in parts}
         buckets = {part.bucket for part in self._parts if part.path in kept}
         snapshot = self.snapshot
@@ -122,7 +122,7 @@ class Scan:
         )
 
     def splits(self) -> list[Scan]:
-        """Cut the scan into tasks: a part each, and small parts together."""
+        """Split the scan into tasks: one part each, or several small parts."""
         groups: list[list[Part]] = []
         size = SPLIT_MIN_BYTES
         for part in sorted(self._parts, key=lambda part: part.bucket):
@@ -134,11 +134,11 @@ class Scan:
         return [self.of_parts(group) for group in groups]
 
     def open_files(self) -> LocalFiles:
-        """Return the lake's objects as files; copies of remote ones stay as long as what is returned."""
+        """Return the lake's objects as files. Copies of remote objects exist as long as the returned value."""
         return LocalFiles(_objects(self.objects_url), Path(self.copies), PART_COPIES_MAX_BYTES)
 
     def check(self, files: LocalFiles) -> None:
-        """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
+        """Verify parts that this process has not read yet. Raises DamageError."""
         check_parts(files, (*self._parts, *self.snapshot.retractions))
 
     def select(
@@ -153,7 +153,8 @@ class Scan:
         max_bytes: int | None = None,
         row_ids: RowIds | None = None,
     ) -> pa.Table:
-        """Return rows, or such as differ; arguments and errors as `Table.to_arrow`, the last two as `Table.lookup`."""
+        """Return rows, optionally distinct; arguments and errors as in `Table.to_arrow`, the last two as in
+        `Table.lookup`."""
         scan = self.where(where)
         scan.check(files)
         query = scan._query(files, columns, where, order_by, limit, distinct=distinct)
@@ -167,7 +168,8 @@ class Scan:
             return pa.concat_tables([reader.schema.empty_table(), *_within(batches, max_bytes)])
 
     def is_sorted_by(self, key: str) -> bool:
-        """Whether `lookup` finds rows by a text column: it sorts the parts, and they lie here."""
+        """Return whether `lookup` can find rows by a text column: the column sorts the parts, and the parts are
+        local."""
         return (
             self.changed is None
             and self.layout.bucketed_by == (key,)
@@ -185,7 +187,7 @@ class Scan:
         max_bytes: int | None = None,
         row_ids: RowIds | None = None,
     ) -> pa.Table:
-        """Return columns of the rows of keys, which is quicker than a query; `_row_id` may be one of them.
+        """Return columns of the rows with these keys, faster than a query; `_row_id` may be one of the columns.
 
         Raises DamageError, LimitError as `Table.lookup`.
         """
@@ -197,7 +199,7 @@ class Scan:
         schema = self.layout.schema.append(ROW_ID)
         fields = pa.schema([schema.field(name).with_nullable(True) for name in columns])
         lookup = Lookup(_objects(self.objects_url), scan.snapshot, key, _columns)
-        others = [name for name in columns if name != ROW_ID.name]  # which it adds by itself
+        others = [name for name in columns if name != ROW_ID.name]  # the lookup adds it itself
         looked_up = (_only(each, row_ids) for each in lookup.rows(wanted, others))
         groups = (each.select(list(columns)).cast(fields) for each in looked_up)
         rows = list(_within(groups, max_bytes))
@@ -206,16 +208,16 @@ class Scan:
     def batches(
         self, columns: Sequence[str] | None = None, where: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield rows in batches, without holding all of them."""
+        """Yield rows in batches, without loading all of them."""
         scan, files = self.where(where), self.open_files()
         scan.check(files)
         with connection() as db:
             yield from select(db, scan._query(files, columns, where)).to_arrow_reader(SPLIT_BATCH_ROWS)
 
     def sql(self, files: LocalFiles, further: Sequence[str] = ()) -> str:
-        """Return the DuckDB query of the rows, `_row_id` being a further column if named.
+        """Return the DuckDB query of the rows. `further` may name `_row_id` as an additional column.
 
-        It does not notice flipped bits in parts: `check` does.
+        The query does not detect flipped bits in parts; `check` does.
         """
         check_parts(files, self.snapshot.retractions)
         if self.changed is None:
@@ -224,7 +226,7 @@ class Scan:
         return changes_sql(self.snapshot, files.file, self.layout.schema, self.changed)
 
     def files_of(self, files: LocalFiles) -> list[str]:
-        """Return the files that `sql` names."""
+        """Return the files that the query of `sql` reads."""
         return [files.file(part.path) for part in (*self._parts, *self.snapshot.retractions)]
 
     @property
@@ -255,7 +257,7 @@ def _only(rows: pa.Table, row_ids: RowIds | None) -> pa.Table:
 
 
 def _within(tables: Iterable[pa.Table], max_bytes: int | None) -> Iterator[pa.Table]:
-    """Yield tables as long as they take no more memory together. Raises LimitError."""
+    """Yield tables while their total size is within `max_bytes`. Raises LimitError beyond."""
     total_bytes = 0
     for table in tables:
         total_bytes += table.nbytes
@@ -301,13 +303,13 @@ def changes_sql(snapshot: Snapshot, file: FileOf, schema: pa.Schema, changed: Ch
 
 
 def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
-    """Compare parts with what was written, once in a process. Raises DamageError where one is gone, or another."""
+    """Verify parts, once in a process. Raises DamageError if one is missing or differs from what was written."""
     try:
         files.fetch([part.path for part in parts])
         unchecked = [part for part in parts if not is_checked(files.file(part.path), part)]
         if not unchecked:
             return
-        # Hashing and reading leave other threads to run.
+        # Hashing and reading release the GIL, so threads run in parallel.
         with ThreadPoolExecutor(min(CHECK_THREADS_MAX, os.cpu_count() or 1)) as threads:
             list(threads.map(partial(_check_part, files), unchecked))
     except NotFoundError as error:
@@ -320,7 +322,7 @@ def _check_part(files: LocalFiles, part: Part) -> None:
     except DamageError:
         if not files.forget(part.path):
             raise
-        # Only the copy was bad, perhaps: a disk that failed, or a file that somebody removed.
+        # Perhaps only the local copy was bad, because of a disk failure or a removed file.
         check_part(files.file(part.path), part)
 
 
@@ -333,11 +335,12 @@ def _objects(url: str) -> ObjectStore:
 def connection(
     only: Iterable[str] | None = None, allow_files: bool = False
 ) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a DuckDB connection, and turn its errors into ours.
+    """Open a DuckDB connection, and translate its errors to Tracelake's.
 
-    Connections share one in-memory database, which is quicker than one each; make temporary tables and
-    views only, which nobody else sees. A query that a user wrote gets a database that reads no files but `only`, loads
-    no extensions, and takes no settings. One that is allowed files gets its own, so that nothing of it stays.
+    Connections share one in-memory database, which is faster than separate ones. Create only temporary tables and
+    views, because other connections do not see those. A query written by a user gets a database that reads only the
+    files in `only`, loads no extensions, and accepts no settings. With `allow_files`, it gets a separate database
+    that is discarded afterwards.
     """
     shared = None if allow_files else _database() if only is None else _locked(tuple(only))
     db = duckdb.connect() if shared is None else shared.cursor()
@@ -372,12 +375,12 @@ def connection(
 
 
 def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
-    """Run one SELECT. Anything else is refused: statements that write, and settings, would outlive the query."""
+    """Run one SELECT. Anything else is refused, because writes and settings would outlive the query."""
     return db.sql(checked(db, query))
 
 
 def checked(db: duckdb.DuckDBPyConnection, query: str) -> str:
-    """Return a query that is one SELECT. Raises QueryError for anything else."""
+    """Return the query if it is a single SELECT. Raises QueryError otherwise."""
     try:
         statements = db.extract_statements(query.encode().decode())
     except UnicodeEncodeError as error:
@@ -394,14 +397,14 @@ def checked(db: duckdb.DuckDBPyConnection, query: str) -> str:
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
     db = duckdb.connect()
-    for setting in _NO_OTHER_CODE:  # a condition of a user may name a function of an extension
+    for setting in _NO_OTHER_CODE:  # a user's condition may name a function of an extension
         db.execute(f"set {setting} = false")
     return db
 
 
 @lru_cache(QUERY_DATABASES_MAX)
 def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
-    """Return a database for queries of users. Once locked it takes no other files: they need another one."""
+    """Return a locked database for user queries. It accepts only these files; other files need another database."""
     db = duckdb.connect()
     db.execute(f"set allowed_paths = [{', '.join(map(literal, files))}]")
     for setting in (*_NO_OTHER_CODE, "python_enable_replacements", "enable_external_access"):
@@ -412,7 +415,7 @@ def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """`search.live.Rows` of a scan of a whole table."""
+    """Implementation of `search.live_docs.Rows` for a scan of a whole table."""
 
     scan: Scan
     files: LocalFiles
@@ -424,14 +427,14 @@ class TableRows:
 
     @property
     def count(self) -> int | None:
-        """How many there are, None where only reading tells."""
+        """The number of rows, None if it is unknown without reading."""
         return self.scan.snapshot.rows
 
     def gone(self, parts: Sequence[PartRef]) -> RowIds:
-        """Return ids of rows that are gone: all that are in these parts, as far as the table remembers them.
+        """Return ids of retracted rows: all those in these index parts, as far as the table remembers them.
 
-        Retractions tell of most. Of rows that were inserted and retracted within a compacted batch only its history
-        does, and that is read where a part was built before they were.
+        Most are in the retractions. Rows that were inserted and retracted within a compacted batch are only in its
+        history. The history is read only if an index part was built before the retraction.
         """
         snapshot = self.scan.snapshot
         if all(part.as_of >= snapshot.as_of for part in parts):
@@ -444,7 +447,7 @@ class TableRows:
         return np.unique(ids[ids < first_row_id(snapshot.as_of + 1)])
 
     def live(self) -> RowIds:
-        """Return the ids of all rows that are there, sorted."""
+        """Return the ids of all existing rows, sorted."""
         scan = self.scan
         with self.files.in_use(), connection() as db:
             scan.check(self.files)
@@ -453,7 +456,7 @@ class TableRows:
         return np.sort(ids)
 
     def _swallowed(self, parts: Sequence[PartRef]) -> Iterator[Part]:
-        """Yield the parts of history that may have rows of these parts of the index."""
+        """Yield the parts of history that may have rows of these index parts."""
         for upper, part in self.scan.snapshot.swallowed:
             for built in parts:
                 inserted = (

@@ -1,4 +1,4 @@
-"""What is fixed when a table of the user is made: its columns, its key, its buckets. One object a table."""
+"""Specification of a user table, fixed at its creation: columns, key and buckets. One object for each table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the user. `columns` is its Arrow schema as Arrow IPC writes it; `key` may be empty."""
+    """A user table. `columns` is its Arrow schema in Arrow IPC format; `key` may be empty."""
 
     name: str
     columns: bytes
@@ -39,13 +39,13 @@ class TableSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return pa.ipc.read_schema(pa.py_buffer(self.columns))
 
     def layout(self) -> Layout:
-        """Return how its rows are laid out."""
+        """Return the layout of its rows."""
         return Layout(self.schema, self.key, self.buckets)
 
 
 def check_name(name: str) -> None:
-    """Raise UsageError where a table of the user cannot have this name."""
-    if name in BUILT_IN:  # the pipeline writes these, and nobody else
+    """Raise UsageError if the name is not allowed for a user table."""
+    if name in BUILT_IN:  # only the pipeline writes these
         raise UsageError(
             f"table {name} is made of what is ingested, and cannot be written to; choose another name."
         )
@@ -56,7 +56,7 @@ def check_name(name: str) -> None:
 
 
 def check_columns(table: str, schema: pa.Schema) -> None:
-    """Raise UsageError where a column has a name that DuckDB or Tracelake give to something else."""
+    """Raise UsageError if a column has a name that DuckDB or Tracelake reserves."""
     for column in schema.names:
         if column.startswith("_") or column.lower() in _TAKEN:
             raise UsageError(
@@ -66,7 +66,7 @@ def check_columns(table: str, schema: pa.Schema) -> None:
 
 
 def check_types(table: str, schema: pa.Schema) -> None:
-    """Raise UsageError where a column has a type that cannot be written, sorted and read."""
+    """Raise UsageError if a column has a type that cannot be written, sorted and read."""
     for field in schema:
         if (problem := _why_not_kept(field)) is not None:
             raise UsageError(
@@ -76,7 +76,8 @@ def check_types(table: str, schema: pa.Schema) -> None:
 
 
 def _why_not_kept(field: pa.Field[Any]) -> str | None:
-    """Return what Parquet, Arrow or DuckDB says of a type that it cannot write, sort or read; None for most."""
+    """Return the error of Parquet, Arrow or DuckDB for a type that it cannot write, sort or read; None for most
+    types."""
     empty = pa.schema([field]).empty_table()
     try:
         pq.write_table(empty, pa.BufferOutputStream())
@@ -89,7 +90,8 @@ def _why_not_kept(field: pa.Field[Any]) -> str | None:
 
 
 def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) -> TableSpec:
-    """Describe a table; it is not made by this. Raises UsageError where something of it cannot be."""
+    """Validate and describe a table without creating it. Raises UsageError if a part of the description is not
+    allowed."""
     check_name(name)
     if not 1 <= buckets <= BUCKETS_MAX:
         raise UsageError(f"buckets must be from 1 to {BUCKETS_MAX}, not {buckets}.")
@@ -113,9 +115,9 @@ def make_spec(name: str, schema: pa.Schema, key: Sequence[str], buckets: int) ->
 
 
 def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
-    """Record a table, or find it recorded the same; return what is recorded.
+    """Create the record of a table, or find an equal one; return the stored record.
 
-    Raises UsageError where there is another of the same name.
+    Raises UsageError if another table with this name exists.
     """
     if objects.create(_path(spec.name), encode(spec, _path(spec.name))):
         return spec
@@ -129,7 +131,7 @@ def create_spec(objects: ObjectStore, spec: TableSpec) -> TableSpec:
 
 
 def read_spec(objects: ObjectStore, name: str) -> TableSpec:
-    """Return what is recorded of a table. Raises TableNotFoundError, DamageError."""
+    """Return the record of a table. Raises TableNotFoundError, DamageError."""
     try:
         data = objects.get(_path(name))
     except NotFoundError as error:
@@ -140,7 +142,7 @@ def read_spec(objects: ObjectStore, name: str) -> TableSpec:
 
 
 def table_names(objects: ObjectStore) -> list[str]:
-    """Return the names of all tables of the user that were made."""
+    """Return the names of all user tables."""
     names = (info.path.removeprefix(_FOLDER).removesuffix(".json") for info in objects.list(_FOLDER))
     return [name for name in names if _NAME.fullmatch(name)]
 

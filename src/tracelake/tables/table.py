@@ -1,12 +1,8 @@
 """A table as of one commit, for Arrow, Polars, DuckDB and Spark.
 
-Turns of requests that read traces whose rows take much memory, which are few at a time in one process.
-
-Rows become objects of Python and a document: what a trace of 450 MB takes for its answer is eight times as much, and
-three of them at once took 8 GB. So one of them is made at a time, and few wait to be sent, however slow who reads them
-is. Who waits has a thread that others need, so few do.
-
-A trace that is read whole: all its rows, as far as they fit into memory, and the errors where it cannot be.
+The module also bounds the memory of large traces. The answer for a trace of 450 MB takes eight times as much as
+Python objects and a document, and three at once took 8 GB. So one process builds one such answer at a time, and only
+a few built answers wait for slow clients. A waiting request blocks a thread that others need, so only a few may wait.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where another process finds the same table: the lake, and the commit."""
+    """The location of a table for another process: the lake and the commit."""
 
     lake: str
     at: str
@@ -54,7 +50,7 @@ Result = TypeVar("Result")
 def _in_use(
     method: Callable[Concatenate[Table, Parameters], Result],
 ) -> Callable[Concatenate[Table, Parameters], Result]:
-    """Keep copies of parts until the method returns, and no longer, for it hands none of them out."""
+    """Pin copies of parts until the method returns. It must not return any of them."""
 
     @wraps(method)
     def run(table: Table, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -70,11 +66,11 @@ class Table:
     def __init__(
         self, name: str, scan: Scan, origin: Origin | None = None, leases: Leases | None = None
     ) -> None:
-        """`leases`, if any, hold its parts: they are renewed before parts are read."""
+        """Open a table. `leases`, if any, protect its parts and are renewed before parts are read."""
         self.name = name
         self.schema = scan.layout.schema
         self.scan = scan
-        self._files = scan.open_files()  # copies that `sql` and `files` name stay as long as the table
+        self._files = scan.open_files()  # copies named by `sql` and `files` exist as long as the table
         self._origin = origin
         self._leases = leases or Leases()
 
@@ -91,17 +87,16 @@ class Table:
             columns: names of columns; all by default.
             where: a DuckDB condition such as `service = 'frontend' and duration_ns > 1e6`.
             order_by: a DuckDB order such as `start_ns desc`; no particular order by default.
-            limit: rows at most.
-
+            limit: maximum number of rows.
         Raises:
-            QueryError: a column, condition or order that DuckDB refuses.
+            QueryError: DuckDB refuses a column, condition or order.
             DamageError: a part is missing or damaged.
         """
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, columns, where, order_by, limit)
 
     def _distinct(self, column: str, where: str, limit: int) -> pa.Table:
-        """Return values of a column that differ, at most so many; arguments and errors as `to_arrow`."""
+        """Return at most `limit` distinct values of a column; arguments and errors as in `to_arrow`."""
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, [column], where, limit=limit, distinct=True)
 
@@ -112,7 +107,7 @@ class Table:
         order_by: str | None = None,
         limit: int | None = None,
     ) -> pl.DataFrame:
-        """Return rows as a Polars frame; arguments and errors as `to_arrow`. Maps are lists of structs there."""
+        """Return rows as a Polars frame; arguments and errors as in `to_arrow`. Maps become lists of structs."""
         import polars as pl  # noqa: PLC0415  a sixth of the start of a process that has no use for it
 
         frame = pl.from_arrow(self.to_arrow(columns, where, order_by, limit))
@@ -120,21 +115,20 @@ class Table:
         return frame
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
-        """Return a DuckDB relation over the parts, to go on with in SQL; on a connection of its own by default."""
+        """Return a DuckDB relation over the parts, for further SQL; on a new connection by default."""
         self.check()
         return (connection or duckdb.connect()).sql(self.sql())
 
     def to_spark(
         self, spark: SparkSession, columns: Sequence[str] | None = None, where: str | None = None
     ) -> DataFrame:
-        """Return a Spark frame, read by tasks of its own, a part each; small parts together.
+        """Return a Spark frame. Spark reads it in tasks of one part each, or of several small parts.
 
         Args:
-            spark: a session that finds format `tracelake`: by itself, or since `tracelake.spark.register(spark)`.
+            spark: a session that knows format `tracelake`, by itself or after `tracelake.spark.register(spark)`.
             columns: names of columns; all by default. Spark does not tell sources which ones a query needs, so
-                name them here where rows are wide.
-            where: a DuckDB condition. Spark's own filters are handed down too.
-
+                name them here if rows are wide.
+            where: a DuckDB condition. Spark's own filters are pushed down too.
         Raises:
             UsageError: the lake is still empty, or not reachable from other processes, or Spark does not find the
                 format.
@@ -163,7 +157,7 @@ class Table:
             ) from error
 
     def files(self) -> list[str]:
-        """Return the Parquet files of the table. With retractions, they hold more rows than the table: see `sql`."""
+        """Return the Parquet files of the table. With retractions, they have more rows than the table: see `sql`."""
         with self._leased(now=True):
             return [self._files.file(part.path) for part in self.scan.snapshot.parts]
 
@@ -188,9 +182,9 @@ class Table:
         return int(count)
 
     def splits(self, where: str | None = None) -> list[Scan]:
-        """Return the table cut into tasks of any engine, leaving out parts without rows of a DuckDB condition.
+        """Return the table split into tasks for any engine, without parts that cannot match a DuckDB condition.
 
-        Each can be pickled, and `batches(columns, where)` yields its rows; the condition is applied there.
+        Each task can be pickled; its `batches(columns, where)` applies the condition and yields the rows.
         """
         self._leases.renew(now=True)
         return self.scan.where(where).splits()
@@ -202,10 +196,12 @@ class Table:
         max_bytes: int | None = None,
         row_ids: RowIds | None = None,
     ) -> pa.Table:
-        """Return the rows of some traces, reading only parts that may hold them; `_row_id` may be a column.
+        """Return the rows of some traces, reading only parts that may have them.
 
-        Where `row_ids` are given, these rows alone; `_row_id` must be a column then. Raises LimitError as soon as rows
-        take more memory than `max_bytes`, where that is given.
+        Args:
+            columns: names of columns, possibly `_row_id`; all by default
+            max_bytes: memory limit of the rows; LimitError is raised as soon as they exceed it
+            row_ids: return only these rows; `_row_id` must be one of the columns then
         """
         names = self.schema.names if columns is None else columns
         if self._are_looked_up(trace_ids, names):
@@ -214,16 +210,17 @@ class Table:
         condition = f"trace_id in ({wanted})" if wanted else "false"
         schema = self.schema.append(ROW_ID)
         if set(names) <= set(schema.names) and self.scan.where(condition).is_empty:
-            # As of a trace that is hot: nothing is to be read. DuckDB says of no column that it has no nulls.
+            # Nothing to read, for example for an uncommitted trace. Fields are nullable as in DuckDB's
+            # results.
             fields = [schema.field(name).with_nullable(True) for name in names]
             return pa.schema(fields).empty_table()
         with self._leased(), self._files.in_use():
             return self.scan.select(self._files, columns, condition, max_bytes=max_bytes, row_ids=row_ids)
 
     def about(self, claims: pa.Table, trace_ids: Sequence[str]) -> pa.Table:
-        """Return the rows, and `_row_id`, of spans of these traces that other rows of SPANS are about.
+        """Return the stored rows, with `_row_id`, of those spans in these traces that also occur in `claims`.
 
-        Of a trace of very many spans no others are held in memory.
+        Other spans are not loaded, even if a trace has very many.
         """
         key = ["trace_id", "span_id"]
         keys = self.lookup(trace_ids, [*key, ROW_ID.name])
@@ -231,7 +228,7 @@ class Table:
         return self.lookup(trace_ids if len(same) else [], [*SPANS.names, ROW_ID.name], row_ids=same)
 
     def _are_looked_up(self, trace_ids: Sequence[str], columns: Sequence[str]) -> bool:
-        """Whether no query is needed: for few traces, and columns that are there. A query refuses others."""
+        """Return whether no query is needed: few traces, and known columns. A query reports an unknown column."""
         return (
             0 < len(trace_ids) <= LOOKED_UP_TRACES_MAX
             and all(map(str.isascii, trace_ids))
@@ -253,8 +250,10 @@ class Table:
 
     @_in_use
     def content_hash(self) -> str:
-        """Return a hash of all rows, without their transaction numbers: the same rows in any order and layout,
-        reached by any transactions, give the same hash."""
+        """Return a hash of all rows, without their transaction numbers.
+
+        The same rows give the same hash, in any order or layout and from any transactions.
+        """
         self.check()
         names = ", ".join(quoted(field.name) for field in self.schema if field != TRANSACTION_FIELD)
         with self._leased(), connection() as db:
@@ -265,15 +264,16 @@ class Table:
         return f"{count:x}-{int(total) % (1 << 128):032x}"
 
     def check(self) -> None:
-        """Read parts that were not read before, to see that they are what was written. Raises DamageError."""
+        """Verify parts that this process has not read yet. Raises DamageError."""
         with self._leased(), self._files.in_use():
             self.scan.check(self._files)
 
     @contextmanager
     def _leased(self, *, now: bool = False) -> Iterator[None]:
-        """Hold the lease while parts are read: where it ended meanwhile, what is gone is no damage (S10).
+        """Hold the lease while parts are read. If the lease expired in between, a missing part is not reported as
+        damage (S10).
 
-        `now` makes sure of it for parts that are handed out, and not read here.
+        Argument `now` renews the lease at once, for parts that are returned to the caller and not read here.
         """
         self._leases.renew(now=now)
         try:
@@ -283,13 +283,13 @@ class Table:
             raise
 
     def _read_files(self) -> list[str]:
-        """Check all files that `sql` names, and return them. Raises DamageError."""
+        """Check and return all files that `sql` names. Raises DamageError."""
         self.check()
         with self._leased():
             return self.scan.files_of(self._files)
 
     def sql(self) -> str:
-        """Return the DuckDB query that reads the table. It does not notice flipped bits: `check` does."""
+        """Return the DuckDB query that reads the table. It does not detect flipped bits; `check` does."""
         with self._leased():
             return self.scan.sql(self._files)
 
@@ -303,7 +303,7 @@ _TOO_MANY: Final = "other large traces take too long to be read; read this one a
 
 
 class ReadGate:
-    """So many at a time, and few who wait for them; others are told why. Threads may share it."""
+    """A semaphore with a bounded wait: few requests may wait for a turn, others are refused. Threads may share it."""
 
     def __init__(self, at_once: int, refusal: str = _TOO_MANY) -> None:
         self._refusal = refusal
@@ -312,7 +312,7 @@ class ReadGate:
         self._waiting = 0
 
     def begin(self) -> None:
-        """Wait for a turn, which `end` ends, in any thread. Raises BackPressureError."""
+        """Wait for a turn, which any thread may end by `end`. Raises BackPressureError."""
         if self._free.acquire(blocking=False):
             return
         with self._lock:
@@ -332,14 +332,14 @@ class ReadGate:
 
 
 class LargeReads:
-    """What one request takes of the turns of its process."""
+    """The turns that one request uses in its process."""
 
     def __init__(self, answers: ReadGate, making: ReadGate) -> None:
         self._answers, self._making = answers, making
         self._is_answered = self._is_made = False
 
     def begin(self) -> None:
-        """Wait until what is large may be made for this request, unless it may be by now. Raises BackPressureError."""
+        """Wait until this request may build a large answer, unless it may already. Raises BackPressureError."""
         if not self._is_answered:
             self._answers.begin()
             self._is_answered = True
@@ -348,13 +348,13 @@ class LargeReads:
             self._is_made = True
 
     def made(self) -> None:
-        """Say that the answer is made: what is left of it are its bytes."""
+        """Record that the answer is built, so that only its bytes are left."""
         if self._is_made:
             self._is_made = False
             self._making.end()
 
     def sent(self) -> None:
-        """Say that nothing is left of it."""
+        """Record that the answer was sent, so that nothing of it is left."""
         self.made()
         if self._is_answered:
             self._is_answered = False
@@ -368,7 +368,7 @@ _OF_REQUEST: Final[ContextVar[LargeReads | None]] = ContextVar("tracelake_large_
 
 @contextmanager
 def large_reads(answers: ReadGate = _ANSWERS, making: ReadGate = _MAKING) -> Iterator[LargeReads]:
-    """Bound what is read here, and in threads that are begun from here: it is one request until the end of this."""
+    """Bound the large reads in this block, and in threads started from it. The block counts as one request."""
     reads = LargeReads(answers, making)
     token = _OF_REQUEST.set(reads)
     try:
@@ -379,15 +379,17 @@ def large_reads(answers: ReadGate = _ANSWERS, making: ReadGate = _MAKING) -> Ite
 
 
 def acquire_read() -> None:
-    """Wait for a turn where a request is answered. Raises BackPressureError."""
+    """Wait for a turn if a request is being answered. Raises BackPressureError."""
     if (reads := _OF_REQUEST.get()) is not None:
         reads.begin()
 
 
 def read_trace(spans: Table, trace_id: str, workspace: str | None = None) -> pa.Table:
-    """Return the spans of a trace as they were sent, in one workspace or in all: those of others take no memory.
+    """Return the spans of a trace as they were sent, in one workspace or in all. Spans of other workspaces take no
+    memory.
 
-    Raises LimitError where their rows take too much memory, BackPressureError where they take much, and others do.
+    Raises LimitError if the rows take too much memory, BackPressureError if they are large and other large reads are
+    active.
     """
     few_bytes = min(LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES)
     with suppress(LimitError):
@@ -419,7 +421,7 @@ def read_rows(spans: Table, trace_id: str, row_ids: RowIds) -> pa.Table:
 
 
 def too_large(trace_id: str) -> LimitError:
-    """Return the error for a trace that is not read whole."""
+    """Return the error for a trace that is too large to be read whole."""
     return LimitError(
         f"the rows of trace {trace_id} take more than {TRACE_ROWS_MAX_BYTES:,} bytes, with resource and scope at each "
         "of its spans; read columns of it by SQL, such as "
@@ -428,5 +430,5 @@ def too_large(trace_id: str) -> LimitError:
 
 
 def no_trace(trace_id: str) -> NotFoundError:
-    """Return the error for a trace that is not there."""
+    """Return the error for a missing trace."""
     return NotFoundError(f"no trace {trace_id!r} in this lake. `tracelake search` finds ids by text.")

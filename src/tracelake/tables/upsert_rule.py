@@ -20,14 +20,14 @@ from tracelake.results import SERVER_KINDS
 from tracelake.tables.builtin import TABLE_SPANS
 
 REVISION: Final = "tracelake.revision"
-"""The attribute of a span by which its sender says which of several claims is to stand: an integer, 0 without one."""
+"""The span attribute by which a sender sets the precedence of a version: an integer, 0 if missing."""
 
 _REVISION: Final = f"attributes['{REVISION}']"
 _FILLED: Final = " + ".join(f"({field.name} is not null)::int" for field in SPANS if field.nullable)
 _CONTENT: Final = ", ".join(f"'{name}': {name}" for name in SPANS.names)
 
 _MEASURES: Final = {
-    # At most 18 digits, so that all are of int64; `try_cast` alone takes 5.7 for 6.
+    # At most 18 digits fit into int64. `try_cast` alone would turn 5.7 into 6.
     "revision": f"case when regexp_full_match({_REVISION}, '-?[0-9]{{1,18}}') then {_REVISION}::bigint else 0 end",
     "ended": "end_ns",
     "outcome": "case status when 'ERROR' then 2 when 'OK' then 1 else 0 end",
@@ -37,10 +37,11 @@ _MEASURES: Final = {
     "link_count": "coalesce(len(links), 0)",
     "digest": f"sha256(to_json({{{_CONTENT}}}))",
 }
-"""What claims are compared by, the first that differs decides; none is ever null, of which SQL has ideas of its own."""
+"""The measures that compare versions; the first difference decides. They are never null, to avoid SQL's null
+semantics."""
 
 COLUMNS: Final = ", ".join(f"{sql} as {name}" for name, sql in _MEASURES.items())
-"""SQL of the measures, out of a relation with the columns of SPANS."""
+"""SQL of the measures over a relation with the columns of SPANS."""
 SIDE: Final = "is_server"
 KEY: Final = f"trace_id, span_id, workspace, {SIDE}"
 """Names of the key columns of claims that are compared."""
@@ -50,7 +51,7 @@ IDS: Final = f"trace_id, span_id, {SIDE}"
 ID_COLUMNS: Final = f"trace_id, span_id, {IS_SERVER_SQL} as {SIDE}"
 """SQL of what repeats are found by: the key without the workspace."""
 ORDER: Final = ", ".join(f"{name} desc" for name in _MEASURES)
-"""SQL of the order of claims, the one that stands first. Claims that are equal in all have the same content."""
+"""SQL of the order of versions, the winner first. Versions that are equal in all measures have the same content."""
 
 
 def ids_of(rows: pa.Table) -> pa.Table:
@@ -60,9 +61,10 @@ def ids_of(rows: pa.Table) -> pa.Table:
 
 
 def drop_duplicates(rows: pa.Table) -> npt.NDArray[np.int64] | None:
-    """Return the places of rows of SPANS that say something anew, of equal ones the first.
+    """Return the indices of rows of SPANS without exact duplicates; the first of equal rows stays.
 
-    None where two claims about one span differ: the measures have to tell then, which take a hundred times as long.
+    Returns None if two versions of one span differ. The caller must compare measures then, which takes a hundred
+    times as long.
     """
     keys = ids_of(rows)
     order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])

@@ -1,4 +1,4 @@
-"""What tables say of themselves and of one another, for `tracelake verify`: by queries, over parts that were read."""
+"""Consistency checks of tables for `tracelake verify`: queries over parts that were already read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tracelake.versions.repository import Repository
 
 
 def user_tables(repository: Repository, heads: Iterable[str]) -> dict[str, int]:
-    """Return the tables of the user that the commits name to which branches and tags lead, and as of when."""
+    """Return the user tables in commits reachable from these heads, each with its latest time."""
     times: dict[str, int] = {}
     for head in filter(None, heads):
-        with contextlib.suppress(DamageError):  # a finding of the history
+        with contextlib.suppress(DamageError):  # the check of the history reports it
             for reference in named_by(repository, head).values():
                 if isinstance(reference, TableAt) and reference.shard not in BUILT_IN:
                     times[reference.shard] = max(times.get(reference.shard, -1), reference.as_of)
@@ -29,7 +29,7 @@ def user_tables(repository: Repository, heads: Iterable[str]) -> dict[str, int]:
 
 
 def check_built_in(view: CommitView) -> Iterator[Finding]:
-    """Check that keys are unique in each table, and that table `traces` is what table `spans` makes of it."""
+    """Check that keys are unique in each table, and that table `traces` equals the aggregate of table `spans`."""
     for table in BUILT_IN.values():
         rows, key = view.table(table.name).sql(), ", ".join(table.key_sql)
         yield from _differences(
@@ -40,7 +40,7 @@ def check_built_in(view: CommitView) -> Iterator[Finding]:
     spans, traces = (view.table(table.name).sql() for table in (TABLE_SPANS, TABLE_TRACES))
     content = ", ".join(name for name in TRACES.names if name != "transaction")
     aggregate = aggregate_sql(f"({spans})", 0, with_plain_sums=True)
-    # Rows of earlier versions have the sums over all spans, repeated usage counted twice.
+    # Rows written by earlier versions have the sums over all spans, with repeated usage counted twice.
     earlier = ", ".join(
         f"case when s.{name} is not distinct from m.plain_{name} then m.{name} else s.{name} end as {name}"
         for name in ("input_tokens", "output_tokens")
@@ -58,7 +58,7 @@ def check_built_in(view: CommitView) -> Iterator[Finding]:
 
 
 def check_keys(view: CommitView, name: str) -> Iterator[Finding]:
-    """Check that no two rows of a table of the user have one key."""
+    """Check that the keys of a user table are unique."""
     table = view.table(name)
     if key := ", ".join(map(quoted, table.scan.layout.bucketed_by)):
         yield from _differences(
@@ -69,7 +69,7 @@ def check_keys(view: CommitView, name: str) -> Iterator[Finding]:
 
 
 def check_spec(objects: ObjectStore, name: str) -> Iterator[Finding]:
-    """Check that what describes a table of the user can be read."""
+    """Check that the specification of a user table can be read."""
     try:
         _ = read_spec(objects, name).schema
     except TracelakeError as error:

@@ -1,10 +1,8 @@
-"""The lake as of one commit: its tables and its index belong together.
+"""The lake as of one commit: its tables and the index that belongs to them.
 
-Which manifest a transaction builds its index on: whatever the branch names, a replacement too.
-
-Rows of table `spans` that no commit holds yet, for a search that finds them beside those of a commit.
-
-The texts of spans, as rows of table `spans` have them: for excerpts of hits, and for spans that others are like.
+The module also chooses the base manifest for a transaction's index build, including a replaced index. A search may
+add rows of table `spans` that are not committed yet. The texts of spans serve for excerpts of hits and for similar
+spans.
 """
 
 from __future__ import annotations
@@ -73,28 +71,28 @@ from tracelake.versions.tree import below
 INDEX: Final = "spans"
 INDEX_ENTRY: Final = "indexes/spans"
 TABLE_ENTRY: Final = TABLE_SPANS.entry
-"""The table that is indexed."""
+"""The commit entry of the indexed table."""
 
 
 def build_name(transaction: int) -> str:
-    """Return the name of the index build of a transaction."""
+    """Return the name of a transaction's index build."""
     return f"{INDEX}-{transaction:010d}"
 
 
 def index_at(repository: Repository, commit_id: str | None) -> str | None:
-    """Return the path of the manifest that a commit names, None where it names none."""
+    """Return the path of the manifest that a commit names, or None."""
     reference = repository.find(commit_id, [INDEX_ENTRY]).get(INDEX_ENTRY) if commit_id else None
     return reference.manifest if isinstance(reference, IndexAt) else None
 
 
 def standing_manifest(repository: Repository, objects: ObjectStore) -> Manifest | None:
-    """Return the index that the head of `main` names, None where it names none. Raises DamageError."""
+    """Return the index that the head of `main` names, or None. Raises DamageError."""
     standing = index_at(repository, repository.head())
     return None if standing is None else read_manifest(objects, standing)
 
 
 def analyzer_of(manifest: Manifest) -> Analyzer:
-    """Return the analyzer of an index. Raises UsageError where it was built by another version."""
+    """Return the analyzer of an index. Raises UsageError if another version of Tracelake built it."""
     analyzer = of_fingerprint(manifest.fingerprint)
     if analyzer is None:
         raise UsageError(
@@ -105,7 +103,7 @@ def analyzer_of(manifest: Manifest) -> Analyzer:
 
 
 def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> IndexInfo | None:
-    """Return what the index of a commit has, and how many parts it could have; None where there is none yet."""
+    """Describe the index of a commit, including the maximum number of its parts; None if it has no index."""
     reference = entries.get(INDEX_ENTRY)
     if not isinstance(reference, IndexAt):
         return None
@@ -123,7 +121,7 @@ def describe_index(objects: ObjectStore, entries: Mapping[str, Reference]) -> In
 
 
 def _without_vector(objects: ObjectStore, manifest: Manifest) -> int:
-    """Return how many documents should have a vector of the manifest's kind, and do not."""
+    """Count the documents without a vector of the manifest's kind."""
     if manifest.vectors is None:
         return 0
     wanted = manifest.vectors.fingerprint
@@ -136,12 +134,14 @@ def _without_vector(objects: ObjectStore, manifest: Manifest) -> int:
 
 
 def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
-    """Return the index of all transactions before this one, which must be committed, None before the first.
+    """Return the index of all transactions before this one, which must be committed. None before the first.
 
-    A rebuilt index may be committed while transaction T looks for its base, and T is committed on top of it. Then T
-    has put the old index back. So the next transaction compares what the commit of T found there with what T was
-    built on; where they differ, it builds on what T found, with the parts of T. Where that was built with another
-    analyzer, the parts of T do not go with it: what is returned ends before T, and who builds on it indexes it again.
+    A rebuilt index may be committed between the time when transaction T reads its base and T's own commit. Then T has
+    restored the old index. So the next transaction compares the index in the parent of T's commit with the one T was
+    built on. If they differ, it builds on the parent's index plus the parts of T.
+
+    If the parent's index has another analyzer, the parts of T do not fit. Then the returned index ends before T, and
+    the caller indexes T again.
     """
     head = repository.head()
     if transaction == 0 or head is None:
@@ -149,7 +149,7 @@ def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> M
     standing = index_at(repository, head)
     manifest = None if standing is None else read_manifest(objects, standing)
     own = manifest_path(INDEX, build_name(transaction - 1))
-    if manifest is None or manifest.upper != transaction:  # somebody has reverted it
+    if manifest is None or manifest.upper != transaction:  # a user reverted it
         return read_manifest(objects, own)
     if standing != own:
         return manifest
@@ -159,10 +159,10 @@ def base_of(repository: Repository, objects: ObjectStore, transaction: int) -> M
 
 
 def _reconciled(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manifest:
-    """Return what a transaction should have been built on, with its own parts.
+    """Return the index on which a transaction should have been built, with the transaction's own parts.
 
-    These do not go with it where they have another analyzer, or rows of transactions that it has as well: a merger was
-    faster to index what a transaction had put back.
+    The parts do not fit if they have another analyzer. They do not fit either if they overlap with its transactions,
+    because a merger indexed first what the transaction had restored.
     """
     there = read_manifest(objects, earlier)
     if there.upper != manifest.upper - 1:
@@ -174,36 +174,36 @@ def _reconciled(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manif
 
 
 def vectors_at(repository: Repository, objects: ObjectStore, commit_id: str | None) -> VectorSettings | None:
-    """Return which vectors the index of a commit has, None for none.
+    """Return the vector settings of a commit's index, or None.
 
-    Tasks build those of the head. Where that changes before they are published, their part has none that count
-    until it is merged.
+    Tasks build the vectors of the head. If the settings change before publication, the vectors of the new part do not
+    count until a merge.
     """
     path = index_at(repository, commit_id)
     return read_manifest(objects, path).vectors if path is not None else None
 
 
 FIRST_UNCOMMITTED: Final = 1 << 30
-"""The least transaction that is none: what the index says of the row of an unpublished part."""
+"""The first number beyond real transactions. The index uses it as the transaction of rows in unpublished parts."""
 
 
 @dataclass(frozen=True, eq=False)
 class UncommittedRows:
-    """Rows beside one commit. A search keeps what it made of them as long as they are there."""
+    """Uncommitted rows in addition to one commit. A search caches data about them as long as they exist."""
 
     parts: Sequence[UnpublishedPart]
     hidden: RowIds
-    """Ids of rows, of parts or of the table, that another claim about the same span stands before."""
+    """Ids of rows, in parts or in the table, that lose to another version of the same span."""
     name: str
-    """What a page of the search says of them, so that they can be put together again; "" where there are none."""
+    """Name of these rows in page tokens, so that a later page can restore them; "" if there are no rows."""
 
     def rows_of(self, row_ids: Sequence[int], columns: Sequence[str]) -> pa.Table:
-        """Return the rows of these ids, of those that stand."""
+        """Return the rows with these ids, without the hidden ones."""
         wanted = np.setdiff1d(np.array(row_ids, np.int64), self.hidden)
         return self._taken(columns, lambda rows: np.isin(rows[ROW_ID.name].to_numpy(), wanted))
 
     def of_span(self, trace_id: str, span_id: str, columns: Sequence[str]) -> pa.Table:
-        """Return the rows that stand here of a span, one for each workspace."""
+        """Return the winning rows of a span, one for each workspace."""
 
         def is_it(rows: pa.Table) -> npt.NDArray[np.bool_]:
             same = pc.and_(
@@ -217,7 +217,7 @@ class UncommittedRows:
         self, columns: Sequence[str], are_wanted: Callable[[pa.Table], npt.NDArray[np.bool_]]
     ) -> pa.Table:
         names = [name for name in columns if name != TRANSACTION_FIELD.name]
-        # Of each part by itself: rows that are taken of several are first all put together.
+        # Take from each part separately: taking from several parts would first concatenate them.
         rows = [part.rows.select(names).take(np.flatnonzero(are_wanted(part.rows))) for part in self.parts]
         return pa.concat_tables(rows) if rows else SPANS.append(ROW_ID).empty_table().select(names)
 
@@ -245,7 +245,7 @@ def texts_of(
 
 
 def texts_to_show(row: Row) -> list[str]:
-    """Return the texts that an excerpt is cut from, those first from which it is where nothing matches."""
+    """Return the texts for an excerpt. If nothing matches, the excerpt comes from the first ones."""
     texts = (row[column] for column in ("output", "input", "status_message", "name"))
     return [*(text for text in texts if text), *document_text(row)]
 
@@ -263,7 +263,7 @@ _TOLD_COLUMNS: Final = (
     "workspace",
     "kind",
 )
-"""What a hit tells of its row."""
+"""The row's columns that a hit contains."""
 _NOT_BY_MEANING: Final = "spans that no commit holds yet have no vectors; a search by words finds them"
 
 
@@ -307,23 +307,24 @@ class CommitView:
     def _snapshot(self, name: str) -> Snapshot:
         reference = self._entries.get(entry_of(name))
         if not isinstance(reference, TableAt):
-            return EMPTY  # the lake is still empty
+            return EMPTY  # the lake is empty
         shard = Shard(reference.shard, self._stores.key_value, self._stores.objects)
         lease = self._leases.take(shard, self._stores.key_value)
         return shard.snapshot(reference.as_of, lease.state)
 
     def time_of(self, name: str) -> int:
-        """Return the time as of which the commit names a table, -1 for none of its rows."""
+        """Return the time as of which the commit names a table, -1 if it has no rows."""
         reference = self._entries.get(entry_of(self.table(name).name))
         return reference.as_of if isinstance(reference, TableAt) else -1
 
     @property
     def is_old(self) -> bool:
-        """Whether the view's lease is old: open another, so that garbage collection can go on."""
+        """Return whether the view's lease is old. Then the caller should open another view, so that garbage
+        collection can proceed."""
         return time.monotonic() > self._opened_s + LEASE_S / 4
 
     def close(self) -> None:
-        """Let go of the parts, so that garbage collection may have them."""
+        """Release the parts, so that garbage collection may delete them."""
         self._leases.close()
 
     def table(self, name: str) -> Table:
@@ -347,13 +348,13 @@ class CommitView:
     ) -> pa.Table:
         """Run a DuckDB query, one SELECT, over the tables. Raises QueryError.
 
-        It reads the parts of the tables that it names, and nothing else, unless files are allowed. Rows that are
-        `newer`, by the name of the table, stand for all of the traces that they are of.
+        It reads only the parts of the tables that it names, unless files are allowed. The rows in `newer`, by table
+        name, replace all rows of the same traces.
         """
         with self._tables[TABLE_SPANS.name].scan.open_files().in_use():
             with connection() as db:
                 identifiers = words((reading if workspace is None else of_tables)(checked(db, query)))
-            # One that is not named need not be there: its parts may be far away.
+            # Tables that the query does not name are not fetched, because their parts may be remote.
             names = self._names if workspace is None else BUILT_IN
             identifiers |= base_tables(identifiers, workspace)
             tables = [self.table(name) for name in names if name in identifiers]
@@ -371,13 +372,13 @@ class CommitView:
                     db.execute(f'create temp view "{table.name}" as {here}')
                 try:
                     result: pa.Table = select(db, query).to_arrow_table()
-                except QueryError:  # a part that was collected is none of the query's
+                except QueryError:  # a collected part is not the query's fault
                     self._leases.renew(now=True)
                     raise
         return result
 
     def trace(self, trace_id: str) -> Trace:
-        """Return a trace by its id, or by the unique beginning of it. Raises NotFoundError, LimitError."""
+        """Return a trace by its id or a unique prefix of it. Raises NotFoundError, LimitError."""
         full = self.full_id(trace_id)
         spans = self.whole(full).sort_by(IN_ORDER)
         summary = self._tables[TABLE_TRACES.name].lookup([full], TRACES.names[:-1]).to_pylist()
@@ -386,14 +387,14 @@ class CommitView:
         return Trace(full, summary[0], tuple(to_rows(spans)))
 
     def spans_of(self, trace_ids: Sequence[str], max_bytes: int) -> pa.Table:
-        """Return the spans of traces as they were sent: not the transaction that brought them.
+        """Return the spans of traces as they were sent, without their transaction.
 
-        Raises LimitError where they take more memory.
+        Raises LimitError if they take more than `max_bytes` of memory.
         """
         return self._tables[TABLE_SPANS.name].lookup(trace_ids, SPANS.names, max_bytes)
 
     def whole(self, trace_id: str, workspace: str | None = None) -> pa.Table:
-        """Return the spans of one trace, as `spans_of`. Raises LimitError where they take too much memory."""
+        """Return the spans of one trace, as `spans_of`. Raises LimitError if they take too much memory."""
         return read_trace(self._tables[TABLE_SPANS.name], trace_id, workspace)
 
     def summary(self, trace_id: str) -> Row | None:
@@ -416,7 +417,7 @@ class CommitView:
         return read_rows(self._tables[TABLE_SPANS.name], trace_id, row_ids)
 
     def full_id(self, trace_id: str, others: Collection[str] = (), workspace: str | None = None) -> str:
-        """Return a trace id by the unique beginning of it, here and among others. Raises NotFoundError."""
+        """Complete a unique prefix of a trace id, searching here and in `others`. Raises NotFoundError."""
         trace_id = trace_id.lower()
         if not _TRACE_ID.fullmatch(trace_id):
             raise NotFoundError(
@@ -435,7 +436,8 @@ class CommitView:
         return matching.pop() if matching else trace_id
 
     def _begun_in(self, workspace: str, begins: str, ids: list[str]) -> pa.Table:
-        """Return two at most of those with spans in a workspace: the row of one that is shared may be of another."""
+        """Return at most two of the traces with spans in a workspace. The row of a shared trace may name another
+        workspace."""
         if len(ids) <= LOOKED_UP_TRACES_MAX:
             begins = f"trace_id in ({', '.join(map(literal, ids))})"
         here = f"{begins} and workspace = {literal(workspace)}"
@@ -456,11 +458,11 @@ class CommitView:
         newer: UncommittedRows | None = None,
         workspace: str | None = None,
     ) -> SearchResults:
-        """Return hits of the index in order, `where` being a DuckDB condition on table `spans`.
+        """Return hits of the index in order. `where` is a DuckDB condition on table `spans`.
 
-        A service is part of what the index is asked, so that only its spans are read. Without a condition all hits are
-        counted, and the facets that are asked for. Rows that are `newer` are found as if they were of the commit. Of
-        other workspaces nothing is found, counted or read; scores know how rare words are in all.
+        The service is part of the index query, so that only its spans are read. Without a condition, all hits and the
+        requested facets are counted. Rows in `newer` are found as if they were committed. Data of other workspaces is
+        not found, counted or read, but scores use the word frequencies of all workspaces.
         """
         if not 1 <= limit <= SEARCH_HITS_MAX:
             raise QueryError(f"limit must be from 1 to {SEARCH_HITS_MAX}, not {limit}.")
@@ -485,7 +487,7 @@ class CommitView:
             hits += [
                 (offset + place, hit)
                 for place, hit in self._rows_of(raw_hits, where, query, searcher.analyzer, newer, workspace)
-                if service in (None, hit.service)  # which the index finds in any case
+                if service in (None, hit.service)  # the index already applied this filter
             ]
             if len(raw_hits) < size:
                 break
@@ -509,23 +511,23 @@ class CommitView:
         )
 
     def completions(self, typed: str, workspace: str | None = None) -> list[str]:
-        """Return queries that go on where one that is being typed ends."""
+        """Return completions of a partly typed query."""
         searcher = self.open_searcher()
         return [] if searcher is None else searcher.completions(typed, workspace)
 
     def open_index(self) -> None:
-        """Open the parts of the index, where there is one, so that who searches does not wait for them."""
+        """Open the parts of the index, if there is one, so that the first search does not wait for them."""
         if (searcher := self.open_searcher()) is not None:
             searcher.open()
 
     def open_searcher(self) -> Searcher | None:
-        """Return who searches the index, where there is one."""
+        """Return the searcher of the index, or None."""
         if self._searcher is None and isinstance(self._entries.get(INDEX_ENTRY), IndexAt):
             self._searcher = self._new_searcher(None)
         return self._searcher
 
     def _searcher_with(self, newer: UncommittedRows | None) -> Searcher | None:
-        """Return who searches the index, and rows beside it."""
+        """Return a searcher of the index and of uncommitted rows."""
         if newer is None or not newer.parts:
             return self.open_searcher()
         if newer not in self._with_newer:
@@ -541,17 +543,17 @@ class CommitView:
             rows = TableRows(table.scan, table.scan.open_files())
         assert manifest is not None, "who asks for a searcher has an index, or rows beside it"
         every = rows if newer is None else WithUnpublished(rows, parts, newer.hidden)
-        # Of the table and not of this view: a searcher that held its view would keep its lease for long.
+        # Bind the table and not this view: a searcher that held the view would keep its lease too long.
         of_span = partial(texts_of, table, newer)
         objects = self._stores.objects
         return Searcher(objects, manifest, self._index, every, of_span, at_once=False, unpublished=parts)
 
     def analyzer(self, default: Analyzer) -> Analyzer:
-        """Return what makes words of texts here, the default where there is no index."""
+        """Return the analyzer of the index, or the default if there is no index."""
         return default if (searcher := self.open_searcher()) is None else searcher.analyzer
 
     def indexed_claims(self, claims: pa.Table) -> pa.Table:
-        """Return the rows that the index has of the spans that some rows of SPANS are about, and `_row_id`."""
+        """Return the indexed rows, with `_row_id`, of the spans that occur in `claims`."""
         searcher, table = self.open_searcher(), self._tables[TABLE_SPANS.name]
         traces = [str(trace_id) for trace_id in claims["trace_id"].unique().to_pylist()]
         here = [] if searcher is None else sorted(searcher.traces_among(traces))
@@ -566,14 +568,14 @@ class CommitView:
         newer: UncommittedRows | None,
         workspace: str | None,
     ) -> list[tuple[int, Hit]]:
-        """Join hits with their rows, in order, each with its place. One whose row is not there is dropped."""
+        """Join hits with their rows, in order, each with its position. A hit without a row is dropped."""
         table = self._tables[TABLE_SPANS.name]
         told = [*_TOLD_COLUMNS, *TEXT_COLUMNS] if not where else table.schema.names
         columns, ids = [ROW_ID.name, *told], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         check_cancelled()  # tantivy cannot be interrupted
         with connection() as db:
-            # Of a trace of very many spans those of the hits alone are held.
+            # Load only the hits' rows, because a trace may have very many spans.
             of_hits = table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64))
             db.register("found_rows", of_hits)
             db.register("wanted", pa.table({ROW_ID.name: pa.array(ids, pa.int64())}))
@@ -604,7 +606,8 @@ def _facet(raw: RawFacet) -> Facet:
 
 
 def named_by(repository: Repository, commit_id: str | None) -> dict[str, Reference]:
-    """Return the indexes and tables that a commit names; datasets beside them may have a million entries."""
+    """Return the indexes and tables that a commit names. Datasets are skipped, because they may have a million
+    entries."""
     folders = ("indexes", "tables") if commit_id else ()
     return {
         path: reference

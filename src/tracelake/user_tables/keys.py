@@ -1,9 +1,9 @@
-"""Comparing keys: which rows of a write lose, and which stored rows go.
+"""Key comparison of a write: finds the staged rows that lose and the stored rows to retract.
 
-Keys are compared for some buckets at a time, so memory is bounded. Of stored rows only keys are read, from parts
-whose range of keys meets that of a piece. Where a key is found, the row is compared with the stored one, which
-may be the same: columns of fixed width first, because they are quick to read and nearly always tell, and all
-others only for rows that are still equal then.
+Keys are compared for some buckets at a time, so memory is bounded. Only the keys of stored rows are read, from parts
+whose key range overlaps that of a piece. If a key exists, the new row is compared with the stored one, because they
+may be equal. Fixed-width columns are compared first, because they are fast to read and nearly always decide; the
+others follow only for rows that are still equal.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from tracelake.user_tables.staging import Block, RowOrder, untold, untold_sql
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What becomes of a write: places of rows in a piece, by its path, that are not taken; ids of stored rows
-    that go, in order, by bucket."""
+    """Result of a key comparison.
+
+    Field `lost` maps a piece's path to the positions of its dropped rows. Field `gone` maps a bucket to the sorted
+    ids of stored rows to retract.
+    """
 
     lost: dict[str, Numbers] = field(default_factory=dict)
     gone: dict[int, Numbers] = field(default_factory=dict)
@@ -40,9 +43,9 @@ class Outcome:
 def compare(
     files: LocalFiles, spec: TableSpec, order: RowOrder, blocks: Sequence[Block], stored: Scan
 ) -> Outcome:
-    """Compare staged pieces with one another and with what is stored, by key.
+    """Compare staged pieces with each other and with stored rows, by key.
 
-    Raises InputError where nothing tells which of several rows of a key stands, DamageError.
+    Raises InputError if the winner among several rows of a key is undefined, DamageError.
     """
     rows = [part for block in blocks for part in block.rows]
     deleted = [part for block in blocks for part in block.deleted]
@@ -66,7 +69,7 @@ def compare(
 
 
 def _at_once(pieces: Sequence[Part]) -> Iterator[set[int]]:
-    """Yield buckets whose keys are compared together."""
+    """Yield sets of buckets whose keys are compared together."""
     rows: dict[int, int] = {}
     for piece in pieces:
         rows[piece.bucket] = rows.get(piece.bucket, 0) + piece.rows
@@ -82,7 +85,7 @@ def _at_once(pieces: Sequence[Part]) -> Iterator[set[int]]:
 
 
 def _may_meet(part: Part, pieces: Sequence[Part], key: Sequence[str]) -> bool:
-    """Whether a stored part can hold the key of a row of some piece, by the ranges of both."""
+    """Return whether a stored part can have the key of a row of some piece, by the ranges of both."""
     return any(
         piece.bucket == part.bucket
         and all(overlap(part.ranges.get(column), piece.ranges.get(column)) for column in key)
@@ -91,9 +94,9 @@ def _may_meet(part: Part, pieces: Sequence[Part], key: Sequence[str]) -> bool:
 
 
 class _KeyComparison:
-    """The comparison of some buckets. A staged row is told by its piece, as a number, and its place there.
+    """The comparison of some buckets. A staged row is identified by the number of its piece and its position there.
 
-    Names of columns that begin with _ are ours: no table of a user has one.
+    Column names that begin with _ are internal, because user tables cannot have them.
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class _KeyComparison:
         self._key = _names(spec.key)
 
     def into(self, outcome: Outcome) -> None:
-        """Add to the outcome."""
+        """Add the result to the outcome."""
         self._db.execute(f"create temp table incoming as {self._claims(_BY_BLOCK, _BY_BLOCK)}")
         lost = [self._beaten()]
         stored_rows = self._db.sql(f"""
@@ -139,22 +142,23 @@ class _KeyComparison:
             outcome.lost[self._pieces[piece].path] = where
 
     def _claims(self, of_row: str, of_deletion: str) -> str:
-        """Return a query for the keys of rows and of deletions, told by SQL that each of them is given with."""
+        """Return a query for the keys of rows and of deletions, with extra columns given as SQL for each of the two."""
         branches = []
         if self._pieces:
             rows = self._staged(self._pieces, self._spec.schema.names)
             branches.append(f"select {self._key}, _piece, _place, _bucket, {of_row} from ({rows})")
         if self._tombs:
             tombs = self._staged(self._tombs, self._order.columns_of_deletions(self._spec))
-            # Their numbers are below 0, and no row is lost with one.
+            # Piece numbers of deletions are below 0, so that they are never counted as lost rows.
             columns_of_tombs = f"{self._key}, -1 - _piece as _piece, _place, _bucket"
             branches.append(f"select {columns_of_tombs}, {of_deletion} from ({tombs})")
         return " union all by name ".join(branches)
 
     def _beaten(self) -> pa.Table:
-        """Return the places of rows of whose key another stands, and take these and such deletions out of `incoming`.
+        """Return the positions of rows that lose to another row of their key. Delete them, and losing deletions, from
+        `incoming`.
 
-        Raises InputError where nothing tells which stands.
+        Raises InputError if the winner is undefined.
         """
         self._db.execute(f"""
             create temp table repeated as
@@ -187,7 +191,7 @@ class _KeyComparison:
         return beaten.filter(_IS_ROW)
 
     def _same(self, stored_rows: pa.Table) -> pa.Table:
-        """Return those of the found rows that are stored just so."""
+        """Return those of the matched rows that are equal to the stored row."""
         same = stored_rows.filter(_IS_ROW)
         kinds = self._spec.schema
         others = [name for name in kinds.names if name not in self._spec.key]
@@ -235,7 +239,7 @@ def _names(columns: Sequence[str]) -> str:
 
 
 def _grouped(groups: Numbers, values: Numbers) -> Iterator[tuple[int, Numbers]]:
-    """Yield (group, its values in order) for each group."""
+    """Yield (group, its sorted values) for each group."""
     order = np.lexsort((values, groups))
     groups, values = groups[order], values[order]
     numbers, starts = np.unique(groups, return_index=True)

@@ -1,13 +1,12 @@
-"""What a task writes of the rows that are to go into a table of the user: sorted pieces that nothing names.
+"""Staging of rows for a user table: tasks write sorted pieces that no batch references yet.
 
-A piece is a part already, but for the time of its rows, which only the append settles: its row ids count from 0
-until a batch names it (see `Part.relative`). It waits in a folder of its own, for as long as a write may take.
+A piece is a part whose rows have no time yet, because only the append determines it. Its row ids count from 0 until a
+batch references it (see `Part.relative`). It waits in a separate folder, as long as the write takes.
 
-Which of several rows of one key in one write stands, or that nothing tells.
-
-A caller in one process gives rows in an order: the last one of a key stands, whether it is a row or a deletion.
-Tasks of a job have no order among them. There a column tells, by its greatest value; where it does not, or none is
-named, rows that differ are refused. So it never matters how rows were cut into batches, blocks, buckets or tasks.
+The module also defines the winner among several rows of one key in one write. A caller in one process gives rows in
+an order: the last one of a key wins, whether it is a row or a deletion. Tasks of a job have no common order, so a
+column may decide: its greatest value wins. If it does not decide, or no column is named, rows that differ are
+refused. So the result never depends on the division into batches, blocks, buckets or tasks.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from tracelake.tables.spec import TableSpec, check_columns
 
 @dataclass(frozen=True, slots=True)
 class RowOrder:
-    """By what rows of one key follow one another: as the caller gave them, or by a column, or by nothing."""
+    """The order of rows with the same key: that of the caller, that of a column, or undefined."""
 
     of_caller: bool = False
     column: str | None = None
 
     def check(self, spec: TableSpec) -> None:
-        """Raise UsageError where the column cannot tell."""
+        """Raise UsageError if the column cannot order rows."""
         if self.column is None:
             return
         if not spec.key:
@@ -70,12 +69,12 @@ class RowOrder:
             )
 
     def columns_of_deletions(self, spec: TableSpec) -> list[str]:
-        """Return the columns that tell of a deleted row: its key, and what orders it."""
+        """Return the columns that describe a deletion: the key, and the order column."""
         return list(dict.fromkeys([*spec.key, *([self.column] if self.column is not None else [])]))
 
     @property
     def rank(self) -> str:
-        """SQL of what is to be greatest; rows without an order are all equal."""
+        """SQL of the rank; the greatest wins. Without an order column, all ranks are equal."""
         return "0" if self.column is None else quoted(self.column)
 
 
@@ -83,10 +82,11 @@ LAST_STANDS: Final = RowOrder(of_caller=True)
 
 
 def winning_candidates(rows: pa.Table, key: Sequence[str], order: RowOrder) -> Numbers:
-    """Return the places of rows that may stand, in the order of their keys; `rows` are of one block, and some.
+    """Return the indices of rows that can still win, sorted by key. `rows` is one non-empty block.
 
-    In the caller's order one of each key is left. Else it is known only when all tasks are done, and what goes here
-    is what another row of the block repeats or exceeds; a row that the column does not order stays, to be told of.
+    In the caller's order, one row of each key remains. Otherwise, the winner is known only when all tasks are done.
+    Until then, duplicates and rows that are exceeded by another row of the block are dropped. A row without a value
+    in the order column stays, so that it is reported.
     """
     places: Numbers = pc.sort_indices(rows, sort_keys=[(column, "ascending") for column in key]).to_numpy()
     in_order = rows.select(list(key)).take(places)
@@ -96,7 +96,7 @@ def winning_candidates(rows: pa.Table, key: Sequence[str], order: RowOrder) -> N
     if not is_next_same.any():
         return places
     if order.of_caller:
-        # The sort is stable: of equal keys the last one is the caller's last.
+        # The sort is stable, so the last of equal keys is the caller's last.
         last: Numbers = places[np.append(np.flatnonzero(~is_next_same), len(rows) - 1)]
         return last
     names, content = (", ".join(map(quoted, columns)) for columns in (key, rows.column_names))
@@ -113,11 +113,11 @@ def winning_candidates(rows: pa.Table, key: Sequence[str], order: RowOrder) -> N
 
 
 def untold_sql(claims: str, key: str) -> str:
-    """Return the query for keys of which nothing tells the row that stands.
+    """Return the query for keys whose winning row is undefined.
 
     Args:
-        claims: a table of the rows of a write with their `_rank`, and `_row`, all of a row, null for a deletion.
-        key: SQL of the columns of the key.
+        claims: a table of the rows of a write with `_rank` and `_row`, the whole row, null for a deletion.
+        key: SQL of the key columns.
     """
     return f"""
         select {key} from (
@@ -130,7 +130,7 @@ def untold_sql(claims: str, key: str) -> str:
 
 
 def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> InputError:
-    """Return the error that names keys, of which there may be more."""
+    """Return the error that lists some of the keys."""
     told = "; ".join(
         ", ".join(f"{column} = {_shortened(repr(key[column]))}" for column in spec.key)
         for key in keys[:KEYS_TOLD_MAX]
@@ -157,7 +157,7 @@ _ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Pieces of rows that were held together: new rows, and keys of rows to delete; each piece is sorted by key."""
+    """Pieces of rows that were in memory together: new rows, and keys of deletions. Each piece is sorted by key."""
 
     rows: list[Part] = field(default_factory=list)
     deleted: list[Part] = field(default_factory=list)
@@ -165,14 +165,15 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What one task staged, in blocks, in the order of the rows. In the caller's order a block has each key once.
+    """The staged pieces of one task, in blocks, in row order. In the caller's order, a block has each key once.
 
-    `epoch` is that of the table's shard, read before the first of them was written.
+    The `epoch` is that of the table's shard, read before the first piece was written.
     """
 
     epoch: int
     buckets: int
-    """Of how many the pieces tell theirs: where several first writes make one table, it may have another number."""
+    """Number of buckets used for the pieces. If several first writes create one table, the table may have another
+    number."""
     order: RowOrder
     blocks: list[Block] = field(default_factory=list)
 
@@ -183,7 +184,7 @@ class Pieces:
 
     @property
     def deleted(self) -> list[Part]:
-        """The pieces with the keys of rows to delete."""
+        """The pieces with the keys of deletions."""
         return [part for block in self.blocks for part in block.deleted]
 
     def paths(self) -> list[str]:
@@ -199,11 +200,14 @@ def stage(
     tombstone: str | None = None,
     order: RowOrder = LAST_STANDS,
 ) -> Pieces:
-    """Write rows as pieces, in memory of a bounded size.
+    """Write rows as pieces, in bounded memory.
 
-    Where `tombstone` names a column of booleans, which is not of the table, rows in which it is true delete
-    the row of their key. `epoch` is that of the table's shard. `order` says which of several rows of a key stands.
-    Raises InputError where a row cannot be taken, UsageError where the table can be read only.
+    Raises InputError if a row does not fit the table, UsageError if the table is read-only.
+
+    Args:
+        tombstone: a boolean column that is not part of the table; a row in which it is true deletes the row of its key
+        epoch: the epoch of the table's shard
+        order: decides among several rows of a key
     """
     check_columns(spec.name, spec.schema)
     staged = Pieces(epoch, spec.buckets, order)
@@ -223,9 +227,9 @@ def stage(
 
 
 def restage(objects: ObjectStore, spec: TableSpec, staged: Pieces, epoch: int) -> Pieces:
-    """Copy pieces into a newer epoch, as they are; those of the old one may not be appended any more.
+    """Copy pieces into a newer epoch, because pieces of the old one may no longer be appended.
 
-    Raises ExpiredError where they are gone.
+    Raises ExpiredError if they were collected.
     """
 
     def copied(piece: Part) -> Part:
@@ -246,7 +250,7 @@ def restage(objects: ObjectStore, spec: TableSpec, staged: Pieces, epoch: int) -
 
 
 def staged_for(objects: ObjectStore, copies: str, spec: TableSpec, staged: Pieces) -> Pieces:
-    """Write pieces again that a first write made for another number of buckets than its table got by a peer."""
+    """Rewrite the pieces of a first write if a peer created the table with another number of buckets."""
     if staged.buckets == spec.buckets or not spec.key:
         return staged
     files = LocalFiles(objects, Path(copies), PART_COPIES_MAX_BYTES)
@@ -278,7 +282,7 @@ def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
-    """Return rows with the columns of a table, in its order and of its types; a column that lacks is null."""
+    """Return rows with the columns, order and types of a table. A missing column becomes null."""
     if unknown := [name for name in rows.column_names if name not in schema.names]:
         raise InputError(
             f"table {table} has no column {unknown[0]!r}; its columns are {', '.join(schema.names)}."
@@ -301,13 +305,13 @@ def _fitting(rows: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
 
 
 def _only(rows: pa.Table, spec: TableSpec, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of a table, the key among them, fitting."""
+    """Return some columns of a table, including the key, converted to the table's types."""
     given = rows.select([column for column in columns if column in rows.column_names])
     return _fitting(given, pa.schema([spec.schema.field(column) for column in columns]), spec.name)
 
 
 def _last_of_each_key(rows: pa.Table, spec: TableSpec) -> pa.Table:
-    """Return rows without those that a later one follows, be they new ones or deletions; in their order."""
+    """Return the last row or deletion of each key, in the original order."""
     if not len(rows):
         return rows
     keys = _only(rows, spec, spec.key)
@@ -325,7 +329,7 @@ def _check_keys(rows: pa.Table, spec: TableSpec) -> None:
 
 
 def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table, into: list[Part]) -> None:
-    """Write rows as pieces, one for each bucket that has any."""
+    """Write rows as pieces, one for each bucket with rows."""
     if not len(rows):
         return
     _check_keys(rows, spec)
@@ -346,8 +350,8 @@ def _write(objects: ObjectStore, spec: TableSpec, staged: Pieces, rows: pa.Table
 
 
 def _places(rows: pa.Table, order: Numbers, spec: TableSpec) -> Iterator[tuple[int, Numbers]]:
-    """Yield (bucket, the places of its rows, in order) for each bucket that has some of the places in `order`."""
-    # Sorting numbers of 16 bits that are to stay in their order is done by counting them.
+    """Yield (bucket, sorted indices of its rows) for each bucket with rows in `order`."""
+    # A stable sort of 16-bit numbers is a counting sort.
     buckets = buckets_of(_key_texts(rows, spec.key), spec.buckets).astype(np.uint16)[order]
     by_bucket = np.argsort(buckets, kind="stable")
     order, buckets = order[by_bucket], buckets[by_bucket]
@@ -366,7 +370,7 @@ def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.StringArray:
     if any(pc.any(pc.match_substring_regex(text, _ESCAPED_IN_JSON)).as_py() for text in texts):
         values = zip(*(column.to_pylist() for column in columns), strict=True)
         return pa.array([key_text(value) for value in values], pa.string())
-    # The same texts, many times as fast.
+    # The same texts as above, many times as fast.
     items: list[Any] = [
         _joined('"', column, '"', "") if text else column.cast(pa.string())
         for column, text in zip(columns, is_text, strict=True)
@@ -375,7 +379,7 @@ def _key_texts(rows: pa.Table, key: Sequence[str]) -> pa.StringArray:
 
 
 def _joined(*texts: Any) -> Any:
-    """Join texts, the last one standing between the others; a `str` is the same for all rows."""
+    """Join texts with the last one as separator. A `str` is repeated for all rows."""
     return pc.binary_join_element_wise(*texts)
 
 

@@ -1,18 +1,17 @@
-"""Publish what tasks have staged: one append to the table's shard, then one commit that names it.
+"""Publication of staged rows: one append to the table's shard, then one commit that references it. The write is an
+upsert.
 
-The batch stands at the shard's own next time. Where another writer was faster, the merge is done again against
-what it wrote. A write with an id is remembered by the shard in the moment in which it is appended, even where it
-changes no row, and for as long as the table lasts: it happens once. A writer that ends before the append leaves
-parts that nothing names; one that ends between append and commit leaves rows that are not visible until somebody
-commits: the same `write_id` again, the next write, or `finish_writes`.
+A new row retracts the stored row of its key; a deletion does too. A row equal to the stored one writes nothing. Among
+several rows or deletions of a key in one write, `staging.py` defines the winner. Without a key, every row is new.
+Pieces of tasks are already parts; those that lose rows here, and small ones, are rewritten.
 
-Upsert into a table of the user: which staged rows are taken, which stored rows they retract.
+The batch is appended at the shard's next time. If another writer was faster, the merge is repeated on top of its
+batch. A write with an id happens once: the shard stores the id atomically with the append, even if no row changes, as
+long as the table exists.
 
-A key has one row. A new row retracts the stored one, and a deleted key too; what is stored the same already
-gives no output. Of several rows with one key in one write `ties.py` says which one stands, deletions included.
-Without a key every row is new.
-
-Pieces of tasks are parts already. Those that lose rows here, and those that are small, are written again.
+A writer that crashes before the append leaves unreferenced parts. A writer that crashes between append and commit
+leaves invisible rows, until a commit references them: by the same `write_id` again, the next write, or
+`finish_writes`.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ Together: TypeAlias = list[Part]
 
 @dataclass(frozen=True, slots=True)
 class MergedParts:
-    """What a batch is made of."""
+    """The parts of a batch."""
 
     parts: list[Part] = field(default_factory=list)
     retractions: list[Part] = field(default_factory=list)
@@ -76,7 +75,7 @@ class MergedParts:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row changes."""
+        """Return whether no row changes."""
         return not self.parts and not self.retractions
 
 
@@ -94,13 +93,13 @@ class TableMerge:
         self._order = orders.pop() if orders else LAST_STANDS
 
     def against(self, stored: Scan, epoch: int) -> MergedParts:
-        """Write the changes that lead from what is stored to what is wanted; called again for a newer state.
+        """Write the changes from the stored rows to the new state. Call it again for a newer snapshot.
 
-        Raises InputError where nothing tells which of several rows of a key stands.
+        Raises InputError if the winner among several rows of a key is undefined.
         """
         outcome = self.compared(stored)
         time = stored.snapshot.as_of + 1
-        # DuckDB and Parquet leave other threads to run while they work.
+        # DuckDB and Parquet release the GIL while they work.
         with ThreadPoolExecutor(min(MERGE_THREADS_MAX, os.cpu_count() or 1)) as threads:
             taken = threads.map(lambda pieces: self._taken(pieces, outcome, epoch), self._groups())
             parts = list(_numbered((part for part in taken if part is not None), first_row_id(time)))
@@ -117,7 +116,7 @@ class TableMerge:
         return compare(self._files, self._spec, self._order, self._blocks, stored)
 
     def _groups(self) -> Iterator[Together]:
-        """Yield pieces alone, and small ones of one bucket together."""
+        """Yield groups of pieces: large ones alone, small ones of one bucket together."""
         by_bucket = sorted(self._rows, key=lambda part: part.bucket)
         for _, pieces in groupby(by_bucket, key=lambda part: part.bucket):
             group: Together = []
@@ -133,7 +132,7 @@ class TableMerge:
                 yield group
 
     def _taken(self, pieces: Together, outcome: Outcome, epoch: int) -> Part | None:
-        """Return a part of those rows of the pieces that are taken, None where there are none."""
+        """Return a part with the winning rows of the pieces, None if there are none."""
         left = [piece for piece in pieces if len(outcome.lost.get(piece.path, ())) < piece.rows]
         if not left:
             return None
@@ -161,14 +160,14 @@ class TableMerge:
 
 
 def _numbered(parts: Iterable[Part], first: int) -> Iterator[Part]:
-    """Give parts the ids of their rows, one after the other."""
+    """Assign consecutive row ids to parts."""
     for part in parts:
         yield relative(part, first)
         first += part.rows
 
 
 def create_table(stores: Stores, spec: TableSpec) -> TableSpec:
-    """Make a table without rows, and name it by a commit; fine where it is there just so. Raises UsageError."""
+    """Create an empty table, and commit it. Idempotent for an equal table. Raises UsageError if another one exists."""
     spec = create_spec(stores.objects, spec)
     _commit(stores, spec, -1, f"table {spec.name} made", {})
     return spec
@@ -176,19 +175,19 @@ def create_table(stores: Stores, spec: TableSpec) -> TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class WriteId:
-    """By what a caller tells a write from others: a text, and of a series, such as a streaming query, a number."""
+    """Idempotency key of a write: a text, plus a number in a series such as a streaming query."""
 
     text: str
     number: int | None = None
-    """Numbers of a series climb: one that is less than that of a write which happened has happened before."""
+    """Numbers of a series increase. A write with a lower number than a completed one counts as completed."""
 
     def __post_init__(self) -> None:
-        """Raise UsageError for a text that says nothing."""
+        """Raise UsageError if the text is empty."""
         if not self.text:
             raise UsageError("the id of a write is empty; leave it out, or give the write a name of its own.")
 
     def to_write(self, counts: dict[str, int]) -> Write:
-        """Return what the table is to remember."""
+        """Return the record that the table stores for the write."""
         kind = "write" if self.number is None else "series"
         name = hashlib.sha256(f"{kind} {self.text}".encode(errors="surrogatepass")).hexdigest()[:32]
         return Write(name, self.number or 0, counts)
@@ -201,7 +200,7 @@ def write_batches(
     tombstone: str | None,
     write_id: WriteId | None,
 ) -> str:
-    """Stage rows in this process, and publish them; see `stage` and `publish`."""
+    """Stage rows in this process and publish them; see `stage` and `publish`."""
     check_name(name)
     spec = read_spec(stores.objects, name)
     epoch = Shard(name, stores.key_value, stores.objects).state().epoch
@@ -211,16 +210,15 @@ def write_batches(
 def publish(
     stores: Stores, spec: TableSpec, staged: Sequence[Pieces], write_id: WriteId | None = None
 ) -> str:
-    """Make staged rows part of a table; return the commit that shows them.
+    """Publish staged rows in a table; return the commit that contains them.
 
     Args:
         stores: the lake.
         spec: the table.
-        staged: what tasks have written; on return it is part of the table, deleted, or left to garbage collection.
-        write_id: a write of this id happens once: where it has, nothing is appended.
-
+        staged: the pieces of the tasks; on return they are part of the table, deleted, or left to garbage collection.
+        write_id: idempotency key; if a write with this id has completed, nothing is appended.
     Raises:
-        InputError: rows of one key differ, and their order does not say which of them stands.
+        InputError: rows of one key differ, and their order does not define the winner.
         ContentionError: other writers were faster again and again.
         ExpiredError: the rows were staged more than a day ago, and have been collected.
     """
@@ -235,7 +233,7 @@ def publish(
 
 
 def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Pieces]) -> None:
-    """Raise InputError where a first write cannot be for the order of its rows: then it makes no table either."""
+    """Raise InputError if the row order of a first write is undefined, so that the table is not created either."""
     nothing = Scan(stores.objects.url, stores.copies, spec.layout(), EMPTY)
     try:
         TableMerge(stores.objects, stores.copies, spec, staged).compared(nothing)
@@ -245,10 +243,10 @@ def check_first(stores: Stores, spec: TableSpec, staged: Sequence[Pieces]) -> No
 
 
 def finish_writes(stores: Stores) -> list[str]:
-    """Commit what writers appended that ended before their commit; return the tables of which that is so.
+    """Commit batches whose writers crashed before their commit; return the affected tables.
 
-    The batch is all that a commit is made of, so anyone may make it; a writer that lives finds it made. Where the
-    history has named the batch before, somebody has taken the table back since, and it stays so.
+    The batch has all data for the commit, so any process may make it; a live writer then finds it made. If the
+    history references the batch already, a user has reverted the table since, and the revert stays.
     """
     repository = Repository(stores.key_value, stores.objects)
     finished = []
@@ -271,7 +269,8 @@ def finish_writes(stores: Stores) -> list[str]:
 
 
 def _was_named(repository: Repository, table: str, as_of: int) -> bool:
-    """Whether a commit of the history names a table at this time or a later one: nearly always, the newest does."""
+    """Return whether a commit of the history references a table at this time or later. Nearly always, the newest
+    does."""
     path = entry_of(table)
     for commit_id, _ in repository.log(repository.head() or ""):
         reference = repository.find(commit_id, [path]).get(path)
@@ -283,9 +282,10 @@ def _was_named(repository: Repository, table: str, as_of: int) -> bool:
 def _append(
     stores: Stores, spec: TableSpec, staged: Sequence[Pieces], write_id: WriteId | None
 ) -> tuple[int, dict[str, int]]:
-    """Append; return a time at which the rows are there, and what was counted.
+    """Append the staged rows; return a time as of which they exist, and the counts.
 
-    Pieces are deleted only once our own append has told that no batch names them; else garbage collection has them.
+    Pieces are deleted only after our own append has proved that no batch references them. Otherwise, garbage
+    collection deletes them.
     """
     shard = Shard(spec.name, stores.key_value, stores.objects)
     for _ in range(UPPER_MISMATCHES_MAX):
@@ -302,7 +302,9 @@ def _append(
             try:
                 merged = TableMerge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
             except InputError:
-                _delete(stores, staged, kept=())  # no append was tried with these rows that did not say no
+                _delete(
+                    stores, staged, kept=()
+                )  # every append that was tried with these rows failed for certain
                 raise
         inserted = sum(part.rows for part in merged.parts)
         retracted = sum(part.rows for part in merged.retractions)
@@ -331,7 +333,7 @@ def _append(
 
 
 def _timely(stores: Stores, spec: TableSpec, staged: Pieces, state: ShardState) -> Pieces:
-    """Return pieces that may be appended: of a task that took long, copies."""
+    """Return pieces of a current epoch: copies, if their task took too long."""
     if may_append(state, staged.epoch):
         return staged
     anew = restage(stores.objects, spec, staged, state.epoch)
@@ -340,7 +342,7 @@ def _timely(stores: Stores, spec: TableSpec, staged: Pieces, state: ShardState) 
 
 
 def _delete(stores: Stores, staged: Sequence[Pieces], kept: Collection[str]) -> None:
-    """Delete the pieces that no batch names."""
+    """Delete the pieces that no batch references."""
     delete_all(stores.objects, _paths(staged).difference(kept))
 
 
