@@ -8,13 +8,13 @@ from unittest import mock
 
 import pytest
 
-from tests.otlp import test_bad_payloads, test_containers
+from tests.otlp import test_bad_payloads, test_containers, test_messages
 from tests.otlp.test_columns import NOT_PLAIN, check_not_plain
 from tests.otlp.test_columns import test_unusable_values_do_not_hide_the_next_name as check_unusable_values
 from tests.server import test_taking
 from tracelake import limits
 from tracelake._errors import DecodeError
-from tracelake.otlp import conventions, decode, parse, values, wire
+from tracelake.otlp import conventions, decode, messages, parse, values, wire
 from tracelake.otlp.framing import Format
 from tracelake.otlp.wire import WireError
 from tracelake.server import otlp_http
@@ -90,3 +90,23 @@ def test_first_present_name_wins() -> None:
 
     with mock.patch.object(conventions, "_sources", first_only), pytest.raises(AssertionError):
         check_unusable_values("session_id")
+
+
+def test_messages_are_all_taken_in_order() -> None:
+    """A decoder that takes only the first message, or sorts numbers as text, is noticed."""
+    joined = messages._joined
+    with mock.patch.object(messages, "_joined", lambda several: joined(list(several)[:1])):
+        assert_fails(test_messages.check_numbered)
+        assert_fails(test_messages.check_events)
+
+    def as_text(items: Any, **_: Any) -> list[Any]:
+        return sorted(items, key=str)
+
+    with mock.patch.object(messages, "sorted", as_text, create=True):
+        assert_fails(test_messages.check_numbered)
+
+
+def test_messages_need_a_bound() -> None:
+    """A decoder that takes any number of messages is noticed."""
+    with mock.patch.object(messages, "MESSAGES_MAX", limits.MESSAGES_MAX * 2):
+        assert_fails(test_messages.check_bounds)

@@ -27,6 +27,13 @@ DECOMPRESSED_AT_ONCE_MAX_BYTES: Final = 2 * 1024
 """A compressed request that is decompressed without going to a thread. Beyond: a thread does it."""
 OTLP_TEXT_MAX_BYTES: Final = 16 * MIB
 """One string, bytes or nested value of an attribute. Beyond: its span is refused and named."""
+MESSAGES_MAX: Final = 1_000
+"""Messages that columns `input` and `output` take from numbered attributes or events of a span. Beyond: the column
+lacks them; they stay in attributes and events."""
+MESSAGE_PATH_SPLITS_MAX: Final = 8
+"""Dots in the key of a numbered message at which its path is split, behind the number. Beyond: the rest is one name."""
+MESSAGE_PARSED_MAX_BYTES: Final = MIB
+"""A message that an event carries as JSON text and that is parsed. Beyond: the text is the message's content."""
 OTLP_NESTING_MAX: Final = 32
 """Levels of arrays and maps inside one attribute value. Beyond: its span is refused and named."""
 OTLP_JSON_DEPTH_MAX: Final = 200

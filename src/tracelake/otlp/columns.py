@@ -18,7 +18,7 @@ from opentelemetry.proto.common.v1.common_pb2 import EntityRef
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tracelake.limits import OTLP_TEXT_MAX_BYTES, SPANS_EXPANDED_MAX_BYTES
-from tracelake.otlp import conventions
+from tracelake.otlp import conventions, messages
 from tracelake.otlp.conventions import SERVICE, WORKSPACE, WORKSPACE_DEFAULT
 from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import ROW_BYTES, Dialect
@@ -340,6 +340,17 @@ def _entity_ref(ref: Message) -> bytes:
     return reference.SerializeToString(deterministic=True)
 
 
+def derive_columns(attributes: Attributes, events: Children) -> dict[str, list[Any]]:
+    """Return the derived columns that have any value, each with one entry for each span."""
+    present = conventions.NAMES.intersection(attributes.keys)
+    derived = conventions.derive(
+        attributes.keys, attributes.texts, attributes.letters, attributes.counts, present
+    )
+    if not present.isdisjoint(messages.FIRST_KEYS) or messages.has_events(events.flat):
+        messages.fill(derived, attributes, events)
+    return derived
+
+
 _ZERO_SPAN: Final = "0" * 16
 
 _PLAIN_TYPES: Final = {
@@ -467,7 +478,7 @@ class SpanColumns(SpanChecks):
         plain, attributes, events, links, link_ids = self._read(scope, spans, dialect)
         for column, values in (plain | _read_rest(plain, spans)).items():
             self._plain[column] += values
-        derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
+        derived = derive_columns(attributes, events)
         for column in conventions.COLUMNS:
             self._plain[column] += derived.get(column) or [None] * len(spans)
         self._attributes.extend(attributes)

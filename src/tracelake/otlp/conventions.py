@@ -24,6 +24,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
+from tracelake.otlp import messages
 from tracelake.otlp.parse import pruned
 from tracelake.otlp.values import READABLE
 
@@ -54,6 +55,7 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "langfuse.observation.model.name",  # [langfuse]
         "mlflow.llm.model",  # [mlflow]
         "ai.model.id",  # [vercel]
+        "ai.response.model",  # [vercel]
     ),
     "input": (
         "gen_ai.input.messages",  # [genai]
@@ -65,7 +67,11 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.tool.call.arguments",  # [genai]
         "ai.prompt.messages",  # [vercel]
         "ai.prompt",  # [vercel]
+        "ai.toolCall.args",  # [vercel]
+        "ai.value",  # [vercel] what is embedded
         "pydantic_ai.all_messages",  # [pydantic]
+        "all_messages_events",  # [pydantic] version 1
+        "tool_arguments",  # [pydantic]
         "langfuse.trace.input",  # [langfuse]
     ),
     "output": (
@@ -77,6 +83,11 @@ TEXT_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "gen_ai.completion",  # [genai-old]
         "gen_ai.tool.call.result",  # [genai]
         "ai.response.text",  # [vercel]
+        "ai.response.object",  # [vercel]
+        "ai.response.toolCalls",  # [vercel]
+        "ai.toolCall.result",  # [vercel]
+        "final_result",  # [pydantic]
+        "tool_response",  # [pydantic]
         "langfuse.trace.output",  # [langfuse]
     ),
 }
@@ -88,6 +99,8 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "llm.token_count.prompt",  # [openinf]
         "llm.usage.prompt_tokens",  # [traceloop] before it adopted the names of [genai]
         "ai.usage.promptTokens",  # [vercel]
+        "ai.usage.inputTokens",  # [vercel] since version 5
+        "ai.usage.tokens",  # [vercel] of embeddings
         "langfuse.observation.usage_details",  # [langfuse] a JSON object
         "mlflow.chat.tokenUsage",  # [mlflow] a JSON object
     ),
@@ -97,6 +110,7 @@ TOKEN_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "llm.token_count.completion",  # [openinf]
         "llm.usage.completion_tokens",  # [traceloop] before it adopted the names of [genai]
         "ai.usage.completionTokens",  # [vercel]
+        "ai.usage.outputTokens",  # [vercel] since version 5
         "langfuse.observation.usage_details",  # [langfuse]
         "mlflow.chat.tokenUsage",  # [mlflow]
     ),
@@ -110,9 +124,8 @@ _TOKEN_MEMBERS: Final = {
 }
 
 COLUMNS: Final = (*TEXT_COLUMNS, *TOKEN_COLUMNS)
-_NAMES: Final = frozenset(
-    name for names in (*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values()) for name in names
-)
+NAMES: Final = messages.FIRST_KEYS.union(*TEXT_COLUMNS.values(), *TOKEN_COLUMNS.values())
+"""All names that fill a column, and those that begin numbered messages."""
 _WHOLE: Final = re.compile(r"\s*([0-9]{1,19})(?:\.0*)?\s*")
 """An integer as text: digits, optionally followed by a fraction of zeros."""
 _MLFLOW_JSON: Final = "mlflow."
@@ -121,7 +134,11 @@ _MLFLOW_TRACE: Final = "mlflow.traceRequestId"
 
 
 def derive(
-    keys: Sequence[str], texts: Sequence[str], letters: str | None, counts: Sequence[int]
+    keys: Sequence[str],
+    texts: Sequence[str],
+    letters: str | None,
+    counts: Sequence[int],
+    present: frozenset[str] | None = None,
 ) -> dict[str, list[Any]]:
     """Return the derived columns that have at least one value, with one entry for each span.
 
@@ -130,8 +147,10 @@ def derive(
         texts: the values of those keys
         letters: one type letter for each attribute, or None if all are strings
         counts: number of attributes of each span
+        present: those of NAMES among the keys, if known
     """
-    present = _NAMES.intersection(keys)
+    if present is None:
+        present = NAMES.intersection(keys)
     if not present:
         return {}
     may_be_json = _MLFLOW_TRACE in keys

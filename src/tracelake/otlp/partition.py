@@ -22,8 +22,8 @@ from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from tracelake._errors import InputError
-from tracelake.otlp import conventions, encode
-from tracelake.otlp.columns import SpanChecks, SpanColumns
+from tracelake.otlp import encode
+from tracelake.otlp.columns import SpanChecks, SpanColumns, derive_columns
 from tracelake.otlp.conventions import WORKSPACE
 from tracelake.otlp.decode import Decoded, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
@@ -75,8 +75,7 @@ class TracePartitioner(SpanChecks):
     def add_spans(self, scope: int, spans: Sequence[Message], dialect: Dialect) -> None:
         """Add the spans of one scope. Raises RefusedError if any span is refused; then it adds nothing."""
         read = self._read(scope, spans, dialect)
-        attributes = read.attributes
-        derived = conventions.derive(attributes.keys, attributes.texts, attributes.letters, attributes.counts)
+        derived = derive_columns(read.attributes, read.events)
         nothing: list[Any] = [None] * len(spans)
         service, workspace = self._resources.names(self._scopes.resources[scope])
         columns = [read.plain[name] for name in _PLAIN] + [derived.get(name) or nothing for name in _DERIVED]

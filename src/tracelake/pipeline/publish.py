@@ -244,6 +244,6 @@ def shape_tasks(spans: int, arrow_bytes: int) -> int:
     return max(limits.SHAPE_TASKS_MIN, by_spans, by_bytes)
 
 
-TRANSFORM: Final = "5"
+TRANSFORM: Final = "6"
 """Version of the transformation from input to rows. Increase it with each change of decoding or merging that changes
 a table."""
