@@ -90,6 +90,8 @@ class Settings(BaseSettings):
     oidc_admit: tuple[Admit, ...] = ()
     """Admission rules: a claim, its value, and the role and workspace (`*`: all) of users who have it. The first
     match counts; in the environment a JSON list."""
+    query_memory_bytes: int = Field(default=limits.QUERY_MEMORY_BYTES, ge=limits.QUERY_MEMORY_MIN_BYTES)
+    """Memory limit of conditions and SQL."""
     pipeline_hang_s: float = Field(
         default=limits.PIPELINE_HANG_S, ge=limits.PIPELINE_HANG_MIN_S, allow_inf_nan=False
     )

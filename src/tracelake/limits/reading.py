@@ -59,3 +59,14 @@ CONDITION_KEYS_MAX: Final = 10_000
 """Keys of one condition whose buckets are computed. Beyond: all buckets are read, as so many keys would need anyway."""
 QUERY_DATABASES_MAX: Final = 4
 """Databases, each locked to its files, that a process keeps for user queries. Beyond: a new one is opened."""
+QUERY_MEMORY_BYTES: Final = 2048 * MIB
+"""Memory of one DuckDB database that runs conditions and SQL of users, by default. Beyond: it spills to disk, or the
+query fails."""
+QUERY_MEMORY_MIN_BYTES: Final = 64 * MIB
+"""Smallest value of that setting. Beyond: the setting is refused."""
+QUERY_SPILL_MAX_BYTES: Final = 4096 * MIB
+"""Temporary files of such a database. Beyond: the query fails."""
+QUERY_PROCESS_EXTRA_BYTES: Final = 1024 * MIB
+"""Memory of a process that runs one query, besides that of its database. Beyond: the query fails."""
+QUERY_ERROR_MAX_CHARS: Final = 4_096
+"""Characters of DuckDB's message about such a query. Beyond: it is cut."""

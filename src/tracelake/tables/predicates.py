@@ -35,6 +35,32 @@ _READING: Final = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "C
 _RUNS_A_TEXT: Final = re.compile(r'"function_name":"(query|json_execute_serialized_sql)"', re.IGNORECASE)
 """Functions that run a query given as text, which cannot be inspected."""
 
+_FUNCTION: Final = re.compile(r'"function_name":"([^"]*)"')
+_PRODUCES: Final = re.compile(
+    r'"type":"(LAMBDA|JOIN|TABLE_FUNCTION|SUBQUERY|PIVOT|COLUMN_DATA|EXPRESSION_LIST)"|"type_name":"array"'
+    r'|"group_sets":\[(?!\]|\[[0-9,]*\]\])',
+    re.IGNORECASE,
+)
+"""Parts of a query that multiply rows or values. A fixed array has as many values as its type says."""
+_LINEAR: Final = frozenset(
+    """
+    + - * / // % ~~ !~~ ~~* !~~* ~~~ -> ->> @> ^@ abs round floor ceil ceiling trunc sign sqrt ln log log10 log2 exp
+    lower upper lcase ucase trim ltrim rtrim left right substr substring length len strlen char_length contains
+    starts_with ends_with prefix suffix instr strpos regexp_matches regexp_full_match regexp_extract split_part
+    list_contains list_has array_contains array_has list_has_any list_has_all list_position list_extract element_at
+    map_extract map_extract_value map_contains map_keys map_values cardinality array_extract array_length struct_extract
+    json_extract json_extract_string json_extract_path json_extract_path_text json_valid json_type json_array_length
+    ifnull nullif isnan isfinite greatest least list_value row typeof hash
+    now today date_trunc datetrunc date_part datepart date_diff datediff date_sub year month day hour minute second
+    epoch epoch_ms epoch_us epoch_ns make_timestamp make_timestamp_ms make_timestamp_ns to_timestamp
+    to_days to_hours to_minutes to_seconds to_milliseconds to_microseconds
+    count count_star count_if sum avg mean min max any_value first last bool_and bool_or
+    approx_count_distinct quantile_cont quantile_disc approx_quantile median mode stddev stddev_samp stddev_pop
+    variance var_samp var_pop corr arg_min arg_max row_number rank dense_rank lag lead first_value last_value unnest
+    """.split()  # noqa: SIM905  a list of one name a line would be 150 lines
+)
+"""Functions whose value is no larger than their arguments together, or of a fixed size."""
+
 _PLAIN_NAME: Final = re.compile(r"\w+", re.ASCII)
 _NAMED: Final = ("catalog_name", "schema_name", "table_name")
 
@@ -114,6 +140,23 @@ def _sources(node: Any) -> Iterator[tuple[str, list[str]]]:
             nodes += one.values()
         elif isinstance(one, list):
             nodes += one
+
+
+def produces_large_values(*, condition: str = "", order: str = "", query: str = "") -> bool:
+    """Whether values of a query may be larger than its rows and its text; if in doubt, they may.
+
+    A SELECT is safe if it reads one table and has no query in it: each query in another may double a value.
+    """
+    text = query or f"select * from rows{f' where ({chr(10)}{condition}{chr(10)})' if condition else ''}"
+    text += f" order by {chr(10)}{order}{chr(10)}" if order else ""
+    serialized = _serialized(text, "query", text)
+    functions = {name.lower() for name in _FUNCTION.findall(serialized)}
+    return (
+        not functions <= _LINEAR
+        or len(_NODE_KIND.findall(serialized)) != 1
+        or _PRODUCES.search(serialized) is not None
+        or serialized.count('"BASE_TABLE"') + serialized.count('"type":"EMPTY"') != 1
+    )
 
 
 def words(query: str) -> set[str]:

@@ -6,7 +6,7 @@ Class `TableRows` reports which row ids of a whole table exist and which ones th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -50,8 +50,9 @@ from tracelake.shards.rows import (
 )
 from tracelake.shards.shard import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
-from tracelake.tables.cancellation import current_cancellation
-from tracelake.tables.predicates import Layout, condition, order
+from tracelake.tables.cancellation import Cancellation, current_cancellation
+from tracelake.tables.predicates import Layout, condition, order, produces_large_values
+from tracelake.tables.query_memory import memory_settings, query_process, streamed, too_much_memory
 
 _columns: Final[Columns] = kept_columns()
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
@@ -158,12 +159,10 @@ class Scan:
         scan = self.where(where)
         scan.check(files)
         query = scan._query(files, columns, where, order_by, limit, distinct=distinct)
-        with connection() as db:
-            relation = select(db, query)
+        with rows_of(query, where, order_by, is_bounded=False) as reader:
             if max_bytes is None and row_ids is None:
-                rows: pa.Table = relation.to_arrow_table()
+                rows: pa.Table = reader.read_all()
                 return rows
-            reader = relation.to_arrow_reader(BOUNDED_BATCH_ROWS)
             batches = (_only(pa.Table.from_batches([each]), row_ids) for each in reader)
             return pa.concat_tables([reader.schema.empty_table(), *_within(batches, max_bytes)])
 
@@ -211,8 +210,9 @@ class Scan:
         """Yield rows in batches, without loading all of them."""
         scan, files = self.where(where), self.open_files()
         scan.check(files)
-        with connection() as db:
-            yield from select(db, scan._query(files, columns, where)).to_arrow_reader(SPLIT_BATCH_ROWS)
+        query = scan._query(files, columns, where)
+        with rows_of(query, where, is_bounded=False, batch_rows=SPLIT_BATCH_ROWS) as reader:
+            yield from reader
 
     def sql(self, files: LocalFiles, further: Sequence[str] = ()) -> str:
         """Return the DuckDB query of the rows. `further` may name `_row_id` as an additional column.
@@ -342,12 +342,62 @@ def connection(
     files in `only`, loads no extensions, and accepts no settings. With `allow_files`, it gets a separate database
     that is discarded afterwards.
     """
-    shared = None if allow_files else _database() if only is None else _locked(tuple(only))
-    db = duckdb.connect() if shared is None else shared.cursor()
-    cancellation = current_cancellation()
+    with _errors_as_ours(current_cancellation()):
+        shared = None if allow_files else _database() if only is None else _locked(tuple(only))
+        db = _new_database([]) if shared is None else shared.cursor()
+        try:
+            with current_cancellation().interruptible(db.interrupt):
+                yield db
+        finally:
+            db.close()
+
+
+@contextmanager
+def rows_of(
+    query: str,
+    where: str | None = None,
+    order_by: str | None = None,
+    tables: Mapping[str, pa.Table] | None = None,
+    *,
+    is_bounded: bool = True,
+    batch_rows: int = BOUNDED_BATCH_ROWS,
+) -> Iterator[pa.RecordBatchReader]:
+    """Run our query with a condition and an order of a user in it, which may name tables besides files.
+
+    Raises QueryError, and LimitError if it needs more memory than the limit.
+    """
+    if (where or order_by) and produces_large_values(condition=where or "", order=order_by or ""):
+        statements = [f"set {setting} = false" for setting in _NO_OTHER_CODE]
+        with limited_process(statements, query, tables, is_bounded=is_bounded) as reader:
+            yield reader
+        return
+    with connection() as db:
+        for name, table in (tables or {}).items():
+            db.register(name, table)
+        yield streamed(select(db, query), batch_rows)
+
+
+@contextmanager
+def limited_process(
+    statements: Sequence[str],
+    query: str,
+    tables: Mapping[str, pa.Table] | None = None,
+    *,
+    is_bounded: bool = True,
+) -> Iterator[pa.RecordBatchReader]:
+    """Run a query in a process with a memory limit; errors as `connection`."""
+    with (
+        _errors_as_ours(current_cancellation()),
+        query_process(statements, query, tables, is_bounded=is_bounded) as reader,
+    ):
+        yield reader
+
+
+@contextmanager
+def _errors_as_ours(cancellation: Cancellation) -> Iterator[None]:
+    """Turn errors of DuckDB into ours."""
     try:
-        with cancellation.interruptible(db.interrupt):
-            yield db
+        yield
     except duckdb.InterruptException as error:
         cancellation.check()
         raise QueryError(f"DuckDB refuses the query: {error}") from error
@@ -360,6 +410,8 @@ def connection(
         raise DamageError(
             f"a part cannot be read: {error}. Run `tracelake verify` to see all that is wrong."
         ) from error
+    except duckdb.OutOfMemoryException as error:
+        raise too_much_memory(error) from error
     except GIVEN_UP as error:
         _database.cache_clear()
         _locked.cache_clear()
@@ -370,8 +422,6 @@ def connection(
         raise QueryError(f"DuckDB refuses the query: {error}") from error
     except duckdb.Error as error:
         raise QueryError(f"DuckDB refuses the query: {error}") from error
-    finally:
-        db.close()
 
 
 def select(db: duckdb.DuckDBPyConnection, query: str) -> duckdb.DuckDBPyRelation:
@@ -394,23 +444,33 @@ def checked(db: duckdb.DuckDBPyConnection, query: str) -> str:
     return query
 
 
+def _new_database(statements: Sequence[str]) -> duckdb.DuckDBPyConnection:
+    db = duckdb.connect()
+    for statement in (*memory_settings(), *statements):
+        db.execute(statement)
+    return db
+
+
 @cache
 def _database() -> duckdb.DuckDBPyConnection:
-    db = duckdb.connect()
-    for setting in _NO_OTHER_CODE:  # a user's condition may name a function of an extension
-        db.execute(f"set {setting} = false")
-    return db
+    # A user's condition may name a function of an extension.
+    return _new_database([f"set {setting} = false" for setting in _NO_OTHER_CODE])
 
 
 @lru_cache(QUERY_DATABASES_MAX)
 def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
     """Return a locked database for user queries. It accepts only these files; other files need another database."""
-    db = duckdb.connect()
-    db.execute(f"set allowed_paths = [{', '.join(map(literal, files))}]")
-    for setting in (*_NO_OTHER_CODE, "python_enable_replacements", "enable_external_access"):
-        db.execute(f"set {setting} = false")
-    db.execute("set lock_configuration = true")
-    return db
+    return _new_database(locked_settings(files))
+
+
+def locked_settings(files: Iterable[str]) -> list[str]:
+    """Return statements that lock a database for queries of users to these files."""
+    off = (*_NO_OTHER_CODE, "python_enable_replacements", "enable_external_access")
+    return [
+        f"set allowed_paths = [{', '.join(map(literal, files))}]",
+        *(f"set {setting} = false" for setting in off),
+        "set lock_configuration = true",
+    ]
 
 
 @dataclass(frozen=True, slots=True)

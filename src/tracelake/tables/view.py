@@ -23,7 +23,13 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from tracelake._errors import LimitError, NotFoundError, QueryError, TableNotFoundError, UsageError
-from tracelake.limits import LEASE_S, LOOKED_UP_TRACES_MAX, SEARCH_HITS_MAX, TRACE_ROWS_MAX_BYTES
+from tracelake.limits import (
+    BOUNDED_BATCH_ROWS,
+    LEASE_S,
+    LOOKED_UP_TRACES_MAX,
+    SEARCH_HITS_MAX,
+    TRACE_ROWS_MAX_BYTES,
+)
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import IndexInfo, Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer, hint_of, of_fingerprint
@@ -60,8 +66,18 @@ from tracelake.tables.builtin import (
 )
 from tracelake.tables.cancellation import check_cancelled
 from tracelake.tables.page_tokens import PageToken, name_of_search, nanoseconds, read_token
-from tracelake.tables.predicates import Layout, condition, of_tables, reading, words
-from tracelake.tables.scan import Scan, TableRows, checked, connection, select
+from tracelake.tables.predicates import Layout, condition, of_tables, produces_large_values, reading, words
+from tracelake.tables.query_memory import streamed, within_limit
+from tracelake.tables.scan import (
+    Scan,
+    TableRows,
+    checked,
+    connection,
+    limited_process,
+    locked_settings,
+    rows_of,
+    select,
+)
 from tracelake.tables.spec import read_spec
 from tracelake.tables.table import Origin, Table, no_trace, read_rows, read_trace, to_rows, too_large
 from tracelake.versions.model import IndexAt, Reference, TableAt
@@ -359,23 +375,41 @@ class CommitView:
             identifiers |= base_tables(identifiers, workspace)
             tables = [self.table(name) for name in names if name in identifiers]
             files = [file for table in tables for file in table._read_files()]
-            with connection(files, allow_files) as db:
-                for table in tables:
-                    rows = table.sql()
-                    if newer is not None and table.name in newer:
-                        db.register(f"newer_{table.name}", newer[table.name])
-                        rows = (
-                            f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
-                            f" union all by name select * from newer_{table.name}"
-                        )
-                    here = table_within(table.name, rows, workspace)
-                    db.execute(f'create temp view "{table.name}" as {here}')
-                try:
-                    result: pa.Table = select(db, query).to_arrow_table()
-                except QueryError:  # a collected part is not the query's fault
-                    self._leases.renew(now=True)
-                    raise
-        return result
+            try:
+                return self._sql_over(query, tables, files, allow_files, newer or {}, workspace)
+            except QueryError:  # a collected part is not the query's fault
+                self._leases.renew(now=True)
+                raise
+
+    def _sql_over(
+        self,
+        query: str,
+        tables: Sequence[Table],
+        files: Sequence[str],
+        allow_files: bool,
+        newer: Mapping[str, pa.Table],
+        workspace: str | None,
+    ) -> pa.Table:
+        views, registered = [], {}
+        for table in tables:
+            rows = table.sql()
+            if table.name in newer:
+                registered[f"newer_{table.name}"] = newer[table.name]
+                rows = (
+                    f"select * from ({rows}) anti join newer_{table.name} using (trace_id)"
+                    f" union all by name select * from newer_{table.name}"
+                )
+            views.append(f'create temp view "{table.name}" as {table_within(table.name, rows, workspace)}')
+        if produces_large_values(query=query):
+            statements = [*([] if allow_files else locked_settings(files)), *views]
+            with limited_process(statements, query, registered) as reader:
+                return reader.read_all()
+        with connection(files, allow_files) as db:
+            for name, new_rows in registered.items():
+                db.register(name, new_rows)
+            for view in views:
+                db.execute(view)
+            return within_limit(streamed(select(db, query), BOUNDED_BATCH_ROWS))
 
     def trace(self, trace_id: str) -> Trace:
         """Return a trace by its id or a unique prefix of it. Raises NotFoundError, LimitError."""
@@ -574,17 +608,18 @@ class CommitView:
         columns, ids = [ROW_ID.name, *told], [hit.row for hit in raw_hits]
         committed = {hit.trace_id for hit in raw_hits if hit.transaction < FIRST_UNCOMMITTED}
         check_cancelled()  # tantivy cannot be interrupted
-        with connection() as db:
-            # Load only the hits' rows, because a trace may have very many spans.
-            of_hits = table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64))
-            db.register("found_rows", of_hits)
-            db.register("wanted", pa.table({ROW_ID.name: pa.array(ids, pa.int64())}))
-            sql = f"select * from found_rows semi join wanted using ({ROW_ID.name})"
-            if newer is not None:
-                db.register("newer_rows", newer.rows_of(ids, columns))
-                sql = f"select * from ({sql} union all by name select * from newer_rows)"
-            sql = workspace_sql(sql, workspace)
-            selected = select(db, sql + (f" where {condition(where)}" if where else "")).to_arrow_table()
+        # Load only the hits' rows, because a trace may have very many spans.
+        tables = {
+            "found_rows": table.lookup(sorted(committed), columns, row_ids=np.array(ids, np.int64)),
+            "wanted": pa.table({ROW_ID.name: pa.array(ids, pa.int64())}),
+        }
+        sql = f"select * from found_rows semi join wanted using ({ROW_ID.name})"
+        if newer is not None:
+            tables["newer_rows"] = newer.rows_of(ids, columns)
+            sql = f"select * from ({sql} union all by name select * from newer_rows)"
+        sql = workspace_sql(sql, workspace) + (f" where {condition(where)}" if where else "")
+        with rows_of(sql, where, tables=tables) as reader:
+            selected = reader.read_all()
         by_id = {row[ROW_ID.name]: row for row in to_rows(selected)}
         hits = []
         for place, hit in enumerate(raw_hits):
