@@ -41,6 +41,7 @@ NOT_LIMITS = {
     "a fact about others": {
         *(
             "JAVA_MIN",
+            "JAVA_TESTED",
             "_DIGITS_MAX",
             "_HEAP_MIN",
             "_INT64_MAX",

