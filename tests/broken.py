@@ -1,4 +1,4 @@
-"""Mutants: break one rule in the code of a function for a while, and check that a test notices.
+"""Mutants: break one rule in the code of a function temporarily, and check that a test notices.
 
 A mutant names a fragment of the function and its replacement. The fragment is matched token by token, so that
 formatting, comments, line breaks and brackets around long lines do not matter.
@@ -36,7 +36,7 @@ class Broken:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Break the rule for a while."""
+        """Break the rule temporarily."""
         function = inspect.unwrap(self.function)
         assert isinstance(function, FunctionType)
         code = function.__code__
@@ -51,14 +51,14 @@ class Broken:
         source = textwrap.dedent(inspect.getsource(function))
         lines = source.splitlines(keepends=True)
         source = "".join(lines[ast.parse(source).body[0].lineno - 1 :])  # without decorators
-        if source.count(self.old) == 1:  # part of a string, or code that is written as it was
+        if source.count(self.old) == 1:  # part of a string, or code that is written unchanged
             text = source.replace(self.old, self.new)
         else:
             start, end = self._find(source)
             text = source[:start] + self._replacement(source, start) + source[end:]
         made: dict[str, Any] = {}
         future = compile("from __future__ import annotations", "", "exec").co_flags
-        exec(  # of our own code
+        exec(  # of our code
             compile(text, inspect.getfile(function), "exec", future, dont_inherit=True),
             function.__globals__,
             made,
@@ -92,7 +92,7 @@ class Broken:
 
 
 def _balanced(source: str, start: int, end: int) -> tuple[int, int]:
-    """Extend a place to the brackets that only one side of it has, as a formatter adds them around long lines."""
+    """Extend a position to brackets that only one side has, because a formatter adds them around long lines."""
     while source[start:end].count("(") > source[start:end].count(")"):
         end = source.index(")", end) + 1
     while source[start:end].count(")") > source[start:end].count("("):
@@ -101,7 +101,7 @@ def _balanced(source: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _tokens(code: str, with_brackets: bool) -> list[tuple[str, int, int]]:
-    """Return the tokens of code with their places, without layout and trailing commas."""
+    """Return the tokens of code with their positions, without layout and trailing commas."""
     offsets = [0]
     for line in code.splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
@@ -121,7 +121,7 @@ def _tokens(code: str, with_brackets: bool) -> list[tuple[str, int, int]]:
 
 
 def assert_caught(broken: Broken, check: Callable[[], object]) -> None:
-    """Check that a test fails while the rule is broken; that it passes otherwise is for the test itself to show."""
+    """Check that a test fails while the rule is broken; the test itself must show that it passes otherwise."""
     with broken.applied():
         try:
             check()

@@ -83,7 +83,7 @@ SUITES: Final = {
     "sdks": ("tests/integration/sdks.py", "setup-sdks"),
     "collector": ("tests/integration/collector.py", "setup-collector"),
 }
-"""Tests with servers and clients of other projects: their files, and the script that installs those."""
+"""Tests with servers and clients of other projects: their files, and the script that installs those programs."""
 
 
 def command(name: str, minutes: float | None, seed: int | None, options: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What all tests share: a cache directory of their own, so that none sees what another run left; Spark; their order."""
+"""Setup for all tests: a separate cache directory for each run, Spark, and the order of the tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ON_SPARK: Final = (
     "lake/test_lake.py",
     "spark/test_spark.py",
 )
-"""Files that share Spark, in one process, in this order: a start takes as long as hundreds of other tests.
+"""Files that share Spark, in one process, in this order, because starting Spark takes as long as hundreds of tests.
 
 The first has its servers before Spark starts, and the fourth kills it.
 """
@@ -63,7 +63,7 @@ SLOWEST_FIRST: Final = (
     "faults/test_kill_maintenance.py",
     "shards/test_gather.py",
 )
-"""Files of ten seconds and more. Short ones come last, so that no process is left with a long one."""
+"""Files of ten seconds and more. Short ones come last, so that no process ends with a long one."""
 
 
 SLOW: Final = (
@@ -72,24 +72,25 @@ SLOW: Final = (
     *("archive/test_kills.py", "cli/test_process.py", "doctor/test_machine.py", "storage/test_processes.py"),
     *("lake/test_lake_concurrency.py", "lake/test_lake_maintenance.py", "pipeline/test_crashes.py"),
 )
-"""Directories and files that `make test-all` runs, and `make test` does not: Spark, killed processes, a browser."""
+"""Directories and files that only `make test-all` runs, not `make test`: Spark, killed processes, a browser."""
 
 IN_MEMORY: Final = Path("/dev/shm")
 IN_MEMORY_MIN_BYTES: Final = 6 << 30
-"""Room that a disk in memory must have, three times of what a run keeps there at once. Else: the ordinary disk."""
+"""Minimum size of an in-memory disk: three times a run's peak. Below it, the ordinary disk is used."""
 
 
-# What a clock decides is no test: elsewhere, too, as Hypothesis has it by itself in CI.
+# A test must not depend on the clock. Hypothesis sets no deadline in CI either.
 settings.register_profile(
     "chance", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-# A mutant that is caught by chance is not, once in so many runs; `--hypothesis-profile chance` looks for what is new.
+# A mutant caught only by chance is sometimes missed, so examples are fixed. `--hypothesis-profile chance`
+# looks for new ones.
 settings.register_profile("suite", parent=settings.get_profile("chance"), derandomize=True)
 settings.load_profile("suite")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register markers, and keep temporary files in memory: most of a small commit is waiting for a disk to sync."""
+    """Register markers, and put temporary files in memory, because a small commit mostly waits for the disk."""
     config.addinivalue_line("markers", "slow: run by `make test-all`")
     config.addinivalue_line("markers", "mutant: breaks a rule to see a test fail; run by `make mutants`")
     if "PYTEST_DEBUG_TEMPROOT" in os.environ or not IN_MEMORY.is_dir():
@@ -101,7 +102,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def unit(nodeid: str) -> str:
-    """Return what a test goes to a process with: its file, or all files on Spark."""
+    """Return the unit that is assigned to a process: the test's file, or all files on Spark."""
     file = nodeid.split("::", 1)[0]
     return "spark" if file.endswith(ON_SPARK) else file
 
@@ -129,7 +130,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def is_mutant(item: pytest.Item) -> bool:
-    """Return whether a test breaks a rule: it lies in `mutants/`, or takes or applies a `Broken`."""
+    """Return whether a test breaks a rule: it is in `mutants/`, or uses a `Broken`."""
     if HERE / "mutants" in item.path.parents:
         return True
     if not isinstance(item, pytest.Function):
@@ -143,7 +144,7 @@ def is_mutant(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep copies of parts in a directory that goes with the run; processes that tests start inherit it."""
+    """Keep copies of parts in a directory that is deleted after the run; child processes inherit it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -151,13 +152,13 @@ def _cache_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_spark_of_other_files(request: pytest.FixtureRequest) -> None:
-    """End what the files before this one left, whichever they were: only those of `ON_SPARK` share Spark."""
+    """End the Spark of earlier files, because only the files of `ON_SPARK` share Spark."""
     if unit(request.node.nodeid) != "spark":
         end_spark()
 
 
 def end_spark() -> None:
-    """End the Spark of this process, whoever started it and did not stop it."""
+    """End the Spark session of this process, if one is still running."""
     pyspark = sys.modules.get("pyspark")
     if pyspark is not None and (context := pyspark.SparkContext._active_spark_context) is not None:
         spark._spark_users.clear()
@@ -166,14 +167,14 @@ def end_spark() -> None:
 
 @pytest.fixture
 def no_spark() -> None:
-    """End what other tests of this file have started."""
+    """End the Spark session that other tests of this file started."""
     end_spark()
 
 
 @pytest.fixture(scope="session")
 def shared_spark() -> Iterator[Spark]:
-    """Spark with two threads, which the first who runs a task starts, and the first after somebody has stopped it."""
+    """Spark runner with two threads; the first task starts the session, also after a test stopped it."""
     runner = Spark("local[2]")
     yield runner
     runner.stop()
-    runner.stop()  # which is allowed
+    runner.stop()  # this is allowed

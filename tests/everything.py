@@ -1,4 +1,4 @@
-"""A small lake with something of everything, whose objects and records are damaged and mended one by one."""
+"""Small lake with every kind of object and record, which are damaged and repaired one by one."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from tracelake.storage import KeyValueStore, MemoryKeyValueStore, ObjectStore, o
 from tracelake.tasks.runners import InProcess
 
 NOT_MISSED: Final = [
-    r"inbox/\d*-a\..*",  # the transaction that takes a segment deletes it; the server alone knows what it acknowledged
-    r"inputs/main/.*",  # a look at the same file once more finds its spans known
-    r"suspects/main/.*",  # the input is tried again, and set aside again
-    r"receipts/main/.*",  # explain says that nobody has noted the times
-    r"leases/.*",  # whoever holds one writes it again, or ends
-    r"replicas/.*",  # written again at the next beat
-    r"sightings/.*",  # collection begins to count anew
-    r"collector/epoch",  # the epoch is at least that of any branch, and is read from there
-    r"answers/.*|requests/.*",  # whoever asked and lives asks again
-    r"staged/.*",  # nothing leads to an entry that is staged but itself
-    r"branches/dev|tags/.*",  # names: nothing tells that there was one, and its commits stay until they are collected
+    r"inbox/\d*-a\..*",  # its transaction deletes it; only the server knows what it acknowledged
+    r"inputs/main/.*",  # a second read of the same file finds its spans known
+    r"suspects/main/.*",  # the input is tried again, and quarantined again
+    r"receipts/main/.*",  # explain reports that the times were not recorded
+    r"leases/.*",  # the holder writes it again, or ends
+    r"replicas/.*",  # the next heartbeat writes it again
+    r"sightings/.*",  # collection begins to count again
+    r"collector/epoch",  # the epoch is at least that of any branch, from which it is restored
+    r"answers/.*|requests/.*",  # a live client asks again
+    r"staged/.*",  # nothing names a staged entry except itself
+    r"branches/dev|tags/.*",  # names: no record shows that one existed, and its commits stay until they are collected
     r"writes/.*",  # a write with an id is remembered as long as its record
     r"versions/changes/.*",
 ]
-"""What nobody can miss where it is gone; a flip in it is named all the same."""
+"""Things whose loss is not detectable; a flipped bit in them is still reported."""
 
 
 def build(url: str, folder: Path) -> Lake:
-    """Make a lake of two transactions, a branch, a tag, a dataset with staged examples, tables, and what waits."""
+    """Make a lake of two transactions, a branch, a tag, a dataset with staged examples, tables, and pending input."""
     lake = tracelake.init(url, buckets=2)
     for number in range(2):
         file = folder / f"{number}.jsonl"
@@ -51,7 +51,7 @@ def build(url: str, folder: Path) -> Lake:
             a_line(*(talk(trace, 0, f"why {trace}", "so") for trace in range(number, number + 3)))
         )
         lake.ingest(file, runner=InProcess())
-    # Two transactions are set aside: of one the task fails that reads, of the other the one that merges.
+    # Two transactions are quarantined: the read task of one fails, and the merge task of the other.
     for number, stage in enumerate(("read", "merge")):
         lake.objects.put(f"inbox/0000000000000000000{number}-aside.segment", poisoned(7 + number))
         lake.pipeline(runner=Poisoned(stage)).run_once()
@@ -77,7 +77,7 @@ def build(url: str, folder: Path) -> Lake:
 
 
 def _delete_what_nothing_names(lake: Lake) -> None:
-    """Delete parts of the transactions that were set aside, as a collection does in time: nobody can miss them."""
+    """Delete parts of the quarantined transactions, as a collection does in time, because nothing names them."""
     for name in ("spans", "traces"):
         kept = {part.path for part in lake.table(name).scan.snapshot.parts}
         for info in list(lake.objects.list(f"shards/{name}/parts/")):
@@ -86,7 +86,7 @@ def _delete_what_nothing_names(lake: Lake) -> None:
 
 
 class Everything:
-    """A lake in memory whose objects and records are damaged and mended one by one."""
+    """Lake in memory whose objects and records are damaged and repaired one by one."""
 
     def __init__(self, folder: Path) -> None:
         self.url = f"memory://{uuid.uuid4().hex}"
@@ -99,13 +99,13 @@ class Everything:
         self.records = records
 
     def names(self) -> list[str]:
-        """Return what there is: paths of objects, and partitions and keys of records without the lake's id."""
+        """Return all names: paths of objects, and partitions and keys of records without the lake's id."""
         paths = [info.path for info in self.objects.list("")]
         scoped = [(name, key) for name, entries in self.records._partitions.items() for key in entries]
         return paths + [f"{partition.removeprefix(self.id + '/')}/{key}" for partition, key in scoped]
 
     def read(self, name: str) -> bytes:
-        """Return the bytes of a thing, as they are kept."""
+        """Return the stored bytes of an object or record."""
         if self.objects.head(name) is not None:
             return self.objects.get(name)
         partition, key = self._place(name)
@@ -121,7 +121,7 @@ class Everything:
 
     @contextmanager
     def copied(self, name: str, to: str) -> Iterator[None]:
-        """Copy a record to another key of its partition, and delete the copy at the end."""
+        """Copy a record to another key of its partition, and delete the copy on exit."""
         partition, key = self._place(name)
         other = key + to[len(name) :]
         version = self.records.set(partition, other, self.read(name))
@@ -132,7 +132,7 @@ class Everything:
 
     @contextmanager
     def damaged(self, name: str, damage: Callable[[bytes], bytes | None]) -> Iterator[None]:
-        """Damage one thing, and mend it at the end."""
+        """Damage one object or record, and repair it on exit."""
         if self.objects.head(name) is not None:
             data = self.objects.get(name)
             changed = damage(data)
@@ -155,7 +155,7 @@ class Everything:
             self.records.set(partition, key, entry.value)
 
     def said(self) -> str:
-        """Return all that `verify` says, which goes on whatever it finds, or the error on opening."""
+        """Return all findings of `verify`, which continues after each one, or the error on opening."""
         try:
             lake = tracelake.open(self.url)
         except TracelakeError as error:
@@ -167,7 +167,7 @@ class Everything:
 
 
 def kinds(names: list[str]) -> dict[str, list[str]]:
-    """Return names by what they are: their first words, without ids and numbers."""
+    """Return names grouped by kind: their first words, without ids and numbers."""
     found = defaultdict(list)
     for name in names:
         words = [word for word in name.split("/")[:3] if not re.search(r"[0-9a-f]{8}|\d{2}", word)]
@@ -176,10 +176,10 @@ def kinds(names: list[str]) -> dict[str, list[str]]:
 
 
 def is_named(name: str, said: str) -> bool:
-    """Whether something is said of what was damaged: of itself, or by the name that people know."""
+    """Return whether a finding names the damaged thing, by its path or by its name for users."""
     partition, _, key = name.partition("/")
     others = {
-        # What is gone of the floor shows in what is below it.
+        # The loss of a floor record shows in the records below it.
         "journal": [f"transaction {int(key[5:21])}" if key[5:21].isdecimal() else "transaction 0"]
         if partition == "journal"
         else [],

@@ -1,4 +1,4 @@
-"""How a machine fails, which is no fault of what was being done."""
+"""Failures of the machine, which are not the fault of the current work."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ FAILURES: Final = (
     TaskError("a task failed on an executor: StorageError", kind="tracelake._errors.StorageError"),
     TaskError("its process has died"),
 )
-"""Errors of here, of a store, and of a task."""
+"""Errors of this process, of a store, and of a task."""

@@ -1,4 +1,4 @@
-"""Programs for Node.js that tests need, installed once as their lock file says."""
+"""Programs for Node.js that tests need, installed once according to their lock file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def install(directory: Path) -> str:
-    """Install the packages of `directory`/package-lock.json there, unless they are; return the path of node."""
+    """Install the packages of `directory`/package-lock.json there if they are missing; return the path of node."""
     node, npm = shutil.which("node"), shutil.which("npm")
     assert node and npm, "node and npm are missing: install Node.js 20 or newer"  # noqa: PT018 one cause
-    # npm writes this file last, so that an install that was interrupted, or of an older lock, is done again.
+    # npm writes this file last, so an interrupted install, or one of an older lock, is repeated.
     done = directory / "node_modules" / ".package-lock.json"
     with (directory / "package-lock.json").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run in several processes

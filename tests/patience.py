@@ -1,4 +1,4 @@
-"""How long tests wait: what moves may take its time on a slow machine; what stands still has hung."""
+"""Timeouts of tests: progress may be slow on a slow machine; without progress, a test has hung."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 HANG_S: Final = 300.0
-"""How long one step may take, or nothing may move. Longer than on any machine: beyond, it has hung."""
+"""Timeout without progress, longer than any step on any machine. Beyond: the test has hung."""
 TOTAL_MAX_S: Final = 900.0
-"""How long many steps may take that do move. Beyond: they come to no end. The `timeout` of pytest is longer."""
+"""Timeout for a wait with progress. Beyond: it never ends. The `timeout` of pytest is longer."""
 
 
 class Patience:
-    """Ends a wait in which nothing moves, however long the whole takes."""
+    """Ends a wait without progress, however long the whole takes."""
 
     def __init__(self, still_max_s: float = HANG_S, total_max_s: float = TOTAL_MAX_S) -> None:
         self._still_max_s = still_max_s
@@ -22,7 +22,7 @@ class Patience:
         self._state: object = None
 
     def look(self, state: object, told: Callable[[], str]) -> None:
-        """Note what stands now. Fails with what `told` says where it has long been the same, or comes to no end."""
+        """Record the current state. Fails with the text of `told` without progress, or after the total timeout."""
         now_s = time.monotonic()
         if state != self._state:
             self._state, self._moved_s = state, now_s
@@ -38,7 +38,7 @@ def wait_until(
     moving: Callable[[], object] = lambda: None,
     poll_s: float = 0.01,
 ) -> None:
-    """Wait until a condition holds, as long as what `moving` returns still changes now and then."""
+    """Wait until a condition holds, as long as the value of `moving` still changes from time to time."""
     patience = Patience()
     while not holds():
         patience.look(moving(), lambda: what)

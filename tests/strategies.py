@@ -25,7 +25,7 @@ _DERIVED = [
 ]
 names = texts | st.sampled_from([conventions.SERVICE, conventions.WORKSPACE, *_DERIVED])
 int64s = st.one_of(st.sampled_from([0, 1, -1, MAX_INT64, -(2**63)]), st.integers(-(2**63), MAX_INT64))
-# One NaN only: the bits of others are not kept.
+# Only one NaN, because the bits of others are not preserved.
 doubles = st.one_of(
     st.sampled_from(
         [0.0, -0.0, 1.0, 1e16, 5e-324, 1.7976931348623157e308, float("inf"), float("-inf"), float("nan")]
@@ -38,7 +38,7 @@ times_ns = st.one_of(st.sampled_from([0, 1, MAX_INT64]), st.integers(0, MAX_INT6
 
 
 def ids(size: int) -> st.SearchStrategy[bytes]:
-    """Ids of so many bytes, never all zero."""
+    """Draw ids of this many bytes, never all zero."""
     return st.one_of(
         st.sampled_from([bytes(size - 1) + b"\1", b"\xff" * size]), st.binary(min_size=size, max_size=size)
     ).filter(any)
@@ -72,7 +72,7 @@ def _nested_values(inner: st.SearchStrategy[common.AnyValue]) -> st.SearchStrate
 
 values = st.recursive(_plain_values(), _nested_values, max_leaves=6)
 key_values = st.builds(common.KeyValue, key=names, value=st.none() | values)
-# Names may repeat.
+# names may repeat
 attributes = st.lists(key_values, max_size=4)
 
 events = st.builds(
@@ -141,11 +141,11 @@ resource_spans = st.builds(
     schema_url=texts,
 )
 traces_data = st.builds(pb.TracesData, resource_spans=st.lists(resource_spans, max_size=2))
-"""Any message that Tracelake takes whole."""
+"""Draw any message that Tracelake accepts whole."""
 
 
 def span_facts(data: pb.TracesData) -> list[bytes]:
-    """Return each span with what it belongs to, sorted: what must survive every way through Tracelake."""
+    """Return each span with its resource and scope, sorted: the facts that must survive every conversion."""
     facts: list[Any] = []
     for resource in data.resource_spans:
         for scope in resource.scope_spans:

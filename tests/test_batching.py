@@ -1,4 +1,4 @@
-"""Batches that fit."""
+"""Batches within limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.batching import batches
 @example([12, 9, 9], 20, None)
 @given(st.lists(st.integers(0, 12)), st.integers(0, 20), st.none() | st.integers(1, 4))
 def check(sizes: list[int], most_bytes: int, most: int | None) -> None:
-    """All are there, in order; none is too large but one alone; and none could have had the first of the next."""
+    """Check that batches have all items in order, are full, and exceed the limit only with a single item."""
     cut = list(batches(sizes, int, most_bytes, most))
     assert [size for batch in cut for size in batch] == sizes
     assert all(cut)
@@ -31,7 +31,7 @@ def check(sizes: list[int], most_bytes: int, most: int | None) -> None:
 
 
 def test_all_are_in_batches_that_fit() -> None:
-    """See `check`."""
+    """All items are in batches within the limit."""
     check()
 
 
@@ -48,5 +48,5 @@ def test_all_are_in_batches_that_fit() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_each_rule_is_needed(broken: Broken) -> None:
-    """Without it, a batch does not fit, or something is left out."""
+    """Without any one rule, a batch exceeds the limit, or an item is left out."""
     assert_caught(broken, check)

@@ -1,6 +1,6 @@
-"""Rules of collection, of setting aside and of `verify`, each broken once: one of the tests that hold it fails.
+"""Rules of collection, of quarantine and of `verify`: if one is broken, a test of it fails.
 
-A rule without a test that notices is a wish.
+A rule without such a test is only a wish.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def check_damage() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_collecting_behind_damage(broken: Broken) -> None:
-    """Each of these deletes what may be reached, or says nothing of the damage."""
+    """Each broken rule, which would delete reachable objects or hide the damage, is caught."""
     assert_caught(broken, check_damage)
 
 
@@ -100,7 +100,7 @@ def test_collecting_behind_damage(broken: Broken) -> None:
     ("kind", "behind"), [(kind, behind) for kind, kinds in BEHIND.items() for behind in kinds]
 )
 def test_each_kind_behind_another_is_kept(kind: type, behind: type) -> None:
-    """Where the table of what lies behind what lacks one of its entries, something is deleted that must stay."""
+    """If the table of reachable kinds lacks an entry, something that must stay is deleted."""
     less = {kind: tuple(other for other in BEHIND[kind] if other is not behind)}
     with mock.patch.dict(BEHIND, less), pytest.raises(AssertionError):
         check_damage()
@@ -108,7 +108,7 @@ def test_each_kind_behind_another_is_kept(kind: type, behind: type) -> None:
 
 @pytest.mark.parametrize("partition", ["branches", "tags"])
 def test_a_name_that_cannot_be_read_stops_collection(partition: str) -> None:
-    """Nobody knows what it leads to, so nothing is deleted, and the error names it."""
+    """An unreadable name, whose target is unknown, stops collection before any deletion; the error names it."""
     world = World()
     first = world.commit("a", 1)
     world.repository.create_branch("side", first)
@@ -125,7 +125,7 @@ def test_a_name_that_cannot_be_read_stops_collection(partition: str) -> None:
     assert world.paths() == before
 
 
-# Setting aside
+# Quarantine
 
 
 def a_lake() -> Lake:
@@ -139,7 +139,7 @@ def check_taken(folder: Path) -> None:
 
 
 def check_commit_is_asked() -> None:
-    """A record says that T is set aside, and its commit that it was published before: then it was."""
+    """Check that the commit decides if a record says that T is quarantined but T was published before."""
     with a_lake() as made:
         made.objects.put("inbox/0.segment", good(0))
         made.pipeline(runner=InProcess()).run_once()
@@ -164,7 +164,7 @@ def check_rows() -> None:
 
 
 def test_the_commit_says_whether_it_was_set_aside() -> None:
-    """A peer may have published all of a transaction before it could be set aside."""
+    """A peer may have published a whole transaction before it could be quarantined, so its commit decides."""
     check_commit_is_asked()
 
 
@@ -188,7 +188,7 @@ def test_the_commit_says_whether_it_was_set_aside() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_what_a_peer_takes(broken: Broken, tmp_path: Path) -> None:
-    """Each of these names an input that is in the tables."""
+    """Each broken rule, which names an input that is already in the tables, is caught."""
     assert_caught(broken, lambda: check_taken(tmp_path))
 
 
@@ -245,11 +245,11 @@ RECOVERY: list[tuple[str, Callable[..., object], str, str]] = [
     ids=lambda given: given.rule if isinstance(given, Broken) else "check",
 )
 def test_setting_aside(broken: Broken, check: Callable[[], None]) -> None:
-    """Each of these decides otherwise than the table says."""
+    """Each broken rule, which decides differently from the table, is caught."""
     assert_caught(broken, check)
 
 
-# What `verify` compares
+# Comparisons of `verify`
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +262,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(whole: Path, tmp_path: Path) -> Iterator[Lake]:
-    """Return a copy of it, to be changed."""
+    """Return a copy of the lake to change."""
     with tracelake.open(shutil.copytree(whole, tmp_path / "lake")) as opened:
         yield opened
 
@@ -311,12 +311,12 @@ def lake(whole: Path, tmp_path: Path) -> Iterator[Lake]:
     ids=lambda given: given.rule if isinstance(given, Broken) else "check",
 )
 def test_what_is_compared(broken: Broken, check: Callable[[Lake], None], lake: Lake) -> None:
-    """Where one comparison is left out, what it is for is not found."""
+    """If one comparison is left out, its kind of damage is not found."""
     assert_caught(broken, lambda: check(lake))
 
 
 def head_at_first_commit(root: Path) -> None:
-    """Let `main` name its first commit, as if nothing had come after it."""
+    """Let `main` name its first commit, as if it had no later ones."""
     with tracelake.open(root) as lake:
         ids = [commit.id.encode() for commit in lake.log()]
     record_tests.overwrite(root, *record_tests.BRANCH, b'"head":"%s"' % ids[0], b'"head":"%s"' % ids[-1])
@@ -368,7 +368,7 @@ def head_at_first_commit(root: Path) -> None:
 def test_what_records_are_compared_with(
     broken: Broken, damage: Callable[[Path], None], finding: tuple[str, str, str], whole: Path, tmp_path: Path
 ) -> None:
-    """Found in a lake that is damaged so, and not where the comparison is left out."""
+    """The damage of such a lake is found, and not found if the comparison is left out."""
     root = shutil.copytree(whole, tmp_path / "lake")
     damage(root)
     assert finding in record_tests.findings(root)

@@ -10,7 +10,7 @@ from tests import campaigns
 
 
 def test_every_campaign_has_its_module_and_scripts() -> None:
-    """Each campaign names a module, files and scripts that exist."""
+    """Each campaign names an existing module, existing files and existing scripts."""
     for campaign in campaigns.CAMPAIGNS.values():
         assert importlib.util.find_spec(campaign.module), campaign.module
         assert not campaign.setup or (campaigns.ROOT / "scripts" / campaign.setup).is_file()

@@ -1,4 +1,4 @@
-"""What is in deploy/ starts commands and has settings that there are, as nobody, of versions that are named."""
+"""The files in deploy/ use existing commands, existing settings and pinned versions, and do not run as root."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = r'\[("?[\w.-]+"?(?:, ?"?[\w.-]+"?)*)\]'
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield the file and the arguments of each `tracelake` that a file starts, or tells the user to start."""
+    """Yield the file and the arguments of each `tracelake` call that a file starts or recommends."""
     texts = {name: (DEPLOY / name).read_text(encoding="utf-8") for name in FILES}
     starts = {"Dockerfile": rf"^CMD {WORDS}", "compose.yaml": rf"<<: .*\n    command: {WORDS}"}
     for name, pattern in (starts | {"kubernetes.yaml": rf"^ +args: {WORDS}"}).items():
@@ -42,7 +42,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     ids=lambda value: "-".join(value) if isinstance(value, list) else value,
 )
 def test_each_command_is_one(name: str, words: list[str]) -> None:
-    """The command line takes the words that a file starts it with."""
+    """The command line accepts each command that a file starts."""
     command: Any = get_command(app)
     path = [f"deploy/{name}"]
     while hasattr(command, "commands"):
@@ -53,7 +53,7 @@ def test_each_command_is_one(name: str, words: list[str]) -> None:
 
 
 def test_each_setting_is_one() -> None:
-    """A variable of ours stands on the page of settings."""
+    """Each variable of ours is on the settings page."""
     known = set(
         re.findall(r"`(TRACELAKE_\w+)`", (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8"))
     )
@@ -67,7 +67,7 @@ def test_each_setting_is_one() -> None:
 
 
 def test_the_version_is_that_of_the_project() -> None:
-    """All name one image, of this version, and every other image by its version."""
+    """All files name one image, of this version, and every other image by its version."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     for name in ("compose.yaml", "kubernetes.yaml"):
         images = re.findall(
@@ -78,7 +78,7 @@ def test_the_version_is_that_of_the_project() -> None:
 
 
 def test_nothing_runs_as_root() -> None:
-    """The image, its containers and the unit run as nobody in particular, and can't become more."""
+    """The image, its containers and the unit run as an unprivileged user, and cannot gain privileges."""
     dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert re.findall(r"^USER (\S+)$", dockerfile, flags=re.MULTILINE) == ["65534:65534"]
     kubernetes = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
@@ -87,14 +87,14 @@ def test_nothing_runs_as_root() -> None:
 
 
 def test_the_image_can_be_an_executor_of_spark() -> None:
-    """Spark on Kubernetes starts it with this one word; see `tests/tasks/test_pod.py`."""
+    """Spark on Kubernetes starts the image with this single word (see `tests/tasks/test_pod.py`)."""
     assert 'ENTRYPOINT ["tracelake"]' in (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     command: Any = get_command(app)
     assert "executor" in command.commands
 
 
 def test_what_is_installed_is_what_the_tests_ran_with() -> None:
-    """The image's lock has the versions of the lock of the tests."""
+    """The lock file of the image has the versions of the tests' lock file."""
     tested, installed = (
         dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT / each).read_text(encoding="utf-8"), flags=re.MULTILINE))
         for each in ("requirements.lock", "deploy/requirements.lock")

@@ -1,4 +1,4 @@
-"""The documentation keeps up: links resolve, generated pages are in step, every column is described."""
+"""The documentation is current: links resolve, generated pages match, every column is described."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", CONTRIBUTING, *sorted((ROOT 
 
 
 def links(page: Path) -> Iterator[str]:
-    """Yield the targets of a page's relative links and pictures, code blocks left out."""
+    """Yield the targets of a page's relative links and pictures, except in code blocks."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" not in target:
@@ -39,7 +39,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_relative_links_resolve(page: Path) -> None:
-    """Each relative link leads to a file of the repository, and to a heading of it where it names one."""
+    """Each relative link leads to a file of the repository, and its anchor to a heading."""
     broken = []
     for link in links(page):
         path, _, anchor = link.partition("#")
@@ -51,12 +51,12 @@ def test_relative_links_resolve(page: Path) -> None:
 
 @pytest.mark.parametrize(("name", "make"), reference.PAGES.items())
 def test_generated_pages_are_in_step(name: str, make: reference.Page) -> None:
-    """`scripts/reference.py` would write what stands there; run it after a change of what pages are made from."""
+    """`scripts/reference.py` would generate the same pages; run it after a change of their sources."""
     assert (reference.DOCS / name).read_text(encoding="utf-8") == make()
 
 
 def test_internals_name_every_room() -> None:
-    """The first page of the internals lists each room that the tidy test knows, once."""
+    """The first page of the internals lists each package that the tidy test knows, once."""
     text = reference.INTERNALS.read_text(encoding="utf-8")
     rooms = re.findall(r"^\| \d+ \| `(\w+)` \|", text, flags=re.MULTILINE)
     assert sorted(rooms) == sorted(room for floor in FLOORS for room in floor)
@@ -69,7 +69,7 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_contributing_names_what_is_there() -> None:
-    """Each file or folder that it names exists, each target of make, and each module that it runs."""
+    """Each file, folder, make target and module that CONTRIBUTING names exists."""
     text = CONTRIBUTING.read_text(encoding="utf-8")
     paths = re.findall(r"(?<![\w/])((?:src|tests|scripts|docs)/[\w/.*]+\w)", text)
     assert [path for path in paths if not list(ROOT.glob(path))] == []
@@ -92,7 +92,7 @@ def test_every_column_is_described(heading: str, schema: pa.Schema) -> None:
 
 
 def described(field: pa.Field[pa.DataType]) -> str:
-    """Return a field's type as tables.md says it."""
+    """Return a field's type as tables.md writes it."""
     kind = re.sub(r"<.*", "", str(field.type))
     text = {"map": "map&lt;string, string&gt;", "list": "list&lt;struct&gt;"}.get(kind, kind)
     return text if field.nullable else f"{text}, not null"
@@ -112,7 +112,7 @@ def test_every_source_name_and_inner_field_is_described() -> None:
 
 
 def test_every_limit_has_a_value_on_its_page() -> None:
-    """limits.md names each constant of the limits that is one."""
+    """limits.md names each constant of `limits`."""
     page = reference.limits_page()
     names = [name for name in vars(limits) if name.isupper() and name != "MIB"]
     assert [name for name in names if f"`{name}`" not in page] == []

@@ -1,4 +1,4 @@
-"""Errors: one tree in one file, exported and documented; what they are over HTTP and to a shell; what never leaves."""
+"""Errors: one class tree in one file, exported and documented, with HTTP statuses and exit codes; internal signals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MADE: list[TracelakeError] = [
 
 
 def exceptions() -> dict[str, str]:
-    """Return each class of an exception that the packages define, with its file."""
+    """Return each exception class that the packages define, with its file."""
     known = {
         name
         for name, kind in vars(builtins).items()
@@ -71,7 +71,7 @@ def exceptions() -> dict[str, str]:
 
 
 def room(file: str) -> str:
-    """Return the room of a file."""
+    """Return the package of a file."""
     return imports.room_of(imports.module_of(file))
 
 
@@ -83,7 +83,7 @@ def caught(file: str) -> Iterator[str]:
 
 
 def test_the_file_opens_with_the_whole_tree() -> None:
-    """The tree of its first lines has every class, below the first of its bases, in the order of the file."""
+    """The docstring of the file shows the whole tree: every class, below its first base, in the order of the file."""
     lines = inspect.getdoc(_errors).splitlines()  # type: ignore[union-attr]
     drawn = [
         re.sub(r"(Error)\b.*", r"\1", line) for line in lines if re.search(r"── |^TracelakeError$", line)
@@ -92,7 +92,7 @@ def test_the_file_opens_with_the_whole_tree() -> None:
 
 
 def test_all_are_public_and_documented() -> None:
-    """Whoever catches an error finds it in `tracelake`, with a sentence; errors.md has them all, being made of them."""
+    """Every error is exported by `tracelake` with a docstring; errors.md is generated from them and has all."""
     assert [kind.__name__ for kind in KINDS if kind.__name__ not in tracelake.__all__] == []
     assert [kind.__name__ for kind in KINDS if "__doc__" not in vars(kind)] == []
     assert [kind.__name__ for kind in KINDS if f"| `{kind.__name__}` |" not in reference.errors_page()] == []
@@ -100,30 +100,30 @@ def test_all_are_public_and_documented() -> None:
 
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
 def test_errors_cross_processes(error: TracelakeError) -> None:
-    """Pickled or copied, an error is what it was: class, message, and all that it holds."""
+    """A pickled or copied error keeps its class, message and fields."""
     for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
         assert (type(again), str(again), again.args) == (type(error), str(error), error.args)
         assert repr(vars(again)) == repr(vars(error))
 
 
 def test_every_class_is_pickled_above() -> None:
-    """A new error whose constructor is its own is added to the list."""
+    """A new error with a custom constructor must be added to the list of the pickling test."""
     assert {type(error) for error in MADE} == set(KINDS)
 
 
 SIGNALS = {name: file for name, file in exceptions().items() if room(file) not in {"_errors", "testing"}}
-"""Exceptions by which a room tells itself something; those of `testing` are for tests."""
+"""Exceptions that a package uses internally as signals; those of `testing` are for tests."""
 
 
 def test_exceptions_are_found() -> None:
-    """What the next tests rest on: every error is seen, and classes of classes are."""
+    """The helper of the next tests finds every error, and subclasses of subclasses."""
     assert {kind.__name__ for kind in KINDS} <= exceptions().keys()
     assert {"WireError", "_UnconditionalError", "OvertakenError", "Crashed"} <= exceptions().keys()
 
 
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_signal_never_leaves_its_room(name: str) -> None:
-    """What is no error of the tree is known to its own room alone, and caught there, itself or by its base."""
+    """An exception outside the tree is used in its own package only, and caught there, directly or by its base."""
     own = room(SIGNALS[name])
     naming = {room(file) for file in imports.files() if re.search(rf"\b{name}\b", imports.text(file))}
     assert naming == {own}
@@ -139,7 +139,7 @@ def test_a_signal_never_leaves_its_room(name: str) -> None:
 
 
 def test_every_not_found_is_one() -> None:
-    """One class catches all of them, and over HTTP each is a 404."""
+    """One class catches all not-found errors, and each is a 404 over HTTP."""
     missing = [kind for kind in KINDS if "NotFound" in kind.__name__]
     assert len(missing) == 5
     assert all(issubclass(kind, NotFoundError) and status_of(kind) == 404 for kind in missing)
@@ -147,13 +147,13 @@ def test_every_not_found_is_one() -> None:
 
 
 def test_a_lost_race_is_not_too_large() -> None:
-    """Contention is a failure that passes, and may be tried again; a limit is neither."""
+    """Contention is a temporary failure that may be retried; a limit is neither."""
     assert not issubclass(ContentionError, LimitError)
     assert (status_of(ContentionError), status_of(LimitError)) == (503, 413)
 
 
 @pytest.mark.parametrize("kind", [ContentionError, DamagedRecordsError, NotFoundError])
 def test_what_no_input_can_do_is_not_of_the_input(kind: type[TracelakeError]) -> None:
-    """A task that failed by such an error, of which Spark tells the name, sets no input aside."""
+    """A task failure that no input can cause, which Spark reports by class name, quarantines no input."""
     assert not may_be_of_input(TaskError("it failed", kind=f"tracelake._errors.{kind.__name__}"))
     assert may_be_of_input(TaskError("it failed", kind="OverflowError"))

@@ -1,4 +1,4 @@
-"""Reading records: what is wrong with one is said, and threads that begin at once do not crash."""
+"""Reading records: damage is named, and threads that start together do not crash."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Thing(msgspec.Struct):
 
 
 def test_threads_that_meet_a_class_at_once() -> None:
-    """Eight threads read records of classes that nobody has read yet, a hundred times; the process lives."""
+    """Eight threads read records of new classes, a hundred times, and the process survives."""
     run = subprocess.run(
         [sys.executable, "-c", MEET], capture_output=True, text=True, timeout=HANG_S, check=False
     )
@@ -61,9 +61,9 @@ def test_threads_that_meet_a_class_at_once() -> None:
 
 
 def test_no_record_is_read_in_another_way() -> None:
-    """`msgspec.json.decode` with a type, or `convert`, may be the first to meet a class, and crash.
+    """No code uses `msgspec.json.decode` with a type, or `convert`, because the first use of a class may crash.
 
-    The lenient reader of OTLP converts to messages that its strict one has met when it was imported.
+    The lenient reader of OTLP converts to messages whose classes its strict reader has used at import.
     """
     for name in NAMES:
         calls = [node for node in ast.walk(tree(f"tracelake/{name}")) if isinstance(node, ast.Call)]
@@ -74,7 +74,7 @@ def test_no_record_is_read_in_another_way() -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    """A whole record is returned; a torn one, one of another format, and one that is something else are named."""
+    """A whole record is returned; torn records, other formats and other content are damage with a clear message."""
     assert decode(Thing, encode(Thing("a")), "thing a", 3) == Thing("a")
     assert decoder(Thing) is decoder(Thing)
     unreadable = (
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said() -> None:
 
 
 def test_every_flip_of_every_byte_is_damage() -> None:
-    """Whichever bit of a record is flipped, wherever it is cut, and whatever is put behind it, it is named."""
+    """A record with any flipped bit, any cut or any appended bytes is damage."""
     data = encode(Thing("grün"))
     for at, bit in itertools.product(range(len(data)), range(8)):
         flipped = bytearray(data)
@@ -113,7 +113,7 @@ def test_every_flip_of_every_byte_is_damage() -> None:
 
 
 def test_a_record_of_another_place_is_damage() -> None:
-    """Kept under the path of another it does not fit, and none of its flips fits; turned twice it is as before."""
+    """A record stored under another record's path is damage, and so is any flip of it; two swaps restore it."""
     data = encode(Thing("a"), "things/a")
     assert decode(Thing, data, "thing a", 3, "things/a") == Thing("a")
     assert turned(turned(data, "things/b"), "things/b") == data

@@ -1,4 +1,4 @@
-"""Every limit stands in `limits`, bounds something, and says what happens beyond it; no other number bounds."""
+"""Every limit is in `limits`, bounds something, and states what happens beyond it; no other number is a limit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS_TEXT = "".join(file.read_text("utf-8") for file in LIMITS)
 FILES = [
     file
     for file in sorted(SOURCE.rglob("*.py"))
-    if file not in LIMITS and "testing" not in file.parts  # a simulation has measures of its own
+    if file not in LIMITS and "testing" not in file.parts  # a simulation has separate limits
 ]
 NAMES = [name for name in vars(limits) if name.isupper() and name != "MIB"]
 
@@ -87,16 +87,16 @@ NOT_LIMITS = {
     "exit codes of commands": {"INTERRUPTED"},
     "a share of the processors": {"NICENESS", "_LOWEST"},
 }
-"""Constants with a number that bound nothing, by what they are."""
+"""Constants with a number that bound nothing, with their meaning."""
 BOUNDING = {
     *("chunk_size", "ge", "le", "lt", "gt", "max_length", "max_size", "max_workers", "maxsize", "interval"),
     *("timeout", "limit", "interval_s", "timeout_s", "within_s", "heap_mb", "backlog", "min", "max"),
 }
-"""Names of arguments that bound."""
+"""Names of arguments that are bounds."""
 BOUNDING_CALLS = {"min", "max", "islice"}
-"""Functions whose arguments bound."""
+"""Functions whose arguments are bounds."""
 NAME_CHARS = 33
-"""The least end of a slice that bounds a text: shorter ones are of digits of hashes and ids, or parts of a format."""
+"""Minimum end of a slice that bounds a text; shorter slices are digits of hashes and ids, or parts of a format."""
 EXCUSED = {
     "tracelake/pipeline/continuous.py": {"10"},
     "tracelake/versions/committer.py": {"16"},
@@ -107,8 +107,8 @@ EXCUSED = {
     "tracelake/cli/serve.py": {"65535"},
     "tracelake/demo/agent.py": {"5"},
 }
-"""Exponents that keep a pause finite, a divisor that is not 0, a column's width, places in the header of SQLite;
-widths of integers in protobuf, the highest port, and the passages that the agent of the demo reads."""
+"""Exponents that keep a pause finite, a nonzero divisor, a column's width, offsets in the header of SQLite. Also
+widths of integers in protobuf, the highest port, and the passages that the demo's agent reads."""
 
 
 @cache
@@ -118,7 +118,7 @@ def tree(file: Path) -> ast.Module:
 
 
 def number(node: ast.expr | None) -> float | None:
-    """Return the value of an expression of numbers alone, else None."""
+    """Return the value of an expression of numbers alone, otherwise None."""
     match node:
         case ast.Constant(value=bool()):
             return None
@@ -133,12 +133,12 @@ def number(node: ast.expr | None) -> float | None:
 
 
 def is_bound(value: float | None) -> bool:
-    """Whether a number may be a limit: 0, 1, 2 and their negatives are shapes rather."""
+    """Return whether a number may be a limit; 0, 1, 2 and their negatives are more likely shapes."""
     return value is not None and (abs(value) > 2 or value != int(value))
 
 
 def test_every_limit_says_what_it_bounds_and_what_happens_beyond() -> None:
-    """Each constant has a text below it with a sentence for both, the second behind "Beyond:"."""
+    """Each constant has a docstring that states what it bounds, and after "Beyond:" what happens."""
     told = [limit for _, section in limit_sections() for limit in section]
     assert [name for name, _, _ in told] == NAMES
     assert [
@@ -147,7 +147,7 @@ def test_every_limit_says_what_it_bounds_and_what_happens_beyond() -> None:
 
 
 def test_every_limit_bounds_something() -> None:
-    """A limit that nothing asks for is none."""
+    """Every limit is used."""
     nodes = [node for file in [*FILES, *LIMITS] for node in ast.walk(tree(file))]
     asked = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     asked |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
@@ -156,7 +156,7 @@ def test_every_limit_bounds_something() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(SOURCE).as_posix())
 def test_no_limit_stands_elsewhere(file: Path) -> None:
-    """A constant with a number bounds nothing, and no call and no default of an argument has a bound of its own."""
+    """No other constant with a number is a bound, and no call and no default of an argument has a literal bound."""
     known = set.union(*NOT_LIMITS.values())
     strays = [f"{name} in line {line}" for name, line in constants(file) if name not in known]
     strays += [f"{what} in line {line}" for what, line in bounds_in_calls(file)]
@@ -164,7 +164,7 @@ def test_no_limit_stands_elsewhere(file: Path) -> None:
 
 
 def constants(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield the constants of a module that are numbers a limit could be."""
+    """Yield the constants of a module with numbers that could be limits."""
     for node in tree(file).body:
         match node:
             case (
@@ -175,7 +175,7 @@ def constants(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def bounds_in_calls(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield arguments that bound, and pauses, that are written as numbers: in calls, and as defaults of functions."""
+    """Yield bounding arguments and pauses that are literal numbers: in calls, and as defaults of functions."""
     known = EXCUSED.get(file.relative_to(SOURCE).as_posix(), set())
     for node in ast.walk(tree(file)):
         for name, value in arguments(node):
@@ -184,7 +184,7 @@ def bounds_in_calls(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def arguments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield name and value of the arguments of a call or a function, and ends of slices, under a name that bounds."""
+    """Yield name and value of the arguments of a call or a function, and ends of slices, under a bounding name."""
     if isinstance(node, ast.Call):
         yield from ((keyword.arg or "", keyword.value) for keyword in node.keywords)
         called = ast.unparse(node.func)
@@ -205,7 +205,7 @@ def arguments(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def test_nothing_is_excused_that_is_not_there() -> None:
-    """Constants that are known to bound nothing exist."""
+    """All excused constants exist."""
     there = {name for file in FILES for name, _ in constants(file)}
     assert set.union(*NOT_LIMITS.values()) - there == set()
 
@@ -225,14 +225,14 @@ def test_nothing_is_excused_that_is_not_there() -> None:
     ],
 )
 def test_bounds_are_seen(code: str, strays: int) -> None:
-    """What the test above rests on."""
+    """The helpers of the test above find bounds."""
     known = [(name, value) for node in ast.walk(ast.parse(code)) for name, value in arguments(node)]
     assert sum(name in BOUNDING and is_bound(number(value)) for name, value in known) == strays
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_limit_has_its_unit(name: str) -> None:
-    """What is no whole number counts seconds, milliseconds, MB or a share; what is given in MiB counts bytes."""
+    """A limit that is not an integer counts seconds, milliseconds, MB or a share; one given in MiB counts bytes."""
     value = getattr(limits, name)
     assert (
         not isinstance(value, float)

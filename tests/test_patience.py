@@ -1,4 +1,4 @@
-"""Waits of tests end with what hangs, and not with what is slow."""
+"""Waits of tests end if the test hangs, not if it is slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.patience import Patience, wait_until
 
 
 class Clock:
-    """Time that only a pause moves."""
+    """Clock that only pauses advance."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_s = 0.0
@@ -23,7 +23,7 @@ class Clock:
 
 
 def test_what_moves_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change starts the clock anew, up to the total; a state that stays for so long fails, and says which."""
+    """Each change restarts the timeout, up to the total; a state that stays too long fails with its description."""
     clock = Clock(monkeypatch)
     patience = Patience(still_max_s=10, total_max_s=100)
     for number in range(11):
@@ -37,7 +37,7 @@ def test_what_moves_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_condition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is asked again and again, and given up where nothing changes."""
+    """A condition is checked repeatedly, and the wait fails if nothing changes."""
     clock = Clock(monkeypatch)
     wait_until(lambda: clock.now_s > 500, moving=lambda: clock.now_s // 100, poll_s=1.0)
     with pytest.raises(AssertionError, match="no segment came"):

@@ -1,4 +1,4 @@
-"""What is public is exported, documented with its signature, and refers to what is public alone."""
+"""Public names are exported, documented with their signature, and refer only to public names."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ EXPORTS = {name: getattr(tracelake, name) for name in tracelake.__all__}
 ERRORS = {kind.__name__ for kind in reference.errors()}
 CLASSES = {name: kind for name, kind in EXPORTS.items() if isinstance(kind, type) and name not in ERRORS}
 WITHIN = {"Provenance"}
-"""Records that the row of another one describes."""
+"""Records that the table row of another record describes."""
 OF_ALL = {"annotations"}
-"""What every module has that begins with `from __future__ import annotations`."""
+"""Names that every module with `from __future__ import annotations` has."""
 
 
 def members(kind: type) -> dict[str, Any]:
-    """Return what a class of ours has for its users: methods, properties, fields, attributes."""
+    """Return the public members of one of our classes: methods, properties, fields, attributes."""
     own: dict[str, Any] = {}
     for each in reversed(kind.__mro__):
         if each.__module__.startswith("tracelake"):
@@ -59,7 +59,7 @@ def callables() -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_what_is_public_is_exported_and_documented(module: types.ModuleType) -> None:
-    """Each name of a public module is in its `__all__`, begins with an underscore, or is a room; the page has each."""
+    """Each public name is in its module's `__all__` or a package, and the page has it."""
     rooms = (
         {each.name for each in pkgutil.iter_modules(module.__path__)}
         if hasattr(module, "__path__")
@@ -75,7 +75,7 @@ def test_what_is_public_is_exported_and_documented(module: types.ModuleType) -> 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_member_is_documented(name: str) -> None:
-    """Whatever a public class shows is on the page, and for a record in its row; else it begins with an underscore."""
+    """Each public member is on the page, those of a record in its table row; others begin with an underscore."""
     row = re.search(rf"^\| `{name}` \| (.*) \|$", PAGE, flags=re.MULTILINE)
     is_record = dataclasses.is_dataclass(CLASSES[name]) or issubclass(CLASSES[name], msgspec.Struct)
     assert row is not None or not is_record or name in WITHIN
@@ -87,7 +87,7 @@ def test_every_member_is_documented(name: str) -> None:
     ("name", "function"), list(callables()), ids=lambda each: each if isinstance(each, str) else ""
 )
 def test_signatures_are_documented(name: str, function: types.FunctionType) -> None:
-    """A call on the page has the parameters of the function: names, order, defaults."""
+    """A call on the page has the function's parameters: names, order, defaults."""
     last = name.rpartition(".")[2]
     calls = {
         call[1] for code in CODE for call in re.finditer(rf"(?<!\w){last}\((.*?)\)(?= ->|, \w+\(|$)", code)
@@ -103,7 +103,7 @@ def test_signatures_are_documented(name: str, function: types.FunctionType) -> N
 
 
 def test_what_is_public_refers_to_what_is_public() -> None:
-    """The types of parameters, results and fields are exported as well, or the page says which module has them."""
+    """The types of parameters, results and fields are exported as well, or the page names their module."""
     ours = {
         node.name
         for file in imports.files()

@@ -1,4 +1,4 @@
-"""Temporary directories are gone afterwards, and those of killed processes a while later."""
+"""Temporary directories are deleted after use, and those of killed processes some time later."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ with scratch_directory("test") as directory:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the system's place for temporary files, in which nothing is yet."""
+    """Return an empty directory that serves as the system's temporary directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 @contextmanager
 def worker(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """Yield a process that works in a scratch directory, and that."""
+    """Yield a process that works in a scratch directory, and the directory."""
     environment = {**os.environ, "TMPDIR": str(place)}
     with subprocess.Popen(
         [sys.executable, "-c", WORKS],
@@ -53,12 +53,12 @@ def worker(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
 
 
 def grow_old(directory: Path) -> None:
-    """Let a directory have been made long ago."""
+    """Make a directory look old."""
     os.utime(directory, (0, 0))
 
 
 def check_killed(place: Path) -> None:
-    """What a process works in stays however old it is; where it was killed, it goes once that is a while ago."""
+    """Check that a live process's directory stays however old it is, and a killed one's is deleted after a while."""
     with scratch_directory("test") as own:
         grow_old(own)
         assert sweep(place) == 0
@@ -76,7 +76,7 @@ def check_killed(place: Path) -> None:
 
 
 def test_what_a_killed_process_left_goes(place: Path) -> None:
-    """Gigabytes of a merge that was killed again and again filled the disk. Each half of the rule broken once."""
+    """Leftovers of killed processes are deleted: killed merges once filled the disk. Each broken half is caught."""
     check_killed(place)
     for broken in (
         Broken("it is held", scratch._held, "fcntl.flock(descriptor, fcntl.LOCK_SH)", "pass"),
@@ -88,7 +88,7 @@ def test_what_a_killed_process_left_goes(place: Path) -> None:
 
 
 def test_one_that_ends_leaves_nothing(place: Path) -> None:
-    """Neither does one that fails."""
+    """A process that ends or fails leaves no directory."""
     with scratch_directory("test") as directory:
         (directory / "below").mkdir()
         assert directory.parent == place
@@ -99,7 +99,7 @@ def test_one_that_ends_leaves_nothing(place: Path) -> None:
 
 
 def check_others(place: Path) -> None:
-    """What is not ours stays: of other names, and what links lead to."""
+    """Check that foreign directories and link targets stay."""
     other = place / "tracelake-part-1"
     other.mkdir()
     (other / "file").touch()
@@ -117,7 +117,7 @@ def check_others(place: Path) -> None:
 
 
 def test_others_stay(place: Path) -> None:
-    """Also where somebody gives them a name of ours. The rule broken once."""
+    """Foreign directories stay, even with a name of ours; the broken rule is caught."""
     check_others(place)
     broken = Broken("links are not followed", scratch._delete_if_left, " | os.O_NOFOLLOW", "")
     for path in place.iterdir():
@@ -128,7 +128,7 @@ def test_others_stay(place: Path) -> None:
 
 
 def check_how_often(place: Path) -> None:
-    """A process looks when it makes its first, and not with each."""
+    """Check that a process scans for leftovers at its first scratch directory, not at each."""
     scratch._swept.clear()
     with worker(place) as (process, left):
         process.kill()
@@ -144,7 +144,7 @@ def check_how_often(place: Path) -> None:
 
 
 def test_a_process_looks_now_and_then(place: Path) -> None:
-    """Of a hundred small tasks a second none looks through the system's place. The rule broken once."""
+    """A hundred tasks a second do not each scan the system's temporary directory; the broken rule is caught."""
     check_how_often(place)
     for broken in (
         Broken("now and then", scratch._sweep_now_and_then, "return", "pass"),

@@ -1,4 +1,4 @@
-"""The benchmark by stages times functions that it names: names that are gone would end it."""
+"""The stage benchmark times functions by name, so the names must exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.stages import STAGES
 
 
 def test_what_is_timed_is_there() -> None:
-    """Each name leads to a function."""
+    """Each name resolves to a function."""
     for targets in STAGES.values():
         for target in targets:
             assert callable(pkgutil.resolve_name(target)), target

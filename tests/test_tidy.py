@@ -1,4 +1,4 @@
-"""The style has a test of its own: the way of imports, pure protocols, sizes, docstrings."""
+"""Style rules: direction of imports, pure protocols, sizes, docstrings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FUNCTION_MAX_LINES = 70
 
 @pytest.mark.parametrize("file", imports.files())
 def test_imports_go_one_way(file: str) -> None:
-    """A room imports only from floors below its own: also in functions, for types alone, and by names in strings."""
+    """A package imports only from lower floors, also in functions, for types alone, and by names in strings."""
     own = imports.room_of(imports.module_of(file))
     for each in imports.imports(file):
         if each.module.partition(".")[0] in PACKAGES:
@@ -39,7 +39,7 @@ def test_imports_go_one_way(file: str) -> None:
 
 
 def test_nothing_is_imported_behind_the_back() -> None:
-    """A module that is imported by a name that only running code knows is not of ours, or named in the same file."""
+    """A module imported by a computed name is not ours, or is named in the same file."""
     callers = [
         file
         for file in imports.files()
@@ -52,13 +52,13 @@ def test_nothing_is_imported_behind_the_back() -> None:
 
 
 def test_every_room_has_one_floor() -> None:
-    """Each room stands in the table, and each that stands there is built."""
+    """Each package is in the table of floors, and each package in the table exists."""
     rooms = {imports.room_of(module) for module in imports.modules()}
     assert sorted(room for floor in FLOORS for room in floor) == sorted(rooms)
 
 
 def test_no_cycle_but_of_types() -> None:
-    """Files import one another in no circle, except for types alone."""
+    """Files import one another without cycles, except for types alone."""
     assert imports.cycle(imports.graph()) == []
 
 
@@ -80,7 +80,7 @@ def test_no_cycle_but_of_types() -> None:
     ],
 )
 def test_every_kind_of_import_is_seen(code: str, modules: dict[str, bool]) -> None:
-    """What the tests above rest on: each module that code names, and whether it is for types alone."""
+    """The import scanner, which the tests above need, sees each imported module, and whether it is for types alone."""
     found = dict(imports.named_in(ast.parse(code)))
     assert {module: found[module] for module in found if module in imports.modules()} == modules
 
@@ -94,14 +94,14 @@ def test_every_kind_of_import_is_seen(code: str, modules: dict[str, bool]) -> No
     ],
 )
 def test_a_cycle_is_found(edges: dict[str, set[str]], found: list[str]) -> None:
-    """A circle is named with all that is on it; the same one may begin anywhere."""
+    """A cycle is reported with all its modules, whichever comes first."""
     cycle = imports.cycle(edges)
     assert (cycle[:1] == cycle[-1:], sorted(set(cycle))) == (True, sorted(set(found)))
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_protocols_are_pure(name: str) -> None:
-    """Decisions do no I/O and know neither clock nor chance."""
+    """Protocol modules do no I/O and use neither the clock nor random numbers."""
     for each in imports.imports(f"tracelake/{name}"):
         module, parts = each.module, each.module.split(".")
         prefixes = {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
@@ -112,7 +112,7 @@ def test_protocols_are_pure(name: str) -> None:
 
 
 def test_every_protocol_room_has_its_protocol() -> None:
-    """The rooms whose decisions PROTOCOLS describes keep them in a file of that name."""
+    """Packages whose decisions PROTOCOLS describes have them in a file of that name."""
     assert set(PROTOCOLS) >= {
         f"{room}/protocol.py" for room in ("shards", "journal", "versions", "search", "replicas", "tables")
     }
@@ -130,7 +130,7 @@ def test_sizes(name: str) -> None:
 
 
 def functions_in(body: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.stmt]:
-    """Return the functions that stand in a function."""
+    """Return the functions defined directly in a function."""
     return [node for node in body.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
@@ -141,7 +141,7 @@ def lines_of(node: ast.stmt) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_docstrings(name: str) -> None:
-    """Every module that holds something, and every public class, function and method, says what it is for."""
+    """Every module with content, and every public class, function and method, has a docstring."""
     module = imports.tree(f"tracelake/{name}")
     missing = [] if not module.body or ast.get_docstring(module) else ["the module"]
     missing += [node.name for node in public(module.body) if not ast.get_docstring(node)]
@@ -159,7 +159,7 @@ def public(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.AsyncFunction
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_left_over(name: str) -> None:
-    """No notes to self; and nothing but the command line and the demo writes to standard output by itself."""
+    """No code has notes to self, and only the command line and the demo write to standard output directly."""
     text = (SOURCE / name).read_text("utf-8")
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
     if name.partition("/")[0] not in {"cli", "demo"}:
@@ -167,9 +167,9 @@ def test_nothing_is_left_over(name: str) -> None:
 
 
 def test_no_test_forks_itself() -> None:
-    """A fork of a process with threads may end anywhere, by SIGSEGV too: children are new processes.
+    """Child processes are new processes, because a fork of a process with threads may crash, even by SIGSEGV.
 
-    `archive/test_kills.py` forks a process of its own that has imported and done nothing else.
+    `archive/test_kills.py` forks a separate process that has only imported modules.
     """
     pattern = re.compile(r"\b(os\.fork|multiprocessing\.Process)\(")
     assert [

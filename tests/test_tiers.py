@@ -1,4 +1,4 @@
-"""Neighbours are put together such that few are left and no row is moved often, in whatever order large ones come."""
+"""Tiered merging leaves few pieces and moves rows rarely, in any order of sizes."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tests.broken import Broken, assert_caught
 from tracelake.tiers import class_of, due, runs
 
 FAN_OUT = 4
-"""Less than the code takes, so that few things have many classes."""
+"""Fan-out below the real one, so that few pieces have many size classes."""
 COUNT = 3_000
 
 
 def alike(_: int) -> int:
-    """Return the size of small things alone."""
+    """Return the sizes of small pieces only."""
     return 1
 
 
 def large_first(number: int) -> int:
-    """Return the size of a large thing that small ones follow."""
+    """Return the sizes of a large piece followed by small ones."""
     return 10_000 if number == 0 else 1
 
 
 def one_in_a_run(number: int) -> int:
-    """Return the sizes that cost most: a large thing whenever one more makes a run due."""
+    """Return the most expensive sizes: a large piece whenever one more makes a run due."""
     return 300 if number % FAN_OUT == FAN_OUT - 1 else 1
 
 
 def nested(number: int) -> int:
-    """Return sizes such that between any two large things there are few small ones."""
+    """Return sizes with few small pieces between any two large ones."""
     size = 1
     while number and number % FAN_OUT == 0:
         number, size = number // FAN_OUT, size * FAN_OUT
@@ -45,13 +45,13 @@ def rising(number: int) -> int:
 
 
 def at_random(number: int) -> int:
-    """Return sizes of all orders."""
+    """Return sizes of all magnitudes in random order."""
     return int(10 ** random.Random(number).uniform(0, 4))
 
 
 @pytest.mark.parametrize("size", [alike, large_first, one_in_a_run, nested, rising, at_random])
 def test_few_are_left_and_a_row_is_moved_few_times(size: Callable[[int], int]) -> None:
-    """Both grow with the logarithm of the rows; where all are alike, or one is large, a row is moved once a class."""
+    """Pieces and moves per row grow logarithmically; with equal sizes, or one large, a row moves once per class."""
     there: list[int] = []
     total = moved = 0
     for number in range(COUNT):
@@ -73,12 +73,12 @@ def test_few_are_left_and_a_row_is_moved_few_times(size: Callable[[int], int]) -
 
 
 def test_a_class_is_the_whole_logarithm() -> None:
-    """Nothing and less are of the lowest."""
+    """A class is the integer part of the logarithm; zero and less are in the lowest class."""
     assert [class_of(size, 8) for size in (-1, 0, 1, 7, 8, 63, 64, 512)] == [0, 0, 0, 0, 1, 1, 2, 3]
 
 
 def test_what_is_large_and_new_counts_for_what_is_older() -> None:
-    """Else small things between large ones would never be put together."""
+    """A large new piece counts for older ones; otherwise small pieces between large ones would never merge."""
     assert runs([1, 9, 1, 1, 9, 1], 3) == [range(5), range(5, 6)]
     assert due([1, 9, 1, 1, 9, 1], 3) == range(5)
     assert due([9, 1, 1], 3) == range(0)
@@ -95,5 +95,5 @@ def test_what_is_large_and_new_counts_for_what_is_older() -> None:
     ids=lambda given: given.rule if isinstance(given, Broken) else "",
 )
 def test_each_rule_is_needed(broken: Broken, sizes: Callable[[int], int]) -> None:
-    """Without it too many are left, or rows are moved too often."""
+    """Without any one rule, too many pieces remain, or rows move too often."""
     assert_caught(broken, partial(test_few_are_left_and_a_row_is_moved_few_times, sizes))

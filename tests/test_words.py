@@ -25,11 +25,11 @@ TEXTS = [
 ]
 ROOMS = [room for floor in FLOORS for room in floor if room != "pyspark_tracelake"]
 NO_NOUNS = {"found", "made", "named", "got", "came", "went"}
-"""Names of locals that say how something came, not what it holds."""
+"""Names of locals that show how a value came, not its meaning."""
 
 
 def rows(section: str) -> list[tuple[str, str]]:
-    """Return the rows of the tables in a part of the glossary, without their heads."""
+    """Return the rows of the tables in a part of the glossary, without their headers."""
     cells = re.findall(r"^\| (.+?) \| (.+?) \|$", section, flags=re.MULTILINE)
     return [row for row in cells if row not in {("word", "meaning"), ("not", "but")}]
 
@@ -39,7 +39,7 @@ MEANINGS, BANNED = map(rows, GLOSSARY.read_text(encoding="utf-8").split("## Word
 
 @cache
 def texts(file: Path) -> str:
-    """Return what a file says, with words of names apart: `dead_letter` and `DeadLetter` are dead letters, too."""
+    """Return a file's text with compound names split: `dead_letter` and `DeadLetter` are dead letters, too."""
     text = file.read_text(encoding="utf-8")
     if file == GLOSSARY:
         text = text.split("## Words that stay out")[0]
@@ -48,7 +48,7 @@ def texts(file: Path) -> str:
 
 
 def locals_of(file: Path) -> Iterator[tuple[str, int]]:
-    """Yield the names that a module gives to values and arguments; fields of records are none of them."""
+    """Yield the names that a module gives to values and arguments, except fields of records."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     fields = {node.target for each in classes for node in each.body if isinstance(node, ast.AnnAssign)}
@@ -62,27 +62,27 @@ def locals_of(file: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_every_word_stands_once() -> None:
-    """The glossary gives each word one meaning; a word with two is told apart in brackets."""
+    """Each word has one meaning in the glossary; a word with two has a qualifier in brackets."""
     words = Counter(word for entry, _ in MEANINGS for word in entry.split(", "))
     assert [word for word, count in words.items() if count > 1] == []
     assert len(words) > 100
 
 
 def test_words_are_in_order() -> None:
-    """Who looks a word up finds it by its letters, in the table of its subject."""
+    """The words of each glossary table are in alphabetical order."""
     for section in GLOSSARY.read_text(encoding="utf-8").split("\n## ")[1:]:
         words = [word.lower() for word, _ in rows(section)]
         assert words == sorted(words)
 
 
 def test_no_banned_word_is_explained() -> None:
-    """A word is in the glossary, or out of the project."""
+    """No banned word has an entry in the glossary."""
     assert {entry for entry, _ in MEANINGS} & {word for word, _ in BANNED} == set()
 
 
 @pytest.mark.parametrize("word", [word for word, _ in BANNED])
 def test_banned_words_stay_out(word: str) -> None:
-    """No page, no help, no comment and no name in the code has it."""
+    """No page, help text, comment or name in the code has a banned word."""
     pattern = re.compile(rf"\b{re.escape(word.replace('-', ' '))}(s|d|ed|ing)?\b")
     strays = [str(file.relative_to(ROOT)) for file in TEXTS if pattern.search(texts(file))]
     assert strays == [], f"say {dict(BANNED)[word]!r}"
@@ -90,14 +90,14 @@ def test_banned_words_stay_out(word: str) -> None:
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_names_are_nouns_for_what_they_hold(room: str) -> None:
-    """A local is called for what it holds; `found`, `made` and `named` say only how it came."""
+    """A local is named for its content; `found`, `made` and `named` only show how it came."""
     files = sorted((SOURCE / "tracelake" / room).rglob("*.py")) or [SOURCE / "tracelake" / f"{room}.py"]
     strays = [(file.name, line) for file in files for name, line in locals_of(file) if name in NO_NOUNS]
     assert strays == []
 
 
 def test_a_class_has_its_name_alone() -> None:
-    """No two public classes of the packages have one name: what it means does not depend on the file."""
+    """No two public classes of the packages have the same name, so a name means the same in every file."""
     names = Counter(
         node.name
         for file in imports.files()

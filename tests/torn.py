@@ -1,4 +1,4 @@
-"""Lakes whose records are files, so that a test can cut one short."""
+"""Lakes whose records are files, so that a test can truncate one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import tracelake
 
 
 def lake_of_files(folder: Path) -> tracelake.Lake:
-    """Make a lake whose records are files of `folder/records`."""
+    """Make a lake whose records are files in `folder/records`."""
     return tracelake.init(folder / "lake", metadata=(folder / "records").as_uri(), buckets=2)
 
 
 def tear(folder: Path, word: str) -> None:
-    """Cut off the end of each record of such a lake that has a word."""
+    """Truncate each record of such a lake that contains a word."""
     whole = {path: path.read_bytes() for path in (folder / "records").rglob("*") if path.is_file()}
     torn = {path: body for path, body in whole.items() if word.encode() in body}
     assert torn, word

@@ -1,4 +1,4 @@
-"""The audit as it is kept: what is listed, of whom, what is removed, and how little a flood of refused requests is."""
+"""The audit log: listing, filters and trimming, and how it bounds a flood of refused requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINUTE_NS = limits.AUDIT_COUNTED_NS
 def record(
     at_ns: int, action: str = "POST /", workspace: str = "*", kind: AuditKind = "change", key_id: str = "1"
 ) -> AuditRecord:
-    """Return a record of a time."""
+    """Return a record with this time."""
     made = audit_record(kind, key_id, action, workspace=workspace)
     return msgspec.structs.replace(made, at_ns=at_ns, id=audit.id_at(kind, workspace, at_ns))
 
@@ -46,7 +46,7 @@ def lake_with(*records: AuditRecord) -> tracelake.Lake:
 
 
 def check_lists() -> None:
-    """The newest come first, of all kinds, page by page; of a time, of a key, of a workspace; so many."""
+    """Check that lists are newest first, in pages, and filtered by time, key and workspace, with a limit."""
     kinds: tuple[AuditKind, ...] = ("change", "annotation", "counted")
     records = [record(n, f"POST /{n}", "ab"[n % 2], kinds[n % 3], key_id=str(n % 5)) for n in range(100, 130)]
     with lake_with(*records) as lake, pytest.MonkeyPatch.context() as patch:
@@ -69,7 +69,7 @@ def check_lists() -> None:
 
 
 def check_trims() -> None:
-    """What is too old goes, and of what is too much the oldest, of each kind apart."""
+    """Check that expired records are removed, then the oldest above the limit, separately for each kind."""
     old = limits.AUDIT_KEPT_NS
     records = [record(each) for each in (1, 2, *range(old, old + 5))]
     counts = [record(old + each, kind="counted") for each in range(2)]
@@ -88,7 +88,7 @@ def check_trims() -> None:
 
 
 def check_jumps() -> None:
-    """A clock that jumps ahead, and back, makes nothing old but what was nearly, and pushes out nothing of its time."""
+    """Check that a clock that jumps ahead and back expires only records that were about to expire."""
     day, year = 86_400 * 10**9, 365 * 86_400 * 10**9
     now = 50 * year
     times = [now - 10 * day * n for n in range(45)]
@@ -105,7 +105,7 @@ def check_jumps() -> None:
 
 
 def check_reads_names() -> None:
-    """What is removed is chosen by names alone, and what has no such name stays."""
+    """Check that records are trimmed by name alone, and unknown names stay."""
     with (
         lake_with(*[record(n, workspace="ab"[n % 2]) for n in range(6)]) as lake,
         patched(limits, "AUDIT_RECORDS_MAX", 1),
@@ -118,12 +118,12 @@ def check_reads_names() -> None:
 
 
 def check_counts() -> None:
-    """A thousand like things of a minute are one record, written ten times; of another minute, or another, another."""
+    """Check that similar events of one minute share a record, written about ten times per thousand events."""
     counted = EventCounter()
     written: list[AuditRecord] = []
 
     def count(now_ns: int, **more: str) -> list[AuditRecord]:
-        # The clock on the wall, which records are of, may be set.
+        # The wall clock, from which records have their times, may be changed.
         due = counted.count(record(10**18 - now_ns, "refused: read", kind="counted", **more), now_ns)
         counted.wrote(due)
         return due
@@ -146,7 +146,7 @@ def check_counts() -> None:
 
 
 def check_made_up_for() -> None:
-    """A number that could not be written is told again until it is, also once its minute is over; so many of them."""
+    """Check that a failed counter write is retried, even after its minute; their number is bounded."""
     counted = EventCounter()
     for _ in range(4):
         due = counted.count(record(1, kind="counted"), 0)
@@ -163,7 +163,7 @@ def check_made_up_for() -> None:
 
 
 def check_pushes_out() -> None:
-    """However much is done with keys of a workspace, what was done with others stays, whatever the names are."""
+    """Check that many events with keys of one workspace do not displace those of other keys, whatever their names."""
     kept = [record(1, workspace=each) for each in ("*", "b", "a/b", "a0", "ä" * 80)]
     flood = [record(n, workspace="a") for n in range(2, 12)]
     with lake_with(*kept, *flood) as lake, pytest.MonkeyPatch.context() as patch:
@@ -182,7 +182,7 @@ def check_pushes_out() -> None:
     ],
 )
 def test_rules(check: Callable[[], None]) -> None:
-    """Each holds."""
+    """Each rule of the audit log holds."""
     check()
 
 
@@ -233,12 +233,12 @@ def test_rules(check: Callable[[], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """Each broken rule is caught."""
     assert_caught(broken, check)
 
 
 def test_whatever_stands_in_texts(tmp_path: Path) -> None:
-    """A record takes any text, cut and without control characters; one that is torn keeps no other from being read."""
+    """A record stores any text, cut and without control characters; a torn record does not block reading others."""
     with lake_of_files(tmp_path) as lake:
         crafted = audit_record("change", "1", "POST /\x1b[2J\n" + "x" * 1_000, name="\ud800", object="\0")
         lake.audit.write([crafted, audit_record("change", "2", "POST /whole")])

@@ -1,4 +1,4 @@
-"""What a browser holds while it is at the provider: who signed it, for where, how long ago; the secret of a lake."""
+"""Sign-in state of a browser at the provider: signature, destination and age; the secret of a lake."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW_S = 1_800_000_000.0
 
 
 def check_signed() -> None:
-    """It counts for ten minutes, on servers of this lake, at this address, as it was signed to the letter."""
+    """Check that the state is valid for ten minutes, on servers of this lake, at this address, and unaltered."""
     held = sign_state(WHAT, "ours", PLACE, NOW_S)
     assert re.fullmatch(BEGUN_PATTERN, held, re.ASCII)
     for later_s in (-limits.PROVIDER_SKEW_MAX_S, 0, limits.SIGN_IN_BEGUN_MAX_S):
@@ -43,7 +43,7 @@ def check_signed() -> None:
 
 
 def test_what_is_held_is_bounded() -> None:
-    """Of addresses to go on to that are too long nothing is held."""
+    """A destination that is too long is not stored."""
     long = OidcState("s" * 43, "/" + "\u8ffd" * limits.SIGN_IN_NEXT_MAX_BYTES)
     held = sign_state(long, "ours", PLACE, NOW_S)
     assert verify_state(held, "ours", PLACE, NOW_S) == OidcState(long.secret, "/")
@@ -54,7 +54,7 @@ def test_what_is_held_is_bounded() -> None:
 
 
 def check_secret() -> None:
-    """The first server makes it, also of several at once; all others read it, and again a minute later."""
+    """Check that the first of several servers makes the secret; all others read it, and again a minute later."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         records, now_s = lake._opened.key_value, [0.0]
         first = LakeSecret(lambda: records, lambda: now_s[0])
@@ -74,37 +74,37 @@ def check_secret() -> None:
 
 
 class _Later:
-    """Records where another server makes the secret between our look and our write."""
+    """Records in which another server makes the secret between our read and our write."""
 
     def __init__(self, records: KeyValueStore, other: LakeSecret) -> None:
         self._records, self._other = records, other
         self.get = records.get
 
     def set_if(self, *arguments: Any) -> Any:
-        """Write after the other."""
+        """Write after the other server."""
         self._other.secret()
         return self._records.set_if(*arguments)
 
 
 class _Refusing:
-    """Records that others change again and again."""
+    """Records that other servers change repeatedly."""
 
     def get(self, *_: Any) -> None:
-        """Find nothing."""
+        """Return no record."""
 
     def set_if(self, *_: Any) -> Conflict:
-        """Lose."""
+        """Lose the race."""
         return Conflict(None)
 
 
 def test_others_write_again_and_again() -> None:
-    """It is given up after some tries."""
+    """Creating the secret fails after some lost races."""
     with pytest.raises(ContentionError, match="sign in again"):
         LakeSecret(_Refusing).secret()  # type: ignore[arg-type]  # get, set_if alone
 
 
 def test_a_torn_secret(tmp_path: Path) -> None:
-    """A secret that is damaged is told by verify, and replaced when the next signs in: it keeps nobody out."""
+    """`verify` reports a damaged secret, and the next sign-in replaces it, so it locks out no user."""
     with lake_of_files(tmp_path) as lake:
         old = lake.sessions.signing.secret()
         tear(tmp_path, old)
@@ -116,12 +116,12 @@ def test_a_torn_secret(tmp_path: Path) -> None:
 
 
 def test_signed() -> None:
-    """By a server of this lake, in these minutes."""
+    """The state must be signed by a server of this lake within ten minutes."""
     check_signed()
 
 
 def test_secret() -> None:
-    """One a lake."""
+    """A lake has one secret."""
     check_secret()
 
 
@@ -143,5 +143,5 @@ def test_secret() -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """Each broken rule is caught."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""Id tokens that count, and the crafted ones that must not."""
+"""Valid ID tokens are accepted, and crafted ones are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_KEY = {"sub": "no key of that name"}
 
 @cache
 def signing_key(kind: str = "EC") -> Any:
-    """Return a key of a provider, made once."""
+    """Return a provider's key, made once."""
     match kind:
         case "RSA":
             return RSAKey.generate_key(2_048, {"kid": "rsa"})
@@ -61,7 +61,7 @@ def public(*keys: Any) -> list[dict[str, Any]]:
 
 
 def signed(key: Any = None, header: dict[str, Any] | None = None, **changed: Any) -> str:
-    """Return a token that is good but for what is changed; a claim that is None is left out."""
+    """Return a valid token with some claims changed; claims that are None are left out."""
     key = key or signing_key()
     algorithm = {"RSA": "RS256", "OKP": "EdDSA"}.get(key.key_type, "ES256")
     claims = {name: value for name, value in (GOOD | changed).items() if value is not None}
@@ -70,7 +70,7 @@ def signed(key: Any = None, header: dict[str, Any] | None = None, **changed: Any
 
 
 def by_hand(header: dict[str, Any], secret: bytes | None) -> str:
-    """Return a token as a forger makes it: without a signature, or with a hash by what everybody knows."""
+    """Return a forged token: unsigned, or with an HMAC over public data."""
     parts = [base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=") for each in (header, GOOD)]
     mac = b"" if secret is None else hmac.digest(secret, b".".join(parts), hashlib.sha256)
     return b".".join([*parts, base64.urlsafe_b64encode(mac).rstrip(b"=")]).decode()
@@ -86,7 +86,7 @@ def read(token: str, keys: list[dict[str, Any]] | None = None) -> dict[str, Any]
 @pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
 @pytest.mark.parametrize("kind", ["EC", "RSA", "OKP"])
 def test_good_tokens_count(kind: str) -> None:
-    """Each kind of public key will do, with or without a name of the only key, beside keys that nobody understands."""
+    """Each type of public key is accepted, also a single key without an id, next to unknown keys."""
     key = signing_key(kind)
     others: list[dict[str, Any]] = [{"kty": "AKP", "kid": "new"}, {"kty": 7}, {}]
     assert read(signed(key), [*others, *public(key)])["sub"] == "ada"
@@ -127,13 +127,13 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changed", WRONG.values(), ids=WRONG)
 def test_wrong_claims_count_for_nothing(changed: dict[str, Any]) -> None:
-    """A token for somebody, something or some time else is refused, with what to do."""
+    """A token with a wrong audience, issuer, time or other claim is refused, with a remedy."""
     with pytest.raises(NoKeyError, match=r"does not count: .*; sign in again"):
         read(signed(**changed))
 
 
 def check_forgeries() -> None:
-    """Whatever is not signed with the provider's private key is refused."""
+    """Check that any token without a signature by the provider's private key is refused."""
     key, other = signing_key(), signing_key("other")
     known = public(key)
     forged = [
@@ -158,13 +158,13 @@ def check_forgeries() -> None:
 
 
 def test_forgeries_count_for_nothing() -> None:
-    """Neither `none`, nor a public key as a shared secret, nor another's key under the same name."""
+    """`none`, a public key as HMAC secret, and another key under the same id are refused."""
     check_forgeries()
 
 
 @pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
 def test_keys_that_cannot_be_the_right_one() -> None:
-    """Which key must be said where there are several; a short one, one for ciphers or another algorithm is none."""
+    """Among several keys, the id is required; short, encryption-only or other-algorithm keys are refused."""
     key, other = signing_key(), signing_key("other")
     with pytest.raises(NoKeyError, match="which of the provider's keys"):
         read(signed(header={"kid": None}), public(key, other))
@@ -215,5 +215,5 @@ MUTANTS = [
 @pytest.mark.filterwarnings("ignore::joserfc.errors.SecurityWarning")
 @pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
 def test_broken_rules_are_caught(broken: Broken, check: Any) -> None:
-    """Each check of a token is noticed when it is gone."""
+    """Each broken check of a token is caught."""
     assert_caught(broken, check)

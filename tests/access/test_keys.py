@@ -1,4 +1,4 @@
-"""Keys: what is kept of them, how they end, what a role grants, and what a quota lets through."""
+"""API keys: stored data, expiry, roles and quotas."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def lake() -> Iterator[tracelake.Lake]:
 
 
 def test_a_token_is_shown_once_and_kept_hashed(lake: tracelake.Lake) -> None:
-    """Nothing that the lake keeps or lists has the token, or its random part; the token is that of its key."""
+    """The lake stores and lists neither the token nor its random part; the token matches its key."""
     made = lake.keys.create("shop", "ingest", "team-a", spans_per_s=5)
     kept = b"".join(entry.value for entry in lake._opened.key_value.scan(PARTITION))
     secret = made.token.split("_", 2)[2].encode()
@@ -51,7 +51,7 @@ def test_a_token_is_shown_once_and_kept_hashed(lake: tracelake.Lake) -> None:
 
 
 def check_refusals() -> None:
-    """Try a good key, and each that must be refused."""
+    """Try a valid key, and each invalid one."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         keys = lake.keys
         good, revoked = keys.create("good", "read"), keys.create("revoked", "read")
@@ -84,7 +84,7 @@ def check_refusals() -> None:
 
 
 def test_keys_that_do_not_count() -> None:
-    """A token that is altered, of another key, revoked or expired is refused, and a role for what it does not hold."""
+    """An altered, foreign, revoked or expired token is refused, and so is a role without the permission."""
     check_refusals()
 
 
@@ -100,12 +100,12 @@ RULES = [
 
 @pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
 def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each rule of keys, broken, is noticed."""
+    """Each broken rule of keys is caught."""
     assert_caught(broken, check_refusals)
 
 
 def test_what_cannot_be_a_key(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names that cannot be printed, roles that are none, quotas of nothing and too many keys are refused."""
+    """Unprintable names, unknown roles, zero quotas and too many keys are refused."""
     for name, role, workspace in (
         ("", "read", "a"),
         ("a\x1b[2J", "read", "a"),
@@ -130,7 +130,7 @@ def test_what_cannot_be_a_key(lake: tracelake.Lake, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_expiry_can_be_changed(lake: tracelake.Lake) -> None:
-    """A key ends at once, later, or never again, as it is told; revoked it stays."""
+    """The expiry of a key can be set to now, later or never; a revoked key stays revoked."""
     made = lake.keys.create("a", "read")
     assert lake.keys.expire(made.key.id, 0).standing == "expired"
     assert lake.keys.expire(made.key.id, None).standing == "active"
@@ -139,7 +139,7 @@ def test_an_expiry_can_be_changed(lake: tracelake.Lake) -> None:
 
 
 def test_a_damaged_key_leaves_the_others(lake: tracelake.Lake) -> None:
-    """Keys beside one that cannot be read count on, and that one is told of; `verify` names it."""
+    """An unreadable key does not affect others, and is reported; `verify` names it."""
     good, bad = lake.keys.create("good", "read"), lake.keys.create("bad", "read")
     store = lake._opened.key_value
     entry = store.get(PARTITION, bad.key.id)
@@ -152,7 +152,7 @@ def test_a_damaged_key_leaves_the_others(lake: tracelake.Lake) -> None:
 
 
 def test_a_torn_file_of_a_key_leaves_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where records are objects: others are listed, more are made, and a server starts with them."""
+    """If records are objects, a torn key does not stop listing, creating keys, or starting a server."""
     with lake_of_files(tmp_path) as lake:
         good = lake.keys.create("good", "read")
         lake.keys.create("torn", "read")
@@ -164,7 +164,7 @@ def test_a_torn_file_of_a_key_leaves_the_others(tmp_path: Path, caplog: pytest.L
 
 
 def test_an_allowance_comes_back() -> None:
-    """What is left may be overdrawn by one request; then nothing goes through until it is paid back."""
+    """A request may overdraw the quota once; further ones are refused until it has refilled."""
     left = Allowance.of(per_s=10, burst=20, now_s=0)
     left.spend(50, 0)
     assert left.wait_s(0) == pytest.approx(3.1)
@@ -175,7 +175,7 @@ def test_an_allowance_comes_back() -> None:
 
 
 def test_no_more_goes_through_than_is_allowed() -> None:
-    """Over a long time, requests of any size that are sent whenever they may come to the rate, and one request more."""
+    """Over a long time, requests of any size pass at the rate plus at most one request."""
     record = KeyRecord("1", "a", "ingest", "default", "", 0, spans_per_s=7)
     spans, size_bytes = protocol.allowances(record, 0)
     assert spans is not None

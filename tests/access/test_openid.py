@@ -1,4 +1,4 @@
-"""Who is let in by a provider, as what; settings that can sign nobody in; sessions, and how many there may be."""
+"""OpenID sign-in: admission rules, invalid settings, sessions and their limits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def lake() -> Iterator[tracelake.Lake]:
 
 
 def check_admissions() -> None:
-    """The first admission that fits counts; an address only once it was verified; nobody else is let in."""
+    """Check that the first matching rule decides, an e-mail address counts only if verified, and others are
+    refused."""
     ada = {"sub": "1", "email": "ada@example.com", "email_verified": True, "groups": ["staff"]}
     assert decide_admission(SETTINGS, ada) == ADMISSIONS[1]
     assert decide_admission(SETTINGS, ada | {"groups": ["staff", "keepers"]}).role == "admin"
@@ -73,7 +74,7 @@ def check_admissions() -> None:
 
 
 def test_who_is_let_in() -> None:
-    """By a claim and its value, and by nothing else."""
+    """A user is admitted by a claim and its value only."""
     check_admissions()
     assert name_of({"sub": "1", "email": "a@b", "email_verified": True}) == "a@b, 1"
     assert (
@@ -85,7 +86,7 @@ def test_who_is_let_in() -> None:
 
 
 def check_addresses() -> None:
-    """An address and that it was verified come from one source; of the rest the id token stands first."""
+    """Check that an address and its verification come from one source; otherwise the ID token has precedence."""
     told = {"sub": "1", "email": "eve@example.com", "email_verified": True, "groups": ["a"], "plan": "gold"}
     for own in ({"email": "ada@example.com"}, {"email_verified": True}, {"email": None}):
         claims = oidc.joined({"sub": "1", "plan": "red"} | own, told)
@@ -94,12 +95,12 @@ def check_addresses() -> None:
 
 
 def test_addresses() -> None:
-    """Nobody has an address verified by what is said of another."""
+    """An address is never verified by a statement about another one."""
     check_addresses()
 
 
 def check_coming_back() -> None:
-    """Only the browser that began comes back, from this provider, with a code."""
+    """Check that the callback accepts only the browser that began, this provider, and a code."""
     begun = SignInSecret("s" * 43)
     back = {"code": "c", "state": begun.state, "error": "", "issuer": SETTINGS.issuer}
     check_back(SETTINGS, begun, **back)
@@ -121,12 +122,12 @@ def check_coming_back() -> None:
 
 
 def test_coming_back() -> None:
-    """What is missing, of another browser, or of another provider is refused."""
+    """A callback without a value, from another browser, or from another provider is refused."""
     check_coming_back()
 
 
 def check_settings() -> None:
-    """What can sign nobody in, or would say secrets on the way, is refused, with what to do."""
+    """Check that settings that admit no user, or would expose secrets in transit, are refused with a remedy."""
     SETTINGS.check()
     OpenId("http://localhost:9", "t", ADMISSIONS).check()
     wrong = [
@@ -168,7 +169,7 @@ def check_settings() -> None:
 
 
 def test_settings() -> None:
-    """Settings, and what a provider says of itself."""
+    """Settings and the provider's metadata are checked."""
     check_settings()
 
 
@@ -193,12 +194,12 @@ def test_settings() -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Any) -> None:
-    """Each rule of signing in is noticed when it is gone."""
+    """Each broken rule of sign-in is caught."""
     assert_caught(broken, check)
 
 
 def check_sessions() -> None:
-    """A session is a key that ends, is kept hashed, ends with its token alone, and is removed when it is over."""
+    """Check that a session is a key that expires, is stored hashed, ends only with its token, and is then removed."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         begun = lake.sessions.begin("ada, 1", "read", "team-a")
         assert is_session(begun.key.id)
@@ -229,15 +230,17 @@ def check_sessions() -> None:
 
 
 def test_sessions() -> None:
-    """From the beginning to the end."""
+    """A session works from its start to its end."""
     check_sessions()
 
 
 def test_sessions_are_bounded(
     lake: tracelake.Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of one person, whatever they call themselves, the oldest ends, which is told; where many are signed in, the next
-    is told so. One sign-in removes not all that is over.
+    """The limit per user ends the oldest session, and the total limit refuses sign-in.
+
+    The log reports the ended session for any name of the user. One sign-in removes a bounded number of ended
+    sessions.
     """
     caplog.set_level(logging.INFO, "tracelake.audit")
     monkeypatch.setattr(limits, "SESSIONS_EACH_MAX", 2)
@@ -261,7 +264,7 @@ def test_sessions_are_bounded(
 
 
 def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
-    """A torn record is told, and keeps nobody else out."""
+    """A torn session record is reported, and locks out no other user."""
     with lake_of_files(tmp_path) as lake:
         torn, whole = lake.sessions.begin("ada, 1", "read", "*"), lake.sessions.begin("ben, 2", "read", "*")
         tear(tmp_path, "ada, 1")
@@ -283,5 +286,5 @@ def test_damaged_sessions_are_of_no_use(tmp_path: Any) -> None:
     ids=lambda each: each.rule,
 )  # fmt: skip
 def test_broken_rules_of_sessions_are_caught(broken: Broken) -> None:
-    """Each rule of sessions is noticed when it is gone."""
+    """Each broken rule of sessions is caught."""
     assert_caught(broken, check_sessions)

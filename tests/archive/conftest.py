@@ -24,7 +24,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def make(new_url: Callable[[], str], tmp_path: Path) -> Iterator[Callable[..., HotLake]]:
-    """Return what makes a lake with a hot tier that archives as it is told, after a minute."""
+    """Return a factory of lakes with a hot tier that archive with the given settings, after a minute."""
     made: list[HotLake] = []
 
     def of(layout: str = "trace", retention: str = "1m", **archive: Any) -> HotLake:

@@ -1,4 +1,4 @@
-"""A lake with a hot tier, whose pipeline takes what is written at once where a test says so."""
+"""A lake with a hot tier whose pipeline commits writes at once if a test asks for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HotLake:
     def __init__(
         self, path: Path, tracking_url: str | None = None, *, lake_id: str = "lake-a", **archive: Any
     ) -> None:
-        """`archive` is how it archives; see `LakeArchive.configure`."""
+        """Create the lake; `archive` are its settings, see `LakeArchive.configure`."""
         self.path, self._url = path, tracking_url
         self.lake: Lake = tracelake.init(path, buckets=2)
         self.tracking: TrackingStore = set_up(self.lake.objects, lake_id, "", tracking_url)
@@ -30,13 +30,13 @@ class HotLake:
         self.archive.configure(**archive)
 
     def write(self, *spans: tuple[int, int], text: str = "hello", commit: bool = True) -> None:
-        """Store spans of (trace, span), as a server does, and let the pipeline commit them."""
+        """Store spans of (trace, span) pairs, as a server does, and run the pipeline to commit them."""
         self.tracking.write([request(*spans, text=text)])
         if commit:
             self.commit()
 
     def commit(self) -> None:
-        """Let the pipeline take what waits."""
+        """Run the pipeline to commit pending input."""
         pipeline = self.lake.pipeline(runner=InProcess())
         while pipeline.run_once() is not None:
             pass
@@ -46,6 +46,6 @@ class HotLake:
         return {**os.environ, **({"TRACELAKE_TRACKING": self._url} if self._url else {})}
 
     def hot(self, numbers: Sequence[int]) -> list[int]:
-        """Return those of some traces that are hot."""
+        """Return the hot ones among some traces."""
         stored = self.tracking.traces([trace_id(number) for number in numbers])
         return [number for number in numbers if (each := stored.get(trace_id(number))) and each.is_hot]

@@ -44,7 +44,7 @@ def tag(lake: HotLake, key: str, value: str, experiment: str = "0") -> None:
 
 
 def normal(data: bytes) -> list[str]:
-    """Return the spans of a message with what they share, in an order of their own."""
+    """Return the spans of a message with their resource and scope, sorted."""
     message = TracesData.FromString(data)
     return sorted(
         f"{group.resource}{group.schema_url}{scope.scope}{scope.schema_url}{span}"
@@ -55,13 +55,13 @@ def normal(data: bytes) -> list[str]:
 
 
 def payload_of(lake: HotLake, number: int) -> bytes:
-    """Return what the store itself has of a trace."""
+    """Return the store's own spans of a trace."""
     return lake.tracking.traces([trace_id(number)])[trace_id(number)].data
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_there_and_back_without_loss(make: Make, layout: str) -> None:
-    """What is archived is out of the database, and comes back with every field; each pass says what it did."""
+    """Archived traces leave the database, and come back with every field; each pass reports its work."""
     lake = make(layout)
     lake.write((1, 1), (1, 2), (2, 1), text="tall tale")
     before = [normal(payload_of(lake, number)) for number in (1, 2)]
@@ -88,7 +88,7 @@ def test_there_and_back_without_loss(make: Make, layout: str) -> None:
 def test_a1_a_write_between_snapshot_and_finalize(
     make: Make, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A1: the pass leaves the trace hot and its upload goes; the next one takes all of it."""
+    """The pass leaves the trace hot and deletes its upload; the next pass archives all of it (A1)."""
     lake = make(layout)
     lake.write((1, 1))
     finalize = ArchiveStore.finalize
@@ -110,7 +110,8 @@ def test_a1_a_write_between_snapshot_and_finalize(
 
 
 def test_a10_a_restore_that_was_overtaken_puts_nothing_old_back(make: Make) -> None:
-    """A10: it read an archive that is none any more: the trace was restored, written to and archived anew meanwhile."""
+    """A restore that read an outdated archive restores nothing: the trace was restored, changed and archived again
+    since (A10)."""
 
     def check() -> None:
         lake = make("trace")
@@ -138,7 +139,8 @@ def test_a10_a_restore_that_was_overtaken_puts_nothing_old_back(make: Make) -> N
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_a10_of_two_restores_none_takes_the_other_for_damage(make: Make, layout: str) -> None:
-    """A10: who is first takes the object along; the other one looks again, and says that the trace is hot, or gone."""
+    """The first restore deletes the object. The other one reads again, and reports that the trace is hot, or gone
+    (A10)."""
 
     def check(others: str) -> None:
         lake = make(layout)
@@ -174,7 +176,7 @@ def test_a10_of_two_restores_none_takes_the_other_for_damage(make: Make, layout:
 
 
 def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None:
-    """A12: another pass, a restore and a write came meanwhile; the generation has gone on, and so it is told."""
+    """A pass reports that the generation has changed after a concurrent pass, restore and write (A12)."""
 
     def check() -> None:
         lake = make("trace")
@@ -200,7 +202,7 @@ def test_a12_an_upload_of_an_earlier_life_is_never_finalized(make: Make) -> None
 
 
 def test_a12_an_upload_of_a_trace_that_was_deleted_and_came_again_is_never_finalized(make: Make) -> None:
-    """A12: its generations began anew, so that they are the same; its life is another."""
+    """The new trace's generations start again and so are equal; its life differs (A12)."""
 
     def check() -> None:
         lake = make("trace")
@@ -223,7 +225,7 @@ def test_a12_an_upload_of_a_trace_that_was_deleted_and_came_again_is_never_final
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_a2_a15_a_late_span_is_refused_alone(make: Make, layout: str) -> None:
-    """A2, A15: the answer names the way out, nothing partial is stored, and the rest of its request is."""
+    """The error names the solution, no partial trace is stored, and the rest of the request is (A2, A15)."""
     lake = make(layout)
     lake.write((1, 1))
     lake.archive.run()
@@ -237,7 +239,7 @@ def test_a2_a15_a_late_span_is_refused_alone(make: Make, layout: str) -> None:
 
 
 def test_a18_a_late_span_in_layout_lake(make: Make) -> None:
-    """A18: it is taken, reaches the tables, and the trace stays archived, and whole."""
+    """A late span is accepted and reaches the tables, and the trace stays archived and complete (A18)."""
     lake = make("lake")
     lake.write((1, 1))
     lake.archive.run()
@@ -251,7 +253,7 @@ def test_a18_a_late_span_in_layout_lake(make: Make) -> None:
 
 
 def test_a18_a_late_span_while_it_is_restored(make: Make) -> None:
-    """A18: it reaches the tables after they were read for a restore, and is in what the restore brings back."""
+    """A late span that reaches the tables after a restore has read them is part of the restored trace (A18)."""
 
     def check() -> None:
         lake = make("lake")
@@ -279,7 +281,7 @@ def test_a18_a_late_span_while_it_is_restored(make: Make) -> None:
 
 
 def test_a5_two_archivers_at_once(make: Make) -> None:
-    """A5: each trace is archived once, and no object is left over."""
+    """With two concurrent archivers each trace is archived once, and no object is garbage (A5)."""
     lake = make("trace")
     lake.write(*((number, 1) for number in range(1, 21)))
     archivers = [archives.LakeArchive(lake.tracking, lake.lake.url, lake.archive._tables) for _ in range(2)]
@@ -299,7 +301,7 @@ def _run(archive: archives.LakeArchive, fates: list[dict[str, int]]) -> None:
 
 
 def test_a6_a_malformed_trace_is_marked_and_skipped(make: Make) -> None:
-    """A6: it stops nothing beside it, and is tried again once somebody takes the mark away."""
+    """A malformed trace stops no other trace, and is retried once a user deletes its mark (A6)."""
     lake = make("lake")
     lake.write((1, 1), (2, 1))
     of_first = (trace_parts.c.trace_id == trace_id(1), trace_parts.c.lake == lake.tracking.lake)
@@ -316,7 +318,7 @@ def test_a6_a_malformed_trace_is_marked_and_skipped(make: Make) -> None:
 
 
 def test_what_was_given_up_is_told_and_holds_up_nothing(make: Make) -> None:
-    """Traces of an input that the user discards say so, and no pass waits for them until they are retried."""
+    """Traces of a discarded input report that, and no pass waits for them until the user retries the input."""
     lake = make("lake")
     lake.write((1, 1))
     lake.write((1, 2), (2, 1), text=POISON, commit=False)
@@ -340,7 +342,8 @@ def test_what_was_given_up_is_told_and_holds_up_nothing(make: Make) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make, layout: str) -> None:
-    """A6: layout `lake` finds out only when it compares with the tables; the others could not bring it back."""
+    """Layout `lake` notices such a trace only when it compares with the tables; other layouts could not restore it
+    (A6)."""
 
     def check() -> None:
         lake = make(layout)
@@ -360,7 +363,7 @@ def test_a6_so_is_one_that_can_be_unpacked_and_not_decoded(make: Make, layout: s
 
 
 def beside_a_repository_that_cannot_be_opened(make: Make) -> None:
-    """Check what comes back and can be deleted, alone and together with what is in that repository."""
+    """Check which traces can be restored and deleted, alone and together with traces of the unreachable repository."""
     lake = make("lake")
     lake.write((1, 1), (2, 1))
     assert lake.archive.run().fates == {"archived": 2}
@@ -397,7 +400,8 @@ def beside_a_repository_that_cannot_be_opened(make: Make) -> None:
 
 
 def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) -> None:
-    """What the tables are the archive of comes back, and what is hot can be deleted, whatever is beside it."""
+    """Traces archived in the tables can be restored, and hot ones deleted, next to traces of an unreachable
+    repository."""
     beside_a_repository_that_cannot_be_opened(make)
     for rule in (
         Broken("each has its outcome", LakeArchive.delete, "objects = error", "raise"),
@@ -409,7 +413,7 @@ def test_a_repository_that_cannot_be_opened_stops_nothing_beside_it(make: Make) 
 
 
 def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A7: it needs no retention, is kept while a pass fails, and cleared when its work is done."""
+    """archiveNow needs no retention, stays while a pass fails, and is cleared when it is done (A7)."""
     lake = make("trace", retention="")
     lake.write((1, 1))
     assert lake.archive.run().fates == {}
@@ -423,7 +427,7 @@ def test_a7_archive_now(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a8_retention_of_workspaces_and_experiments(make: Make) -> None:
-    """A8: both are read from where MLflow has them; a tag that says nothing is named, and stops no other experiment."""
+    """Both retentions are read from MLflow's tags. An invalid tag is reported, and stops no other experiment (A8)."""
     lake = make("trace", retention="30d")
     lake.write((1, 1))
     with lake.tracking.database.writing() as connection:
@@ -445,7 +449,8 @@ def test_a8_retention_of_workspaces_and_experiments(make: Make) -> None:
 
 
 def test_a8_several_set_a_retention_at_once(make: Make) -> None:
-    """A8: the last one counts, and no one fails; of both names that are given, either both count or none."""
+    """Among concurrent changes of a retention the last one counts, and none fails. If two names are given, both or
+    none count (A8)."""
     lake = make("trace")
     experiment = lake.lake.annotations.create_experiment("x")
     engine, others = lake.tracking.database.engine, list[dict[str, str]]()
@@ -490,7 +495,7 @@ def _fail(*_: Any) -> None:
 def test_a9_the_repository_cannot_be_reached(
     make: Make, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A9: traces stay hot with the reason, and one that is archived is an error on reading, never empty."""
+    """Traces stay hot with the reason, and reading an archived one is an error, never an empty trace (A9)."""
     lake = make(layout)
     lake.write((1, 1))
     lake.archive.run()
@@ -508,7 +513,7 @@ def test_a9_the_repository_cannot_be_reached(
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_a14_a_damaged_archive_stays_as_it_is(make: Make, layout: str) -> None:
-    """A14: restore names the object and changes nothing; mended, it comes back."""
+    """A restore names the damaged object and changes nothing; once repaired, the trace is restored (A14)."""
     lake = make(layout)
     lake.write((1, 1))
     lake.archive.run()
@@ -521,7 +526,7 @@ def test_a14_a_damaged_archive_stays_as_it_is(make: Make, layout: str) -> None:
         with pytest.raises(DamageError, match=path.rpartition("/")[2]):
             lake.archive.restore(trace_id(1))
         assert lake.hot([1]) == []
-        findings = lake.lake.verify().findings  # of a pack, the pack too, which may have others
+        findings = lake.lake.verify().findings  # for a pack, also the pack, which may have other traces
         assert [each.path for each in findings if each.what == "archived trace"] == [trace_id(1)]
         assert all(path in f"{each.path} {each.detail}" for each in findings), findings
     repository.put(path, whole)
@@ -530,7 +535,7 @@ def test_a14_a_damaged_archive_stays_as_it_is(make: Make, layout: str) -> None:
 
 
 def test_a11_what_is_not_ours_stays(make: Make) -> None:
-    """A11: passes, deletion and sweeps leave attachments, and what others put into the repository."""
+    """Passes, deletion and sweeps keep attachments, and foreign objects in the repository (A11)."""
     lake = make("trace")
     others = [f"archive/0/traces/tr-{trace_id(1)}/artifacts/{name}" for name in ("a.png", "traces.pb")]
     for path in others:
@@ -544,7 +549,8 @@ def test_a11_what_is_not_ours_stays(make: Make) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_delete_tells_what_was_there(make: Make, layout: str) -> None:
-    """Hot, archived and unknown; a pack goes with the last of its traces, and nothing of a trace is left."""
+    """Hot, archived and unknown traces are reported; a pack goes with the last of its traces, and nothing of a
+    trace remains."""
     lake = make(layout)
     lake.write((1, 1), (2, 1))
     lake.archive.run()
@@ -558,7 +564,7 @@ def test_delete_tells_what_was_there(make: Make, layout: str) -> None:
 
 
 def test_a16_a_trace_that_never_ends_is_archived_by_age(make: Make) -> None:
-    """A16: without a root, and in progress."""
+    """A trace without a root and a trace in progress are archived too (A16)."""
     lake = make("trace")
     lake.tracking.write([request((1, 2), end_ns=0)])
     lake.commit()
@@ -567,7 +573,7 @@ def test_a16_a_trace_that_never_ends_is_archived_by_age(make: Make) -> None:
 
 
 def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A17: where the pipeline stands still, a row differs, or `main` is taken back meanwhile, the trace stays hot."""
+    """If the pipeline stops, a row differs, or `main` is reverted during a pass, the trace stays hot (A17)."""
     lake = make("lake")
     lake.write((1, 1), (1, 2), commit=False)
     assert lake.archive.run().fates == {"waiting": 1}
@@ -598,18 +604,18 @@ def test_a17_nothing_goes_that_the_tables_do_not_hold(make: Make, monkeypatch: p
     ):  # fmt: skip
         assert_caught(broken, check)
         monkeypatch.undo()
-        lake.archive.restore(trace_id(1))  # what the broken rule let go
+        lake.archive.restore(trace_id(1))  # the traces that the broken rule cleared
     assert lake.archive.run().fates == {"archived": 1}
 
 
 def _altered(rows: Any) -> Any:
-    """Return rows with an earlier end: a lesser claim."""
+    """Return rows with an earlier end: a version with lower precedence."""
     at = rows.schema.get_field_index("end_ns")
     return rows.set_column(at, rows.schema.field(at), [[1_500] * len(rows)])
 
 
 def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
-    """A13: a writer that comes in the middle of a finalize waits for its end, and is told that it came too late."""
+    """A writer that arrives during a finalize waits for its end, and gets an error that it came too late (A13)."""
     lake = make("trace")
     lake.write((1, 1))
     inside, answers = threading.Event(), list[Any]()
@@ -624,7 +630,7 @@ def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
 
     def slowly(self: ArchiveStore, *given: Any) -> None:
         inside.set()
-        writer.join(0.5)  # it cannot end before we do
+        writer.join(0.5)  # it cannot end before this thread does
         assert writer.is_alive()
         clear(self, *given)
 
@@ -636,7 +642,7 @@ def test_a13_the_check_and_the_clearing_are_one(make: Make) -> None:
 
 
 def test_w11_the_tables_hold_the_spans_of_each_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """W11: a greater claim of another workspace in the tables is none of the one that the snapshot has."""
+    """A row of another workspace with a higher precedence does not count as the snapshot's row in the tables (W11)."""
     ours, theirs = (
         pa.Table.from_batches([rows_of(payload((1, 1), end_ns=end, workspace=name)).take()])
         for name, end in (("a", 5_000), ("b", 9_000))
@@ -655,7 +661,7 @@ def test_w11_the_tables_hold_the_spans_of_each_workspace(monkeypatch: pytest.Mon
 
 
 def test_settings_that_make_no_sense(make: Make) -> None:
-    """They are refused, and so is a move away from what is archived."""
+    """Invalid settings are refused, and so is a new location while the old one has archived traces."""
     lake = make("trace")
     for name, value in (
         ("layout", "box"),
@@ -666,7 +672,7 @@ def test_settings_that_make_no_sense(make: Make) -> None:
         wrong: dict[str, Any] = {name: value}
         with pytest.raises(UsageError):
             lake.archive.configure(**wrong)
-    for no_name in ("memory://", "memory:///"):  # what is left of it is no URL, and would fail every pass
+    for no_name in ("memory://", "memory:///"):  # the rest of it is no URL, and would fail every pass
         with pytest.raises(UsageError, match="no object store"):
             lake.archive.configure(location=no_name)
     lake.write((1, 1))
@@ -676,7 +682,7 @@ def test_settings_that_make_no_sense(make: Make) -> None:
 
 
 def test_a_lake_without_a_hot_tier(tmp_path: Any) -> None:
-    """It says so, and what would make one."""
+    """A lake without a hot tier reports that, and how to get one."""
     import tracelake  # noqa: PLC0415  as a user would
 
     with tracelake.init(tmp_path / "cold") as lake, pytest.raises(UsageError, match="no hot tier"):
@@ -684,7 +690,7 @@ def test_a_lake_without_a_hot_tier(tmp_path: Any) -> None:
 
 
 def test_space_comes_back(make: Make) -> None:
-    """After a pass the database is smaller, or what it freed is used again by the next traces."""
+    """After a pass the database is smaller, or the next traces reuse the freed space."""
     lake = make("lake")
     texts = ["%08x" % (number * 2654435761 % 2**32) * 500 for number in range(400)]
 

@@ -1,4 +1,4 @@
-"""How what is due is looked for: as many queries for all experiments as for one, whatever is archived already."""
+"""The search for due traces: as many queries for all experiments as for one, for any number of archived traces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MINUTE_NS = 60 * 10**9
 
 
 def fill(lake: HotLake, now_ns: int, experiments: int) -> None:
-    """Store two hot traces and an archived one of each experiment, of 5 and 15 minutes ago, each of two parts."""
+    """Store two hot traces and an archived one per experiment, 5 and 15 minutes old, each with two parts."""
     numbers = iter(range(1, 1_000_000))
     infos: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
@@ -75,7 +75,7 @@ def fill(lake: HotLake, now_ns: int, experiments: int) -> None:
 
 
 def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
-    """And each has its own retention, with what is due of it; a pass counts nothing, and asks for what is hot alone."""
+    """Each experiment has its retention and its due traces. A pass counts nothing, and queries hot traces only."""
     lake, now_ns = make("trace", retention="30m"), time.time_ns()
     with lake.tracking.database.writing() as connection:
         connection.execute(archive_settings.delete())
@@ -127,7 +127,8 @@ def test_as_many_queries_for_all_experiments_as_for_one(make: Make) -> None:
 
 
 def check_ahead(lake: HotLake) -> None:
-    """Store traces that begin far ahead, one of which came before the retention, and look what is due."""
+    """Store traces that begin far in the future, one of them received before the retention, and check which are
+    due."""
     now_ns = time.time_ns()
     fill(lake, now_ns, 1)
     with lake.tracking.database.writing() as connection:
@@ -160,7 +161,7 @@ def check_ahead(lake: HotLake) -> None:
 
 
 def test_a_trace_of_a_clock_that_is_ahead_is_as_old_as_it_came(make: Make) -> None:
-    """It would stay hot for as long as that clock is ahead. Each half of the rule broken once."""
+    """Otherwise it would stay hot for as long as that clock is ahead. The test breaks each half of the rule once."""
     lake = make("trace")
     check_ahead(lake)
     for broken in (
@@ -174,10 +175,10 @@ def test_a_trace_of_a_clock_that_is_ahead_is_as_old_as_it_came(make: Make) -> No
 
 
 def test_what_passes_ask_is_answered_by_indexes(make: Make) -> None:
-    """SQLite goes through no rows of traces or payloads for what it counts, nor what is archived for a batch."""
+    """SQLite scans no rows of traces or payloads for a count, and no archived traces for a batch."""
     lake = make("trace")
     if not lake.tracking.database.is_sqlite:
-        return  # its planner goes by statistics that an empty table does not have
+        return  # its planner uses statistics that an empty table lacks
     lake.write((1, 1))
     plans: list[str] = []
     of_the_future: list[str] = []
@@ -202,16 +203,16 @@ def test_what_passes_ask_is_answered_by_indexes(make: Make) -> None:
         looks = [plan for plan in plans if "tracelake_trace_info" in plan]
         assert looks
         assert all("COVERING INDEX" in plan and "spans_location=?" in plan for plan in looks), looks
-        # Of these there are few.
+        # There are few of these.
         assert any("workspace=? AND start_ns>?" in plan for plan in of_the_future), of_the_future
     finally:
         event.remove(engine, "before_cursor_execute", explain)
 
 
 def test_batches_have_the_oldest_first_by_id(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a batch is compared with lies together, each trace is in one batch, and each batch says where to go on."""
+    """The traces of a batch are adjacent by id, each trace is in one batch, and each batch names its continuation."""
     lake = make("lake")
-    lake.write(*((number, 8 - number) for number in range(1, 8)))  # the first has begun last
+    lake.write(*((number, 8 - number) for number in range(1, 8)))  # the first one began last
     (due,) = Candidates(lake.tracking).hot(lake.archive.settings(), time.time_ns())
 
     def numbers(traces_max: int | None = None, after: Place = BEGINNING) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""PostgreSQL makes what was archived reusable, however long that takes, and whoever has the table."""
+"""PostgreSQL reclaims the space of archived rows, however long that takes, even if other sessions use the table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SELECT 1, repeat('x', 1900)::bytea, 1900, 1 FROM generate_series(1, 40)
 
 @pytest.fixture
 def url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return a tracking store that cleans slowly, and may take half a second for anything else."""
+    """Return the URL of a tracking store whose vacuum is slow; any other statement may take half a second."""
     url = postgres.url(postgres.new_schema())
     with closing(TrackingDatabase(url)) as database:
         migrate(database)
@@ -38,7 +38,7 @@ def url(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def check_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A table that takes longer than a statement may is cleaned, and nothing else takes so long then."""
+    """Check that a table is cleaned even beyond the statement timeout, and that no other statement exceeds it."""
     caplog.clear()
     with closing(psycopg.connect(url, autocommit=True)) as other, closing(TrackingDatabase(url)) as database:
         other.execute(ROWS)
@@ -51,7 +51,8 @@ def check_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_table_may_take_long(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Else each pass would begin it anew, and none end it. Each half of the rule broken once."""
+    """Otherwise each pass would start the cleaning again, and none would finish it. The test breaks each half of
+    the rule."""
     check_long(url, caplog)
     for words, other in (
         ("SET statement_timeout = {int(ARCHIVE_CLEANING_MAX_S * 1000)}", "SELECT 1"),
@@ -63,7 +64,7 @@ def test_a_table_may_take_long(url: str, caplog: pytest.LogCaptureFixture) -> No
 
 
 def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A table that somebody cleans already is left to them."""
+    """Check that a table that another session vacuums is skipped."""
     caplog.clear()
     with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
         other.execute("LOCK TABLE tracelake_trace_parts IN SHARE UPDATE EXCLUSIVE MODE")
@@ -74,7 +75,7 @@ def check_beside(url: str, caplog: pytest.LogCaptureFixture) -> None:
 def test_two_archivers_at_once(
     url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither waits for the other, or warns. The rule broken once."""
+    """Neither archiver waits for the other, or warns. The test breaks the rule once."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.2)
     check_beside(url, caplog)
     broken = Broken("beside", disk_usage._clean_postgres, " (SKIP_LOCKED)", "")
@@ -82,7 +83,7 @@ def test_two_archivers_at_once(
 
 
 def test_what_fails_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It costs space, and no pass."""
+    """A failed cleaning is reported; it costs space, and fails no pass."""
     with closing(psycopg.connect(url)) as other, closing(TrackingDatabase(url)) as database:
         other.execute("ALTER TABLE tracelake_outbox RENAME TO gone")
         other.commit()
@@ -93,7 +94,7 @@ def test_what_fails_is_told(url: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def check_keepalives(url: str) -> None:
-    """The system asks whether the machine is there, while nobody else does."""
+    """Check that the operating system probes the machine while no other traffic does."""
     with closing(TrackingDatabase(url)) as database, database.reading() as connection:
         driver: Any = connection.connection.driver_connection
         with socket.socket(fileno=driver.fileno()) as asked:
@@ -106,7 +107,7 @@ def check_keepalives(url: str) -> None:
 
 
 def test_a_machine_that_vanished_is_missed(postgres: PostgresServer) -> None:
-    """Also by who waits for a reply however long it takes. The rule broken once."""
+    """A client that waits for a long reply notices a lost machine too; the test fails if the rule is broken."""
     url = postgres.url(postgres.new_schema())
     check_keepalives(url)
     broken = Broken(

@@ -1,4 +1,4 @@
-"""Layout `lake` beside tables of which something cannot be read: what lies elsewhere leaves all the same."""
+"""Layout `lake` with partly unreadable tables: traces in other parts are archived all the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parts(lake: HotLake) -> set[Path]:
 
 
 def beside_damage(folder: Path) -> None:
-    """Check what a pass does of two experiments where rows of the first one are altered on the disk."""
+    """Check a pass over two experiments after rows of the first one were altered on disk."""
     lake = HotLake(folder, layout="lake", retention="1m")
     try:
         lake.write((1, 1))
@@ -45,7 +45,7 @@ def beside_damage(folder: Path) -> None:
 
 
 def test_a_damaged_part_keeps_only_what_is_in_it(folders: Iterator[Path]) -> None:
-    """A pass names it and goes on; it ended there, each time, with all that was behind."""
+    """A pass names the damaged part and continues. It once ended there each time, before all later traces."""
     beside_damage(next(folders))
     broken = Broken("damage is of some traces", TablesRepository._fates, "StorageError, DamageError, ", "")
     assert_caught(broken, lambda: beside_damage(next(folders)))

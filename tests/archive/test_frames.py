@@ -1,4 +1,4 @@
-"""A pack takes a trace as the store has it compressed, where that is all of it."""
+"""A pack stores a trace in the store's compressed form if that contains the entire trace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelake.tracking.schema import trace_parts
 
 
 def frames_of(lake: HotLake) -> dict[str, list[bytes]]:
-    """Return what the store has of each trace, compressed."""
+    """Return the store's compressed data of each trace."""
     stored: dict[str, list[bytes]] = {}
     with lake.tracking.database.reading() as connection:
         for id, payload in connection.execute(select(trace_parts.c.trace_id, trace_parts.c.payload)):
@@ -38,7 +38,7 @@ def check(lake: HotLake) -> None:
 
 
 def test_a_trace_of_several_parts_is_archived_whole(make: Make) -> None:
-    """The first part alone is no trace. The rule broken once."""
+    """The first part alone is not the trace. The test breaks the rule once."""
     lake = make("pack")
     check(lake)
     broken = Broken("all of it", ArchiveStore.begin, "len(its) == 1", "len(its) > 0")

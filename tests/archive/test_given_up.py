@@ -1,4 +1,4 @@
-"""What the tables will never have of a trace is read out of its archive, where it went."""
+"""Spans that the tables never receive are read from the trace's archive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ LATER: Final = 3_000
 
 
 def given_up(lake: HotLake, first: int) -> None:
-    """Archive three traces of which the tables lack a span, all, and a claim; and one of which they lack nothing."""
+    """Archive four traces: the tables lack a span of the first, all of the second, a version of the third, and
+    nothing of the fourth."""
     lake.write((first, 1), (first + 2, 1), (first + 3, 1))
     lake.write((first, 2), (first + 1, 1), commit=False)
     lake.tracking.write([request((first + 2, 1), end_ns=LATER)])
@@ -44,7 +45,7 @@ def spans(lake: HotLake, trace: int) -> list[str]:
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -> None:
-    """A14: no trace is read shorter than its archive has it; what is gone of that is an error."""
+    """A trace is never read shorter than its archive has it; missing spans are an error (A14)."""
     lake = make(layout)
     reads = list[str]()
 
@@ -87,7 +88,7 @@ def test_what_was_given_up_and_archived_is_read_whole(make: Make, layout: str) -
 def test_what_a_revert_took_of_a_trace_is_read(
     make: Make, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    """A trace of many parts that is hot, and one that is archived, are read whole where `main` has less of them."""
+    """A hot trace with many parts and an archived one are read completely if `main` has less of them."""
     lake = make(layout)
     main = lake.lake.branch(MAIN)
 
@@ -116,7 +117,7 @@ def test_what_a_revert_took_of_a_trace_is_read(
 
 
 def test_who_restores_it_meanwhile_takes_nothing_away(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a trace that is restored while its archive is read, the payload is read."""
+    """If a trace is restored while its archive is read, its payload is read instead."""
     lake = make("trace")
     turns = list[int]()
 

@@ -1,4 +1,4 @@
-"""A4, A10: passes, restores and deletions of real processes, killed with -9 before each step; then another pass."""
+"""Passes, restores and deletions of real processes, killed with -9 before each step; then another pass (A4, A10)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ for line in sys.stdin:  # a process of its own for each, which need not import a
 
 @pytest.mark.parametrize(
     ("new_url", "doing", "layout"),
-    [  # half of the pairs on each database: `python -m tests.campaigns archive` kills at any moment on both
+    [  # half of the pairs on each database; `python -m tests.campaigns archive` kills at any moment on both
         ("sqlite", "run", "lake"),
         ("sqlite", "run", "trace"),
         ("postgres", "run", "pack"),
@@ -72,7 +72,8 @@ for line in sys.stdin:  # a process of its own for each, which need not import a
     indirect=["new_url"],
 )
 def test_a4_a10_killed_before_each_step(make: Callable[..., HotLake], doing: str, layout: str) -> None:
-    """Each trace is wholly hot, wholly archived or wholly gone; it goes on, and a sweep leaves no orphan."""
+    """Each trace is entirely hot, archived or deleted. A later pass continues, and a sweep leaves no orphan (A4,
+    A10)."""
     lake = make(layout)
     command = [sys.executable, "-c", _RUN, str(lake.path)]
     with subprocess.Popen(
@@ -97,7 +98,7 @@ def test_a4_a10_killed_before_each_step(make: Callable[..., HotLake], doing: str
 
 
 def _check_whole(lake: HotLake, *, gone: bool) -> None:
-    """Check that traces are in one place, with all of their spans, and that no object is nobody's."""
+    """Check that each trace is in one place with all of its spans, and that every object belongs to a trace."""
     stored = lake.tracking.traces([trace_id(1), trace_id(2)])
     if not gone:
         assert len(stored) == 2

@@ -1,4 +1,4 @@
-"""Layout `lake`: what the rows of traces take in memory bounds what is compared at once, and no trace stops others."""
+"""Layout `lake`: the memory of rows bounds the traces compared at once, and no trace blocks others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tracelake.cli import run
 from tracelake.lake import archive as lake_archive
 
 SMALL = 700_000
-"""Bytes of rows, of which one trace here has more, and each other less."""
+"""Limit of row bytes that one trace here exceeds, and no other."""
 
 
 def check_one(make: Make) -> None:
-    """A trace of which the rows take too much is marked, and those beside it go; another layout takes it."""
+    """Check that a trace with too large rows is marked, and that other traces are archived; another layout archives
+    it."""
     lake = make("lake")
     lake.tracking.write([grown(1, range(1, 41)), grown(2, range(1, 11)), grown(3, range(1, 11))])
     lake.commit()
@@ -40,7 +41,7 @@ def check_one(make: Make) -> None:
 
 
 def check_pieces(make: Make) -> None:
-    """No more is compared at once than there is room for."""
+    """Check that the traces compared at once fit within the memory limit."""
     lake = make("lake")
     lake.tracking.write([grown(trace, range(1, 11)) for trace in range(1, 5)])
     lake.commit()
@@ -61,7 +62,7 @@ def check_pieces(make: Make) -> None:
 
 
 def check_about(make: Make) -> None:
-    """Where the tables have very much more of a trace, those of its spans are read that the store has."""
+    """Check that only the store's spans are read of a trace of which the tables have far more."""
     lake = make("lake")
     lake.tracking.write([grown(1, range(1, 31))])
     lake.commit()
@@ -87,7 +88,8 @@ def check_about(make: Make) -> None:
 
 
 def check_restore(make: Make) -> None:
-    """A trace of which the tables have too much is not brought back, and stays as it is; those beside it are."""
+    """Check that a trace with too many rows in the tables is not restored and stays archived; other traces are
+    restored."""
     lake = make("lake")
     lake.tracking.write([grown(1, range(1, 11)), grown(2, range(1, 11))])
     lake.commit()
@@ -109,7 +111,7 @@ CHECKS = (check_one, check_pieces, check_about, check_restore)
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_rules(make: Make, check: Callable[[Make], None]) -> None:
-    """Each holds."""
+    """Each rule of large resources holds."""
     check(make)
 
 
@@ -127,5 +129,5 @@ def test_rules(make: Make, check: Callable[[Make], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(make: Make, broken: Broken, check: Callable[[Make], None]) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, lambda: check(make))

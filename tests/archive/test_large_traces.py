@@ -1,4 +1,4 @@
-"""What is too large to come back is not archived."""
+"""A trace that is too large to restore is not archived."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tracelake.archive import store as stores
 def test_a_trace_that_would_not_come_back_stays_hot(
     make: Make, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sizes tell before it is unpacked: it is marked, and what is beside it goes and comes back."""
+    """The sizes are checked before decompression: the large trace is marked, and other traces are archived and
+    restored."""
     for module in (stores, repositories):
         monkeypatch.setattr(module, "TRACE_ARCHIVED_MAX_BYTES", 5_000)
     lake = make(layout)

@@ -1,4 +1,4 @@
-"""Where traces are in a repository, and that none comes back but whole (A11, A14)."""
+"""The locations of traces in a repository; a trace is restored completely or not at all (A11, A14)."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def stored(objects: MemoryObjectStore, layout: LayoutName) -> list[StoredUpload]
 
 
 def back(objects: MemoryObjectStore, place: StoredUpload) -> bytes:
-    """Read a trace back by what the tracking store keeps of it."""
+    """Read a trace back by its row in the tracking store."""
     return read_archived(objects, place.location, place.size_bytes, place.sha256)
 
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_a14_an_object_that_is_missing_cut_or_flipped_is_named(layout: LayoutName) -> None:
-    """At every byte: what comes back is the trace, or an error with the name of the object, never anything else."""
+    """For damage at every byte, the restore returns the trace, or an error with the name of the object (A14)."""
     objects = MemoryObjectStore("memory://repository")
     places = stored(objects, layout)
     assert [back(objects, place) for place in places] == list(DATA.values())
@@ -74,7 +74,7 @@ def test_a14_an_object_that_is_missing_cut_or_flipped_is_named(layout: LayoutNam
             data = back(objects, place)
         except DamageError as error:
             data = DATA["a" * 32] if path in str(error) else b""
-        assert data == DATA["a" * 32]  # also where the damage is behind it
+        assert data == DATA["a" * 32]  # even if the damage is after it
 
     each_damage()
     objects.put(path, whole)
@@ -86,7 +86,7 @@ def test_a14_an_object_that_is_missing_cut_or_flipped_is_named(layout: LayoutNam
 
 
 def test_names() -> None:
-    """Each upload has a name of its own; attachments and what MLflow writes never look like one (A11)."""
+    """Each upload has a unique name; names of attachments and of MLflow's files never look like one (A11)."""
     for layout in LAYOUTS.values():
         path = path_of(layout, "7", "a" * 32, 3, ATTEMPT)
         assert is_ours(path) is (layout != "lake")
@@ -109,7 +109,7 @@ def test_names() -> None:
 
 
 def test_a_location_of_another_repository() -> None:
-    """It is not looked for in this one, where it would be taken for deleted."""
+    """The location is not searched in this repository, where the trace would appear deleted."""
 
     def check() -> None:
         here = MemoryObjectStore("memory://here")
@@ -123,7 +123,7 @@ def test_a_location_of_another_repository() -> None:
 
 
 def test_a_location_of_a_repository_that_was_moved() -> None:
-    """Its object has the name that it had: no other one ever has it."""
+    """The trace's object keeps its name, which no other object ever gets."""
     here = MemoryObjectStore("memory://here")
     for layout, within in (("pack", "#5+9"), ("trace", "")):
         for experiment in ("7", "packs", "a/traces/b"):
@@ -134,7 +134,7 @@ def test_a_location_of_a_repository_that_was_moved() -> None:
 
 
 def test_what_is_read_back_is_compared() -> None:
-    """A store that keeps less than it was given, or nothing, is found out before anything is cleared."""
+    """A store that keeps less than was written, or nothing, is noticed before anything is cleared."""
 
     def check() -> None:
         objects = MemoryObjectStore("memory://repository")
@@ -160,7 +160,8 @@ def test_what_is_read_back_is_compared() -> None:
 
 
 def test_a_pack_is_one_file_that_other_tools_read() -> None:
-    """It unpacks to the traces one behind the other, and its index says where each is; a cut index is found out."""
+    """A pack decompresses to its traces in sequence, and its index gives their positions; a truncated index is
+    noticed."""
     pack, frames = write_pack((id, zstandard.compress(data)) for id, data in DATA.items())
     assert b"".join(decompressed(io.BytesIO(pack))) == b"".join(DATA.values())
     assert read_index(pack, "p") == frames
@@ -181,7 +182,7 @@ def test_a_pack_is_one_file_that_other_tools_read() -> None:
 
 
 def test_a_pack_has_frames_that_are_there_as_they_are() -> None:
-    """Who has a trace compressed is not made to compress it again."""
+    """A trace that is compressed already is not compressed again."""
     frame = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(b"first" * 100)
     path = path_of("pack", "7", "a" * 32, 3, ATTEMPT)
     snapshots = [

@@ -1,4 +1,4 @@
-"""Archivers and who trims lock rows of PostgreSQL in one order: of three rows that they share, nobody has two ends."""
+"""Archivers and the trim lock rows of PostgreSQL in one order, so that they never deadlock over shared rows."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ MIDDLE_TRACE = text("SELECT 1 FROM tracelake_trace_info WHERE trace_id = :of FOR
 
 
 def waiting(store: TrackingStore) -> int:
-    """Return how many connections wait for a lock."""
+    """Return the number of connections that wait for a lock."""
     with store.database.engine.connect() as other:
         return int(other.execute(text(WAITING)).scalar_one())
 
 
 def all_wait_or_any_ended(store: TrackingStore, begun: Sequence[Future[object]]) -> bool:
-    """Whether as many connections wait as works were begun, or one of these has ended."""
+    """Return whether as many connections wait as tasks were started, or one of these has ended."""
     return waiting(store) >= len(begun) or any(each.done() for each in begun)
 
 
 def at_once(store: TrackingStore, middle: TextClause, *works: Callable[[], object]) -> None:
-    """Let them work while the middle one of three is locked, until each waits; then let it go."""
+    """Run tasks while the middle one of three rows is locked, until each task waits; then release the lock."""
     with ThreadPoolExecutor(len(works)) as pool:
         with store.database.writing() as connection:
             connection.execute(middle)
@@ -65,7 +65,7 @@ def at_once(store: TrackingStore, middle: TextClause, *works: Callable[[], objec
 
 
 def test_archivers_and_who_trims_lock_traces_in_one_order(store: TrackingStore) -> None:
-    """Two who lock the same traces wait for each other once, and not for ever: PostgreSQL ends one of them then."""
+    """Two sessions that lock the same traces never deadlock. PostgreSQL would end one of them."""
     archive, outbox = ArchiveStore(store), Outbox(store)
 
     def check() -> None:
@@ -104,7 +104,7 @@ TRACES_OF_SOME = "self._locked(connection, some)"
 
 
 def test_who_trims_and_who_deletes_lock_traces_first_and_then_rows_by_number(store: TrackingStore) -> None:
-    """Whoever of them is first: else each has what the other waits for."""
+    """In either order both finish. Otherwise each holds the lock that the other waits for."""
     archive, outbox = ArchiveStore(store), Outbox(store)
 
     def delete(location: str | None) -> list[str]:
@@ -164,7 +164,7 @@ def test_who_trims_and_who_deletes_lock_traces_first_and_then_rows_by_number(sto
 def test_what_comes_while_a_deletion_waits_is_read_by_the_pipeline(
     store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that is told by the parts of a trace gets its payload, also where it came until the trace was locked."""
+    """A row stored as parts of its traces gets a payload, also if it arrived before the trace was locked."""
     archive, outbox = ArchiveStore(store), Outbox(store)
     insert_spans = store._insert_spans
 

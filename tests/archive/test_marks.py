@@ -1,4 +1,4 @@
-"""A7: when archiveNow is done, beside passes that take less than it asks for, and where nothing is hot any more."""
+"""The end of archiveNow: with passes that archive less than it requests, and without hot traces (A7)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def hot(tmp_path: Path) -> Iterator[HotLake]:
 
 
 def unmark(hot: HotLake) -> None:
-    """Take all marks away, so that what comes next begins without any."""
+    """Delete all marks, so that the next check begins without any."""
     for experiment_id, value in hot.archive.marks():
         Candidates(hot.tracking).done_at_once(experiment_id, value)
 
 
 def marks(hot: HotLake) -> None:
-    """Check what passes do to marks, with traces of 1970."""
+    """Check the marks after passes, with traces from 1970."""
     numbers = iter(range(1, 1000))
     taken = next(
         number for number in numbers if f"{number:032x}" not in hot.tracking.traces([f"{number:032x}"])
@@ -63,12 +63,12 @@ def marks(hot: HotLake) -> None:
 
 
 def test_a_mark_goes_when_it_is_done(hot: HotLake) -> None:
-    """Not before, and then for certain."""
+    """A mark is deleted when it is done, never before."""
     marks(hot)
 
 
 def test_each_of_it_is_noticed_when_it_breaks(hot: HotLake) -> None:
-    """Mutants of these rules."""
+    """The checks fail for each mutant of these rules."""
     for broken in (
         Broken("any pass does what a mark asks for", Candidates.older, "is_now=False, ", ""),
         Broken(
@@ -83,12 +83,12 @@ def test_each_of_it_is_noticed_when_it_breaks(hot: HotLake) -> None:
 
 
 def bounded(hot: HotLake) -> None:
-    """Check what passes do that may take three traces each, of two experiments of which one has many."""
+    """Check passes of at most three traces each, over two experiments of which one has many traces."""
     ids = [f"{number:032x}" for number in range(1, 9)]
     hot.archive.delete(ids)
     hot.archive._places.clear()
     hot.write(*((number, 1) for number in range(4, 9)))
-    # The three oldest cannot go, and must not be all that each pass looks at.
+    # The three oldest cannot be archived, and must not be the only ones that each pass tries.
     hot.write((1, 1), (2, 1), (3, 1), commit=False)
     with hot.tracking.database.writing() as connection:
         is_small = trace_info.c.trace_id == ids[-1]
@@ -110,7 +110,8 @@ def bounded(hot: HotLake) -> None:
 
 
 def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
-    """Each begins where the one before ended, whatever became of what it took; and each experiment has its share."""
+    """Each bounded pass continues after the previous one, for any outcome of its traces, and each experiment has
+    its share."""
     bounded(hot)
     for broken in (
         Broken("each begins at the beginning", ArchivePass._experiment, "self.places[key] = behind", "pass"),
@@ -120,7 +121,7 @@ def test_passes_that_may_take_so_many_go_on(hot: HotLake) -> None:
 
 
 def shared(hot: HotLake, numbers: Iterator[int], first: str) -> None:
-    """Check what becomes of the mark of an experiment of which one workspace is first, and another one waits."""
+    """Check the mark of a shared experiment while one workspace is done and another one is pending."""
     hot.tracking.write([request((next(numbers), 1), workspace="done")])
     hot.commit()
     waits = next(numbers)
@@ -143,7 +144,7 @@ def shared(hot: HotLake, numbers: Iterator[int], first: str) -> None:
 
 
 def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> None:
-    """Experiment 0 is of all: its mark stays until each of them is archived, whoever is first."""
+    """Experiment 0 belongs to all workspaces: its mark stays until each of them is archived, in any order."""
     numbers = iter(range(1, 1_000))
     shared(hot, numbers, "done")
     shared(hot, numbers, "waits")
@@ -160,7 +161,7 @@ def test_a_mark_is_of_all_workspaces_that_share_an_experiment(hot: HotLake) -> N
 
 
 def changed(hot: HotLake, number: int) -> None:
-    """Check that a mark stays that says more than the one that a pass is at."""
+    """Check that a mark with a wider request than the current pass's mark stays."""
     hot.write((number, 1))
     tag(hot, ARCHIVE_NOW_TAG, '{"older_than":"99999d"}')
 
@@ -179,14 +180,14 @@ def changed(hot: HotLake, number: int) -> None:
 
 
 def test_a_mark_that_is_set_while_a_pass_runs_is_for_the_next_one(hot: HotLake) -> None:
-    """What was due was told by the mark of before."""
+    """A new mark does not count for the running pass, whose traces were due by the earlier one."""
     changed(hot, 1)
     broken = Broken("as it is now", ArchivePass.take, ", marks[", ", dict(self.candidates.marks())[")
     assert_caught(broken, lambda: changed(hot, 2))
 
 
 def come(lake: HotLake, number: int, *, commit: bool = False) -> None:
-    """Let a trace come that begins now, and of which the pipeline has nothing yet unless it commits."""
+    """Store a trace that begins now; without `commit` the pipeline has nothing of it yet."""
     lake.write((number, 1), commit=commit)
     begins_now = update(trace_info).where(trace_info.c.trace_id == trace_id(number))
     with lake.tracking.database.writing() as connection:
@@ -194,21 +195,21 @@ def come(lake: HotLake, number: int, *, commit: bool = False) -> None:
 
 
 def while_traces_come(lake: HotLake) -> None:
-    """Check that a mark is done though a trace waits in each pass; and that one that is set anew is of its own time."""
+    """Check that a mark is done although a trace is pending in each pass, and that a new mark has a new time."""
     come(lake, 1)
     tag(lake, ARCHIVE_NOW_TAG, "{}")
     assert lake.archive.run().fates == {"waiting": 1}
     lake.commit()
     come(lake, 2)
     assert lake.archive.run().fates == {"archived": 1}
-    tag(lake, ARCHIVE_NOW_TAG, "{}")  # which it was not before: the pass has taken it away
+    tag(lake, ARCHIVE_NOW_TAG, "{}")  # it was unmarked before, because the pass deleted the mark
     lake.commit()
     assert lake.archive.run().fates == {"archived": 1}
     assert not lake.archive.marks()
 
 
 def for_long(lake: HotLake) -> None:
-    """Check that a mark is not for ever of the time when it was seen: it may have been taken away, and set anew."""
+    """Check that the time of a mark is not remembered forever: the mark may have been deleted, and set again."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(candidates, "_SEEN_NS", 0)
         come(lake, 1)
@@ -219,7 +220,7 @@ def for_long(lake: HotLake) -> None:
 
 
 def test_a7_archive_now_ends_while_traces_come(folders: Iterator[Path]) -> None:
-    """What begins once it was seen is none of what it asks for: else there is always some that waits."""
+    """Traces that begin after the mark was seen do not belong to it. Otherwise some trace would always be pending."""
 
     def check() -> None:
         for each in (while_traces_come, for_long):

@@ -1,4 +1,4 @@
-"""A lake that was moved, with its repository in it: what is archived there comes back, and can be deleted."""
+"""A lake that was moved together with its repository: its archived traces can be restored and deleted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.tracking.location import find_tracking
 
 
 def moved(folder: Path, layout: str) -> None:
-    """Check what a moved lake says and does of traces that were archived before."""
+    """Check a moved lake's reports and actions on traces archived before."""
     was = HotLake(folder / "was", layout=layout, retention="1m")
     with closing(was.tracking), closing(was.lake):
         was.write((1, 1), (1, 2), (2, 1))
@@ -36,7 +36,7 @@ def moved(folder: Path, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_a_lake_can_be_moved(folders: Iterator[Path], layout: str) -> None:
-    """A location names the place of before, which nothing can be done about: its object is found by its own name."""
+    """A location names the old place, which cannot be changed: its object is found by its own name."""
     moved(next(folders), layout)
     broken = Broken("where it was", path_in, "moved is None or objects.head(moved[0]) is None", "True")
     assert_caught(broken, lambda: moved(next(folders), layout))

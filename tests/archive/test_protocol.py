@@ -21,7 +21,7 @@ TRACES = (
 
 
 def test_finalize() -> None:
-    """A1, A12: an upload counts unless it was given up, the trace is hot, generation and life are as they were."""
+    """An upload counts if it was not discarded, the trace is hot, and generation and life are unchanged (A1, A12)."""
     for state, trace in itertools.product(STATES, TRACES):
         fate = protocol.finalize(state, trace, 1, 5)
         if state not in (OPEN, LIVE):
@@ -34,14 +34,14 @@ def test_finalize() -> None:
 
 
 def test_objects() -> None:
-    """What traces name stays; all else may be given up, once and for all."""
+    """Objects named by traces stay; all others can be discarded permanently."""
     for state, traces in itertools.product(STATES, (0, 1)):
         may = protocol.may_delete_upload(state, traces)
         assert may is (state in (OPEN, CONDEMNED) or (state == LIVE and traces == 0))
 
 
 def test_restore_and_delete() -> None:
-    """A10: what was read is still what stands there, or nothing is done."""
+    """A restore or delete changes nothing unless the record is still the one that was read (A10)."""
     for trace in TRACES:
         archived = trace is not None and not trace.is_hot
         assert protocol.may_restore(trace, "there") is archived

@@ -1,4 +1,4 @@
-"""A7, A8: durations, which of several retentions counts, what is due, and when archiveNow is done."""
+"""Durations, the precedence of retentions, due traces, and the end of archiveNow (A7, A8)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ SET = (None, "1d", "7d", "30d")
 
 
 def expected(server: str | None, workspace: str | None, experiment: str | None, allowed: bool) -> str | None:
-    """Say it in another way: on the allowlist the narrowest one that is set, else the least of all."""
+    """Compute the expected retention differently: on the allowlist the narrowest one that is set, else the shortest
+    of all."""
     texts = [text for text in (experiment, workspace, server) if text is not None]
     return (texts[0] if allowed else min(texts, key=duration_ns)) if texts else None
 
@@ -43,7 +44,8 @@ def every_retention() -> None:
 
 
 def test_a8_every_retention_of_server_workspace_experiment_and_allowlist() -> None:
-    """A8: shorter counts always, longer for the allowlist alone; each half of the rule is needed."""
+    """A shorter retention always counts, a longer one only on the allowlist; the test breaks each half of the rule
+    (A8)."""
     every_retention()
     assert_caught(Broken("longer counts for all", resolve, "is_first or allowed", "True"), every_retention)
     assert_caught(Broken("nobody may be longer", resolve, "is_first or allowed", "is_first"), every_retention)
@@ -57,7 +59,7 @@ def test_a8_every_retention_of_server_workspace_experiment_and_allowlist() -> No
     ("text", "seconds"), [("1m", 60), ("12h", 43_200), ("30d", 2_592_000), ("9999999d", 9999999 * 86400)]
 )
 def test_durations(text: str, seconds: int) -> None:
-    """A number and its unit, up to what any clock can say."""
+    """A duration is a number and its unit, up to the largest clock value."""
     assert duration_ns(text) == seconds * 10**9
 
 
@@ -65,7 +67,7 @@ def test_durations(text: str, seconds: int) -> None:
     "text", ["", "0d", "01d", "1", "d", "1s", "1.5h", "-1d", "1d ", " 1d", "10000000d", "1D", "\u0661d"]
 )
 def test_what_is_no_duration(text: str) -> None:
-    """It is refused with what to write instead."""
+    """An invalid duration is refused with a valid example."""
     with pytest.raises(UsageError, match="such as 30d"):
         duration_ns(text)
 
@@ -78,13 +80,13 @@ def test_what_is_no_duration(text: str) -> None:
     ],
 )
 def test_tags_of_retention_that_say_nothing(tag: str) -> None:
-    """They are refused by name, however they are crafted."""
+    """An invalid retention tag is refused by name, for any content."""
     with pytest.raises(UsageError, match=r"archivalRetention|such as"):
         parse_retention_tag(tag)
 
 
 def test_tags() -> None:
-    """A7: archiveNow with and without an age; a tag that is not there says nothing."""
+    """archiveNow is read with and without an age; a missing tag has no effect (A7)."""
     assert parse_retention_tag('{"type":"duration","value":"30d"}') == "30d"
     assert parse_retention_tag(None) is None
     assert parse_archive_now_tag("{}") == ArchiveNow()
@@ -96,7 +98,7 @@ def test_tags() -> None:
 
 
 def test_what_is_due() -> None:
-    """The later of both cutoffs counts: archiveNow takes more than the retention, never less."""
+    """The later of both cutoffs counts: archiveNow archives more than the retention, never less."""
     now = 100 * DAY_NS
     assert cutoff_ns(None, None, now) is None
     assert cutoff_ns("30d", None, now) == 70 * DAY_NS
@@ -107,7 +109,7 @@ def test_what_is_due() -> None:
 
 
 def test_a7_when_archive_now_is_done() -> None:
-    """A7: it stays while one trace may still be archived by a later pass."""
+    """archiveNow stays while a later pass may still archive one of its traces (A7)."""
 
     def check() -> None:
         for fates in itertools.product(ArchiveOutcome, repeat=2):

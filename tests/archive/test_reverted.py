@@ -18,7 +18,7 @@ ONE, TWO = (number * 0x11111111111111111111111111111111 for number in (1, 2))
 
 
 def check_reads_of_a_reverted_trace(path: Path) -> None:
-    """Revert the commit of one archived trace, and of one span of another, and read both by each way."""
+    """Revert the commit of one archived trace, and of one span of another; read both in every way."""
     lake = HotLake(path, layout="lake", retention="1m")
     with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
         client = Client(create_app(lake.lake, inbox))
@@ -52,5 +52,6 @@ def check_reads_of_a_reverted_trace(path: Path) -> None:
 
 
 def test_a17_reads_of_a_reverted_trace_name_the_damage(tmp_path: Path) -> None:
-    """No read says that the trace does not exist, or shows a part of it as the whole; a second revert mends it."""
+    """No read reports that the trace does not exist, or shows a part of it as the whole; a second revert repairs it
+    (A17)."""
     check_reads_of_a_reverted_trace(tmp_path / "lake")

@@ -1,4 +1,4 @@
-"""When a server archives: by interval, and at once for experiments that somebody marks."""
+"""A server's archive schedule: by interval, and at once for experiments that a user marks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ B: Marks = frozenset({("2", "{}")})
 
 
 def turns() -> None:
-    """Check what is next, in each case."""
+    """Check the next action in each case."""
     first = ArchiveSchedule(0.0)
     assert first.turn(0.0, NONE) is ScheduledTurn.ALL
     then = first.passed(ScheduledTurn.ALL, 7.0, 300.0, A, A)
@@ -53,12 +53,12 @@ def turns() -> None:
 
 
 def test_what_is_next() -> None:
-    """By interval all; between, once, what is marked anew."""
+    """All experiments are due by interval; between intervals, newly marked ones are due once."""
     turns()
 
 
 def test_each_of_it_is_noticed_when_it_breaks() -> None:
-    """Mutants of the schedule."""
+    """The checks fail for each mutant of the schedule."""
     for broken in (
         Broken(
             "a mark that stands is tried again and again", ArchiveSchedule.turn, "marks - self.tried", "marks"
@@ -88,7 +88,7 @@ def test_each_of_it_is_noticed_when_it_breaks() -> None:
 
 
 class Passes:
-    """Counts passes and looks for marks."""
+    """A counter of passes and of checks for marks."""
 
     def __init__(self) -> None:
         self.marks: Marks = NONE
@@ -102,16 +102,16 @@ class Passes:
         return self.marks
 
     def loop(self, interval_s: float) -> ArchiveLoop:
-        """Return a loop that makes such passes."""
+        """Return a loop that runs such passes."""
         return ArchiveLoop(self.make, self.look, interval_s, Event(), poll_s=0.001)
 
     def make(self, only_marked: bool) -> bool:
-        """Make a pass; the first so many have more to do."""
+        """Run a pass; the first few report more work."""
         self.made.append(only_marked)
         return len(self.made) <= self.going_on
 
     def wait_for(self, *made: bool) -> None:
-        """Wait for these passes, and for some looks after them."""
+        """Wait for these passes, and for some checks after them."""
         wait_until(lambda: len(self.made) >= len(made))
         looks = self.looks
         wait_until(lambda: self.looks > looks + 3)
@@ -119,7 +119,7 @@ class Passes:
 
 
 def test_marks_are_taken_between() -> None:
-    """The first pass comes at once; then each mark makes one, however long it stands."""
+    """The first pass runs at once; then each mark causes one, however long it exists."""
     passes = Passes()
     loop = passes.loop(3600.0)
     loop.start()
@@ -134,7 +134,7 @@ def test_marks_are_taken_between() -> None:
 
 
 def test_what_a_pass_leaves_is_taken_at_once() -> None:
-    """As long as there is more; then by interval again, and by mark."""
+    """Passes follow at once while work remains; then they run by interval again, and by mark."""
     passes = Passes()
     passes.going_on = 2
     loop = passes.loop(3600.0)
@@ -146,7 +146,7 @@ def test_what_a_pass_leaves_is_taken_at_once() -> None:
 
 
 def test_passes_come_by_interval() -> None:
-    """Again and again, until it is stopped."""
+    """Passes repeat until the scheduler is stopped."""
     passes = Passes()
     loop = passes.loop(0.001)
     loop.start()
@@ -156,7 +156,7 @@ def test_passes_come_by_interval() -> None:
 
 
 def test_a_pass_that_hangs_does_not_hold_up_the_end() -> None:
-    """It is waited for no longer than asked; once it is over, no other begins."""
+    """The stop waits for a hanging pass up to its timeout; after that pass, no other begins."""
     begun, over = Event(), Event()
     made: list[bool] = []
 

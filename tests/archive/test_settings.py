@@ -1,4 +1,4 @@
-"""How a lake archives, changed by several at once and beside passes: each change stands, each object can be found."""
+"""Concurrent changes of archive settings, also during passes: each change persists, each object remains reachable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Make = Callable[..., HotLake]
 
 
 def test_of_two_changes_at_once_each_stands(make: Make) -> None:
-    """Somebody sets another thing while a change is checked, or is the first who sets anything."""
+    """A second user sets another option while the first change is checked, or makes the first setting of all."""
     lake = make("trace")
 
     def at_the_same_time(duration: str) -> int:
@@ -49,7 +49,7 @@ def test_of_two_changes_at_once_each_stands(make: Make) -> None:
 
 
 def test_who_changes_settings_waits_for_who_does(postgres: PostgresServer, tmp_path: Path) -> None:
-    """On PostgreSQL two changes are under way beside each other: the second one reads what the first has written."""
+    """If two changes run concurrently on PostgreSQL, the second reads the state that the first has written."""
     numbers = count()
 
     def check() -> None:
@@ -74,7 +74,7 @@ def test_who_changes_settings_waits_for_who_does(postgres: PostgresServer, tmp_p
 
 
 def whole(lake: HotLake) -> None:
-    """Check that a trace is hot or can be brought back, and that no object lies where nobody looks."""
+    """Check that a trace is hot or can be restored, and that no object is in an abandoned place."""
     if not lake.hot([1]):
         assert lake.archive.restore(trace_id(1))
     assert span_numbers(lake.tracking.traces([trace_id(1)])[trace_id(1)].data) == [1]
@@ -83,17 +83,17 @@ def whole(lake: HotLake) -> None:
 
 
 def uploaded(lake: HotLake) -> int:
-    """Return how many traces lie in the repository that a lake has of its own."""
+    """Return the number of traces in the lake's default repository."""
     return sum(each.path.endswith(".pb") for each in lake.lake.objects.list("archive/"))
 
 
 def interrupted(*_given: Any) -> Any:
-    """End a pass as a signal does."""
+    """Interrupt a pass as a signal does."""
     raise KeyboardInterrupt
 
 
 def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Path) -> None:
-    """The pass had looked where the repository is: it uploads nothing there, and the next one takes the trace."""
+    """The pass had read the old location: it uploads nothing there, and the next one archives the trace."""
     numbers = count()
 
     def check() -> None:
@@ -130,7 +130,7 @@ def test_a_repository_that_is_moved_while_a_pass_begins(make: Make, tmp_path: Pa
 def check_moved_beside(
     postgres: PostgresServer, folder: Path, statement: str, move: Callable[[HotLake, str], object]
 ) -> ArchiveReport:
-    """Move the repository of a new lake while a transaction of a pass is open behind a statement: all is whole.
+    """Move a new lake's repository while a pass's transaction is open after a statement; check that all is intact.
 
     Returns the report of the pass.
     """
@@ -151,7 +151,7 @@ def check_moved_beside(
 def test_a_repository_is_not_moved_while_uploads_are_noted(
     postgres: PostgresServer, folders: Iterator[Path]
 ) -> None:
-    """Whoever is first: uploads count, too, whose transaction has not ended yet."""
+    """In either order, uploads of an uncommitted transaction count too."""
 
     def check() -> None:
         check_moved_beside(
@@ -171,7 +171,7 @@ def test_a_repository_is_not_moved_while_uploads_are_noted(
 def test_a_repository_that_is_moved_while_a_pass_finalizes(
     postgres: PostgresServer, folders: Iterator[Path]
 ) -> None:
-    """Whoever is first: what is finalized in a transaction that has not ended yet is there, and stays."""
+    """In either order, a finalize in an uncommitted transaction counts, and its object stays."""
 
     def check() -> None:
         report = check_moved_beside(
@@ -191,9 +191,9 @@ def test_a_repository_that_is_moved_while_a_pass_finalizes(
 def test_a_repository_that_cannot_be_reached_can_be_left(
     make: Make, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    """Nothing is archived there, whatever passes began to upload: who mistyped a location sets another one.
+    """A mistyped location can be replaced, because no pass archives anything there, whatever it began to upload.
 
-    Nobody answers, or somebody who has nothing (404).
+    The location does not answer, or answers 404.
     """
 
     def nothing(*_given: Any) -> None:
@@ -219,7 +219,7 @@ def test_a_repository_that_cannot_be_reached_can_be_left(
 
 
 def test_what_a_killed_pass_left_goes_where_its_repository_is_left(make: Make, tmp_path: Path) -> None:
-    """It can be reached: nobody looks there any more once another one is set."""
+    """Leftovers are removed while the repository is reachable: once another one is set, no sweep visits it."""
     lake = make("trace")
     lake.write((1, 1))
     left: list[int] = []
@@ -242,7 +242,7 @@ def test_what_a_killed_pass_left_goes_where_its_repository_is_left(make: Make, t
 
 @contextmanager
 def beside(lake: HotLake, words: str, do: Callable[[], None]) -> Iterator[None]:
-    """Let somebody do something once a statement was carried out, until they have, or wait for its transaction."""
+    """Run an action of another session after a statement, until the action ends or waits for the transaction."""
     begun: list[threading.Thread] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_given: Any) -> None:
@@ -261,14 +261,14 @@ def beside(lake: HotLake, words: str, do: Callable[[], None]) -> Iterator[None]:
 
 
 def test_a_repository_in_memory_is_refused(make: Make) -> None:
-    """It would be gone with the process that archived, and the archive of its traces with it."""
+    """It would disappear with the archiving process, and the archived traces with it."""
     lake = make("trace")
     with pytest.raises(UsageError, match="gone with this process"):
         lake.archive.configure(location="memory://box")
 
 
 def test_bytes_of_a_command_line_that_are_no_text(make: Make) -> None:
-    """They are refused: page and API could not say them, and failed for everybody until somebody set others."""
+    """They are refused: page and API could not show them, and failed for every user until new settings were made."""
     lake = make("trace")
     before = lake.archive.settings()
 
@@ -285,7 +285,7 @@ def test_bytes_of_a_command_line_that_are_no_text(make: Make) -> None:
 
 
 def test_settings_that_cannot_be_read_are_set_anew(make: Make) -> None:
-    """By who says all of them: what is left out nobody knows, and the error says so."""
+    """Unreadable settings are replaced by a call that sets all of them; otherwise the error names the missing ones."""
     lake = make("trace")
     lake.write((1, 1))
     assert lake.archive.run().fates == {"archived": 1}

@@ -1,4 +1,5 @@
-"""Large passes as tasks: the same traces go, whoever runs a batch, runs it twice, or dies over it."""
+"""Large passes as tasks: the same traces are archived if any process runs a batch, runs it twice, or dies during
+it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ NUMBERS = range(1, 8)
 
 
 class Elsewhere(InProcess):
-    """Runs tasks from their bytes, as another process would; before each, `first` does something with it."""
+    """A runner of tasks from their bytes, like another process; before each task, it calls `first` with it."""
 
     def __init__(
         self, first: Callable[[Callable[[Any], Any], Any], object] = lambda _run, _task: None
@@ -48,7 +49,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("layout", ["lake", "trace", "pack"])
 def test_batches_are_tasks_that_name_places_alone(make: Make, layout: str) -> None:
-    """The report is that of a pass in one process; what is told to a task has no password in it."""
+    """The report equals that of a pass in one process; a task's arguments contain no password."""
     lake, runner = make(layout), Elsewhere()
     lake.write(*((number, 1) for number in NUMBERS))
     told: list[int] = []
@@ -64,12 +65,13 @@ def test_batches_are_tasks_that_name_places_alone(make: Make, layout: str) -> No
 
 
 def test_a4_a_task_dies_after_its_upload_and_is_run_again(make: Make) -> None:
-    """It leaves objects that no trace names, which a sweep takes; the second run archives each trace once."""
+    """The dead task leaves objects that no trace names, and a sweep deletes them; the second run archives each
+    trace once (A4)."""
     lake = make("trace")
     lake.write(*((number, 1) for number in NUMBERS))
 
     class DiedError(BaseException):
-        """As by a kill: nothing of the task goes on."""
+        """An error like a kill: nothing of the task continues."""
 
     def die(*_: object) -> None:
         raise DiedError
@@ -89,7 +91,7 @@ def test_a4_a_task_dies_after_its_upload_and_is_run_again(make: Make) -> None:
 
 
 def test_a5_a_task_that_is_run_twice_archives_once(make: Make) -> None:
-    """Who comes second has nothing left to do, and leaves nothing; a job that ended stops what is behind it alone."""
+    """The second run of a task archives nothing and leaves no garbage; a failed job stops only later batches (A5)."""
     lake = make("pack")
     lake.write(*((number, 1) for number in NUMBERS))
     twice = Elsewhere(lambda run, task: run(task))

@@ -1,4 +1,4 @@
-"""What a sweep takes: nothing of another lake that has the same repository; a grace that makes no sense is refused."""
+"""Sweeps delete nothing of another lake in the same repository; an invalid grace period is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracelake.storage import FileObjectStore, open_objects
 
 
 def shared(folder: Path, layout: str) -> None:
-    """Check that a sweep of one of two lakes leaves what the other one has archived, and takes what is its own."""
+    """Check that a sweep of one of two lakes keeps the other's archive, and deletes its own garbage."""
     url = f"file://{folder}/repository"
     lakes = [
         HotLake(folder / id, lake_id=id, layout=layout, retention="1m", location=url) for id in ("one", "two")
@@ -46,7 +46,7 @@ def shared(folder: Path, layout: str) -> None:
 
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 def test_lakes_that_share_a_repository(folders: Iterator[Path], layout: str) -> None:
-    """Each object tells by its name whose it is: of another lake's no row is known here, and it is no orphan."""
+    """Each object's name contains its lake. Another lake's object has no row here, and is not an orphan."""
     shared(next(folders), layout)
     broken = Broken("whose it is", is_of, "(match[1] or match[2]).startswith(_mark_of(lake_id))", "True")
     assert_caught(broken, lambda: shared(next(folders), layout))
@@ -54,7 +54,7 @@ def test_lakes_that_share_a_repository(folders: Iterator[Path], layout: str) -> 
 
 @pytest.mark.parametrize("grace_s", [-1.0, nan, inf, 1e300, ARCHIVE_GRACE_MAX_S + 1])
 def test_a_grace_that_makes_no_sense(folders: Iterator[Path], grace_s: float) -> None:
-    """It is refused, by the command too, and not an error of Python's."""
+    """It is refused, also by the command, and not with a Python error."""
     lake = HotLake(next(folders), layout="trace")
     with closing(lake.tracking), closing(lake.lake):
         with pytest.raises(UsageError, match="grace"):
@@ -67,7 +67,7 @@ def test_a_grace_that_makes_no_sense(folders: Iterator[Path], grace_s: float) ->
 def test_an_object_that_cannot_be_deleted_now_is_told(
     folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The trace is gone, and its spans are in the repository still: who deleted it hears of that."""
+    """The trace is deleted while its spans are still in the repository, and the caller gets a report."""
     lake = HotLake(next(folders), layout="trace", retention="1m")
     with closing(lake.tracking), closing(lake.lake):
         lake.write((1, 1))
@@ -87,12 +87,13 @@ def test_an_object_that_cannot_be_deleted_now_is_told(
 
 
 def away(*_given: object) -> None:
-    """Answer as a bucket that is away."""
+    """Fail like an unreachable bucket."""
     raise StorageError("the bucket does not answer")
 
 
 def uploads_of_an_outage(lake: HotLake) -> None:
-    """Check that passes leave no more rows than so many and a batch while the repository is away, and none after."""
+    """Check that passes leave at most a limit and a batch of rows while the repository is unreachable, and none
+    afterwards."""
     lake.write(*((number, 1) for number in range(1, 9)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(archive_pass, "ARCHIVE_GIVEN_UP_MAX", 4)
@@ -114,7 +115,7 @@ def uploads_of_an_outage(lake: HotLake) -> None:
 
 
 def test_rows_of_uploads_are_bounded_while_the_repository_is_away(make: Callable[..., HotLake]) -> None:
-    """Each pass left as many rows as traces; they are deleted before anything else is uploaded."""
+    """Each pass once left as many rows as traces; they are deleted before anything else is uploaded."""
     uploads_of_an_outage(make("trace"))
     for rule in (
         Broken("what was given up goes first", archive_pass._hindrance, "<= ARCHIVE_GIVEN_UP_MAX", ">= 0"),
@@ -124,7 +125,7 @@ def test_rows_of_uploads_are_bounded_while_the_repository_is_away(make: Callable
 
 
 def one_that_stays(lake: HotLake) -> None:
-    """Check that an object which cannot be deleted keeps no other one."""
+    """Check that an object that cannot be deleted blocks no other."""
     lake.write((1, 1), (2, 1), (3, 1))
     assert lake.archive.run().fates == {"archived": 3}
     delete, asked = FileObjectStore.delete, []
@@ -145,7 +146,7 @@ def one_that_stays(lake: HotLake) -> None:
 
 
 def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., HotLake]) -> None:
-    """Those beside it go, and their rows; a repository that is away is not asked for each of them."""
+    """Other objects are deleted with their rows; an unreachable repository is not called for each of them."""
     one_that_stays(make("trace"))
     for rule in (
         Broken("others go", archive_pass._delete, ">= ARCHIVE_DELETES_FAILED_S", ">= 0"),
@@ -175,9 +176,9 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(make: Callable[..., Hot
 
 
 def some_that_stay(lake: HotLake) -> None:
-    """Check that objects which cannot be deleted, known and unknown ones, keep none behind them from a sweep.
+    """Check that objects that cannot be deleted, with or without a row, do not block later ones in a sweep.
 
-    Each look at the clock is 20 s after the one before it: no two of them fail one after the other.
+    The clock advances 20 s at each reading: no two of them fail one after the other.
     """
     objects = open_objects(f"file://{lake.path}/archive")
     delete, stay = FileObjectStore.delete, list[str]()
@@ -206,7 +207,7 @@ def some_that_stay(lake: HotLake) -> None:
 
 
 def test_what_cannot_be_swept_keeps_no_other(make: Callable[..., HotLake]) -> None:
-    """However many of them there are among those that can."""
+    """A sweep deletes the other objects, for any number of those that stay."""
     some_that_stay(make("trace"))
     for rule in (
         Broken("in a row", archive_pass._delete, "            failing_s = None", "            pass"),
@@ -218,7 +219,8 @@ def test_what_cannot_be_swept_keeps_no_other(make: Callable[..., HotLake]) -> No
 def test_what_landed_late_is_looked_for_piece_by_piece(
     make: Callable[..., HotLake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repository has more objects than fit into memory; a server that stops does not wait for the last of them."""
+    """Late uploads are listed in pages, because a repository may not fit in memory; a stopping server does not wait
+    for the last page."""
     monkeypatch.setattr(archive_pass, "OBJECTS_LISTED_AT_ONCE", 2)
     lake = make("trace")
     lake.write((8, 1), (9, 1))

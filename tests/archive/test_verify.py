@@ -1,4 +1,4 @@
-"""What `verify` says of the tracking store and its archive: each kind of damage is named, and what is whole is not."""
+"""`verify` of the tracking store and its archive: each kind of damage is named, and intact data is not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LAKE, FILE, PACK, HOT, RESTORED, WAITING = range(1, 7)
 
 @pytest.fixture
 def lake(make: Callable[..., HotLake]) -> HotLake:
-    """Return a lake with a trace in each place: tables, with a late span on its way; file; pack; hot in three ways."""
+    """Return a lake with a trace in each place: tables, with a pending late span; file; pack; hot in three ways."""
     lake = make("trace")
     lake.write((FILE, 1))
     lake.archive.run()
@@ -56,7 +56,7 @@ def lake(make: Callable[..., HotLake]) -> HotLake:
 
 
 def findings(lake: HotLake, settled: tuple[int, ...] = ()) -> list[Finding]:
-    """Return what is wrong with the tracking store, its archive, and what the tables have of it."""
+    """Return the damage found in the tracking store, its archive, and their rows in the tables."""
     return [
         *check_store(lake.tracking, settled),
         *check_archive(lake.tracking, lake.lake.url),
@@ -65,13 +65,13 @@ def findings(lake: HotLake, settled: tuple[int, ...] = ()) -> list[Finding]:
 
 
 def named(lake: HotLake) -> set[tuple[str, str]]:
-    """Return what is named, and which."""
+    """Return the kind and name of each finding."""
     return {(finding.what, finding.path) for finding in findings(lake)}
 
 
 @contextmanager
 def damaged(lake: HotLake, *statements: Any) -> Iterator[None]:
-    """Change the database for a while."""
+    """Change the database until the end of the block."""
     with lake.tracking.database.reading() as connection:
         before = {
             table: [dict(row._mapping) for row in connection.execute(select(table))]
@@ -94,7 +94,7 @@ def of(table: Any, number: int) -> Any:
 
 
 def a_row(table: Any, number: int, **others: Any) -> dict[str, Any]:
-    """Return a row of a trace that is not there."""
+    """Return a row of a trace that does not exist."""
     key = {"lake": 1, "trace_id": trace_id(number), "sequence": 99}
     payload = zstandard.compress(b"")
     rows: Mapping[str, dict[str, Any]] = {
@@ -106,7 +106,7 @@ def a_row(table: Any, number: int, **others: Any) -> dict[str, Any]:
 
 
 OTHER_SPANS: Final = payload((HOT, 1), text=bytes.fromhex(trace_id(WAITING)).decode())
-"""Spans of another trace in which the id of this one stands somewhere: who reads it does not see that."""
+"""Spans of another trace that contain this one's id somewhere: a reader cannot see the difference."""
 TRACE: Final = "trace"
 ANY: Final = 0
 DAMAGES: Final[dict[str, tuple[list[Any], tuple[str, int]]]] = {
@@ -158,11 +158,11 @@ DAMAGES: Final[dict[str, tuple[list[Any], tuple[str, int]]]] = {
     ),
     "settings of the archive": ([update(archive_settings).values(settings="torn")], ("record", ANY)),
 }
-"""What is done, and what is named for it."""
+"""The damage, and the name it is reported by."""
 
 
 def check_damages(lake: HotLake) -> None:
-    """Do each kind of damage, and look what is said."""
+    """Cause each kind of damage, and check the report."""
     assert findings(lake) == []
     for kind, (statements, (what, number)) in DAMAGES.items():
         with damaged(lake, *statements):
@@ -172,7 +172,7 @@ def check_damages(lake: HotLake) -> None:
 
 
 def test_each_kind_of_damage_is_named(lake: HotLake) -> None:
-    """`verify` reads the tracking store, says nothing of what is whole, and names each kind of damage."""
+    """`verify` reads the tracking store, reports nothing intact, and names each kind of damage."""
     assert lake.lake.verify().ok
     check_damages(lake)
     (row,) = findings(lake, settled=tuple(range(100)))
@@ -186,7 +186,7 @@ def test_each_kind_of_damage_is_named(lake: HotLake) -> None:
 
 
 def check_repository_away(lake: HotLake, patch: pytest.MonkeyPatch) -> None:
-    """Check what is said of a repository that cannot be opened, or that fails with each read."""
+    """Check the report on a repository that cannot be opened, or that fails with each read."""
     repository, elsewhere = lake.path / "archive", lake.path / "elsewhere"
     torn = update(outbox).values(size_bytes=1)
     with damaged(lake, torn):
@@ -222,7 +222,7 @@ def check_repository_away(lake: HotLake, patch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_repository_that_is_away_is_named(lake: HotLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is wrong beside it is named too: it ended with an error, and what had been found until then was lost."""
+    """Other damage is named too. `verify` once ended with an error, and its earlier findings were lost."""
     check_repository_away(lake, monkeypatch)
     for rule in (
         Broken(
@@ -262,7 +262,7 @@ RULES: Final = [
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_no_check_is_missing(lake: HotLake) -> None:
-    """Each check that is left out is missed, of the file of SQLite, too; bits are flipped by `faults/flip_tracking`."""
+    """A test fails for each check that is left out, also for the SQLite file; `faults/flip_tracking` flips bits."""
     for rule in RULES:
         assert_caught(rule, lambda: check_damages(lake))
     for damage, rule in FILE_DAMAGES:
@@ -281,7 +281,7 @@ def unreadable(file: Path) -> None:
 
 
 def an_index_is_wrong(file: Path) -> None:
-    """Change a row, but not the index that has it, too."""
+    """Change a row, but not its index entry."""
     schema = "sqlite_master where name = 'tracelake_trace_info_by_place'"
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         row = db.execute(f"select * from {schema}").fetchone()
@@ -294,7 +294,7 @@ def an_index_is_wrong(file: Path) -> None:
 
 
 def a_text_is_a_blob(file: Path) -> None:
-    """Change what a bit tells of a value, and no byte of it."""
+    """Change a value's type, and no byte of its content."""
     with closing(sqlite3.connect(file, isolation_level=None)) as db:
         db.execute("update tracelake_trace_info set name = cast(name as blob)")
 
@@ -315,11 +315,11 @@ FILE_DAMAGES: Final = (
 
 
 def named_of_copy(lake: HotLake, damage: Callable[[Path], None]) -> set[str]:
-    """Damage a copy of the file of SQLite; return what is named."""
+    """Damage a copy of the SQLite file; return the findings."""
     copy = lake.path / "copy.db"
     copy.write_bytes(Path(lake.tracking.database.name).read_bytes())
     with closing(TrackingDatabase(f"sqlite://{copy}")) as database:
         store = TrackingStore(database, lake.tracking.lake_id)
-        database.close()  # and open again, once it is damaged
+        database.close()  # and reopen it once it is damaged
         damage(copy)
         return {each.what for each in check_store(store, ())}

@@ -1,4 +1,4 @@
-"""A8: the tags of an experiment count for the traces of its workspace, and those of "0" for all."""
+"""The tags of an experiment count for the traces of its workspace, and those of "0" for all (A8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.tracking.annotations import Annotations
 
 
 def check(hot: HotLake, first: int) -> None:
-    """Check it with traces of two teams in an experiment of one of them."""
+    """Check the rule with traces of two teams in an experiment of one of them."""
     experiment = Annotations(hot.tracking, B).create_experiment(f"of {first}", B)
     trace_of = {A: f"{first:032x}", B: f"{first + 1:032x}"}
     for workspace, trace_id in trace_of.items():
@@ -27,7 +27,7 @@ def check(hot: HotLake, first: int) -> None:
     tag(hot, ARCHIVE_NOW_TAG, "{}", experiment=experiment)
 
     def due(experiment_id: str) -> dict[str, bool]:
-        """Return for which workspaces what an experiment says counts."""
+        """Return the workspaces for which an experiment's tags count."""
         every = Candidates(hot.tracking).hot(hot.archive.settings(), time.time_ns())
         return {each.workspace: each.is_now for each in every if each.experiment_id == experiment_id}
 
@@ -47,7 +47,7 @@ def check(hot: HotLake, first: int) -> None:
 
 
 def test_tags_of_an_experiment_count_for_its_workspace(tmp_path: Path) -> None:
-    """Whoever sends spans may name any experiment; each part of the rule is noticed when it breaks."""
+    """A sender of spans may name any experiment; the test fails for each broken part of the rule."""
     lake = HotLake(tmp_path / "lake")
     with closing(lake.tracking), closing(lake.lake):
         check(lake, 1)

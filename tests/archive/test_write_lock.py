@@ -1,4 +1,4 @@
-"""What is done while a transaction keeps writers waiting: statements, as many for a batch as for a trace."""
+"""Work in a transaction that blocks writers: a batch runs as many statements as a single trace."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ OF_SQL = {
     "tracking.outbox",
     "storage.answered",
 }
-"""What may run in a transaction that writes: what makes statements, and decides on rows."""
+"""Functions that may run in a write transaction: those that build statements, and those that decide on rows."""
 
 
 @dataclass
 class Writes:
-    """What transactions that write did."""
+    """The work of write transactions."""
 
     modules: set[str] = field(default_factory=set)
-    """Of ours, whose code ran in one."""
+    """Tracelake's modules whose code ran in one."""
     statements: list[int] = field(default_factory=list)
-    """How many each had."""
+    """The number of statements of each."""
     is_open: bool = False
-    """Whether one is: what is read between two of them keeps nobody waiting."""
+    """Whether a write transaction is open: reads between two of them block no writer."""
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def watched(lake: HotLake) -> Iterator[Writes]:
 
 @pytest.mark.parametrize("layout", ["lake", "pack"])
 def test_nothing_but_sql_is_done_in_a_transaction_that_writes(make: Make, layout: str) -> None:
-    """Nothing is unpacked, encoded, uploaded, read or asked of `main` while writers wait."""
+    """No data is decompressed, encoded, uploaded or read, and `main` is not queried, while writers wait."""
     lake = make(layout)
 
     def check() -> None:
@@ -119,7 +119,7 @@ def test_nothing_but_sql_is_done_in_a_transaction_that_writes(make: Make, layout
 
 
 def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
-    """What a transaction does for each trace is done by the database."""
+    """The database itself does the work of a transaction for each trace."""
     lake = make("trace")
 
     def check() -> None:
@@ -140,7 +140,7 @@ def test_a_batch_has_as_many_statements_as_a_trace(make: Make) -> None:
 
 
 def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
-    """A deletion writes what the pipeline is still to read of each trace: writers wait for that of a few."""
+    """A deletion writes each trace's pending input for the pipeline: writers wait for a few traces at a time."""
     lake = make("trace")
 
     def check() -> None:
@@ -179,7 +179,7 @@ def test_many_are_deleted_a_few_at_a_time(make: Make) -> None:
 
 
 def test_what_is_cleared_is_not_written_again(tmp_path: Path) -> None:
-    """Pages that a payload leaves are not overwritten while writers wait, whatever SQLite was built to do."""
+    """Pages freed by a payload are not overwritten while writers wait, for any build of SQLite."""
 
     def check() -> None:
         with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
@@ -201,7 +201,8 @@ def test_what_is_cleared_is_not_written_again(tmp_path: Path) -> None:
 
 
 def test_what_one_transaction_clears_is_bounded() -> None:
-    """By traces, and by bytes; a larger trace is cleared alone, and none is left out."""
+    """A transaction clears a bounded number of traces and bytes; a larger trace is cleared alone, and each is
+    cleared."""
     large = limits.ARCHIVE_FINALIZE_BYTES
     sizes = [1, 1, 1, large, 1, large - 1, 1, large + 1, 1]
     of = {

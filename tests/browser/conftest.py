@@ -1,4 +1,4 @@
-"""A real browser, and a server in a thread for it to look at."""
+"""A real browser, and a server in a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARGUMENTS = (
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[str]:
-    """Return the address of a server over a lake made to be looked at."""
+    """Return the address of a server over a lake with traces to display."""
     with serving(lake_to_look_at()) as address:
         yield address
 
@@ -48,9 +48,9 @@ def serving(lake: Lake, openid: OpenId | None = None) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Return Chromium. Fails where there is none: a test that is skipped tests nothing.
+    """Return Chromium. Fail if it is not installed, because a skipped test proves nothing.
 
-    It lives for one module: Playwright runs an event loop in this thread, beside which no other can run.
+    It lives for one module: Playwright runs an event loop in this thread, which allows no other one.
     """
     path = shutil.which("chromium")
     assert path, "no chromium on this machine: run scripts/setup-browser as root"
@@ -72,7 +72,8 @@ def page(browser: Browser) -> Iterator[Page]:
         opened.on(
             "console", lambda message: problems.append(message.text) if message.type == "error" else None
         )
-        # With a listener, a dialog stays open until it is dismissed: the page then hangs, and the test fails.
+        # If it has a listener, a dialog stays open until it is dismissed, so the page hangs and the test
+        # fails.
         opened.on("dialog", lambda dialog: problems.append(f"dialog: {dialog.message}"))
         opened.on(
             "request",

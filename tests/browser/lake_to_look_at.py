@@ -1,4 +1,4 @@
-"""Traces made to be looked at: hostile, huge, long, and ordinary."""
+"""Traces to display: hostile, huge, long, and ordinary."""
 
 from __future__ import annotations
 

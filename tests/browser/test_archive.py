@@ -1,4 +1,4 @@
-"""The page of the archive in Chromium: what is where, a pass and a restore from it, on a desk and on a phone."""
+"""The archive page in Chromium on desktop and phone: tiers, a pass and a restore."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotLake]:
 
 @pytest.fixture
 def site(hot: HotLake) -> Iterator[str]:
-    """Return the address of its server. Ask for it before the page: what that still loads at the end has an answer."""
+    """Return its server's address. Request it before the page, so that late requests of the page are answered."""
     with serving(hot.lake) as address:
         yield address
 
 
 def test_a_pass_and_a_restore(site: str, page: Page) -> None:
-    """The page says what the next pass takes and what cannot be; a button takes it, and another brings one back."""
+    """The page lists what the next pass takes and cannot take; one button runs it, another restores a trace."""
     page.goto(site)
     page.click("nav.rooms >> text=Archive")
     row = page.locator("#experiments tbody tr")
@@ -66,7 +66,7 @@ def test_a_pass_and_a_restore(site: str, page: Page) -> None:
 
 
 def test_it_fits_a_phone(site: str, page: Page, hot: HotLake) -> None:
-    """Wide tables scroll in themselves, and the page does not."""
+    """Wide tables scroll, and the page does not."""
     hot.archive.run()
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"{site}/archive")

@@ -1,4 +1,4 @@
-"""What a person sees and does: the list, search, the waterfall and its details, in Chromium."""
+"""The list, search, the waterfall and its details, as a user sees them in Chromium."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def open_trace(page: Page, site: str, trace_id: str, rest: str = "") -> None:
 
 
 def test_from_the_list_to_a_span(page: Page, site: str) -> None:
-    """Filter the list, open a trace, click a span: its details appear, and the address names it."""
+    """A user filters the list, opens a trace and clicks a span: its details appear, and the address names it."""
     page.goto(site)
     page.select_option('select[name="service"]', "agent")
     page.click("text=Show")
@@ -44,7 +44,7 @@ def test_a_shared_address_selects_its_span(page: Page, site: str) -> None:
 
 
 def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
-    """Of spans of several workspaces with one id each row has its own details, and its own address."""
+    """Spans of several workspaces with one id have separate details and addresses (W11)."""
     heading, span = page.locator(".details h2"), f"{1:016x}"
     open_trace(page, site, SHARED)
     for name, named in (("ü&c", "%C3%BC%26c"), ("a/b", "a%2Fb")):
@@ -65,7 +65,7 @@ def test_w11_the_details_are_of_the_workspace(page: Page, site: str) -> None:
 
 
 def test_a_click_before_the_script_is_there(page: Page, site: str) -> None:
-    """Who clicks a row while the script is still on its way gets its details once it has come."""
+    """A click on a row before the script has loaded shows the details once it has."""
     held: list[Route] = []
     page.route("**/waterfall.js", lambda route: held.insert(0, route))
     page.goto(f"{site}/traces/{ORDINARY}", wait_until="commit")
@@ -76,7 +76,7 @@ def test_a_click_before_the_script_is_there(page: Page, site: str) -> None:
 
 
 def test_keyboard(page: Page, site: str) -> None:
-    """Arrow keys move over visible rows, and fold and unfold."""
+    """Arrow keys move over visible rows, fold and unfold."""
     open_trace(page, site, ORDINARY)
     page.focus(".waterfall")
     names = []
@@ -107,7 +107,7 @@ def test_folding_with_the_mouse(page: Page, site: str) -> None:
 
 
 def test_bars_stand_in_proportion(page: Page, site: str) -> None:
-    """A bar of a tenth of the trace is about a tenth as wide as the root's, and begins where its time does."""
+    """The bar of a tenth of the trace is about a tenth as wide as the root's, and begins at its time."""
     open_trace(page, site, ORDINARY)
     boxes = [bar.bounding_box() for bar in page.locator(".row rect").all()]
     root, plan = boxes[0], boxes[1]
@@ -139,7 +139,7 @@ def test_search_leads_to_the_span(page: Page, site: str) -> None:
 
 
 def test_ten_thousand_spans(page: Page, site: str) -> None:
-    """A trace of 10,000 spans opens as pages of 2,000, says what it shows, and finds a span on another page."""
+    """A trace of 10,000 spans opens as pages of 2,000, shows its range, and finds a span on another page."""
     open_trace(page, site, LONG)
     assert page.locator(".row").count() <= 2_000
     expect(page.locator(".note")).to_contain_text("10,000 spans; the page shows 1–2,000")  # noqa: RUF001 an en dash
@@ -151,7 +151,7 @@ def test_ten_thousand_spans(page: Page, site: str) -> None:
 
 
 def test_megabytes_of_text(page: Page, site: str) -> None:
-    """A text of megabytes is cut in the details, and shown whole on request."""
+    """Megabytes of text are cut in the details, and shown whole on request."""
     open_trace(page, site, HUGE, f"#span={1:016x}")
     block = page.locator(".details pre").first
     expect(block).to_be_visible()
@@ -169,7 +169,7 @@ def test_json_beside_the_page(page: Page, site: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark(browser: Browser, site: str, scheme: str) -> None:
-    """The page follows the reader's scheme: dark text on light ground, or the reverse."""
+    """The page follows the user's colour scheme: dark text on light ground, or the reverse."""
     with browser.new_context(color_scheme="dark" if scheme == "dark" else "light") as context:
         page = context.new_page()
         page.goto(site)
@@ -180,7 +180,7 @@ def test_light_and_dark(browser: Browser, site: str, scheme: str) -> None:
 
 
 def test_without_scripts(browser: Browser, site: str) -> None:
-    """Without JavaScript the list and the waterfall are still there."""
+    """Without JavaScript the list and the waterfall are still shown."""
     with browser.new_context(java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{site}/traces/{ORDINARY}")

@@ -1,4 +1,4 @@
-"""Each page on a phone: wide tables scroll in themselves, and the page does not, however long the names are."""
+"""On a phone, wide tables scroll and the page does not, however long the names are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = (
 
 @pytest.fixture(scope="module")
 def phone_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a server over a lake whose names are long."""
+    """Return the address of a server over a lake with long names."""
     folder = tmp_path_factory.mktemp("phone")
     with a_lake(folder) as lake:
         keys = ("session.id", "user.id", "input.value", "output.value")
@@ -40,7 +40,7 @@ def phone_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_fits(page: Page, phone_site: str, path: str) -> None:
-    """Nothing is right of the edge, where a thumb has to look for it."""
+    """No element is beyond the right edge of the page."""
     page.set_viewport_size({"width": 375, "height": 812})
     page.goto(f"{phone_site}{path}")
     expect(page.locator("main")).to_be_visible()
@@ -49,7 +49,7 @@ def test_a_page_fits(page: Page, phone_site: str, path: str) -> None:
 
 @pytest.mark.parametrize("width", [375, 1280])
 def test_a_deep_span_has_its_name(page: Page, phone_site: str, width: int) -> None:
-    """However many spans are above it: the name is left of the bar, and some letters of it can be read."""
+    """However deep a span is, its name is left of the bar with some letters readable."""
     page.set_viewport_size({"width": width, "height": 812})
     page.goto(f"{phone_site}/traces/{DEEP + 1:032x}")
     label = page.locator(".row").last.locator(".label").bounding_box()

@@ -1,4 +1,4 @@
-"""The search page in Chromium, over a real index: what is typed is completed, clicked, sorted, paged and corrected."""
+"""The search page in Chromium over a real index: completion, clicks, sorting, paging, errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.datasets.conversations import a_lake, ingest, talk
 
 @pytest.fixture(scope="module")
 def search_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of a server over questions about refunds, some of which failed, one hostile."""
+    """Return the address of a server with questions about refunds: some failed, one is hostile."""
     folder = tmp_path_factory.mktemp("search")
     failed = {"code": 2}
     with a_lake(folder) as lake:
@@ -32,7 +32,7 @@ def search_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, search_site: str) -> None:
-    """A person's way from some letters to the span, by keys and clicks, with the exact number at each step."""
+    """A user gets from some letters to the span by keys and clicks, with the exact number at each step."""
     page.goto(search_site)
     field, offered = page.locator(".find input[name=q]"), page.locator(".completions li")
     for width in (400, 1280):
@@ -73,7 +73,7 @@ def test_a_search_is_completed_narrowed_sorted_paged_and_corrected(page: Page, s
 
 
 def test_an_error_points_at_the_character(page: Page, search_site: str) -> None:
-    """Where a search does not parse, the page shows it with the character, and says what to write."""
+    """For a search that does not parse, the page marks the character and says what to write."""
     page.route(
         "**/search?*", lambda route: route.fulfill(response=route.fetch(), status=200)
     )  # no console error

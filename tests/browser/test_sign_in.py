@@ -1,4 +1,4 @@
-"""Signing in by a provider in a real browser, which the provider's site leads back here."""
+"""Sign-in by a provider in a real browser, which the provider's site redirects back here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tracelake.server.guard import BEGUN_COOKIE, COOKIE
 
 @pytest.fixture(scope="module")
 def signed() -> Iterator[str]:
-    """Return the address of a server by whose provider people sign in; the provider is another site than 127.0.0.1."""
+    """Return the address of a server with sign-in by a provider, which has another site than 127.0.0.1."""
     with openid.provider() as issuer, serving(FakeLake([span_row()]), openid.openid(issuer)) as address:
         assert issuer.startswith("http://localhost:")
         yield address
 
 
 def test_signing_in_and_out(browser: Browser, signed: str) -> None:
-    """A page asks who it is, the provider says so, the page is there; signed out it asks again."""
+    """A page redirects to the provider for sign-in, and then appears; after sign-out it redirects again."""
     with browser.new_context() as context:
         page = context.new_page()
         page.set_default_timeout(HANG_S * 1_000)

@@ -1,4 +1,4 @@
-"""History and datasets in Chromium: from the log to what a commit changed, from an example to its trace."""
+"""History and datasets in Chromium: from the log to a commit's changes, from an example to its trace."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_from_the_log_to_what_changed(page: Page, versions_site: str) -> None:
 
 
 def test_from_an_example_to_its_trace(page: Page, versions_site: str) -> None:
-    """A dataset shows its examples with their state, another version those of then; each leads to its span."""
+    """A dataset shows its examples with their state, an older version its earlier ones; each leads to its span."""
     page.goto(versions_site)
     page.click("nav.rooms >> text=Datasets")
     expect(page.locator("tbody tr")).to_contain_text("Questions about refunds")

@@ -1,4 +1,4 @@
-"""A lake of real agent traces, and the command line run in this process."""
+"""A lake of real agent traces, and the command line in this process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGENTS = Path(__file__).parents[3] / "shared" / "data" / "agents.otlp.jsonl.gz"
 
 
 class Ran(NamedTuple):
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -28,7 +28,7 @@ RunCli: TypeAlias = Callable[..., Ran]
 
 @pytest.fixture(scope="session")
 def agents_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lake with one commit, the agent traces; read it only."""
+    """Return a read-only lake with one commit, the agent traces."""
     place = tmp_path_factory.mktemp("lakes") / "agents"
     with tracelake.init(place) as lake:
         lake.ingest(AGENTS, runner=InProcess())

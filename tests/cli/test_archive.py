@@ -1,4 +1,4 @@
-"""`tracelake archive plan` and `retention`: of many experiments the first, and what counts for one."""
+"""`tracelake archive plan` and `retention`: a limited list of experiments, and the effective retention of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.tracking.schema import trace_info
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the path of a lake with three hot traces, two of experiment 7."""
+    """Return the path of a lake with three hot traces, two of them in experiment 7."""
     hot = HotLake(tmp_path_factory.mktemp("archive") / "lake", layout="trace", retention="7d")
     with closing(hot.tracking), closing(hot.lake):
         hot.write((1, 1), (2, 1), (3, 1))
@@ -29,7 +29,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_an_experiment_has_a_retention(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is set, told with what counts, and taken away; that of its workspace beside it."""
+    """The retention of an experiment or its workspace is set, shown with the effective one, and removed."""
     for words, told in (
         (["1d", "--experiment", "7"], "for 1d, set for the experiment."),
         (["30d", "--experiment", "7"], "for 7d, set for the server."),
@@ -44,7 +44,7 @@ def test_an_experiment_has_a_retention(lake: str, capsys: pytest.CaptureFixture[
 
 
 def test_a_plan_shows_so_many(lake: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of which most is hot, and that there are more."""
+    """A plan lists the experiments with most hot traces, and says that more exist."""
     assert run(["archive", "plan", "--limit", "1", "--lake", lake]) == 0
     assert "--limit shows them" in capsys.readouterr().out
     assert run(["archive", "plan", "--limit", "1", "--json", "--lake", lake]) == 0
@@ -65,7 +65,7 @@ def test_a_plan_shows_so_many(lake: str, capsys: pytest.CaptureFixture[str]) -> 
     ],
 )
 def test_mistakes_are_told(lake: str, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
-    """In a line that says what to do."""
+    """A mistake is reported in one line that says how to fix it."""
     assert run(["archive", "retention", *words, "--lake", lake]) != 0
     told = capsys.readouterr().err
     assert "error: " in told
@@ -73,7 +73,7 @@ def test_mistakes_are_told(lake: str, capsys: pytest.CaptureFixture[str], words:
 
 
 def test_a_deletion_says_what_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard error lists both kinds of places, and ids that are unknown; standard output stays as it was."""
+    """A deletion lists both kinds of locations and unknown ids on standard error; standard output is unchanged."""
     hot = HotLake(tmp_path / "lake")
     with closing(hot.tracking), closing(hot.lake):
         hot.write((1, 1), (2, 1))

@@ -1,4 +1,4 @@
-"""branch, status, commit, discard, diff, merge, revert, cherry-pick: what they print, and their exit codes."""
+"""branch, status, commit, discard, diff, merge, revert, cherry-pick: their output and their exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(talks: Path, tmp_path: Path) -> Path:
-    """Return such a lake, which the commands find by themselves."""
+    """Return a lake of conversations that the commands find by default."""
     (tmp_path / "tracelake.toml").write_text('lake = "./lake"\ncommitter = "grace"\n')
     return Path(shutil.copytree(talks, tmp_path / "lake"))
 
@@ -48,7 +48,7 @@ def add(cli: RunCli, search: str, branch: str = "main", message: str | None = No
 
 @pytest.mark.usefixtures("lake")
 def test_a_branch_from_its_beginning_to_its_end(cli: RunCli) -> None:
-    """Made, worked on, compared, merged, deleted; each step says what it did."""
+    """A branch is created, changed, compared, merged and deleted; each step reports its result."""
     head = told(cli, "log")[0]["id"]
     made = cli("branch", "create", "work")
     assert (made.code, made.out) == (0, f"Branch work begins at {head[:12]}.\n")
@@ -80,7 +80,7 @@ def test_a_branch_from_its_beginning_to_its_end(cli: RunCli) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_conflicts_are_a_table(cli: RunCli) -> None:
-    """What both sides changed is shown with what each names; nothing is merged, and a side may be preferred."""
+    """A conflict is shown as a table of both sides' values; nothing is merged, and a side may be preferred."""
     cli("branch", "create", "work")
     for branch, note in (("main", "kind=main"), ("work", "kind=work")):
         options = ("--search", "coat", "--replace", "--metadata", note, "--branch", branch, "-m", note)
@@ -101,7 +101,7 @@ def test_conflicts_are_a_table(cli: RunCli) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_revert_and_cherry_pick(cli: RunCli) -> None:
-    """A commit is taken back, and made again on another branch, by new commits."""
+    """`revert` and `cherry-pick` make new commits that undo a commit, or repeat it on another branch."""
     cli("branch", "create", "before", "main~1")
     reverted = told(cli, "revert", "main")
     assert told(cli, "dataset", "list") == []
@@ -115,7 +115,7 @@ def test_revert_and_cherry_pick(cli: RunCli) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_tables_differ_by_transaction(cli: RunCli, tmp_path: Path) -> None:
-    """Tables show as numbers of transactions; a limit is told of."""
+    """A diff of tables shows transaction numbers, and mentions a reached limit."""
     (tmp_path / "more.jsonl").write_bytes(a_line(a_span(9, 0)))
     assert cli("ingest", "more.jsonl").code == 0
     text = cli("diff", "main~1").out
@@ -128,7 +128,7 @@ def test_tables_differ_by_transaction(cli: RunCli, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_status_commit_discard(cli: RunCli) -> None:
-    """Nothing staged is said; what is discarded is counted; an empty commit has to be asked for."""
+    """`status` reports an empty stage, `discard` counts entries, and an empty commit needs an option."""
     assert "Nothing is staged." in cli("status").out
     add(cli, "refund")
     assert len(told(cli, "status")["staged"]) == 2
@@ -142,7 +142,7 @@ def test_status_commit_discard(cli: RunCli) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_protection(cli: RunCli) -> None:
-    """A protected branch says so, and what to do instead; --off ends it."""
+    """A commit to a protected branch is refused with a remedy; `--off` ends the protection."""
     assert cli("branch", "protect", "main").out == "Branch main is protected.\n"
     assert "protected" in cli("branch", "list").out
     assert ", protected." in cli("status").out
@@ -165,7 +165,7 @@ def test_protection(cli: RunCli) -> None:
     ],
 )  # fmt: skip
 def test_wrong_names_are_usage_errors(cli: RunCli, args: tuple[str, ...]) -> None:
-    """Exit code 2, one message, no traceback, and nothing on standard output."""
+    """A wrong name exits with 2 and one message, without traceback or standard output."""
     ran = cli(*args)
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith("error: ")
@@ -178,12 +178,12 @@ def test_wrong_names_are_usage_errors(cli: RunCli, args: tuple[str, ...]) -> Non
      "merge", "revert", "cherry-pick"],
 )  # fmt: skip
 def test_help_has_examples(cli: RunCli, command: str) -> None:
-    """Each command shows how it is used."""
+    """The help of each command has examples."""
     assert f"  tracelake {command}" in cli(*command.split(), "--help").out.split("Examples:")[1]
 
 
 def test_branches_of_an_empty_lake(cli: RunCli) -> None:
-    """main is there without a commit."""
+    """In an empty lake, main exists without a commit."""
     cli("init", "./lake")
     assert told(cli, "branch", "list") == [{"name": "main", "head": None, "protected": False, "staged": 0}]
     assert "no commit yet" in cli("status").out
@@ -211,7 +211,7 @@ def test_branches_of_an_empty_lake(cli: RunCli) -> None:
 def test_bytes_that_are_no_text_and_texts_that_are_too_long_are_refused(
     cli: RunCli, args: tuple[str, ...]
 ) -> None:
-    """What a shell hands over may be no Unicode: one message, no traceback, and nothing changes."""
+    """Arguments that are not Unicode or too long are refused with one message, and change nothing."""
     head = told(cli, "log")[0]["id"]
     ran = cli(*args)
     assert (ran.code in (1, 2), ran.out) == (True, "")
@@ -220,7 +220,7 @@ def test_bytes_that_are_no_text_and_texts_that_are_too_long_are_refused(
 
 
 def test_a_request_that_nobody_can_build_is_dropped(cli: RunCli, lake: Path) -> None:
-    """It is listed with its id; taken off, what is staged for it is staged still, and the branch goes on."""
+    """A request that cannot be built is listed; once dropped, its entries stay staged and the branch goes on."""
     assert cli("branch", "requests", "main").out == "No commit waits to be built.\n"
     cli("dataset", "add", "refunds", "--search", "hat")
     with tracelake.open(lake) as opened:

@@ -1,4 +1,4 @@
-"""Each command on a real lake: what it prints, as text and as JSON, and its exit code."""
+"""Each command on a real lake: its text, its JSON and its exit code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_init_makes_the_lake_the_one_that_is_found(cli: RunCli) -> None:
 
 
 def test_init_leaves_settings_alone(cli: RunCli) -> None:
-    """An existing file is not written to; `init` says how to name the new lake instead."""
+    """`init` does not change an existing settings file; it says how to name the new lake."""
     Path("tracelake.toml").write_text('lake = "./other"\n')
     done = cli("init", "./lake")
     assert "--lake ./lake" in done.out
@@ -41,7 +41,7 @@ def test_init_leaves_settings_alone(cli: RunCli) -> None:
 
 
 def test_init_of_the_default_place_needs_no_settings(cli: RunCli) -> None:
-    """`init` alone makes ./.tracelake, which is looked for anyway."""
+    """`init` alone makes ./.tracelake, which commands find without settings."""
     assert cli("init").code == 0
     assert Path(".tracelake").is_dir()
     assert not Path("tracelake.toml").exists()
@@ -49,7 +49,7 @@ def test_init_of_the_default_place_needs_no_settings(cli: RunCli) -> None:
 
 
 def test_init_takes_the_number_of_buckets(cli: RunCli) -> None:
-    """It is for life, so it is told; one that cannot be is refused by name."""
+    """`init` reports the number of buckets, which is permanent; an invalid number is refused by name."""
     assert json.loads(cli("init", "./lake", "--buckets", "64", "--json").out)["buckets"] == 64
     with tracelake.open("./lake") as lake:
         assert lake.config.buckets == 64
@@ -58,7 +58,7 @@ def test_init_takes_the_number_of_buckets(cli: RunCli) -> None:
 
 
 def test_init_leaves_a_lake_alone_where_that_is_asked(cli: RunCli) -> None:
-    """`--exist-ok` is done where there is a lake, says so, and is no way around what is none."""
+    """`--exist-ok` succeeds on an existing lake and says so; it does not accept anything that is no lake."""
     assert json.loads(cli("init", "./lake", "--exist-ok", "--text", "cjk", "--json").out)["created"] is True
     before = Path("lake/lake.json").read_bytes()
     again = cli("init", "./lake", "--exist-ok")
@@ -71,7 +71,7 @@ def test_init_leaves_a_lake_alone_where_that_is_asked(cli: RunCli) -> None:
 
 
 def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
-    """A word, or a URL, which is kept for the other commands."""
+    """`init` accepts a word or a URL for the metadata, and stores it for other commands."""
     assert json.loads(cli("init", "./one", "--metadata", "objects", "--json").out)["metadata"] == "objects"
     url = f"sqlite://{Path.cwd()}/two.db"
     assert f"Its metadata is in {url}." in cli("init", "./two", "--metadata", url).out
@@ -83,7 +83,7 @@ def test_init_says_where_the_metadata_is(cli: RunCli) -> None:
 
 
 def test_init_says_which_vectors_spans_will_have(cli: RunCli) -> None:
-    """For people and as JSON; what cannot be is refused. A search by meaning before the first span finds nothing."""
+    """`init` reports the vectors as text and JSON, and refuses invalid ones; an early semantic search is empty."""
     done = cli("init", "./lake", "--vectors", "attributes.embedding", "--dimensions", "3")
     assert "Spans have vectors of attributes.embedding (3 dimensions, cosine)." in done.out
     told = json.loads(cli("init", "./more", "--vectors", "attributes.e", "--dimensions", "3", "--json").out)
@@ -95,7 +95,7 @@ def test_init_says_which_vectors_spans_will_have(cli: RunCli) -> None:
 
 
 def test_ingest_reports_what_it_did(cli: RunCli) -> None:
-    """Patterns are expanded, bad lines named with place and reason, good spans taken, and the exit code is 1."""
+    """`ingest` expands patterns, takes good spans, and names bad lines with place and reason; the exit code is 1."""
     spans = [
         {"traceId": "a" * 32, "spanId": f"{n:016x}", "name": "s", "startTimeUnixNano": "1"} for n in (1, 2)
     ]
@@ -117,7 +117,7 @@ def test_ingest_reports_what_it_did(cli: RunCli) -> None:
 
 
 def test_tables_and_log(cli: RunCli, agents_lake: Path) -> None:
-    """Tables and commits are listed, and a commit can be read by the beginning of its id."""
+    """Tables and commits are listed, and a commit can be shown by the beginning of its id."""
     tables = {t["name"]: t["rows"] for t in json.loads(cli("tables", "--lake", agents_lake, "--json").out)}
     assert tables == {"spans": 4931, "traces": 202}
     assert "4931" in cli("tables", "--lake", agents_lake).out
@@ -128,7 +128,7 @@ def test_tables_and_log(cli: RunCli, agents_lake: Path) -> None:
 
 
 def test_sql_prints_a_list_of_objects(cli: RunCli, agents_lake: Path) -> None:
-    """Rows are objects with JSON's own types."""
+    """`sql --json` prints rows as objects with JSON's types."""
     query = """select count(*) as n, sum(start_ns) as big, 'nan'::double as nan, map{'a': 1} as m,
         '\\x01'::blob as b, timestamp '2026-01-01' as t, 1 as x, 2 as x from spans"""
     (row,) = json.loads(cli("sql", query, "--lake", agents_lake, "--json").out)
@@ -145,7 +145,7 @@ def test_sql_reads_standard_input(cli: RunCli, agents_lake: Path, monkeypatch: p
 
 
 def test_sql_shows_the_first_rows_and_says_so(cli: RunCli, agents_lake: Path) -> None:
-    """A long result is cut for people, never for programs."""
+    """A long result is cut for people, never for programs, and the output says so."""
     query = "select span_id from spans"
     shown = cli("sql", query, "--lake", agents_lake, "--rows", "3")
     assert "3 of 4,931 rows" in shown.err
@@ -154,7 +154,7 @@ def test_sql_shows_the_first_rows_and_says_so(cli: RunCli, agents_lake: Path) ->
 
 
 def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
-    """Hits are objects, or lines whose matches are marked; all is counted, and goes on at the next page."""
+    """Search prints hits as objects, or as lines with marked matches; it counts all, and has further pages."""
     args = (
         "search",
         "awning",
@@ -197,7 +197,7 @@ def test_search_marks_the_matches(cli: RunCli, agents_lake: Path) -> None:
 
 
 def test_trace_show_by_a_part_of_its_id(cli: RunCli, agents_lake: Path) -> None:
-    """A trace is shown with its spans; an id that no trace has is an error."""
+    """`trace show` finds a trace by a part of its id; an unknown id is an error."""
     shown = cli("trace", "show", TRACE[:8], "--lake", agents_lake)
     assert shown.code == 0
     assert TRACE in shown.out
@@ -211,7 +211,7 @@ def test_trace_show_by_a_part_of_its_id(cli: RunCli, agents_lake: Path) -> None:
 
 
 def test_verify_names_what_is_damaged(cli: RunCli, agents_lake: Path, tmp_path: Path) -> None:
-    """A whole lake is whole; after a flipped byte the part is named and the exit code is 1."""
+    """`verify` passes on a whole lake; after a flipped byte it names the part and exits with 1."""
     assert "The lake is whole." in cli("verify", "--lake", agents_lake).out
     damaged = tmp_path / "damaged"
     shutil.copytree(agents_lake, damaged)
@@ -226,7 +226,7 @@ def test_verify_names_what_is_damaged(cli: RunCli, agents_lake: Path, tmp_path: 
 
 
 def test_pipeline_run_once(cli: RunCli) -> None:
-    """With an empty inbox there is nothing to do; JSON needs an end."""
+    """A run with an empty inbox says so, and prints null with `--json`."""
     cli("init", "./lake")
     assert cli("pipeline", "run", "--once").out == "The inbox is empty.\n"
     assert json.loads(cli("pipeline", "run", "--once", "--json").out) is None
@@ -239,12 +239,12 @@ def test_version(cli: RunCli) -> None:
 
 
 def test_replicas_are_shown_with_what_is_wrong(cli: RunCli) -> None:
-    """Each replica with its status; the reason of one that is stuck or gone, and names that two use, below."""
+    """Replicas are listed with their status; reasons of stuck or lost ones, and duplicate names, are below."""
     assert "No replica runs" in _quiet_status(cli)
     with tracelake.open() as lake:
         lake.objects.put("inbox/1.segment", b"x" * 1_500)
         now = time.time()
-        soon = now + HANG_S  # the commands may take their time
+        soon = now + HANG_S  # the commands may be slow
         for record in (
             Replica(name="a", instance="1", host="h", pid=1, started_s=now, heartbeat_s=soon, moved_s=soon),
             Replica(

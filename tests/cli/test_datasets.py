@@ -24,14 +24,14 @@ def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def lake(talks: Path, tmp_path: Path) -> Path:
-    """Return such a lake, which the commands find by themselves."""
+    """Return a lake of conversations that the commands find by default."""
     (tmp_path / "tracelake.toml").write_text('lake = "./lake"\ncommitter = "grace"\n')
     return Path(shutil.copytree(talks, tmp_path / "lake"))
 
 
 @pytest.mark.usefixtures("lake")
 def test_from_traces_to_a_file(cli: RunCli, tmp_path: Path) -> None:
-    """Create, add, look, commit, export: each step says what it did and what is next."""
+    """Create, add, show, commit and export work; each step says what it did and names the next one."""
     created = cli("dataset", "create", "refunds", "--description", "questions")
     assert created.out == "Made dataset refunds. Next: tracelake dataset add refunds --search WORDS\n"
     added = cli("dataset", "add", "refunds", "--search", "refund", "--metadata", "kind=refund")
@@ -65,7 +65,7 @@ def test_from_traces_to_a_file(cli: RunCli, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_show_tells_states_and_stops_at_the_limit(cli: RunCli) -> None:
-    """Committed, added, changed and removed examples are told apart, on a branch; elsewhere all are committed."""
+    """`show` distinguishes committed, added, changed and removed examples on a branch; elsewhere all are committed."""
     cli("dataset", "create", "refunds", "--commit")
     cli("dataset", "add", "refunds", "--search", "refund", "-m", "three")
     cli("tag", "create", "v1")
@@ -88,7 +88,7 @@ def test_show_tells_states_and_stops_at_the_limit(cli: RunCli) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_commit_at_once(cli: RunCli) -> None:
-    """--commit and -m make a commit, by the committer of the settings or of the option."""
+    """`--commit` and `-m` make a commit, by the committer from the settings or the option."""
     assert told(cli, "dataset", "create", "refunds", "--commit")["commit"] == told(cli, "log")[0]["id"]
     added = told(cli, "dataset", "add", "refunds", "--search", "refund", "--limit", "2", "--commit")
     assert (added["added"], added["commit"]) == (2, told(cli, "log")[0]["id"])
@@ -109,7 +109,7 @@ def test_commit_at_once(cli: RunCli) -> None:
 
 @pytest.mark.usefixtures("lake")
 def test_a_limit_that_is_reached_is_told(cli: RunCli) -> None:
-    """There may be more spans than were taken."""
+    """If the limit is reached, the command says that there may be more spans."""
     cli("dataset", "create", "refunds")
     assert "there may be more" in cli("dataset", "add", "refunds", "--where", "true", "--limit", "2").err
     assert cli("dataset", "add", "refunds", "--where", "true").err == ""
@@ -135,7 +135,7 @@ def test_a_limit_that_is_reached_is_told(cli: RunCli) -> None:
     ],
 )
 def test_mistakes_are_usage_errors(cli: RunCli, args: tuple[str, ...], why: str) -> None:
-    """Exit code 2 and one message that says what is wrong."""
+    """A mistake exits with 2 and one clear message."""
     cli("dataset", "create", "refunds")
     ran = cli("dataset", *args)
     assert (ran.code, ran.out) == (2, "")
@@ -145,7 +145,7 @@ def test_mistakes_are_usage_errors(cli: RunCli, args: tuple[str, ...], why: str)
 
 @pytest.mark.usefixtures("lake")
 def test_what_is_not_there_fails(cli: RunCli, tmp_path: Path) -> None:
-    """Exit code 1 for a trace or an example that is not there, and for a folder that is not."""
+    """An absent trace, example or folder exits with 1."""
     cli("dataset", "create", "refunds")
     for args in (
         ("add", "refunds", "--trace", "f" * 32),
@@ -159,5 +159,5 @@ def test_what_is_not_there_fails(cli: RunCli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["create", "list", "show", "add", "remove", "delete", "export"])
 def test_help_has_examples(cli: RunCli, command: str) -> None:
-    """Each command shows how it is used."""
+    """The help of each command has examples."""
     assert f"  tracelake dataset {command}" in cli("dataset", command, "--help").out.split("Examples:")[1]

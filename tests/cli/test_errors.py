@@ -1,4 +1,4 @@
-"""What a command does when it cannot do its work."""
+"""Commands that fail: messages and exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_has_examples(cli: RunCli, name: str) -> None:
-    """Each help page shows how the command is used, one example a line."""
+    """Each help page shows one example per line."""
     page = cli(*COMMANDS[name], "--help")
     assert page.code == 0
     assert f"\n    tracelake {name}" in page.out.split("Examples:")[1]
@@ -36,7 +36,7 @@ def test_help_has_examples(cli: RunCli, name: str) -> None:
 
 
 def test_no_command_shows_the_help(cli: RunCli) -> None:
-    """`tracelake` alone shows what there is."""
+    """`tracelake` alone lists the commands."""
     assert cli() == cli("--help")
     assert "Commands:" in cli().out
 
@@ -53,7 +53,7 @@ def test_no_command_shows_the_help(cli: RunCli) -> None:
     ],
 )
 def test_usage_errors(cli: RunCli, args: list[str]) -> None:
-    """A wrong command line is exit code 2, says where to look, and prints nothing."""
+    """A wrong command line exits with 2, names the help, and prints nothing on standard output."""
     said = cli(*args)
     assert (said.code, said.out) == (2, "")
     assert said.err.startswith("error: ")
@@ -81,7 +81,7 @@ def test_usage_errors(cli: RunCli, args: list[str]) -> None:
 def test_errors_without_traceback(
     cli: RunCli, agents_lake: Path, args: list[str], code: int, kind: str
 ) -> None:
-    """An error is one message, or one JSON document, on standard error; standard output stays empty."""
+    """An error is one message or one JSON document on standard error; standard output stays empty."""
     args = [str(agents_lake) if arg == "AGENTS" else arg for arg in args]
     said = cli(*args)
     assert (said.code, said.out) == (code, "")
@@ -93,7 +93,7 @@ def test_errors_without_traceback(
 
 
 def test_interrupt_is_quiet(cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C ends with 130 and no words."""
+    """Ctrl-C ends a command with 130 and no message."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -105,7 +105,7 @@ def test_interrupt_is_quiet(cli: RunCli, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_errors_of_the_system_are_messages_too(cli: RunCli) -> None:
-    """What the operating system refuses is said in one message."""
+    """An error of the operating system is one message, too."""
     Path("file").write_text("")
     said = cli("init", "file/lake")
     assert (said.code, said.out) == (1, "")

@@ -1,4 +1,4 @@
-"""The page that finds a failing conversation: its commands, run as they stand there, print what stands there."""
+"""The how-to page for a failing conversation: its commands print the output that it shows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "find-a-failing-conversat
 START_NS = 1_767_225_600_000_000_000
 MINUTE_NS = 60_000_000_000
 FAILS = {14, 33}
-"""The conversations whose refund fails."""
+"""Conversations whose refund fails."""
 
 
 def said(trace: int, span: int, question: str, answer: str, **fields: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def said(trace: int, span: int, question: str, answer: str, **fields: Any) -> di
 
 
 def conversation(number: int) -> list[dict[str, Any]]:
-    """Return what is said in a conversation; some want refunds, and a few of these fail, as other things do."""
+    """Return the turns of a conversation; some want refunds, and a few of these fail, as other requests do."""
     wish = "refund" if number % 3 == 0 or number in FAILS else "seat"
     spans = [
         said(number, 0, f"I would like a {wish} for order {number}", "Let me look", name="chat"),
@@ -59,7 +59,7 @@ def conversation(number: int) -> list[dict[str, Any]]:
 
 
 def commands(page: str) -> list[tuple[str, str]]:
-    """Return the commands of a page, each with what it prints there."""
+    """Return the commands of a page, each with the output that the page shows."""
     blocks = re.findall(r"```console\n(.*?)```", page, re.DOTALL)
     return [
         (command, printed)

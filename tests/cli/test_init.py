@@ -1,4 +1,4 @@
-"""What `init` says of the lake that it made: where it is, and how the next commands come to it."""
+"""`init` reports the location of the new lake, and how later commands find it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelake.cli import lake
 
 
 def check_settings_that_cannot_be_written(cli: RunCli) -> None:
-    """The lake is made, and that is what the exit code says; how to name it stands below."""
+    """Check that `init` succeeds if settings cannot be written, and says how to name the lake."""
     settings = Path("tracelake.toml")
     settings.unlink(missing_ok=True)
     settings.symlink_to("nowhere/tracelake.toml")
@@ -26,7 +26,7 @@ def check_settings_that_cannot_be_written(cli: RunCli) -> None:
 
 
 def check_the_next_command_is_of_this_lake(cli: RunCli) -> None:
-    """As it stands there it takes files into the lake that was made, not into the one that other commands use."""
+    """Check that the suggested command ingests into the new lake, not into the default one."""
     Path("tracelake.toml").unlink(missing_ok=True)
     assert cli("init", "./first").out.endswith("Next: tracelake ingest 'traces/*.otlp.jsonl.gz'\n")
     last = cli("init", "./the second").out.splitlines()[-1]
@@ -34,12 +34,12 @@ def check_the_next_command_is_of_this_lake(cli: RunCli) -> None:
 
 
 def test_settings_that_cannot_be_written(cli: RunCli) -> None:
-    """It was an error, beside a lake that the next try found there."""
+    """Unwritable settings are no error, because the lake exists."""
     check_settings_that_cannot_be_written(cli)
 
 
 def test_the_next_command_is_of_this_lake(cli: RunCli) -> None:
-    """Else traces go where nobody meant them to."""
+    """The suggested next command names the new lake; otherwise its traces would go into another lake."""
     check_the_next_command_is_of_this_lake(cli)
 
 
@@ -54,5 +54,5 @@ def test_the_next_command_is_of_this_lake(cli: RunCli) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(cli: RunCli, broken: Broken, check: Callable[[RunCli], None]) -> None:
-    """Each is noticed when it is gone."""
+    """Each broken rule is caught."""
     assert_caught(broken, lambda: check(cli))

@@ -1,4 +1,4 @@
-"""`tracelake pipeline transactions|explain|replay`, as the how-to page has them."""
+"""`tracelake pipeline transactions|explain|replay`, as the how-to page shows them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "which-input-made-this.md
 def test_from_a_commit_to_its_input_and_back(
     cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each command of the page, on a lake of one file that is then changed: 1 where it differs, and which."""
+    """Each command of the page works; after a change of the input, `replay` exits with 1 and names it."""
     page = PAGE.read_text()
     for command in ("explain 1", "transactions", "replay 0"):
         assert f"tracelake pipeline {command}" in page

@@ -1,4 +1,4 @@
-"""`tracelake key`: made and shown once, listed, expired, revoked."""
+"""`tracelake key`: create, list, expire and revoke; a key is shown once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lake(tmp_path: Path) -> str:
 def test_a_key_is_shown_once(
     lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token is the last line of `create`, and no other command has it."""
+    """`create` prints the token as its last line, and no other command shows it."""
     monkeypatch.setenv("COLUMNS", "160")
     assert run(["key", "create", "ada", "--role", "read", "--expires-in", "30d", "--lake", lake]) == 0
     token = capsys.readouterr().out.splitlines()[-1]
@@ -47,7 +47,7 @@ def test_a_key_is_shown_once(
     ],
 )
 def test_mistakes_are_told(lake: str, capsys: pytest.CaptureFixture[str], args: list[str]) -> None:
-    """A wrong role, name, duration or id is told in a line, without an escape sequence."""
+    """A wrong role, name, duration or id is reported in one line, without escape sequences."""
     assert run([*args, "--lake", lake]) != 0
     told = capsys.readouterr().err
     assert "error: " in told
@@ -58,7 +58,7 @@ def test_mistakes_are_told(lake: str, capsys: pytest.CaptureFixture[str], args: 
 def test_who_did_what_is_listed(
     lake: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commands about keys are noted, those that fail too; the list is of a time, a key, and so long."""
+    """The audit log has commands about keys, also failed ones; the list filters by time, key and length."""
     monkeypatch.setenv("COLUMNS", "240")
     assert run(["key", "create", "ada", "--role", "read", "--lake", lake]) == 0
     key_id = capsys.readouterr().out.split("_")[1]

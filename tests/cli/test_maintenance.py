@@ -1,4 +1,4 @@
-"""compact and gc on a real lake: what they print, as text and as JSON, and their exit codes."""
+"""`compact` and `gc` on a real lake: their text, their JSON and their exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lake(three: Path, tmp_path: Path) -> Path:
 
 
 def test_compact_tells_what_it_did_and_what_is_next(cli: RunCli, lake: Path) -> None:
-    """A row a table; then the way to free the space. A second one has nothing to do."""
+    """`compact` prints a row per table and how to free the space; a second run has no work."""
     done = cli("compact", "--lake", lake)
     assert done.code == 0
     for heading in ("table", "batches", "parts before", "parts after", "read", "written", "readable from"):
@@ -47,7 +47,7 @@ def test_compact_tells_what_it_did_and_what_is_next(cli: RunCli, lake: Path) -> 
 
 
 def test_compact_as_json(cli: RunCli, lake: Path) -> None:
-    """One object a table, with numbers."""
+    """`compact --json` prints one object per table, with numbers."""
     reports = {r["table"]: r for r in json.loads(cli("compact", "--lake", lake, "--json").out)}
     assert set(reports) == {"spans", "traces"}
     spans = reports["spans"]
@@ -57,7 +57,7 @@ def test_compact_as_json(cli: RunCli, lake: Path) -> None:
 
 
 def test_compact_forget_before(cli: RunCli, lake: Path) -> None:
-    """Older commits are given up, by an error that says so; the newest reads on. A wrong name changes nothing."""
+    """Older commits become unreadable with a clear error; the newest stays readable. A wrong name changes nothing."""
     commits = [commit["id"] for commit in json.loads(cli("log", "--lake", lake, "--json").out)]
     wrong = cli("compact", "--forget-before", "nothing", "--lake", lake)
     assert (wrong.code, wrong.out) == (2, "")
@@ -73,7 +73,7 @@ def test_compact_forget_before(cli: RunCli, lake: Path) -> None:
 
 
 def test_compact_of_an_empty_lake(cli: RunCli) -> None:
-    """Nothing to do; and there is no commit to forget anything before."""
+    """An empty lake needs no compaction, and has no commit for `--forget-before`."""
     cli("init", "./lake")
     assert cli("compact").code == 0
     refused = cli("compact", "--forget-before", "main")
@@ -83,7 +83,7 @@ def test_compact_of_an_empty_lake(cli: RunCli) -> None:
 
 
 def test_gc_deletes_what_compaction_replaced(cli: RunCli, lake: Path) -> None:
-    """A dry run says how much and deletes nothing; then it goes, once."""
+    """A dry run reports the size and deletes nothing; the real run deletes it once."""
     cli("compact", "--lake", lake)
     files = set(lake.rglob("*.parquet"))
     dry = cli("gc", "--dry-run", "--lake", lake)
@@ -101,7 +101,7 @@ def test_gc_deletes_what_compaction_replaced(cli: RunCli, lake: Path) -> None:
 
 
 def test_gc_leaves_what_a_reader_holds(cli: RunCli, lake: Path) -> None:
-    """It is counted, and goes when the reader is done."""
+    """Garbage that a reader protects is counted, and deleted once the reader ends."""
     with tracelake.open(lake) as reader:
         table = reader.table("spans")
         before = table.content_hash()
@@ -115,7 +115,7 @@ def test_gc_leaves_what_a_reader_holds(cli: RunCli, lake: Path) -> None:
 
 
 def test_gc_of_orphans(cli: RunCli, lake: Path) -> None:
-    """With epochs of no length, an orphan goes with the third collection; with the usual ones it stays."""
+    """If epochs have zero length, the third collection deletes an orphan; with default epochs it stays."""
     orphan = lake / "shards" / "spans" / "parts" / "000000" / "0000-left.parquet"
     orphan.write_bytes(b"left")
     for _ in range(4):
@@ -131,13 +131,13 @@ def test_gc_of_orphans(cli: RunCli, lake: Path) -> None:
 
 
 def test_help_has_examples(cli: RunCli) -> None:
-    """Each command shows how it is used."""
+    """The help of each command has examples."""
     assert "tracelake compact --forget-before" in cli("compact", "--help").out
     assert "tracelake gc --dry-run" in cli("gc", "--help").out
 
 
 def test_index_rebuild_tells_what_it_made(cli: RunCli, lake: Path) -> None:
-    """One document for each span that is live, in one commit."""
+    """`index rebuild` indexes one document per live span, in one commit."""
     made = json.loads(cli("index", "rebuild", "--lake", lake, "--json").out)
     assert (made["documents"], made["parts"], made["upper"]) == (4, 1, 3)
     with tracelake.open(lake) as opened:
@@ -145,7 +145,7 @@ def test_index_rebuild_tells_what_it_made(cli: RunCli, lake: Path) -> None:
 
 
 def test_index_rebuild_of_an_empty_lake_is_refused(cli: RunCli, tmp_path: Path) -> None:
-    """It exits with 2, and says what to do first."""
+    """On an empty lake, `index rebuild` exits with 2 and says what to do first."""
     tracelake.init(tmp_path / "empty").close()
     refused = cli("index", "rebuild", "--lake", tmp_path / "empty")
     assert refused.code == 2
@@ -153,7 +153,7 @@ def test_index_rebuild_of_an_empty_lake_is_refused(cli: RunCli, tmp_path: Path) 
 
 
 def test_gc_exits_with_1_where_something_could_not_be_collected(cli: RunCli, lake: Path) -> None:
-    """What is damaged is named, as text and as JSON, and the rest is collected; whole again, it exits with 0."""
+    """`gc` names damage as text and JSON, collects the rest, and exits with 1; after a repair, it exits with 0."""
     commit = max((lake / "versions" / "commits").iterdir())
     whole = commit.read_bytes()
     commit.write_bytes(b"x" + whole[1:])
@@ -171,7 +171,7 @@ def test_gc_exits_with_1_where_something_could_not_be_collected(cli: RunCli, lak
 def test_gc_keeps_as_much_of_the_journal_as_the_settings_say(
     cli: RunCli, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line of the journal tells of how many transactions it forgot; verify misses nothing."""
+    """`gc` trims the journal as configured and prints the number of transactions; `verify` still passes."""
     monkeypatch.setenv("TRACELAKE_JOURNAL_TRANSACTIONS", "1")
     with tracelake.open(lake) as opened:
         transactions = opened.verify().transactions

@@ -1,4 +1,4 @@
-"""Settings of signing in by a provider: where the secret comes from, and what is refused."""
+"""Settings for OpenID sign-in: the source of the secret, and refused values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GIVEN: dict[str, Any] = {
 
 
 def test_settings_of_a_provider(tmp_path: Path) -> None:
-    """The command line stands before settings; a secret comes from a file or the environment, and is shown nowhere."""
+    """The command line overrides settings; the secret comes from a file or the environment, and is never shown."""
     (tmp_path / "secret").write_text("from a file\n", encoding="utf-8")
     made = openid_of(Settings(**GIVEN, oidc_client_secret_file=str(tmp_path / "secret")), None, "other")
     assert made is not None
@@ -37,7 +37,7 @@ def test_settings_of_a_provider(tmp_path: Path) -> None:
 
 
 def test_settings_that_are_refused(tmp_path: Path) -> None:
-    """Each says what to do."""
+    """The error for each refused setting says how to fix it."""
     (tmp_path / "empty").write_text("\n", encoding="utf-8")
     (tmp_path / "long").write_text("x" * (limits.CLIENT_SECRET_MAX_CHARS + 1), encoding="utf-8")
     with pytest.raises(UsageError, match="oidc_client_id needs oidc_issuer"):

@@ -1,4 +1,4 @@
-"""JSON without loss, text without harm."""
+"""JSON output is lossless; text output is harmless."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def test_each_kind_of_value(value: Any, expected: Any) -> None:
 
 @given(VALUES)
 def test_whatever_comes_is_valid_json(value: Any) -> None:
-    """Strict JSON takes all of it, and reads it back the same."""
+    """All output is strict JSON, and reads back unchanged."""
     plainly = to_json(value)
     assert json.loads(json.dumps(plainly, allow_nan=False)) == plainly
 
 
 def test_rows_keep_every_column() -> None:
-    """Columns of one name do not swallow one another."""
+    """Columns with the same name are all kept."""
     table = pa.table([[1], [2], [3]], names=["a", "a_1", "a"])
     assert rows_of(table) == [{"a": 1, "a_1": 2, "a_2": 3}]
 
 
 def test_maps_are_objects_or_pairs() -> None:
-    """A map is an object, and a list of pairs where its keys are no strings or numbers."""
+    """A map is an object, or a list of pairs if its keys are neither strings nor numbers."""
     names = pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))
     keys = pa.struct([("x", pa.int64())])
     odd = pa.array([[({"x": 1}, 2)]], pa.map_(keys, pa.int64()))
@@ -75,7 +75,7 @@ def test_maps_are_objects_or_pairs() -> None:
 
 @given(st.text())
 def test_plain_text_cannot_steer_a_terminal(text: str) -> None:
-    """No control character and no change of direction is left, and what is harmless stays."""
+    """Plain text loses control and direction characters, and keeps all harmless ones."""
     safe = plain(text)
     assert not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or "\u202a" <= c <= "\u202e" for c in safe)
     assert plain(safe) == safe

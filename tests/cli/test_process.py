@@ -1,4 +1,4 @@
-"""The real command in a process of its own."""
+"""The real command in a separate process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEAVY = ("duckdb", "fastapi", "polars", "pyarrow", "pydantic", "pyspark", "tanti
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Return an environment without settings of ours, whose caches are in the test's directory."""
+    """Return an environment without our settings, whose caches are in the test's directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TRACELAKE_")}
     return kept | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
 
@@ -34,7 +34,7 @@ def run(*args: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProce
 
 
 def test_from_init_to_trace(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The first minutes of a user: init, ingest, look, all without naming the lake again."""
+    """The first minutes of a user work: init, ingest and show, without naming the lake again."""
     assert run("init", "./lake", cwd=tmp_path, env=environment).returncode == 0
     ingested = run("ingest", str(AGENTS), "--json", cwd=tmp_path, env=environment)
     assert ingested.returncode == 0, ingested.stderr
@@ -56,7 +56,7 @@ def test_from_init_to_trace(tmp_path: Path, environment: dict[str, str]) -> None
 
 
 def test_help_loads_nothing_heavy(tmp_path: Path, environment: dict[str, str]) -> None:
-    """The start is quick because what is slow to import is not imported."""
+    """The command starts quickly, because help imports no slow module."""
     code = f"import sys; from tracelake.cli import run; run(['--help']); print(sorted(set(sys.modules) & set({HEAVY})))"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -75,7 +75,7 @@ def test_help_loads_nothing_heavy(tmp_path: Path, environment: dict[str, str]) -
 def test_a_reader_that_leaves_is_no_error(
     agents_lake: Path, tmp_path: Path, environment: dict[str, str], args: list[str]
 ) -> None:
-    """`tracelake … | head` ends without a word on standard error."""
+    """`tracelake … | head` ends without any message on standard error."""
     command = [*COMMAND, *args, "--lake", str(agents_lake)]
     process = subprocess.Popen(
         command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -88,7 +88,7 @@ def test_a_reader_that_leaves_is_no_error(
 
 
 def test_output_in_ascii(agents_lake: Path, tmp_path: Path, environment: dict[str, str]) -> None:
-    """A screen that knows only ASCII gets all of the text, and JSON stays JSON."""
+    """A terminal with only ASCII gets all of the text, and JSON stays JSON."""
     env = environment | {"PYTHONIOENCODING": "ascii"}
     query = "select 'naïve 日本' as text"
     shown = run("sql", query, "--lake", str(agents_lake), cwd=tmp_path, env=env)
@@ -101,7 +101,7 @@ def test_output_in_ascii(agents_lake: Path, tmp_path: Path, environment: dict[st
 
 
 def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[str, str]) -> None:
-    """`serve --json` prints one document with the address that answers; Ctrl-C ends it in order."""
+    """`serve --json` prints one document with a working address; Ctrl-C ends it cleanly."""
     tracelake.init(tmp_path / "lake").close()
     command = [*COMMAND, "serve", "--lake", "lake", "--port", "0", "--no-pipeline", "--json"]
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
@@ -117,7 +117,7 @@ def test_serve_says_where_and_ends_on_ctrl_c(tmp_path: Path, environment: dict[s
 
 
 def test_pipeline_run_ends_in_order(tmp_path: Path, environment: dict[str, str], cli: RunCli) -> None:
-    """A pipeline shows among the replicas while it runs, takes files that appear, and Ctrl-C ends it with totals."""
+    """A running pipeline is listed as a replica, and ingests new files; Ctrl-C ends it with totals."""
     tracelake.init(tmp_path / "lake").close()
     command = [sys.executable, "-m", "tests.faults.replica_process", "pipeline", "run", "--interval", "0.1"]
     command += ["--lake", "lake", "--replica", "a", "--watch", str(AGENTS), "--json"]

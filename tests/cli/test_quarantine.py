@@ -1,4 +1,4 @@
-"""`pipeline quarantine`, `retry` and `discard`: what they print, as text and as JSON, and their exit codes."""
+"""`pipeline quarantine`, `retry` and `discard`: their text, their JSON and their exit codes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.tasks.runners import InProcess
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Return a lake that has set a segment aside, as transaction 0."""
+    """Return a lake with one quarantined segment, as transaction 0."""
     place = tmp_path / "lake"
     with tracelake.init(place, buckets=2) as opened:
         opened.objects.put("inbox/0.segment", poisoned(0))
@@ -24,7 +24,7 @@ def lake(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_set_aside(cli: RunCli, tmp_path: Path) -> None:
-    """It is said, and is no failure; there is nothing to decide, which is one."""
+    """An empty quarantine is reported as success; deciding about an absent item is an error."""
     tracelake.init(tmp_path / "lake").close()
     listed = cli("pipeline", "quarantine", "--lake", tmp_path / "lake")
     assert (listed.code, listed.out) == (0, "Nothing is set aside.\n")
@@ -37,7 +37,7 @@ def test_nothing_is_set_aside(cli: RunCli, tmp_path: Path) -> None:
 
 
 def test_what_is_set_aside_is_listed_with_what_to_do(cli: RunCli, lake: Path) -> None:
-    """The path, why, and both commands; 1, as somebody has to decide."""
+    """`quarantine` lists the path, the reason and both commands, and exits with 1 because a decision is needed."""
     listed = cli("pipeline", "quarantine", "--lake", lake)
     assert listed.code == 1
     for text in ("inbox/0.segment", "the sum does not fit", "pipeline retry 0", "discard 0"):
@@ -50,7 +50,7 @@ def test_what_is_set_aside_is_listed_with_what_to_do(cli: RunCli, lake: Path) ->
 
 
 def test_retry_offers_it_again(cli: RunCli, lake: Path) -> None:
-    """It is said what stands; the next run takes it, and nothing is listed any more."""
+    """`retry` reports the new state; the next run ingests the input, and the list is empty."""
     (item,) = json.loads(cli("pipeline", "retry", "0", "--json", "--lake", lake).out)
     assert item["state"] == "offered"
     listed = cli("pipeline", "quarantine", "--lake", lake)
@@ -63,7 +63,7 @@ def test_retry_offers_it_again(cli: RunCli, lake: Path) -> None:
 
 
 def test_discard_names_it_for_ever(cli: RunCli, lake: Path) -> None:
-    """Its segment goes, its name stays, and others are taken."""
+    """`discard` deletes the segment and keeps its name for good; other inputs are ingested."""
     done = cli("pipeline", "discard", "0", "--lake", lake)
     assert done.code == 0
     assert "inbox/0.segment" in done.out

@@ -1,4 +1,4 @@
-"""Where the lake is looked for."""
+"""Lookup order of the lake's location."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tracelake.limits import INBOX_SEGMENT_MAX_BYTES, SEGMENT_WAIT_S
 
 @pytest.fixture(autouse=True)
 def _empty_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Work in a directory of its own, without settings."""
+    """Work in a separate directory without settings."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACELAKE_LAKE", raising=False)
     monkeypatch.delenv("TRACELAKE_METADATA", raising=False)
 
 
 def test_option_before_environment_before_file_before_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each source counts only where those before it say nothing."""
+    """An option overrides the environment, which overrides the file, which overrides the default."""
     assert find_lake() == "./.tracelake"
     Path("tracelake.toml").write_text('lake = "./from-file"\n')
     assert find_lake() == "./from-file"
@@ -30,13 +30,13 @@ def test_option_before_environment_before_file_before_default(monkeypatch: pytes
 
 
 def test_an_empty_variable_is_as_good_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`TRACELAKE_LAKE=` does not name the current directory."""
+    """`TRACELAKE_LAKE=` counts as unset and does not name the current directory."""
     monkeypatch.setenv("TRACELAKE_LAKE", "")
     assert find_lake() == "./.tracelake"
 
 
 def test_metadata_is_asked_for_by_option_environment_or_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody asks, it is where the lake says."""
+    """The metadata URL comes from option, environment or file; otherwise the lake names it."""
     assert find_metadata() is None
     Path("tracelake.toml").write_text('metadata = "sqlite:///from-file"\n')
     assert find_metadata() == "sqlite:///from-file"
@@ -49,7 +49,7 @@ def test_metadata_is_asked_for_by_option_environment_or_file(monkeypatch: pytest
     ("text", "said"), [("lake = ", "is not TOML"), ("lak = 'x'", "lak: "), ("lake = 3", "lake: ")]
 )
 def test_unusable_file_is_a_usage_error(text: str, said: str) -> None:
-    """A file that cannot be read is named, with what is wrong in it."""
+    """An unreadable settings file is a usage error that names the file and the problem."""
     Path("tracelake.toml").write_text(text)
     with pytest.raises(UsageError, match=said) as caught:
         find_lake()
@@ -57,7 +57,7 @@ def test_unusable_file_is_a_usage_error(text: str, said: str) -> None:
 
 
 def test_segments_of_the_inbox_are_bounded_by_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait and size come from the file, the environment before it, and else are those of `limits`."""
+    """Wait and size of inbox segments come from the environment, then the file, then `limits`."""
     default = load_settings()
     assert (default.segment_wait_s, default.segment_max_bytes) == (SEGMENT_WAIT_S, INBOX_SEGMENT_MAX_BYTES)
     Path("tracelake.toml").write_text("segment_wait_s = 0.5\nsegment_max_bytes = 1000\n")

@@ -1,4 +1,4 @@
-"""`tracelake source`: what pipelines take, as a user changes it."""
+"""`tracelake source`: users change the sources of pipelines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.pipeline.spans import a_line, a_span
 
 
 def test_a_source_from_its_first_day_to_its_last(cli: RunCli, tmp_path: Path) -> None:
-    """Added, listed with lag and state, taken, paused, resumed, removed; each command says how it is then."""
+    """A source is added, listed, ingested, paused, resumed and removed; each command prints its state."""
     assert cli("init").code == 0
     assert "No source was added" in cli("source", "list").out
     assert "unwatched" in cli("source", "add", "drops", "in/*.jsonl").out

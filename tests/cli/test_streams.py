@@ -1,4 +1,4 @@
-"""Output that nobody reads, has no room, or is closed: no command shows a traceback for it, nor does more than end."""
+"""Output streams that are unread, full or closed: no command shows a traceback, and none does more than end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMANDS = (
 
 @contextmanager
 def unread() -> Iterator[io.TextIOWrapper]:
-    """Yield a pipe that nobody reads any more, as behind `| head`."""
+    """Yield a pipe whose reader has gone, as after `| head`."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     with open(write_end, "w") as stream:  # noqa: PTH123  it has no path
@@ -41,17 +41,17 @@ def unread() -> Iterator[io.TextIOWrapper]:
 
 
 def outcome_of(cli: RunCli, args: list[str], name: str = "stdout") -> tuple[int, str]:
-    """Run a command with an unread stream; return its exit code, and what it said on both that are read."""
+    """Run a command with an unread stream; return its exit code, and its output on both readable streams."""
     with unread() as stream, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, name, stream)
         done = cli(*args)
-        stream.flush()  # nothing is left that the interpreter would complain of
+        stream.flush()  # nothing is left that the interpreter would complain about
     return done.code, done.out + done.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_nobody_reads(cli: RunCli, agents_lake: Path, command: str) -> None:
-    """Whatever the command: it ends, and says nothing of that; with `--json` too."""
+    """Each command ends silently if nothing reads its output, also with `--json`."""
     words = shlex.split(command)
     lake = [] if command in {"--help", "version"} else ["--lake", str(agents_lake)]
     for more in ([], ["--json"]) if lake else ([],):
@@ -62,7 +62,7 @@ def test_nobody_reads(cli: RunCli, agents_lake: Path, command: str) -> None:
 
 
 def check_error_of_another(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
-    """A pipe that is broken elsewhere, as to a database, is told, also in JSON."""
+    """Check that a broken pipe elsewhere, such as to a database, is reported, also as JSON."""
 
     def fails(*_: Any) -> None:
         raise BrokenPipeError(errno.EPIPE, "the other end is gone")
@@ -74,7 +74,7 @@ def check_error_of_another(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
 
 
 def check_nobody_hears(cli: RunCli, _: pytest.MonkeyPatch) -> None:
-    """An error that nobody hears leaves the exit code as it is, and what standard output has is whole."""
+    """Check that an unread error stream does not change the exit code, and that standard output is complete."""
     for more in ([], ["--json"]):
         assert outcome_of(cli, ["tables", "--lake", "nowhere", *more], "stderr") == (2, "")
     with unread() as stream, pytest.MonkeyPatch.context() as patch:
@@ -83,7 +83,7 @@ def check_nobody_hears(cli: RunCli, _: pytest.MonkeyPatch) -> None:
 
 
 def check_serves_all_the_same(cli: RunCli, patch: pytest.MonkeyPatch) -> None:
-    """A server whose address nobody reads serves, and its log has it."""
+    """Check that a server whose standard output is unread still serves, and that its log has the address."""
     served: list[str] = []
 
     def serve(*_: Any, on_listening: Callable[[Served], None], **__: Any) -> None:
@@ -102,7 +102,7 @@ CHECKS = (check_error_of_another, check_nobody_hears, check_serves_all_the_same)
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_rules(cli: RunCli, check: Callable[..., None]) -> None:
-    """Each holds."""
+    """Each rule for unread streams holds."""
     with pytest.MonkeyPatch.context() as patch:
         check(cli, patch)
 
@@ -120,13 +120,13 @@ def test_rules(cli: RunCli, check: Callable[..., None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(cli: RunCli, broken: Broken, check: Callable[..., None]) -> None:
-    """Each is noticed when it is gone."""
+    """Each broken rule is caught."""
     with pytest.MonkeyPatch.context() as patch:
         assert_caught(broken, lambda: check(cli, patch))
 
 
 def test_closed_streams(tmp_path: Path) -> None:
-    """No file that the command opens comes to the descriptor of a standard stream that was closed."""
+    """No file that the command opens gets the descriptor of a closed standard stream."""
     program = (
         "import os; from tracelake.cli import run; code = run(['version']); file = open('file', 'w'); "
         "print(code, file.fileno() > 2, os.readlink('/proc/self/fd/1'), file=file)"

@@ -1,4 +1,4 @@
-"""Nothing that a lake holds, or a message repeats, reaches the terminal as a control character."""
+"""No text from a lake or a message reaches the terminal as a control character."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTROLS = set("\x1b\x07\u202e\x9b\r")
 
 
 def test_sentences_tables_errors_and_logs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever way text takes to the terminal, it moves no cursor and changes no title; lines stay lines."""
+    """On every path to the terminal, text cannot move the cursor or change the title; line breaks stay."""
     console().print(f"Deleted tag {HOSTILE}.\nNext.")
     console().print(render.grid((HOSTILE, "b"), [(HOSTILE, HOSTILE)], ids=("b",)))
     print_error(f"{HOSTILE}\nTry again.", kind="UsageError", as_json=False)
@@ -39,7 +39,7 @@ def test_sentences_tables_errors_and_logs(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_names_that_a_command_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Names, columns and errors of a command hold no control characters when they are told."""
+    """Commands repeat names, columns and errors without control characters."""
     tracelake.init(tmp_path / "lake").close()
     lake = ["--lake", str(tmp_path / "lake")]
     assert run(["sql", f'SELECT 1 AS "{HOSTILE}"', *lake]) == 0
@@ -51,7 +51,7 @@ def test_names_that_a_command_repeats(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def check_no_column_is_left_out(width: int) -> None:
-    """All that a row has can be read, from top to bottom of its column where it had to be broken."""
+    """Check that all values of a row are shown, wrapped within their columns where necessary."""
     told = io.StringIO()
     table = render.grid(("branch", "commit", "staged"), [(NAME, ID, "7 changes")], ids=("branch", "commit"))
     Console(file=told, width=width).print(table)
@@ -64,12 +64,12 @@ def check_no_column_is_left_out(width: int) -> None:
 
 @pytest.mark.parametrize("width", [24, 40, 80, 160])
 def test_no_column_is_left_out(width: int) -> None:
-    """What is never broken, as names and ids, left the columns behind it no room, and they were not there."""
+    """Every column is shown; formerly unbreakable names and ids left no room for the columns after them."""
     check_no_column_is_left_out(width)
 
 
 def check_a_terminal_without_a_width() -> None:
-    """COLUMNS=0 is how some say that they do not know it; others that are asked for stand."""
+    """Check that COLUMNS=0, which some terminals set for an unknown width, gives a default; other values count."""
     for said, heard in (("0", None), ("", None), ("40", "40")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("COLUMNS", said)
@@ -78,7 +78,7 @@ def check_a_terminal_without_a_width() -> None:
 
 
 def test_a_terminal_without_a_width() -> None:
-    """Tables were printed into no columns at all: nothing came, and the exit code was 0."""
+    """Tables have a default width if the terminal has none; formerly nothing was printed, with exit code 0."""
     check_a_terminal_without_a_width()
 
 
@@ -92,5 +92,5 @@ def test_a_terminal_without_a_width() -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """Each broken rule is caught."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""`tracelake transaction`: begin, ingest into it, commit, abort, and what is refused."""
+"""`tracelake transaction`: begin, ingest, commit, abort, and refused calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.pipeline.spans import a_line, a_span
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """Return a new lake, beside three files."""
+    """Return a new lake next to three files."""
     for number in range(3):
         (tmp_path / f"{number}.jsonl").write_bytes(a_line(a_span(number, number)))
     tracelake.init(tmp_path / "lake", buckets=2).close()
@@ -24,7 +24,8 @@ def lake(tmp_path: Path) -> Path:
 def test_files_of_several_calls_are_one_commit(
     cli: RunCli, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is seen before; the settings say when its client is gone; the end says which transaction it is."""
+    """Files of several calls are invisible until they become one commit; the client timeout comes from the
+    settings."""
     monkeypatch.setenv("TRACELAKE_LAKE", str(lake))
     monkeypatch.setenv("TRACELAKE_CLIENT_TIMEOUT_S", "77")
     monkeypatch.setenv("TRACELAKE_CLIENT_WHEN_GONE", "discard")
@@ -37,7 +38,7 @@ def test_files_of_several_calls_are_one_commit(
         assert json.loads(ran.out)["open_transaction"] == 0
     assert json.loads(cli("log", "--json").out) == []
     assert cli("transaction", "seen", "nightly").code == 0
-    again = cli("transaction", "begin", "--id", "nightly", "--json")  # as by who lost the answer
+    again = cli("transaction", "begin", "--id", "nightly", "--json")  # as by a client that lost the answer
     assert json.loads(again.out)["id"] == "nightly"
     assert "another client has begun" in cli("transaction", "begin").err
     assert cli("transaction", "commit", "nightly").out == "nightly is transaction 0.\n"
@@ -45,7 +46,7 @@ def test_files_of_several_calls_are_one_commit(
 
 
 def test_who_is_late_takes_nothing(cli: RunCli, lake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is to go into a transaction that is over goes nowhere."""
+    """A file for a transaction that has ended is not ingested."""
     monkeypatch.setenv("TRACELAKE_LAKE", str(lake))
     cli("transaction", "begin", "--id", "a", "--when-gone", "seal", "--timeout-s", "60")
     cli("ingest", "0.jsonl", "--transaction", "a")

@@ -13,7 +13,7 @@ from tracelake.results import Row, Trace
 
 
 def lines(spans: list[Row], width: int = 100, *, ascii_only: bool = False) -> list[str]:
-    """Return the lines of a waterfall; none is wider than asked."""
+    """Return the lines of a waterfall, all within the requested width."""
     drawn = list(waterfall(Trace("1" * 32, {}, tuple(spans)), width, ascii_only=ascii_only))
     assert all(line.cell_len <= width for line in drawn)
     assert len(drawn) == len(spans)
@@ -28,7 +28,7 @@ def span(number: int, parent: int | None = None, start: int = 0, length: int = 1
 
 
 def test_tree_lines_and_bars() -> None:
-    """Children hang at their parents, and a bar lies where its span ran."""
+    """Children are below their parents, and a bar shows the time of its span."""
     spans = [span(1, length=100), span(2, 1, 0, 50), span(3, 2, 10, 20), span(4, 1, 50, 50)]
     drawn = lines(spans)
     assert [line.split("  ")[0].split(" shop")[0].rstrip() for line in drawn] == [
@@ -43,14 +43,14 @@ def test_tree_lines_and_bars() -> None:
 
 
 def test_errors_are_marked_without_colour() -> None:
-    """An error shows even where there is no red, and is red where there is."""
+    """An error is marked without colour, and red with colour."""
     (line,) = waterfall(Trace("1" * 32, {}, (span(1, status="ERROR"),)), 100)
     assert line.plain.startswith("✗ step 1")
     assert any("red" in str(piece.style) for piece in line.spans)
 
 
 def test_orphans_and_cycles_are_shown_once() -> None:
-    """Spans whose parent is missing, and spans that are one another's parents, stand at the top."""
+    """Spans with a missing parent, and cycles of parents, are shown once at the top level."""
     drawn = lines([span(1, parent=99), span(2, parent=3), span(3, parent=2), span(4, parent=4)])
     assert sorted(line.split(" shop")[0].strip() for line in drawn) == [
         "step 1",
@@ -86,7 +86,7 @@ def test_a_running_span_says_so() -> None:
 
 
 def test_a_thousand_spans_in_a_row_and_at_random() -> None:
-    """A chain a thousand deep stays readable, and any tree has one line for each span."""
+    """A chain a thousand spans deep stays readable, and any tree has one line per span."""
     chain = [span(n, n - 1 if n > 1 else None, n, 1_000 - n) for n in range(1, 1_001)]
     deepest = lines(chain)[-1]
     assert "step 1000" in deepest

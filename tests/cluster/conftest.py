@@ -1,4 +1,4 @@
-"""The cluster, started once for a run; no test of another file runs in this process."""
+"""The cluster, started once per run; no test of another file runs in this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.conftest import end_spark
 from tracelake.tasks.spark import Spark
 
 HERE = {"spark.pyspark.python": sys.executable, "spark.executor.memory": "512m"}
-"""Workers are processes of this machine, so that our own Python will do."""
+"""Workers are processes of this machine, so they can use our Python."""
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A master with two workers of one core, of which tests may kill some."""
+    """Master with two single-core workers, of which tests may kill some."""
     cluster = Cluster(tmp_path_factory.mktemp("cluster"))
     yield cluster
     cluster.close()
@@ -33,7 +33,7 @@ def connect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connect
 
 @pytest.fixture
 def on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Spark]]:
-    """Make a runner on the cluster with more settings; its context ends with the test."""
+    """Make a runner on the cluster with additional settings; it stops when the test ends."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     runners = []
 

@@ -1,4 +1,4 @@
-"""A real Spark cluster on this machine: a standalone master with workers, and a server of Spark Connect."""
+"""Real Spark cluster on this machine: a standalone master with workers, and a Spark Connect server."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _CLASSES: Final = "org.apache.spark.deploy"
 def start_jvm(
     folder: Path, name: str, *arguments: str, heap_mb: int = 192, python: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a JVM of Spark; what it says is in `folder`. Its workers have this Python, else the one on PATH."""
+    """Start a JVM of Spark with its log in `folder`. Its workers use this Python, otherwise the one on PATH."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    # A worker starts executors by SPARK_HOME, and the shell script in it wants to know Scala's version.
+    # A worker starts executors by SPARK_HOME, whose shell script asks for Scala's version.
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME), "SPARK_SCALA_VERSION": "2.13"}
     environment["PYTHONPATH"] = str(ROOT)  # tasks of tests are functions of tests
     if python is not None:
@@ -55,14 +55,14 @@ def _answers(port: int) -> bool:
 
 
 class Cluster:
-    """A standalone master, and workers of one core each, whose executors are processes of their own."""
+    """Standalone master with single-core workers, whose executors are separate processes."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
         port, page = free_port(), free_port()
         self.master = f"spark://127.0.0.1:{port}"
         arguments = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page))
-        # Executors that tests kill, one after the other, are no reason to give the application up.
+        # Executors that tests kill one after the other must not end the application.
         self._master = start_jvm(
             folder, "master", "-Dspark.deploy.maxExecutorRetries=-1", f"{_CLASSES}.master.Master", *arguments
         )
@@ -72,7 +72,7 @@ class Cluster:
             self.add_worker()
 
     def add_worker(self) -> None:
-        """Start one more, and wait until the master knows it."""
+        """Start another worker, and wait until the master knows it."""
         name = f"worker-{len(self._workers)}"
         arguments = ("--host", "127.0.0.1", "--webui-port", str(free_port()), "-c", "1", "-m", "1g")
         self._workers.append(
@@ -93,25 +93,25 @@ class Cluster:
         )
 
     def executors(self) -> list[psutil.Process]:
-        """Return the processes of executors that run now."""
+        """Return the processes of the running executors."""
         children = [
             child for worker in self._workers if worker.poll() is None for child in _below(worker.pid)
         ]
         return [child for child in children if "java" in _name(child)]
 
     def kill_executor_of(self, pid: int) -> None:
-        """End the one of this Python worker, with all of its workers, as the system does for want of memory."""
+        """Kill the executor of this Python worker, with all its workers, as the system does when memory is short."""
         self.kill_executor(
             next(one for one in self.executors() if pid in {child.pid for child in _below(one.pid)})
         )
 
     def kill_executor(self, executor: psutil.Process) -> None:
-        """End one with all of its workers."""
+        """Kill one executor with all its workers."""
         for process in (*_below(executor.pid), executor):
             _kill(process)
 
     def kill_worker(self) -> None:
-        """End a worker with its executors, as when a host is lost; another starts."""
+        """Kill a worker with its executors, as when a host is lost, and start another."""
         worker = next(worker for worker in self._workers if worker.poll() is None)
         for process in (*_below(worker.pid), psutil.Process(worker.pid)):
             _kill(process)
@@ -119,7 +119,7 @@ class Cluster:
         self.add_worker()
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop all processes."""
         for process in (*self._workers, self._master):
             if process.poll() is None:
                 for child in _below(process.pid):
@@ -129,7 +129,7 @@ class Cluster:
 
 
 class ConnectServer:
-    """A server of Spark Connect, with executors of its own or those of a cluster, which have this Python."""
+    """Spark Connect server with local executors or those of a cluster, which use this Python."""
 
     def __init__(self, folder: Path, master: str = "local[2]", conf: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -168,7 +168,7 @@ class ConnectServer:
         wait_until(lambda: _answers(self._port), moving=self._process.poll)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it at once."""
         for child in _below(self._process.pid):
             _kill(child)
         self._process.kill()

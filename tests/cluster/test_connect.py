@@ -1,4 +1,4 @@
-"""Spark Connect, where there is no RDD: a server of it, and this process as its client."""
+"""Spark Connect, which has no RDD: a server and this process as its client."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def fails_on_two(number: int) -> int:
 
 
 def nap(seconds: float) -> int:
-    """Be a task that takes a while; return the process."""
+    """Run a task that takes a while; return its process."""
     time.sleep(seconds)
     return os.getpid()
 
 
 def test_a_lake_is_filled_over_connect(connect_server: ConnectServer, tmp_path: os.PathLike[str]) -> None:
-    """`master="sc://…"` is all that it takes."""
+    """With `master="sc://…"` and no other setting, a lake is filled."""
     with tracelake.init(tmp_path) as lake:
         assert lake.ingest(AGENTS, master=connect_server.url).spans_new == 4_931
         assert lake.verify().ok
@@ -48,7 +48,7 @@ def test_a_lake_is_filled_over_connect(connect_server: ConnectServer, tmp_path: 
 
 
 def test_receipts_are_in_order_and_errors_in_one_line(runner: SparkConnect) -> None:
-    """As with executors that have an RDD."""
+    """Receipts are in order and errors are one line, as for executors with an RDD."""
     told = list[int]()
     assert runner.run(fails_on_two, list(range(3, 40)), told.append) == [
         number * 10 for number in range(3, 40)
@@ -61,12 +61,12 @@ def test_receipts_are_in_order_and_errors_in_one_line(runner: SparkConnect) -> N
 
 
 def test_each_task_is_one_of_spark(runner: SparkConnect) -> None:
-    """Tasks run at the same time, however few there are: none waits behind another in its partition."""
+    """Tasks run concurrently, however few: none waits behind another in its partition."""
     assert len(set(runner.run(nap, [1.0, 1.0], lambda _: None))) == 2
 
 
 def test_threads_have_jobs_of_their_own(runner: SparkConnect) -> None:
-    """Two jobs at once: each is told of its own tasks alone."""
+    """Each of two concurrent jobs gets reports of its tasks only."""
     told: dict[int, list[int]] = {3: [], 5: []}
     threads = [
         threading.Thread(target=runner.run, args=(nap, [0.2] * number, told[number].append))
@@ -82,11 +82,11 @@ def test_threads_have_jobs_of_their_own(runner: SparkConnect) -> None:
 def test_a_job_that_nobody_takes_ends(
     connect_server: ConnectServer, runner: SparkConnect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is interrupted once the server has told for a while that no task of it runs; one that runs is not."""
+    """A job is interrupted if the server reports no running task for a while; a running job is not."""
     monkeypatch.setattr(connect, "SPARK_IDLE_TIMEOUT_S", 1.0)
     others = SparkConnect(connect_server.url)
     with ThreadPoolExecutor() as pool:
-        before = pool.submit(others.run, nap, [25.0] * 2, lambda _: None)  # has all there is
+        before = pool.submit(others.run, nap, [25.0] * 2, lambda _: None)  # it uses all cores
         time.sleep(5.0)
         with pytest.raises(TaskError, match="no executor of the cluster behind Spark Connect"):
             runner.run(nap, [0.0], lambda _: None)
@@ -96,7 +96,7 @@ def test_a_job_that_nobody_takes_ends(
 def test_a_server_that_ended_is_told_of_and_found_again(
     connect_server: ConnectServer, runner: SparkConnect
 ) -> None:
-    """The job fails as Spark's doing, and the next one has a session at the server that was started again."""
+    """If the server ended, the job fails with Spark's error; the next one uses the restarted server."""
     killing = threading.Timer(2.0, connect_server.kill)
     runner.run(nap, [0.0], lambda _: None)
     killing.start()

@@ -1,4 +1,4 @@
-"""What a cluster loses while it is at work: workers after their write, memory, blocks."""
+"""Losses of a cluster during work: workers after their write, memory, blocks."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Make = Callable[..., Spark]
 
 
 class DiesAfterwards:
-    """Does a task, and the first time dies of it, so that what was written is there and nobody was told."""
+    """Task that the first time kills its worker after its write, before the result arrives."""
 
     def __init__(self, function: Callable[[Any], Any], folder: Path) -> None:
         self.function, self.folder = function, folder
 
     def __call__(self, numbered: tuple[int, Any]) -> Any:
-        """Do it."""
+        """Run the task."""
         number, task = numbered
         receipt = self.function(task)
         mark = self.folder / str(number)
@@ -47,7 +47,7 @@ class DiesAfterwards:
 
 
 class EachTwice:
-    """A runner whose tasks are all done twice, for their workers die behind the first time."""
+    """Runner that runs all tasks twice, because their workers die after the first time."""
 
     def __init__(self, runner: TaskRunner, folder: Path) -> None:
         self.runner, self.folder = runner, folder
@@ -72,20 +72,20 @@ class EachTwice:
 
 
 def hold(mebibytes: int) -> int:
-    """Be a task that takes much memory."""
+    """Run a task that takes much memory."""
     return len(bytearray(mebibytes << 20))
 
 
 def die(what: str) -> None:
-    """Be a task that ends the process that it is in, or its executor's, as the system does for want of memory."""
+    """Kill the current process, or its executor's, as the system does when memory is short."""
     worker = psutil.Process()
     victim = worker if what == "worker" else next(p for p in worker.parents() if "java" in p.name())
     victim.kill()
-    threading.Event().wait()  # for the executor's end, which is this one's, too
+    threading.Event().wait()  # for killing the executor, which also ends this process
 
 
 def test_tasks_are_retried_after_their_write(on: Make, tmp_path: Path) -> None:
-    """What the first one wrote is named by nothing: the rows are those of one, and the collector takes the rest."""
+    """A retried task leaves the rows of one try; the collector deletes the parts of the other, which nothing names."""
     with (
         tracelake.init(tmp_path / "expected", buckets=4) as expected,
         tracelake.init(tmp_path / "lake", buckets=4) as lake,
@@ -97,7 +97,7 @@ def test_tasks_are_retried_after_their_write(on: Make, tmp_path: Path) -> None:
 
 
 def test_a_task_that_takes_too_much_memory(on: Make) -> None:
-    """With a bound on workers it fails by itself; where the system ends worker or executor, a line says what to do."""
+    """A memory limit for workers makes only the task fail; if the system kills a process, one line names a remedy."""
     runner = on(executor__pyspark__memory="1g", task__maxFailures="1")
     with pytest.raises(TaskError, match="MemoryError") as failed:
         runner.run(hold, [4_096], lambda _: None)
@@ -110,7 +110,7 @@ def test_a_task_that_takes_too_much_memory(on: Make) -> None:
 
 
 def test_blocks_are_lost(cluster: Cluster, tmp_path: Path) -> None:
-    """Over Connect tasks come to executors through a shuffle: all of its blocks die with them, and are made again."""
+    """Over Connect, tasks reach executors through a shuffle; if all its blocks are lost, they are made again."""
     server = ConnectServer(tmp_path, cluster.master)
     runner = SparkConnect(server.url)
     began = tmp_path / "began"
@@ -134,7 +134,7 @@ def test_blocks_are_lost(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_two_drivers_on_a_bucket_and_postgresql() -> None:
-    """A short campaign of each kind: executors, workers and drivers die, and the tables are those of one writer."""
+    """Although executors, workers and drivers die in short campaigns, the tables equal those of one writer."""
     for more in ([], ["--connect"]):
         command = [sys.executable, "-m", "tests.faults.kill_cluster", "--seed", "15", *more]
         campaign = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)

@@ -1,4 +1,4 @@
-"""A standalone cluster of Spark, whose executors are processes: how they get the code, and what they may die of."""
+"""Standalone Spark cluster with executors in separate processes: delivery of the code, and survived failures."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ SPANS = 4_931
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
-    """The spans as a run in this process stores them."""
+    """Return the spans as a run in this process stores them."""
     with tracelake.init(tmp_path_factory.mktemp("expected") / "lake", buckets=4) as lake:
         return ingested(lake, InProcess())
 
 
 def ingested(lake: Lake, runner: TaskRunner | None, **more: object) -> pa.Table:
-    """Ingest the agents' file; return what is stored, once it is checked."""
+    """Ingest the agents' file; verify it, and return the stored spans."""
     lake.ingest(AGENTS, runner=runner, **more)  # type: ignore[arg-type]
     assert lake.verify().ok
     return lake.table("spans").to_arrow(
@@ -54,7 +54,7 @@ def ingested(lake: Lake, runner: TaskRunner | None, **more: object) -> pa.Table:
 
 
 def stay(path: str, seconds: float = 30.0) -> int:
-    """Be a task that says when it begins, and the first time stays for a while."""
+    """Run a task that reports its start, and the first time waits for a while."""
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
     if len(Path(path).read_text().splitlines()) == 1:
@@ -63,13 +63,13 @@ def stay(path: str, seconds: float = 30.0) -> int:
 
 
 def test_the_same_rows(on: Make, tmp_path: Path, expected: pa.Table) -> None:
-    """What executors that are processes of their own write is what this process writes."""
+    """Separate executor processes write the same rows as this process."""
     with tracelake.init(tmp_path / "lake", buckets=4) as lake:
         assert ingested(lake, on()).equals(expected)
 
 
 def test_workers_without_our_code_are_told_of(on: Make, tmp_path: Path) -> None:
-    """Their Python has no tracelake, or is not there: one line that says what to do, and nothing is set aside."""
+    """If the workers' Python is absent or lacks tracelake, one line says what to do, and nothing is quarantined."""
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without site-packages
     bare.chmod(0o755)
@@ -84,7 +84,7 @@ def test_workers_without_our_code_are_told_of(on: Make, tmp_path: Path) -> None:
 
 
 def test_an_environment_is_sent_along(on: Make, tmp_path: Path) -> None:
-    """An archive named `#environment` brings the Python of the workers."""
+    """An archive named `#environment` contains the workers' Python."""
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text(f'#!/bin/sh\nSENT=along exec {sys.executable} "$@"\n')
@@ -97,7 +97,7 @@ def test_an_environment_is_sent_along(on: Make, tmp_path: Path) -> None:
 
 
 def test_an_executor_is_killed_in_mid_task(on: Make, cluster: Cluster, tmp_path: Path) -> None:
-    """Spark gives its task to another, and nobody notices but by the time it takes."""
+    """If an executor is killed during a task, Spark retries the task, and only time is lost."""
     runner, began = on(), tmp_path / "began"
 
     def kill() -> None:
@@ -114,7 +114,7 @@ def test_an_executor_is_killed_in_mid_task(on: Make, cluster: Cluster, tmp_path:
 def test_a_worker_is_lost_in_mid_transaction(
     on: Make, cluster: Cluster, tmp_path: Path, expected: pa.Table
 ) -> None:
-    """Its executor goes with it, whatever it has written: the tables are the same."""
+    """If a worker is lost with its executor during a transaction, the tables are the same."""
     killed = list[Progress]()
 
     def kill(progress: Progress) -> None:
@@ -128,12 +128,13 @@ def test_a_worker_is_lost_in_mid_transaction(
 
 
 def test_twins_of_a_task(on: Make, cluster: Cluster, tmp_path: Path, expected: pa.Table) -> None:
-    """An executor that stands still is given up, and its workers go on when all is committed: too late."""
+    """A paused executor is replaced, and its workers continue after the commit without effect."""
     stopped = list[psutil.Process]()
 
     def stop(progress: Progress) -> None:
         if progress.stage == "writing" and not stopped:
-            # Of one that has not come up yet nobody expects anything: it would go on, and live.
+            # Choose an executor with workers: one that is still starting is not expected by the master, and
+            # would live on.
             executor = next(one for one in cluster.executors() if one.children())
             stopped.extend((executor, *executor.children(recursive=True)))
             for process in stopped:
@@ -148,7 +149,7 @@ def test_twins_of_a_task(on: Make, cluster: Cluster, tmp_path: Path, expected: p
     try:
         with tracelake.init(tmp_path / "lake", buckets=4) as lake:
             assert ingested(lake, runner, progress=stop).equals(expected)
-            # Others may be done before it is given up: one that goes on before that lives.
+            # Other tasks may end before it is replaced; a worker that resumes before that lives.
             wait_until(lambda: stopped and not is_alive(stopped[0]))
             go_on(stopped)
             wait_until(lambda: not any(map(is_alive, stopped)), moving=lambda: list(map(is_alive, stopped)))
@@ -159,12 +160,12 @@ def test_twins_of_a_task(on: Make, cluster: Cluster, tmp_path: Path, expected: p
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process runs still."""
+    """Return whether a process still runs."""
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def go_on(processes: list[psutil.Process]) -> None:
-    """Let those go on that still are."""
+    """Resume the paused processes that still exist."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGCONT)
@@ -173,7 +174,7 @@ def go_on(processes: list[psutil.Process]) -> None:
 def test_the_driver_is_lost_and_another_takes_over(
     cluster: Cluster, tmp_path: Path, expected: pa.Table
 ) -> None:
-    """A process killed in its transaction leaves it to the next, on the same cluster."""
+    """After a process is killed during its transaction, the next one on the same cluster finishes it."""
     path = tmp_path / "lake"
     tracelake.init(path, buckets=4).close()
     conf = [argument for name, value in HERE.items() for argument in ("--conf", f"{name}={value}")]
@@ -188,7 +189,7 @@ def test_the_driver_is_lost_and_another_takes_over(
 
 
 def test_a_job_that_nobody_takes_ends(on: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No worker has room for an executor: an error after some time, and the next job may be done."""
+    """If no worker has room for an executor, the job fails after a timeout, and the next job may succeed."""
     monkeypatch.setattr(spark_module, "SPARK_IDLE_TIMEOUT_S", 3.0)
     with pytest.raises(TaskError, match=r"no executor of spark://.* has taken a task for 3 s") as failed:
         on(executor__memory="64g").run(abs, [1], lambda _: None)
@@ -196,7 +197,7 @@ def test_a_job_that_nobody_takes_ends(on: Make, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_master_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that says so, and no traceback."""
+    """An unreachable master is reported in one line without a traceback."""
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     runner = Spark(f"spark://127.0.0.1:{free_port()}")
     try:
@@ -209,7 +210,7 @@ def test_a_master_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_credentials_reach_executors_and_no_file(
     on: Make, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are in the environment of executors; in no log of the cluster, on no command line, not in the lake."""
+    """Credentials are in the environment of executors, but in no log, command line or file of the lake."""
     secret = uuid.uuid4().hex
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", secret)
     runner = on()
@@ -224,7 +225,7 @@ def test_credentials_reach_executors_and_no_file(
 
 
 def test_the_context_of_who_calls_is_used_and_left(on: Make, cluster: Cluster) -> None:
-    """In a notebook the session is the user's: tasks run in it, and it is there afterwards."""
+    """In a notebook, tasks run in the user's session, which remains afterwards."""
     on().start()
     from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
 
@@ -237,7 +238,7 @@ def test_the_context_of_who_calls_is_used_and_left(on: Make, cluster: Cluster) -
 
 
 def test_doctor_looks_at_each_executor(cluster: Cluster, tmp_path: Path) -> None:
-    """Versions, the lake, clock and space as executors see them."""
+    """`doctor` reports versions, the lake, clock and space as executors see them."""
     tracelake.init(tmp_path / "lake").close()
     diagnosis = diagnose(str(tmp_path / "lake"), master=cluster.master, conf=HERE)
     (checked,) = [check for check in diagnosis.checks if check.check == "cluster"]

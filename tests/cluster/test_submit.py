@@ -1,4 +1,4 @@
-"""Spark as users have it set up: `spark-submit`, `spark-defaults.conf`, `tracelake.toml`."""
+"""Spark as users configure it: `spark-submit`, `spark-defaults.conf`, `tracelake.toml`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ print("ingested", report.spans_new, spark.sparkContext.master, spark.range(3).co
 
 
 def test_a_program_of_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
-    """The session is that of the program, set up by `spark-defaults.conf`; and it is left as it is."""
+    """A program under `spark-submit` uses its session, configured by `spark-defaults.conf`, and leaves it
+    unchanged."""
     conf = tmp_path / "conf"
     conf.mkdir()
     settings = HERE | {"spark.master": cluster.master, "spark.log.level": "ERROR"}
@@ -55,7 +56,7 @@ def test_a_program_of_spark_submit(cluster: Cluster, tmp_path: Path) -> None:
 
 
 def test_the_master_and_settings_of_tracelake_toml(cluster: Cluster, tmp_path: Path) -> None:
-    """A command that names neither takes them from there; `--conf` comes before."""
+    """Master and settings come from `tracelake.toml` unless the command names them; `--conf` has precedence."""
     conf = HERE | {"spark.pyspark.python": "/none"}
     lines = "".join(f'"{name}" = "{value}"\n' for name, value in conf.items())
     (tmp_path / "tracelake.toml").write_text(f'spark_master = "{cluster.master}"\n[spark_conf]\n{lines}')

@@ -1,4 +1,4 @@
-"""A lake of small conversations: spans with input and output, made to be examples."""
+"""Lake of small conversations: spans with input and output for examples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tracelake.tasks.runners import InProcess
 
 
 def talk(trace: int, span: int, question: str | None, answer: str | None, **fields: Any) -> dict[str, Any]:
-    """Return a span that was asked and answered; None for what is not there."""
+    """Return a span with a question and an answer; None leaves one out."""
     texts = {"input.value": question, "output.value": answer}
     attributes = [{"key": k, "value": {"stringValue": v}} for k, v in texts.items() if v is not None]
     return a_span(trace, span, attributes=attributes, **fields)
 
 
 def ids(trace: int, span: int) -> str:
-    """Return the id of the example of a span."""
+    """Return the example id of a span."""
     return f"{trace + 1:032x}-{span + 1:016x}"
 
 
 def ingest(lake: Lake, folder: Path, *spans: dict[str, Any]) -> str:
-    """Bring spans in, by one transaction; return its commit."""
+    """Ingest spans in one transaction; return its commit."""
     file = folder / f"{len(lake.log())}.jsonl"
     file.write_bytes(a_line(*spans))
     commit = lake.ingest(file, runner=InProcess()).commit
@@ -43,7 +43,7 @@ def a_lake(folder: Path) -> Lake:
 
 @cache
 def _made_once() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder with such a lake, to copy: a lake is a directory, and may be anywhere."""
+    """Return a folder with such a lake to copy; a lake is a directory that may be moved."""
     made = tempfile.TemporaryDirectory(prefix="tracelake-lab-")
     with tracelake.init(Path(made.name) / "lake", buckets=2) as lake:
         ingest(

@@ -1,4 +1,4 @@
-"""Datasets: what becomes an example, what is staged and committed, and that every version can be read again."""
+"""Datasets: content of examples, staging and commits, and reproducible versions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def inputs(dataset: Dataset, *, staged: bool = False) -> list[str | None]:
 
 
 def test_an_example_is_what_its_span_was_asked_and_said(lake: Lake, refunds: Dataset) -> None:
-    """Input, output, what the span says of itself, notes of the caller, and trace, span and commit."""
+    """An example has input, output, attributes of its span, the caller's notes, and trace, span and commit."""
     seen = lake.log()[1].id  # the transaction; the newest commit has made the dataset
     report = refunds.add(traces=[f"{2:032x}"], metadata={"kind": "shoes"}, message="one", committer="ada")
     assert (report.added, report.known, report.empty, report.replaced) == (1, 0, 0, 0)
@@ -84,13 +84,13 @@ def test_an_example_is_what_its_span_was_asked_and_said(lake: Lake, refunds: Dat
 def test_spans_are_added_by_search_condition_and_ids(
     refunds: Dataset, selection: dict[str, Any], expected: list[str]
 ) -> None:
-    """Each way finds its spans, at most `limit`; of a trace the spans that are named, or the first with text."""
+    """Search, condition and ids find at most `limit` spans; a trace gives the named spans or the first with text."""
     assert refunds.add(**selection).added == len(expected)
     assert inputs(refunds, staged=True) == expected
 
 
 def test_a_span_makes_one_example(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """Added again it stays as it is, staged or committed, whatever became of the span, unless it is replaced."""
+    """A span added again keeps its example, staged or committed, even if the span changed, unless it is replaced."""
     refunds.add(search="hat")
     assert refunds.add(search="hat").known == 1
     lake.branch("main").commit("a hat")
@@ -107,7 +107,7 @@ def test_a_span_makes_one_example(lake: Lake, refunds: Dataset, tmp_path: Path) 
 
 
 def test_staged_examples_wait_for_the_commit(lake: Lake, refunds: Dataset) -> None:
-    """They are seen where one asks for them, and in no commit; a commit takes all, and discard none of them."""
+    """Staged examples are visible on request and in no commit; a commit takes all, and a discard removes all."""
     refunds.add(search="coat")
     assert (inputs(refunds), inputs(refunds, staged=True)) == ([], ["refund for a coat"])
     assert refunds.states() == {ids(0, 1): "added"}
@@ -122,7 +122,7 @@ def test_staged_examples_wait_for_the_commit(lake: Lake, refunds: Dataset) -> No
 
 
 def test_a_message_commits_all_that_is_staged(lake: Lake, refunds: Dataset) -> None:
-    """Examples of this dataset and of others, in one commit; where nothing was added there is none."""
+    """A message commits all staged examples, of other datasets, too; without staged examples there is no commit."""
     other = lake.datasets.create("other")
     refunds.add(search="coat")
     report = other.add(search="hat", message="a hat")
@@ -139,7 +139,7 @@ def test_a_message_commits_all_that_is_staged(lake: Lake, refunds: Dataset) -> N
 
 
 def test_every_version_can_be_exported_again(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """An export at a tag or a commit is the same bytes, whatever was committed since; Parquet has the same rows."""
+    """An export at a tag or commit is the same bytes at any later time; Parquet has the same rows."""
     refunds.add(search="refund", message="three")
     lake.tag("v1")
     first = refunds.export(tmp_path / "1.jsonl")
@@ -167,7 +167,7 @@ def test_every_version_can_be_exported_again(lake: Lake, refunds: Dataset, tmp_p
 def test_an_export_is_of_the_commit_that_it_names(
     refunds: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is committed after it began is not in it."""
+    """An export does not contain examples committed after it began."""
     refunds.add(search="refund", message="three")
     whole = Dataset.examples
 
@@ -183,7 +183,7 @@ def test_an_export_is_of_the_commit_that_it_names(
 
 
 def test_an_export_that_fails_leaves_the_old_file(refunds: Dataset, tmp_path: Path) -> None:
-    """A file that is damaged in the lake is named, and what was exported before stays whole, with nothing beside."""
+    """If an export fails on a damaged file, the error names it, and the old export stays whole without leftovers."""
     refunds.add(search="refund", message="three")
     target = tmp_path / "out" / "x.jsonl"
     target.parent.mkdir()
@@ -203,7 +203,7 @@ def test_an_export_that_fails_leaves_the_old_file(refunds: Dataset, tmp_path: Pa
 
 
 def test_datasets_are_listed_past_their_examples(lake: Lake, refunds: Dataset) -> None:
-    """Names that are beginnings of one another are told apart; a dataset that is staged, or staged to go, is listed."""
+    """Names that are prefixes of one another are distinguished; datasets staged or staged for deletion are listed."""
     refunds.add(search="refund", message="three")
     for name in ("a", "refunds-2", "refunds.b", "refunds2", "Z"):
         lake.datasets.create(name, message="made")
@@ -222,7 +222,7 @@ def test_datasets_are_listed_past_their_examples(lake: Lake, refunds: Dataset) -
 
 
 def test_datasets_on_branches_merge(lake: Lake, refunds: Dataset) -> None:
-    """Two add to one dataset on branches; a merge has both, and the difference shows it."""
+    """After two branches add to one dataset, a merge has both additions, and the difference shows it."""
     work = lake.create_branch("work")
     lake.datasets.get("refunds", at="work").add(search="coat", message="a coat")
     refunds.add(search="hat", message="a hat")
@@ -237,7 +237,7 @@ def test_datasets_on_branches_merge(lake: Lake, refunds: Dataset) -> None:
 
 @pytest.mark.usefixtures("refunds")
 def test_spans_of_another_commit_can_be_taken(lake: Lake, tmp_path: Path) -> None:
-    """`at` says whose spans are meant, for a branch that was made before they came."""
+    """`at` selects the commit of the spans, so a branch that is older than they are can add them."""
     lake.create_branch("early")
     ingest(lake, tmp_path, talk(7, 0, "refund for gloves", "yes"))
     early = lake.datasets.get("refunds", at="early")
@@ -247,7 +247,7 @@ def test_spans_of_another_commit_can_be_taken(lake: Lake, tmp_path: Path) -> Non
 
 
 def test_hundreds_of_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """Hundreds at once, with texts of many traces looked up some at a time, and read again from any id on."""
+    """Hundreds of examples are added at once, their traces read in groups, and examples are listed from any id on."""
     ingest(
         lake, tmp_path, *(talk(100 + n, 0, f"question {n}", "yes", start=n + 10, end=999) for n in range(700))
     )
@@ -263,7 +263,7 @@ def test_hundreds_of_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> N
 
 
 def test_what_cannot_be_is_refused_and_changes_nothing(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """Wrong names, selections, ids and places, each with what is wrong."""
+    """Wrong names, selections, ids and locations are refused with the reason, and change nothing."""
     head = lake.branch("main").head
     for name in ("", "a/b", "../x", ".hidden", "x" * 64, "nul\0", "é"):
         with pytest.raises(UsageError, match="cannot be the name"):
@@ -304,7 +304,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(lake: Lake, refunds: Data
 
 
 def test_a_protected_branch_takes_no_examples(lake: Lake, refunds: Dataset) -> None:
-    """Neither staged nor committed; they come by a merge."""
+    """On a protected branch, examples can be neither staged nor committed, only merged."""
     lake.create_branch("work")
     lake.branch("main").protect()
     for message in (None, "now"):
@@ -318,7 +318,7 @@ def test_a_protected_branch_takes_no_examples(lake: Lake, refunds: Dataset) -> N
 
 
 def test_a_lake_without_commits(tmp_path: Path) -> None:
-    """A dataset can be made first; there are no spans to add yet, and that is said."""
+    """A dataset can be made in a lake without commits; adding spans is then an error that says so."""
     with tracelake.init(tmp_path / "empty") as empty:
         assert empty.datasets.all() == []
         made = empty.datasets.create("first")
@@ -331,7 +331,7 @@ def test_a_lake_without_commits(tmp_path: Path) -> None:
 
 
 def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """Examples of every branch and tag are read, also those that only an older commit names; each is told once."""
+    """`verify` reads the examples of every branch and tag, also in older commits, and reports each damage once."""
     lake.create_branch("work")
     lake.datasets.get("refunds", at="work").add(search="coat", message="a coat")
     refunds.add(search="shoes", message="shoes")
@@ -357,7 +357,7 @@ def test_verify_names_examples_that_are_gone_or_altered(lake: Lake, refunds: Dat
 
 
 def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """What is staged or named by any commit stays; what was discarded goes."""
+    """Garbage collection keeps staged and committed examples, and deletes discarded ones."""
     refunds.add(search="coat", message="a coat")
     refunds.remove([ids(0, 1)], message="no coat")
     refunds.add(search="weather")
@@ -374,7 +374,7 @@ def test_garbage_collection_leaves_staged_examples(lake: Lake, refunds: Dataset,
 
 
 def test_several_add_and_commit_at_once(lake: Lake, refunds: Dataset, tmp_path: Path) -> None:
-    """Nobody's example is lost, and nobody is told that there is nothing to commit because another committed it."""
+    """With concurrent adds and commits, no example is lost, and no client gets an error for an empty commit."""
     lake.datasets.create("other", message="another")
 
     def add(number: int) -> list[str | None]:
@@ -396,7 +396,7 @@ def test_several_add_and_commit_at_once(lake: Lake, refunds: Dataset, tmp_path: 
 
 
 def test_the_same_example_added_on_two_branches_merges(lake: Lake, refunds: Dataset) -> None:
-    """Both branches have other commits on top of the same spans; an example that differs is still a conflict."""
+    """The same example on two branches, with different commits on top of the same spans, merges without conflict."""
     for name in ("one", "two"):
         lake.create_branch(name)
         lake.branch(name).commit(f"on {name}", allow_empty=True)

@@ -1,4 +1,4 @@
-"""Examples are added beside garbage collection: what it takes before it is staged is written again."""
+"""Adding examples during garbage collection: objects collected before they are staged are written again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EFFECTS = ("put", "create", "copy", "delete", "set", "set_if", "delete_if")
 
 
 class Collecting:
-    """Stores of a lake in which garbage is collected, so many times, before some of the effects of others."""
+    """Stores of a lake in which garbage is collected a number of times before some effects of others."""
 
     def __init__(self, lake: Lake, *at: int, every: int = 0, times: int = 1) -> None:
         self.lake, self.at, self.every, self.times = lake, at, every, times
@@ -30,7 +30,7 @@ class Collecting:
         self.lock = threading.Lock()
 
     def dataset(self, name: str) -> Dataset:
-        """Return a dataset whose effects these are."""
+        """Return a dataset with these effects."""
         dataset, objects = self.lake.datasets._dataset(name, "main"), self._watched(self.lake.objects)
         dataset._objects = objects
         dataset._repository = Repository(self._watched(self.lake._opened.key_value), objects)
@@ -59,7 +59,7 @@ class _Watched:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """Return a lake with fifty questions more."""
+    """Return a lake with fifty more questions."""
     with a_lake(tmp_path) as lake:
         ingest(
             lake, tmp_path, *(talk(100 + n, 0, f"question {n:02}", "yes", start=n + 10) for n in range(50))
@@ -69,7 +69,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.mark.parametrize("every", [40, 90])
 def test_fifty_examples_are_added_beside_collections_again_and_again(lake: Lake, every: int) -> None:
-    """However often one comes between two effects: all are there in the end, and committed."""
+    """All fifty examples are added and committed although collections repeatedly run between effects."""
     lake.datasets.create("many", message="a dataset")
     world = Collecting(lake, every=every)
     report = world.dataset("many").add(where="starts_with(input, 'question')", message="added")
@@ -84,7 +84,7 @@ def test_fifty_examples_are_added_beside_collections_again_and_again(lake: Lake,
 
 
 def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) -> None:
-    """Three at once take whatever nothing leads to: it is made, written and staged again."""
+    """If three collections delete all unreachable objects, the dataset is created, written and staged again."""
     position = 0
     while True:
         position += 1
@@ -102,7 +102,7 @@ def test_collections_between_any_two_effects_of_adding_and_creating(lake: Lake) 
 
 
 def test_one_upload_that_is_always_too_slow_is_given_up(lake: Lake) -> None:
-    """Collections before each effect are faster than anybody: it is told so, a bounded number of times later."""
+    """If collections come before each effect, the upload fails after a bounded number of tries."""
     lake.datasets.create("one", message="a dataset")
     world = Collecting(lake, every=1, times=3)
     with pytest.raises(ExpiredError, match="garbage collection has been through twice"):

@@ -1,4 +1,4 @@
-"""A dataset on a branch whose commit was begun by somebody who was killed, or that has an entry nobody may rest on."""
+"""Datasets on a branch with the sealed commit of a killed client, or with an unsafe staged entry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_what_waits_to_be_built_is_there(lake: Lake) -> None:
-    """A committer was killed just after it sealed: dataset and examples are found, and no example is made again."""
+    """After a committer was killed just after sealing, dataset and examples are found and not made again."""
     refunds = lake.datasets.create("refunds")
     refunds.add(spans=[COAT[-16:]], metadata={"kind": "coat"})
     put_on_list(lake._opened.repository, asked("killed", Change(staged=True)))
@@ -41,7 +41,7 @@ def test_what_waits_to_be_built_is_there(lake: Lake) -> None:
 
 
 def test_an_example_that_the_next_commit_leaves_out_is_none_yet(lake: Lake) -> None:
-    """A writer staged it so late that its file is gone, and was killed: who adds that span makes it."""
+    """If a killed writer's late example lost its file, adding the span again makes it."""
     refunds = lake.datasets.create("refunds", message="made")
     repository = lake._opened.repository
     path = example_path("refunds", COAT)
@@ -57,7 +57,7 @@ def test_an_example_that_the_next_commit_leaves_out_is_none_yet(lake: Lake) -> N
 
 
 def test_an_example_is_known_where_the_next_commit_has_it(lake: Lake) -> None:
-    """A late entry whose file is there still is staged anew by who finds it: then no collection takes the file."""
+    """A late example whose file still exists is staged again by the client that finds it, so it is not collected."""
     refunds = lake.datasets.create("refunds", message="made")
     refunds.add(spans=[COAT[-16:]])
     repository = lake._opened.repository
@@ -76,7 +76,7 @@ def test_an_example_is_known_where_the_next_commit_has_it(lake: Lake) -> None:
 
 
 def test_an_example_that_was_staged_long_ago_is_whole_when_it_is_committed(lake: Lake) -> None:
-    """Its file was written again for the commit, and the old one collected: `verify` misses nothing."""
+    """An example staged long ago gets a new file at its commit, and the old file is collected; `verify` passes."""
     refunds = lake.datasets.create("refunds", message="made")
     refunds.add(spans=[COAT[-16:]])
     for _ in range(3):

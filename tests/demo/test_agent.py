@@ -1,4 +1,4 @@
-"""What the agent says, and the trace that it leaves."""
+"""Answers of the agent, and its trace."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ INDEX = Index(passages())
 
 @pytest.fixture
 def spans() -> InMemorySpanExporter:
-    """Return what collects the spans."""
+    """Return the exporter that collects the spans."""
     return InMemorySpanExporter()
 
 
 @pytest.fixture
 def agent(spans: InMemorySpanExporter) -> Iterator[Agent]:
-    """Return an agent whose spans are collected."""
+    """Return an agent with collected spans."""
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(spans))
     yield Agent(provider.get_tracer("agent"), provider.get_tracer("index"), INDEX)
@@ -36,7 +36,7 @@ def named(spans: InMemorySpanExporter, name: str) -> list[ReadableSpan]:
 
 
 def test_every_question_has_an_answer_in_one_trace(agent: Agent, spans: InMemorySpanExporter) -> None:
-    """All spans of a question hang together, as many as the answer says, with the conventions' attributes."""
+    """All spans of a question are in one trace, as many as the answer says, with the conventions' attributes."""
     for question in QUESTIONS:
         spans.clear()
         answer = agent.ask(question, session="s", user="u")
@@ -52,7 +52,7 @@ def test_every_question_has_an_answer_in_one_trace(agent: Agent, spans: InMemory
 
 
 def test_a_failed_tool_call_is_an_error_span_and_no_end(agent: Agent, spans: InMemorySpanExporter) -> None:
-    """A name that Python lacks fails the tool; the agent says so, and answers from its search."""
+    """A tool call with an unknown name fails as an error span; the agent says so, and answers from its search."""
     (question,) = [question for question in QUESTIONS if "heapremove" in question]
     answer = agent.ask(question, session="s", user="u")
     assert answer.missing == ("heapq.heapremove",)
@@ -66,7 +66,7 @@ def test_a_failed_tool_call_is_an_error_span_and_no_end(agent: Agent, spans: InM
 
 
 def test_tokens_are_those_of_the_texts(agent: Agent, spans: InMemorySpanExporter) -> None:
-    """Usage counts what the tokenizer counts in prompt and answer."""
+    """Usage counts the tokenizer's tokens of prompt and answer."""
     agent.ask(QUESTIONS[0], session="s", user="u")
     for span in named(spans, "chat extractive-composer"):
         assert span.attributes is not None
@@ -78,7 +78,7 @@ def test_tokens_are_those_of_the_texts(agent: Agent, spans: InMemorySpanExporter
 
 
 def test_answers_are_extracts() -> None:
-    """An answer is made of sentences of its sources, none twice, and names them; else it says that there is none."""
+    """An answer has distinct sentences of its sources, and names them; otherwise it says that there is none."""
     found = [Passage("a.sort", "Sort a list. Lists are nice."), Passage("b.sort", "Sort a list.")]
     assert compose("How do I sort a list?", found) == (
         "Sort a list. Lists are nice. (from a.sort)",
@@ -88,7 +88,7 @@ def test_answers_are_extracts() -> None:
 
 
 def test_read_doc_of_what_there_is_and_is_not() -> None:
-    """Documentation is read by dotted name."""
+    """`read_doc` reads documentation by dotted name, and reports unknown names."""
     assert "median" in read_doc("statistics.median").text
     with pytest.raises(LookupError, match="no documentation of no"):
         read_doc("no.such")

@@ -1,4 +1,4 @@
-"""Whose lake the demo may empty."""
+"""Lakes that the demo may empty."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lake_id(place: Path) -> str:
 
 @pytest.mark.parametrize(("fresh", "emptied"), [(None, True), (True, True), (False, False)])
 def test_its_own_lake(tmp_path: Path, fresh: bool | None, emptied: bool) -> None:
-    """A lake that the demo made starts empty, unless told to keep it."""
+    """A lake that the demo made is emptied at the start, unless an option keeps it."""
     place = tmp_path / "lake"
     with demo_lake(str(place), fresh=None):
         before = lake_id(place)
@@ -29,7 +29,7 @@ def test_its_own_lake(tmp_path: Path, fresh: bool | None, emptied: bool) -> None
 
 
 def test_someone_elses_lake_is_kept(tmp_path: Path) -> None:
-    """A lake that the demo did not make is used as it is, and refused where it should be emptied."""
+    """A lake that the demo did not make is used unchanged, and emptying it is refused."""
     tracelake.init(tmp_path / "lake").close()
     before = lake_id(tmp_path / "lake")
     with demo_lake(str(tmp_path / "lake"), fresh=None):
@@ -43,7 +43,7 @@ def test_someone_elses_lake_is_kept(tmp_path: Path) -> None:
 
 
 def test_someone_elses_directory_is_kept(tmp_path: Path) -> None:
-    """A directory with other files in it is refused, and nothing in it is touched."""
+    """A directory with other files is refused, and all of them stay unchanged."""
     (tmp_path / "file").write_text("mine")
     for fresh in (None, True, False):
         with pytest.raises(UsageError), demo_lake(str(tmp_path), fresh=fresh):
@@ -52,7 +52,7 @@ def test_someone_elses_directory_is_kept(tmp_path: Path) -> None:
 
 
 def test_one_demo_at_a_time(tmp_path: Path) -> None:
-    """While one demo runs, another one neither empties its lake nor joins in."""
+    """While one demo runs, another one neither empties its lake nor uses it."""
     place = tmp_path / "lake"
     with demo_lake(str(place), fresh=None):
         for fresh in (None, False):

@@ -1,4 +1,4 @@
-"""Passages of Python's documentation, and which of them a query finds."""
+"""Passages of Python's documentation, and the ones that a query finds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracelake.demo.agent import K1, NAME_WEIGHT, B, Index, Passage, passages, w
 
 
 def test_the_corpus_is_pythons_own_documentation() -> None:
-    """Thousands of passages, in the same order each time, of what the named modules document."""
+    """The corpus has thousands of passages, in a stable order, documenting the listed modules."""
     found = passages()
     assert len(found) > 2_000
     assert found == passages()
@@ -18,12 +18,12 @@ def test_the_corpus_is_pythons_own_documentation() -> None:
 
 
 def test_words_split_names_and_plurals() -> None:
-    """Names fall apart at dots and underscores, plurals and stop words go."""
+    """Names are split at dots and underscores; plurals and stop words are removed."""
     assert words("functools.lru_cache of 3 Caches") == ["functool", "lru", "cache", "3", "cache"]
 
 
 def test_scores_are_bm25() -> None:
-    """The score of a passage is the one that the formula gives."""
+    """The score of a passage follows the BM25 formula."""
     texts = ["red apple", "green apple pie", "blue sky"]
     index = Index([Passage(f"m{n}", text) for n, text in enumerate(texts)])
     lengths = [len(words(f"m{n}")) * NAME_WEIGHT + len(words(text)) for n, text in enumerate(texts)]
@@ -44,5 +44,5 @@ def test_scores_are_bm25() -> None:
     ],
 )
 def test_questions_find_their_passage(question: str, name: str) -> None:
-    """The function that answers is among the first five."""
+    """The function that answers a question is among the first five passages."""
     assert name in [passage.name for _, passage in Index(passages()).search(question)]

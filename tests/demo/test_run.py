@@ -15,7 +15,7 @@ from tracelake.demo.run import _quoted
 
 
 def test_the_demo_ends_by_itself_with_everything_committed(tmp_path: Path) -> None:
-    """Away from a terminal the demo runs through and leaves a lake that holds exactly what it made."""
+    """Without a terminal, the demo ends by itself and leaves a lake with exactly its spans."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("TRACELAKE_")}
     command = [sys.executable, "-m", "tracelake.cli", "demo", "--spans", "300", "--json"]
     done = subprocess.run(
@@ -42,7 +42,7 @@ def test_the_demo_ends_by_itself_with_everything_committed(tmp_path: Path) -> No
 
 
 def test_commands_are_shown_as_a_shell_takes_them() -> None:
-    """Arguments with spaces and quotes are quoted, plainly where that is safe."""
+    """Commands are shown in shell syntax: arguments are quoted only if necessary."""
     assert _quoted("tables") == "tables"
     assert _quoted("sorted list") == "'sorted list'"
     assert _quoted("service = 'a'") == "\"service = 'a'\""

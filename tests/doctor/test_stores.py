@@ -1,4 +1,4 @@
-"""Stores that break one rule of their port each, and what the doctor says of them."""
+"""Stores that each break one rule of their port, and the doctor's findings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tracelake.storage import (
 
 
 class Overwrites(MemoryObjectStore):
-    """Ignores the condition of a create, as servers do that do not know it."""
+    """Store that ignores the condition of a create, as some servers do."""
 
     def create(self, path: str, data: bytes) -> bool:
         self.put(path, data)
@@ -45,7 +45,7 @@ class Overwrites(MemoryObjectStore):
 
 
 class LooksThenWrites(MemoryObjectStore):
-    """Looks whether something is there, and writes a moment later."""
+    """Store that checks for existence and writes a moment later."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class LooksThenWrites(MemoryObjectStore):
 
 
 class LoserWrites(MemoryObjectStore):
-    """Knows who came second, and writes all the same."""
+    """Store that detects the loser of a race, and still writes its object."""
 
     def create(self, path: str, data: bytes) -> bool:
         won = super().create(path, data)
@@ -83,7 +83,7 @@ class ListsNothing(MemoryObjectStore):
 
 
 class OtherClock(MemoryObjectStore):
-    """Dates objects by a clock of its own, in whole seconds as S3 does."""
+    """Store that dates objects by another clock, in whole seconds as S3 does."""
 
     def __init__(self, now_s: float) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class OtherClock(MemoryObjectStore):
     ids=lambda value: type(value).__name__,
 )
 def test_object_stores_that_break_their_port_are_found(store: MemoryObjectStore, said: str) -> None:
-    """Each fault is named, with what to do, and what the check wrote is removed where the store can."""
+    """Each fault of an object store is named with a remedy, and the check's objects are deleted if possible."""
     found = check_objects(store, store)
     assert found.status == "failed"
     assert re.search(said, found.message)
@@ -116,14 +116,14 @@ def test_object_stores_that_break_their_port_are_found(store: MemoryObjectStore,
 
 
 class IgnoresConditions(MemoryKeyValueStore):
-    """Writes whatever the record is at."""
+    """Store that writes whatever the version of the record is."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:  # noqa: ARG002
         return Done(self.set(partition, key, value))
 
 
 class ReplacesAnyVersion(MemoryKeyValueStore):
-    """Keeps to `absent`, and takes any version for the one that is expected."""
+    """Store that honours `absent`, and accepts any expected version."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         if isinstance(expected, str) and self.get(partition, key) is not None:
@@ -132,7 +132,7 @@ class ReplacesAnyVersion(MemoryKeyValueStore):
 
 
 class DeletesAnyVersion(MemoryKeyValueStore):
-    """Deletes what another writer has replaced since."""
+    """Store that deletes a record that another writer has replaced."""
 
     def delete_if(self, partition: str, key: str, expected: str) -> Outcome:
         current = self.get(partition, key)
@@ -140,7 +140,7 @@ class DeletesAnyVersion(MemoryKeyValueStore):
 
 
 class DoneWithoutWriting(MemoryKeyValueStore):
-    """Tells the winner of a race that it won, and keeps what was there."""
+    """Store that reports a race as won, and keeps the old record."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         before = self.get(partition, key)
@@ -161,7 +161,7 @@ class DoneWithoutWriting(MemoryKeyValueStore):
     ids=lambda value: type(value).__name__,
 )
 def test_record_stores_that_break_their_port_are_found(store: MemoryKeyValueStore, said: str) -> None:
-    """Each fault is named, with what to do, and the record is removed."""
+    """Each fault of a record store is named with a remedy, and the record is deleted."""
     found = check_records(store, store)
     assert found.status == "failed"
     assert re.search(f"conditional writes are not honoured: {said}", found.message)
@@ -184,7 +184,7 @@ def test_record_stores_that_break_their_port_are_found(store: MemoryKeyValueStor
 def test_clocks_that_are_apart_are_found(
     monkeypatch: pytest.MonkeyPatch, ahead_s: float, status: str, said: str
 ) -> None:
-    """A store that dates by another clock: the difference and its direction; failed beyond what stores put up with."""
+    """A store's clock difference is reported with its direction; beyond the stores' tolerance it is a failure."""
     now_s = 1_700_000_000.4
     monkeypatch.setattr(stores, "time", SimpleNamespace(time=lambda: now_s))
     store = OtherClock(now_s + ahead_s)
@@ -196,7 +196,7 @@ def test_clocks_that_are_apart_are_found(
 
 
 def test_unreachable_s3_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens on the port: the finding names the store, and the check ends by itself."""
+    """If the S3 port is closed, the finding names the store, and the check ends in bounded time."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "REGION": "us-east-1"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
@@ -213,8 +213,8 @@ def test_unreachable_s3_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unreachable_postgres_is_a_finding(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody listens on the port: the finding names host and database, not the password, and is all that is said."""
-    # Where nobody has set logging up, what libraries log as a warning goes to standard error.
+    """If the PostgreSQL port is closed, the only output is a finding with host and database, not the password."""
+    # Without configured logging, warnings of libraries go to standard error.
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 1.0)
     url = f"postgresql://somebody:secret@127.0.0.1:{free_port()}/records"
@@ -230,7 +230,7 @@ def test_unreachable_postgres_is_a_finding(
 
 
 def test_a_server_that_never_answers_does_not_hang_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The connection is taken and nothing comes: after the time limit the check has failed."""
+    """A server that accepts connections and never replies fails the check after the timeout."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 1)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
@@ -245,11 +245,11 @@ def test_a_server_that_never_answers_does_not_hang_the_check(monkeypatch: pytest
     assert (found.status, found.mend) == ("failed", "Look after the server.")
     for thread in threading.enumerate():
         if thread.name == "doctor-objects":
-            thread.join(timeout=HANG_S)  # the listener is closed, which ends it
+            thread.join(timeout=HANG_S)  # closes the listener, which ends it
 
 
 def test_an_error_that_nobody_expected_is_a_finding() -> None:
-    """What is raised, and its first line, are told; nothing escapes."""
+    """An unexpected exception becomes a finding with its type and first line."""
 
     def check() -> Verdict:
         raise ZeroDivisionError("one\ntwo")
@@ -259,7 +259,7 @@ def test_an_error_that_nobody_expected_is_a_finding() -> None:
 
 
 def test_an_error_in_a_race_is_raised() -> None:
-    """The error of one of the racing threads comes out; without one, results are in order."""
+    """An exception in one of the racing threads is raised; otherwise, results are in order."""
     assert at_once(lambda: 1, lambda: 2, lambda: 3) == [1, 2, 3]
     with pytest.raises(ZeroDivisionError):
         at_once(lambda: 1, lambda: 1 // 0)

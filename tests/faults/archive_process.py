@@ -1,11 +1,11 @@
-"""One who works on the archive of a lake, again and again, until it is killed.
+"""A process that works on the archive of a lake again and again until it is killed.
 
     python -m tests.faults.archive_process LAKE archiver SEED
     python -m tests.faults.archive_process LAKE user SEED
 
-An archiver makes a pass every two seconds, and sweeps after some, uploads of others too. A user restores and deletes
-traces, and changes the layout. Each thing that is done is a line on standard output, a deletion also before it begins.
-What a store refuses is tried again; any other error ends the process.
+An archiver makes a pass every two seconds and sweeps after some passes, including other processes' uploads. A user
+restores and deletes traces and changes the layout. Each completed action is a line on standard output; a deletion
+is also a line before it begins. Actions that a store refuses are retried; any other error ends the process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def archive(lake: Lake, rng: random.Random) -> None:
 
 
 def use(lake: Lake, rng: random.Random) -> None:
-    """Restore, delete, or let the next passes archive in another layout."""
+    """Restore, delete, or change the layout of the next archive passes."""
     chance = rng.random()
     if chance < 0.02:
         layout = rng.choice(list(LAYOUTS))
@@ -55,7 +55,7 @@ def use(lake: Lake, rng: random.Random) -> None:
 
 
 def _some(lake: Lake, rng: random.Random, *, archived: bool) -> list[str]:
-    """Return a few traces by chance."""
+    """Return a few random traces."""
     store, info = lake.hot.store, trace_info.c
     assert store is not None
     is_there = info.spans_location == ARCHIVE_REPO

@@ -1,4 +1,4 @@
-"""What exporters and the user of an archive were told, and whether the lake holds to it."""
+"""The results that exporters and the user of an archive got, and the check that the lake agrees with them."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Span = tuple[str, int]
 
 @dataclass
 class Told:
-    """The logs of exporters and user, as far as they were read."""
+    """The logs of exporters and user, as far as they have been read."""
 
     folder: Path
     taken: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """By trace, the spans that were acknowledged."""
+    """Acknowledged spans, by trace."""
     unknown: set[Span] = field(default_factory=set)
-    """Sent, and perhaps taken."""
+    """Sent spans with an unknown result."""
     refused: set[Span] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
-    """Traces of which a deletion was begun."""
+    """Traces with a deletion begun."""
     acknowledged: int = 0
     partial: int = 0
     _read_to: dict[Path, int] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read what is new."""
+        """Read new log lines."""
         for log in self.folder.glob("exporter-*.jsonl"):
             for line in self._lines(log):
                 self._note(json.loads(line))
@@ -60,7 +60,7 @@ class Told:
         return whole.decode().splitlines()
 
     def _note(self, export: dict[str, Any]) -> None:
-        """Note one export. Which spans were refused is not told: the late ones, where nothing came before."""
+        """Record one export. Its refused spans are not reported: the late ones, if no earlier span exists."""
         parts = dict(export["parts"])
         late = next(iter(parts)) if export["rejected"] else None
         first = export["attempt"] == 0 and export["sent"] == 1
@@ -77,18 +77,18 @@ class Told:
                 self.acknowledged += len(spans)
 
     def some(self, rng: random.Random) -> str | None:
-        """Return a trace by chance that nobody deletes."""
+        """Return a random trace that no process deletes."""
         ids = [trace_id for trace_id in self.taken if trace_id not in self.deleted]
         return rng.choice(ids) if ids else None
 
     def never_taken(self) -> set[Span]:
-        """Return the spans that were refused, and nothing else."""
+        """Return exactly the refused spans."""
         taken = {(trace_id, span) for trace_id, spans in self.taken.items() for span in spans}
         return self.refused - taken - self.unknown
 
 
 def check_trace(lake: Lake, trace_id: str, told: Told) -> None:
-    """Read a trace, whichever tier has it, and look where its payload is."""
+    """Read a trace from either tier, and check the place of its payload."""
     taken = set(told.taken[trace_id])
     read = [int(str(span["span_id"]), 16) for span in lake.trace(trace_id).spans]
     assert len(set(read)) == len(read), (trace_id, read)
@@ -98,7 +98,7 @@ def check_trace(lake: Lake, trace_id: str, told: Told) -> None:
 
 
 def check_everything(lake: Lake, told: Told) -> str:
-    """Compare the lake with what was told once all has come to rest; return the figures."""
+    """Compare the idle lake with the recorded results; return the figures."""
     tables = _check_tables(lake, told)
     before = _check_traces(lake, told, tables)
     report = lake.archive.run(older_than="1m")
@@ -117,7 +117,7 @@ def check_everything(lake: Lake, told: Told) -> str:
 
 
 def _check_tables(lake: Lake, told: Told) -> dict[str, set[int]]:
-    """Compare table `spans` with what was told; return its spans by trace."""
+    """Compare table `spans` with the recorded results; return its spans by trace."""
     rows = lake.sql("SELECT trace_id, span_id FROM spans").to_pylist()
     stored = Counter((row["trace_id"], int(row["span_id"], 16)) for row in rows)
     assert all(count == 1 for count in stored.values()), [span for span, count in stored.items() if count > 1]
@@ -138,7 +138,7 @@ def _by_trace(spans: Iterable[Span]) -> dict[str, set[int]]:
 
 
 def _check_traces(lake: Lake, told: Told, tables: Mapping[str, set[int]]) -> Counter[str]:
-    """Look at each trace in the tracking store: it is in one place, and whole there."""
+    """Check each trace in the tracking store: it is in one place and complete there."""
     store = lake.hot.store
     assert store is not None
     stored = store.traces(list(told.taken))
@@ -164,7 +164,7 @@ def _check_traces(lake: Lake, told: Told, tables: Mapping[str, set[int]]) -> Cou
 def _payload(
     trace_id: str, trace: HotTrace, repository: ObjectStore, tables: Mapping[str, set[int]]
 ) -> tuple[str, set[int]]:
-    """Return where a trace is, and its spans there."""
+    """Return the place of a trace, and its spans there."""
     if trace.is_hot:
         assert trace.parts, f"trace {trace_id} is hot, and has no payload"
         return "hot", _spans(trace.data)
@@ -181,7 +181,7 @@ def _payload(
 
 
 def _check_objects(lake: Lake) -> None:
-    """Look at the repository: each object is named by as many traces as its row says, and no other is there."""
+    """Check the repository: each object has as many traces as its row says, and no other object exists."""
     store = lake.hot.store
     assert store is not None
     with store.database.reading() as connection:

@@ -1,4 +1,4 @@
-"""Whether several writers, disturbed as they may have been, wrote what a single one would have written."""
+"""Comparison of several disturbed writers' output with that of a single writer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelake.tasks.runners import InProcess
 
 
 def check_as_of_one(lake: Lake, fed: Mapping[str, bytes], reference: Path) -> str:
-    """Compare with a single writer that takes the same transactions, in a lake of its own; tell what there was."""
+    """Compare with a single writer that takes the same transactions in a separate lake; return a summary."""
     journal = Journal(lake._opened.key_value, "main")
     upper = lake.table("spans").info().upper
     taken = [

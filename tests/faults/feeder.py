@@ -1,4 +1,4 @@
-"""Input for a campaign: segments that come one after the other, as fast as they are taken."""
+"""Input for a campaign: successive segments, as fast as they are taken."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tracelake.otlp.framing import write_segment
 from tracelake.storage import ObjectStore
 
 BACKLOG_MAX = 40
-"""Segments that may wait, beyond which no more come: a slow machine gets no more work than a quick one."""
+"""Maximum pending segments. Beyond: no more come, so that a slow machine gets no more work than it can do."""
 
 
 class Feeder:
-    """Puts segments into the inbox, one after the other, from a thread of its own; keeps a copy of each."""
+    """Puts segments into the inbox, one after the other, from a separate thread; keeps a copy of each."""
 
     def __init__(self, objects: ObjectStore, interval_s: float, seed: int) -> None:
         self._objects = objects
@@ -29,7 +29,7 @@ class Feeder:
         self._thread.start()
 
     def stop(self) -> None:
-        """Put no more."""
+        """Stop putting segments."""
         self._ending.set()
         self._thread.join()
 

@@ -1,15 +1,15 @@
-"""Damages one thing after the other in a small lake with something of everything: campaign `flips`.
+"""Damages one thing after the other in a small lake that has data of every kind: campaign `flips`.
 
     python -m tests.faults.flip_everything --seconds 60 --seed 7
 
-Each round flips one bit of one byte of an object or record, deletes it, or puts another of its kind in its place. Then
-`verify` names it, unless it may vanish; and reads give the right answer, or an error in words. Only where something is
-gone that nobody can miss, what they give is not compared.
+Each round flips one bit of an object or record, deletes it, or replaces it with another of its kind. Then `verify`
+names it, unless it may vanish, and reads give the right answer or a clear error. Reads are not compared only if the
+missing thing cannot be noticed.
 
-Every byte of all small things has its turn in batches: one flip in each of many things that hide nothing of one
-another, and one run of `verify`, which names each of them. What it does not name is flipped alone, and then it is.
-Then come the bytes of large things, alone, in an order that the seed decides; `--seconds 0` goes on until all of them
-have had their turn.
+Every byte of all small things is covered in batches. A batch has one flip in each of many things that do not hide
+one another, and one run of `verify` must name each. A flip that it does not name is repeated alone and must then be
+named. Then come the bytes of large things, alone, in an order from the seed; `--seconds 0` runs until all are
+covered.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ PAGES: Final = (
 )
 BUG: Final = "internal error"
 ONCE_PER_ROUND: Final = 8
-"""Of so many rounds one reads as users do, which takes longer than `verify`; one flip of so many batches, too."""
+"""Rounds for each one with users' reads, which take longer than `verify`; batches for each single flip, too."""
 SMALL_BYTES: Final = 4_096
-"""What has more is large: parts of tables, of whose bytes each is like another."""
+"""Limit of small things. Beyond: it is large, such as parts of tables, whose bytes are all alike."""
 Damage = Callable[[bytes], bytes | None]
 
 
 def flip(at: int, bit: int) -> Damage:
-    """Return what flips one bit of one byte."""
+    """Return a function that flips one bit of one byte."""
     return lambda data: data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
 def becomes(other: bytes, _data: bytes) -> bytes:
-    """Put other bytes in the place of any."""
+    """Replace any bytes with these."""
     return other
 
 
@@ -72,7 +72,7 @@ def rows(lake: Lake, table: str) -> list[Any]:
 
 
 def answers(lake: Lake) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Yield what users ask of a lake, by name."""
+    """Yield the answers to users' questions, by name."""
     for table in ("spans", "traces", "people"):
         yield table, partial(rows, lake, table)
     yield "search", lambda: sorted(str(hit) for hit in lake.search("why"))
@@ -83,7 +83,7 @@ def answers(lake: Lake) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def read(lake: Lake) -> dict[str, Any]:
-    """Return all answers; an error in words is one, of which nothing more is asked."""
+    """Return all answers; an error in words is one answer and ends its question."""
     found: dict[str, Any] = {}
     for name, ask in answers(lake):
         try:
@@ -94,7 +94,7 @@ def read(lake: Lake) -> dict[str, Any]:
 
 
 def pages(lake: Lake) -> Iterator[str]:
-    """Yield the pages that a server answers with a defect of its own."""
+    """Yield the pages that a server answers with their own defects."""
     with closing(Inbox(lake.objects, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         for page in PAGES:
@@ -104,7 +104,7 @@ def pages(lake: Lake) -> Iterator[str]:
 
 
 class Campaign:
-    """Rounds of damage, each mended before the next."""
+    """Rounds of damage, each repaired before the next."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self._cache = folder / "cache"
@@ -122,7 +122,7 @@ class Campaign:
         self.flips = 0
 
     def damages(self) -> Iterator[tuple[str, str, Damage]]:
-        """Yield names, what is done to each, and how: deletions and exchanges."""
+        """Yield names, descriptions and functions of damages: deletions and exchanges."""
         for kind, of_a_kind in kinds(self.everything.names()).items():
             for name in of_a_kind:
                 yield name, "gone", lambda _: None
@@ -131,7 +131,7 @@ class Campaign:
                     yield name, "another", partial(becomes, other)
 
     def batches(self) -> Iterator[dict[str, int]]:
-        """Yield which byte to flip of each of many things, until each byte of all small ones had its turn."""
+        """Yield batches of flips, one byte of each of many things, until every byte of all small ones is covered."""
         sizes = {name: len(self.everything.read(name)) for name in self.everything.names()}
         left = [name for name in sizes if sizes[name] <= SMALL_BYTES]
         while left:
@@ -149,7 +149,7 @@ class Campaign:
         yield from todo
 
     def _companions(self, names: list[str]) -> list[str]:
-        """Return things of which each is named for its own damage only, whatever becomes of the others."""
+        """Return things whose damage `verify` names independently of the others'."""
         group: list[str] = []
         for name in names:
             others, alone, together = (self._said(some) for some in (group, [name], [*group, name]))
@@ -170,7 +170,7 @@ class Campaign:
             yield
 
     def run(self, end: float) -> None:
-        """Go on until the time is over, or there is nothing left to damage."""
+        """Run until the time is over or everything is damaged."""
         for name, what, damage in self.damages():
             if time.monotonic() > end:
                 return
@@ -187,7 +187,7 @@ class Campaign:
             self.flip_alone(name, at, reads=self.rounds % ONCE_PER_ROUND == 0)
 
     def sweep(self, batch: dict[str, int]) -> None:
-        """Flip a bit of a byte of each of these at once; what is not named then is flipped alone."""
+        """Flip a bit of a byte of each of these at once; repeat unnamed flips alone."""
         self.rounds += 1
         self.flips += len(batch)
         try:
@@ -206,7 +206,7 @@ class Campaign:
             self.round(name, f"bit {bit} of byte {at}", flip(at, bit), reads=reads)
 
     def round(self, name: str, what: str, damage: Damage, *, reads: bool = True) -> None:
-        """Damage one thing, look at what is said of it, and mend it."""
+        """Damage one thing, check the reports, and repair it."""
         self.rounds += 1
         with self.everything.damaged(name, damage):
             self._check(name, what, reads=reads)
@@ -223,7 +223,7 @@ class Campaign:
             self._note(name, what, repr(error))
 
     def _says_the_same(self, name: str, what: str) -> bool:
-        """Whether a segment, with a bit flipped that zstd does not use, still holds what was acknowledged."""
+        """Return whether a segment with a flipped bit that zstd does not use still has the acknowledged data."""
         return (
             name.startswith("inbox/")
             and what.startswith("bit")
@@ -231,7 +231,7 @@ class Campaign:
         )
 
     def _read(self, name: str, what: str, *, compared: bool) -> None:
-        """Read as a process does that has read nothing before."""
+        """Read as a fresh process does."""
         shutil.rmtree(self._cache, ignore_errors=True)
         parts.forget()
         with suppress(TracelakeError), tracelake.open(self.everything.url) as lake:
@@ -247,7 +247,7 @@ class Campaign:
 
 
 def main() -> int:
-    """Run the campaign; the exit code says whether something was wrong."""
+    """Run the campaign; the exit code says whether it found a fault."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))

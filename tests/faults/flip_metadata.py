@@ -2,7 +2,7 @@
 
     python -m tests.faults.flip_metadata --seconds 60 --seed 7
 
-Each flip must be reported, by an error or by a finding of `verify`, or be harmless: all rows read as before.
+An error or a finding of `verify` must report each flip, or the flip is harmless: all rows read as before.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Campaign:
         self.rounds = self.seen = 0
 
     def flips(self) -> Iterator[str]:
-        """Flip one bit of each byte, those that are not zero first; yield what was flipped."""
+        """Flip one bit of each byte, nonzero bytes first; yield a description."""
         order = self._chance.sample(range(len(self._whole)), len(self._whole))
         for at in sorted(order, key=lambda at: not self._whole[at]):
             bit = self._chance.randrange(8)
@@ -53,7 +53,7 @@ class Campaign:
             yield f"bit {bit} of byte {at}"
 
     def flip(self, at: int, bit: int) -> None:
-        """Flip one bit, and check what `verify` reports."""
+        """Flip one bit, and check the report of `verify`."""
         self.rounds += 1
         flipped = bytearray(self._whole)
         flipped[at] ^= 1 << bit

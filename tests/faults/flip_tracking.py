@@ -1,14 +1,14 @@
-"""Damages what the tracking store and its archive keep, byte by byte: the second part of campaign `flips`.
+"""Damages the data of the tracking store and its archive, byte by byte: the second part of campaign `flips`.
 
     python -m tests.faults.flip_tracking --seconds 60 --seed 7
 
-A lake has traces in each place: hot, restored, in a file, in packs, in its tables, and on their way. Of objects of the
-repository and payloads in the database each byte is flipped, and each length is cut: `verify` names the object, the
-trace or the row, and who reads gets the trace, or an error that names it. An object is gone, or is another, too. Of the
-file of SQLite, which has no checksums of its own, bytes are flipped in an order that the seed decides: each read of a
-trace gives the trace, an error in words, or nothing at all of it, and `verify` names what is wrong or goes on.
-A flip that changes a column other than a payload is named. Changes of a payload in bits that zstd does not use are
-counted at the end.
+A lake has traces in each place: hot, restored, in a file, in packs, in its tables, and in transit. Each byte of
+repository objects and of payloads in the database is flipped, and they are cut at each length. The command `verify`
+names the object, the trace or the row, and a reader gets the trace or an error that names it. Objects are also
+deleted and replaced. The SQLite file has no checksums, so its bytes are flipped in an order from the seed. Each
+read then gives the trace, a clear error, or no trace at all, and `verify` names the damage or continues. A flip
+that changes a column other than a payload is named. Changes in payload bits that zstd does not use are counted at
+the end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LAKE, FILE, PACKED, OTHER, HOT, RESTORED, WAITING = range(1, 8)
 PLACES: Final = (FILE, PACKED, OTHER)
 """Traces with an object."""
 PAYLOADS: Final = {"tracelake_outbox": "sequence", "tracelake_trace_parts": "trace_id || '/' || sequence"}
-"""Tables with payloads, and what names a row of them."""
+"""Tables with payloads, and the columns that identify their rows."""
 
 
 def build(folder: Path) -> HotLake:
@@ -65,10 +65,10 @@ def build(folder: Path) -> HotLake:
 
 
 class Campaign:
-    """One lake whose things are damaged and mended one after the other."""
+    """One lake whose data is damaged and repaired piece by piece."""
 
     def __init__(self, folder: Path, chance: random.Random, step: int = 1) -> None:
-        """`step`: of objects and payloads, every so many bytes."""
+        """`step`: the distance between damaged bytes of objects and payloads."""
         self._chance, self._step = chance, step
         self._copy = folder / "copy.db"
         self.lake = build(folder / "lake")
@@ -85,14 +85,14 @@ class Campaign:
         assert set(self._hot) == {trace_id(number) for number in (LAKE, HOT, RESTORED, WAITING)}
 
     def run(self, end_s: float) -> None:
-        """Go on until the time is over, or there is nothing left to damage."""
+        """Run until the time is over or everything is damaged."""
         for rounds in (self.objects(), self.payloads(), self.file()):
             for _ in rounds:
                 if time.monotonic() > end_s:
                     return
 
     def objects(self) -> Iterator[str]:
-        """Damage each byte, and each length, of each object of the repository; yield what was done."""
+        """Damage each byte and each length of each repository object; yield descriptions."""
         paths = [info.path for info in self._objects.list("archive/")]
         for path in paths:
             whole = self._objects.get(path)
@@ -104,7 +104,7 @@ class Campaign:
             self._objects.put(path, whole)
 
     def payloads(self) -> Iterator[str]:
-        """Damage each byte, and each length, of each payload in the database; yield what was done."""
+        """Damage each byte and each length of each payload in the database; yield descriptions."""
         with closing(sqlite3.connect(self._database, isolation_level=None)) as db:
             for table, name in PAYLOADS.items():
                 query = f"select {name}, payload from {table}"
@@ -118,18 +118,18 @@ class Campaign:
                         yield where
 
     def file(self) -> Iterator[str]:
-        """Damage bytes of the file of SQLite, all of them in the end; yield what was done."""
+        """Damage bytes of the SQLite file, all of them in the end; yield descriptions."""
         with closing(sqlite3.connect(self._database, isolation_level=None)) as db:
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         whole = self._database.read_bytes()
         order = self._chance.sample(range(len(whole)), len(whole))
-        for at in sorted(order, key=lambda at: not whole[at]):  # most of what is zero is free
+        for at in sorted(order, key=lambda at: not whole[at]):  # zero bytes are mostly free space
             what = f"byte {at} of the database"
             self._check_file(self._flipped(whole, at), what)
             yield what
 
     def damage_file(self, old: bytes, new: bytes) -> None:
-        """Put other bytes in the place of these in the file of SQLite."""
+        """Replace these bytes of the SQLite file."""
         self._check_file(self._database.read_bytes().replace(old, new), f"{new!r} in the database")
 
     def _damages(self, whole: bytes) -> Iterator[tuple[str, bytes]]:
@@ -182,7 +182,7 @@ class Campaign:
             self._note(what, repr(error))
 
     def _compare(self, store: TrackingStore, what: str) -> None:
-        """Read what is hot, trace by trace: right, an error in words, or not there."""
+        """Read the hot traces one by one: each is right, a clear error, or absent."""
         for key, right in self._hot.items():
             try:
                 parts = self._parts(store, key)
@@ -216,7 +216,7 @@ class Campaign:
 
 
 def _rows(database: Path) -> list[Any]:
-    """Return all rows of all tables; none where they cannot be read."""
+    """Return all rows of all tables, or None if they cannot be read."""
     with closing(sqlite3.connect(database)) as db, suppress(sqlite3.Error, UnicodeError):
         db.text_factory = bytes
         return [db.execute(f"select * from {table.name}").fetchall() for table in metadata.sorted_tables]
@@ -224,7 +224,7 @@ def _rows(database: Path) -> list[Any]:
 
 
 def _without_payloads(rows: list[Any]) -> list[Any]:
-    """Leave payloads out: zstd has bits that it does not use, and `_compare` reads them."""
+    """Leave payloads out, because zstd has unused bits and `_compare` reads payloads."""
     positions = [
         [at for at, column in enumerate(table.c) if not isinstance(column.type, LargeBinary)]
         for table in metadata.sorted_tables
@@ -242,7 +242,7 @@ def _unpacked(payload: bytes) -> bytes | None:
 
 
 def main() -> int:
-    """Run the campaign; the exit code says whether something was wrong."""
+    """Run the campaign; the exit code says whether it found a fault."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0, help="0: until each byte had its turn")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4)))

@@ -1,6 +1,6 @@
-"""What the fuzzer sends: valid requests of every route and of OTLP, altered by their structure or in their bytes.
+"""Inputs of the fuzzer: valid requests of every route and of OTLP, altered by their structure or in their bytes.
 
-The routes, their parameters and what their bodies must be come from the application itself.
+The routes, their parameters and the schemas of their bodies come from the application itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DEPTH: Final = 100_000
 
 
 class Route(NamedTuple):
-    """A method and path of the application, the parameters it knows, and the kind of its body."""
+    """A method and path of the application, its parameters, and the kind of its body."""
 
     method: str
     path: str
@@ -160,9 +160,9 @@ class Inputs:
         match rng.randrange(12):
             case 0:  # another wire type
                 return _varint(number << 3 | rng.randrange(8)) + payload
-            case 1:  # a length that is not there
+            case 1:  # a length beyond the end
                 return _varint(number << 3 | 2) + _varint(rng.choice((2**31 - 1, 2**32, 2**63, 2**64 - 1)))
-            case 2:  # text that is none
+            case 2:  # invalid text
                 return _varint(key & ~7 | 2) + b"\x04\xff\xfe\xed\x80"
             case 3:  # another number
                 return _varint(rng.choice((0, 1, 15, 16, 19_000, 2**29 - 1, 2**32)) << 3 | key & 7) + payload
@@ -170,11 +170,11 @@ class Inputs:
                 return b""
             case 5:
                 return _joined([(key, payload)]) * rng.choice((2, 3, 50))
-            case 6:  # itself, over and over
+            case 6:  # itself, nested many times
                 for _ in range(rng.choice((2, 20, 200))):
                     payload = _joined([(key & ~7 | 2, payload)])
                 return payload
-            case 7:  # a number that does not end
+            case 7:  # an endless number
                 return _varint(number << 3) + b"\xff" * rng.choice((9, 10, 11, 40)) + b"\x01"
             case 8:  # groups
                 return _varint(number << 3 | 3) * rng.choice((1, 5, 200)) + payload[:20]
@@ -184,7 +184,7 @@ class Inputs:
                     + bytes([size := rng.choice((0, 1, 7, 9, 15, 17, 100))])
                     + bytes(size)
                 )
-            case 10:  # numbers at their ends
+            case 10:  # extreme numbers
                 return _varint(number << 3 | 1) + struct.pack(
                     "<Q", rng.choice((0, 2**63 - 1, 2**63, 2**64 - 1))
                 )
@@ -219,7 +219,7 @@ class Inputs:
         return copy.deepcopy(rng.choice(ODD))
 
     def any_route(self) -> Sent:
-        """Return a request of some route, with its own parameters and a body of its kind, both mostly odd."""
+        """Return a request of some route, with its parameters and a matching body, both mostly odd."""
         rng, route = self.rng, self.rng.choice(self._routes)
         parts = [
             quote(rng.choice(TEXTS).encode("utf-8", "replace"), safe="") if part.startswith("{") else part
@@ -277,7 +277,7 @@ class Inputs:
         return copy.deepcopy(rng.choice(ODD))
 
     def headers(self) -> list[tuple[str, str]]:  # noqa: PLR0911  a kind each
-        """Return headers that a request has beside its own, mostly none."""
+        """Return additional request headers, mostly none."""
         rng = self.rng
         match rng.randrange(40):
             case 0:
@@ -295,11 +295,11 @@ class Inputs:
         return []
 
     def host(self) -> str:
-        """Return what the request calls the server: mostly its name."""
+        """Return the server's name in the request, mostly the right one."""
         return self.rng.choice(HOSTS) if self.rng.random() < 0.02 else "127.0.0.1"
 
     def altered(self, data: bytes, share: float = 1.0) -> bytes:
-        """Return data with some bytes altered, cut or made up; or, beyond a share of calls, as it is."""
+        """Return data with some bytes altered, cut or made up, or unchanged for a share of calls."""
         rng = self.rng
         if not data or rng.random() >= share:
             return data
@@ -309,7 +309,7 @@ class Inputs:
         return bytes(body[: rng.randrange(len(body))] if rng.random() < 0.2 else body)
 
     def framing(self, body: bytes) -> bytes:
-        """Return a request whose framing is at an edge of HTTP/1.1, or beyond."""
+        """Return a request whose framing is at or beyond the limits of HTTP/1.1."""
         head = "POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-protobuf\r\n"
         edge = self.rng.choice(EDGES).replace(b"BODY", body).replace(b"SIZE", b"%x" % len(body))
         return head.encode() + edge if self.rng.random() < 0.9 else self.altered(head.encode() + edge)
@@ -367,7 +367,7 @@ CRAFTED: Final = (
     _crafted(TYPES[1], "identity", b'{"resourceSpans":' * DEPTH),
     _crafted(TYPES[1], "identity", b'{"resourceSpans":[' + b",".join([b"{}"] * 6_000) + b"]}"),
 )
-"""Requests that are small and would be large, or deep; each makes work, so they are few."""
+"""Small requests that would become large or deep; each makes work, so they are few."""
 
 
 def _encoded(encoding: str, body: bytes) -> bytes:
@@ -377,7 +377,7 @@ def _encoded(encoding: str, body: bytes) -> bytes:
 
 
 def _header(text: str) -> str:
-    """Return text as a header may have it."""
+    """Return text that a header may contain."""
     kept = "".join(char for char in text if char >= " ")
     return kept.encode("utf-8", "replace").decode("latin-1")
 
@@ -397,7 +397,7 @@ def _joined(fields: list[tuple[int, bytes]]) -> bytes:
 
 
 def _fields(data: bytes) -> list[tuple[int, bytes]]:
-    """Return key and payload of each field of a message, as far as it is one."""
+    """Return key and payload of each field of a message, as far as it parses."""
     fields: list[tuple[int, bytes]] = []
     at = 0
 

@@ -1,11 +1,12 @@
-"""Requests that nobody meant, over OTLP (HTTP, gRPC) and every route, with keys of every kind, beside a neighbour.
+"""Malformed requests over OTLP (HTTP, gRPC) and every route, with keys of every kind, next to a well-behaved
+client.
 
     python -m tests.faults.fuzz_server --requests 1000000 --seconds 3600 --seed 7
 
-A real server with its pipeline, as a process of its own. Requests are valid ones, altered by their structure or in
-their bytes; some connections are at an edge of HTTP or HTTP/2. No answer is a fault of the server, none is left out,
-nothing in its log is an error that nobody expected, its memory has a bound, and each span of the neighbour that was
-acknowledged is there at the end. Admins do not begin explicit transactions, which may hold others up by right.
+The target is a real server with its pipeline, in a separate process. Requests are valid ones, altered by their
+structure or in their bytes; some connections use edge cases of HTTP or HTTP/2. Every request has an answer, and no
+answer is a server fault. The log has no unexpected error, memory is bounded, and each acknowledged span of the
+neighbour exists at the end. Admins do not begin explicit transactions, which may legitimately block others.
 """
 
 from __future__ import annotations
@@ -46,19 +47,19 @@ CALLERS: Final = 12
 AT_ONCE: Final = 8
 """Requests that a connection sends before it reads an answer."""
 FRAMES_SHARE: Final = 0.03
-"""Of all requests are connections of odd frames."""
+"""Share of connections with odd frames in all requests."""
 NEIGHBOUR_EVERY: Final = 400
-"""After so many requests the neighbour sends a span, over each protocol."""
+"""Requests after which the neighbour sends a span over each protocol."""
 REQUESTS_MIB: Final = 256
 MEMORY_MAX_MIB: Final = 1_024
-"""What the process of a server may take at most that lets all requests together take 256 MiB: with its pipeline, and
-what it had when it started."""
+"""Maximum memory of the server process with its pipeline, startup included, if all requests together may take 256
+MiB."""
 TAKEN: Final = frozenset(
     {"OK", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED"}
 )
-"""Not `CANCELLED`, which gRPC answers where a call is not begun with for 30 s."""
+"""Accepted gRPC statuses, without `CANCELLED`, which gRPC returns for a call that has not started for 30 s."""
 BY_RIGHT: Final = {("POST", "/api/v1/transactions")}
-"""What an admin may do, and that holds up others."""
+"""Admin actions that may legitimately block others."""
 OTLP_TOKENS: Final = ("ingest",) * 6 + ("team ingest",) * 3 + ("admin",)
 SETUP: Final = """
 import os
@@ -72,7 +73,7 @@ os.dup2(os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
 
 @dataclass
 class Target:
-    """A server that is fuzzed, with an application like its own, for the routes."""
+    """A server under test, with an equal application as the source of its routes."""
 
     http: tuple[str, int]
     grpc: str
@@ -82,29 +83,29 @@ class Target:
 
 @dataclass
 class Fuzz:
-    """One run: counts what was answered, and keeps what should not have been."""
+    """One run: counts answers, and keeps the unacceptable ones."""
 
     target: Target
     seed: int
     requests: int
     until_s: float = float("inf")
-    """By the monotonic clock."""
+    """End of the run, by the monotonic clock."""
     answers: Counter[str] = field(default_factory=Counter)
     faults: list[tuple[object, ...]] = field(default_factory=list)
     acknowledged: list[str] = field(default_factory=list)
     """Traces of the neighbour."""
     neighbour_s: list[float] = field(default_factory=list)
-    """How long it took to have each taken."""
+    """Durations of the neighbour's requests."""
     _begun: int = 0
 
     @property
     def count(self) -> int:
-        """How many requests were answered, or ended a connection that they were meant to."""
+        """Return the number of requests that were answered or that ended a connection as intended."""
         return self.answers.total()
 
     async def run(self) -> None:
-        """Send all."""
-        with emptied(asyncio.get_running_loop()):  # which is busy, too
+        """Send all requests."""
+        with emptied(asyncio.get_running_loop()):  # it is busy, too
             grpc.aio.init_grpc_aio()
         fuzzing = [asyncio.ensure_future(self._http(number)) for number in range(CONNECTIONS)]
         fuzzing += [asyncio.ensure_future(self._grpc(number)) for number in range(CALLERS)]
@@ -119,7 +120,7 @@ class Fuzz:
                 task.cancel()
 
     def _goes_on(self, count: int = 1) -> bool:
-        """Whether there is to be another, which is counted then."""
+        """Return whether another request is due, and count it."""
         if self._begun >= self.requests or time.monotonic() >= self.until_s or len(self.faults) > 20:
             return False
         self._begun += count
@@ -189,7 +190,7 @@ class Fuzz:
         return (("authorization", f"Bearer {token}"),) if token and token.isascii() else ()
 
     async def _frames(self) -> None:
-        """Connections whose frames of HTTP/2 are odd; whatever comes of them, others are answered."""
+        """Open connections with odd HTTP/2 frames; whatever their result, others are answered."""
         inputs = self._inputs("frames")
         host, _, port = self.target.grpc.rpartition(":")
         while self._goes_on():
@@ -248,7 +249,7 @@ class Fuzz:
             await self._neighbour(2, send)
 
     async def _neighbour(self, who: int, send: Any) -> None:
-        """Have a span taken now and then, and try again while it is not."""
+        """Send a span now and then, and retry until it is accepted."""
         rng = random.Random(f"{self.seed} neighbour {who}")
         due = 0
         while self._begun < self.requests:
@@ -269,7 +270,7 @@ class Fuzz:
             self.acknowledged.append(f"{trace_id:032x}")
 
     async def look(self) -> None:
-        """Look for each span of the neighbour that was acknowledged."""
+        """Check that each acknowledged span of the neighbour exists."""
         connection = HttpConnection(self.target.http)
         token = self.target.tokens["neighbour reads"]
         for trace_id in self.acknowledged:
@@ -281,7 +282,7 @@ class Fuzz:
 
 
 def with_keys(keys: Any) -> dict[str, str]:
-    """Make keys of every kind; return their tokens by name. The neighbour's are not among what is fuzzed with."""
+    """Make keys of every kind; return their tokens by name. The fuzzer does not use the neighbour's."""
     tokens = {"none": "", "odd": "x" * 3_000, "no key": "tlk_0"}
     for role in ("ingest", "read", "annotate", "admin"):
         tokens[role] = keys.create(role, role).token
@@ -295,7 +296,7 @@ def with_keys(keys: Any) -> dict[str, str]:
 
 
 class Tokens(dict[str, str]):
-    """Tokens by name, with the neighbour's hidden from whoever lists them."""
+    """Tokens by name; listing them omits the neighbour's."""
 
     def __init__(self, keys: Any) -> None:
         super().__init__(with_keys(keys))
@@ -309,7 +310,7 @@ class Tokens(dict[str, str]):
 
 
 def peak_mib(pid: int) -> float:
-    """Return the most memory that a server, or its pipeline, ever had as a process."""
+    """Return the peak memory of a server or pipeline process."""
     return max(map(_peak_mib, [pid, *(child.pid for child in psutil.Process(pid).children())]))
 
 
@@ -319,7 +320,7 @@ def _peak_mib(pid: int) -> float:
 
 
 def fuzzed(folder: Path, seed: int, requests: int, seconds: float) -> None:
-    """Fuzz a server of its own over a new lake. Prints what came of it; raises AssertionError for a fault."""
+    """Fuzz a separate server over a new lake. Prints the results; raises AssertionError for a fault."""
     log = folder / "server.log"
     with tracelake.init(folder / "lake") as lake:
         tokens = Tokens(lake.keys)
@@ -353,7 +354,7 @@ def fuzzed(folder: Path, seed: int, requests: int, seconds: float) -> None:
 
 
 async def _told(fuzz: Fuzz, pid: int) -> None:
-    """Run, and say now and then how far it is."""
+    """Run, and report progress now and then."""
     running = asyncio.ensure_future(fuzz.run())
     while not running.done():
         await asyncio.wait([running], timeout=60)

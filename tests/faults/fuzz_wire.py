@@ -12,7 +12,7 @@ from tests.faults.fuzz_inputs import Sent
 from tests.patience import HANG_S
 
 EDGE_WAIT_S = 1.0
-"""How long an answer to half a request is waited for: it may be waiting for the rest."""
+"""Wait for the answer to half a request, because the server may wait for the rest."""
 
 
 class Answered(NamedTuple):
@@ -21,7 +21,7 @@ class Answered(NamedTuple):
     status: int
     body: bytes
     goes_on: bool
-    """Whether the connection takes another request."""
+    """Return whether the connection accepts another request."""
 
 
 def on_the_wire(sent: Sent, host: str, token: str | None, more: Sequence[tuple[str, str]] = ()) -> bytes:
@@ -36,7 +36,7 @@ def on_the_wire(sent: Sent, host: str, token: str | None, more: Sequence[tuple[s
 
 
 class HttpConnection:
-    """One connection. An answer is read whole before the next is looked for."""
+    """One connection. It reads an answer completely before the next."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
@@ -47,10 +47,10 @@ class HttpConnection:
         self._body: list[bytes] = []
 
     async def ask(self, requests: Sequence[bytes]) -> list[Answered]:
-        """Send requests one behind the other; return the answers, fewer where the server ended the connection."""
+        """Send pipelined requests; return the answers, fewer if the server ended the connection."""
         reader, writer = await self._opened()
         answers: list[Answered] = []
-        # Both at once: the server reads no more while nobody reads its answers.
+        # Read and write at once, because the server stops reading while its answers are not read.
         writing = asyncio.ensure_future(self._write(writer, requests))
         try:
             while len(answers) < len(requests):
@@ -69,7 +69,7 @@ class HttpConnection:
         return answers
 
     async def edge(self, data: bytes) -> Answered | None:
-        """Send bytes that may be no request; return the first answer, None where there is none. Ends the connection."""
+        """Send bytes that may be no request; return the first answer, or None without one. Ends the connection."""
         reader, writer = await self._opened()
         writer.write(data)
         try:
@@ -103,7 +103,7 @@ class HttpConnection:
                 writer.write(request)
                 await writer.drain()
         except OSError:
-            return  # whoever reads sees it, too
+            return  # the reader sees it, too
 
     async def _read(self, reader: asyncio.StreamReader) -> bool:
         async with asyncio.timeout(HANG_S):
@@ -121,7 +121,7 @@ class HttpConnection:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Keep it, unless it is one that another follows."""
+        """Keep the answer, unless it is an interim one."""
         status = self._parser.get_status_code()
         if status >= 200:
             self._answers.append(Answered(status, b"".join(self._body), self._parser.should_keep_alive()))

@@ -1,4 +1,4 @@
-"""What a campaign feeds into a lake: files that appear and grow, and messages of a topic; and all that was sent."""
+"""Inputs of a campaign: files that appear and grow, messages of a topic, and a record of everything sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEND_MAX_S: Final = 600.0
 
 
 class Sent:
-    """Spans that were sent, by key, with their names; and those that are known to be taken care of."""
+    """Sent spans, by key, with their names; and the acknowledged ones among them."""
 
     def __init__(self) -> None:
         self.names: dict[Key, str] = {}
@@ -35,7 +35,7 @@ class Sent:
 
 
 class Inputs:
-    """Feeds files and a topic, each in a thread of its own, while it is not told to wait."""
+    """Feeds files and a topic, each in a separate thread, unless paused."""
 
     def __init__(
         self, folder: Path, broker: Broker, topic: str, seed: int, may_send: Callable[[], bool]
@@ -53,7 +53,7 @@ class Inputs:
             thread.start()
 
     def end(self) -> None:
-        """Feed no more; all that was sent is there then."""
+        """Stop feeding; all sent input exists afterwards."""
         self._ending.set()
         for thread in self._threads:
             thread.join(SEND_MAX_S)
@@ -67,7 +67,7 @@ class Inputs:
         return False
 
     def _write_files(self, chance: random.Random) -> None:
-        """Write files in pieces, with pauses in between; one in ten is there twice, and some grow when they rested."""
+        """Write files in pieces, with pauses in between; one in ten exists twice, and some grow after a rest."""
         try:
             number = 0
             while self._goes_on(chance):
@@ -92,7 +92,7 @@ class Inputs:
             self.failures.append(error)
 
     def _send_messages(self, chance: random.Random) -> None:
-        """Send messages to any partition; the broker may be away for a while."""
+        """Send messages to any partition, although the broker may be away for a while."""
         try:
             producer = library().Producer(
                 {
@@ -119,7 +119,7 @@ class Inputs:
 
 
 def committed_spans(broker: Broker, topic: str, header: str) -> dict[int, list[Key]]:
-    """Return the keys of the spans that a consumer of what is committed sees, as often as it does, by transaction."""
+    """Return the span keys that a consumer of committed messages sees, with repeats, by transaction."""
     from opentelemetry.proto.trace.v1.trace_pb2 import TracesData  # noqa: PLC0415
 
     by_transaction: dict[int, list[Key]] = {}

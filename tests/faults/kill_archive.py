@@ -2,12 +2,12 @@
 
     python -m tests.faults.kill_archive --minutes 10 --seed 7 [--postgres] [--layout pack]
 
-Four exporters send new traces and late spans; two archivers make a pass every two seconds, and a user restores and
-deletes traces and changes the layout. Every few seconds one of them all, but for the exporters, is killed with -9, or
-an archiver is stopped for a while (SIGSTOP). In the end each acknowledged span is in the tables once, and none that
-was refused; each trace is wholly hot or wholly archived, with all its spans; no object is nobody's after a sweep; and
-`verify` finds nothing. The seed decides what is sent, who is killed and when; what runs at a moment also depends on
-the machine.
+Four exporters send new traces and late spans. Two archivers make a pass every two seconds, and a user restores and
+deletes traces and changes the layout. Every few seconds one process other than the exporters is killed with -9, or
+an archiver is stopped for a while (SIGSTOP). In the end each acknowledged span is in the tables once, and no
+refused one. Each trace is wholly hot or wholly archived, with all its spans. No orphaned object remains after a
+sweep, and `verify` finds nothing. The seed decides the input, the victims and the moments; the code running at a
+moment also depends on the machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tracelake.tasks.runners import InProcess
 from tracelake.tracking.outbox import Outbox
 
 BACKLOG_MAX: Final = 200
-"""Rows that may wait for the pipeline, beyond which exporters wait: a slow machine gets no more than it can do."""
+"""Maximum rows that wait for the pipeline. Beyond: exporters wait, so a slow machine gets no more than it can do."""
 PAUSE_MAX_S: Final = 6.0
 EVENTS_APART_MAX_S: Final = 5.0
 Tell = Callable[[str], None]
@@ -48,7 +48,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Role:
-    """A process that is killed, and begins again: how it is started, and what it says once it works."""
+    """A process that is killed and restarted: its command, and the output that shows that it works."""
 
     name: str
     command: tuple[str, ...]
@@ -56,7 +56,7 @@ class Role:
 
 
 class RoleProcess:
-    """A role under way."""
+    """A running role."""
 
     def __init__(self, role: Role, folder: Path) -> None:
         self.role = role
@@ -66,7 +66,7 @@ class RoleProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it; what it says is added to its log."""
+        """Start it; append its output to its log."""
         with self.log.open("ab") as log, self._errors.open("ab") as errors:
             self._since = log.tell() if self.role.works != "looks for input" else errors.tell()
             self.process = subprocess.Popen(
@@ -75,12 +75,12 @@ class RoleProcess:
 
     @property
     def said(self) -> str:
-        """What it has said since it began."""
+        """Return its output since it began."""
         source = self._errors if self.role.works == "looks for input" else self.log
         return source.read_bytes()[self._since :].decode(errors="replace")
 
     def works(self) -> bool:
-        """Whether it has done something since it began. Fails where it has ended by itself."""
+        """Return whether it has made progress since it began. Fails if it has ended by itself."""
         code = self.process.poll()
         assert code is None, f"{self.role.name} ended with {code}: {self._errors.read_text()[-3000:]}"
         return self.role.works in self.said
@@ -93,7 +93,7 @@ class RoleProcess:
 
 
 class Campaign:
-    """One lake, those who work on it, and what they were told."""
+    """One lake, its processes, and the results that they got."""
 
     def __init__(
         self, folder: Path, seed: int, tell: Tell, exporters: int = 4, archivers: int = 2, users: int = 1
@@ -105,7 +105,7 @@ class Campaign:
         self.looks = self.pauses = self._waits = 0
 
     def run(self, seconds: float, kills: int, layout: str | None = None) -> None:
-        """Go on for so long, and until so many were killed; then let all of it come to rest, and compare."""
+        """Run for at least this long and this many kills; then wait until the lake is idle, and compare."""
         with tracelake.init(self._lake_path, buckets=2) as lake:
             lake.hot.set_up()
             layout = layout or self._rng.choice(list(LAYOUTS))
@@ -120,7 +120,7 @@ class Campaign:
 
     @contextmanager
     def _working(self) -> Iterator[list[RoleProcess]]:
-        """Let all of them work until the end of the block."""
+        """Keep all of them running until the end of the block."""
         processes: list[RoleProcess] = []
         exporters: list[subprocess.Popen[bytes]] = []
         (self._folder / URL).write_text("")
@@ -159,7 +159,7 @@ class Campaign:
         ]
 
     def _disturb(self, lake: Lake, processes: list[RoleProcess], end_s: float, kills: int) -> None:
-        """Kill or stop one after the other, each only once it has done something; look at traces meanwhile."""
+        """Kill or stop one process after the other, each only once it has made progress; read traces in between."""
         killed = 0
         while killed < kills or time.monotonic() < end_s:
             victim = self._rng.choice(processes)
@@ -173,7 +173,7 @@ class Campaign:
                     and victim.works()  # noqa: B023
                 ),
                 f"{victim.role.name} does nothing, or nothing is acknowledged",
-                # Where much waits, exporters wait, too: then it is the pipeline that moves.
+                # If much input waits, exporters wait, too: then the pipeline shows the progress.
                 moving=lambda: (self.told.acknowledged, self._waits),
                 poll_s=0.1,
             )
@@ -195,7 +195,7 @@ class Campaign:
         self._tell(f"{victim.role.name} stood still")
 
     def _go_on(self, lake: Lake, processes: list[RoleProcess]) -> bool:
-        """Let exporters send to the server that is there, if not too much waits; look at a trace."""
+        """Let exporters send to the running server, unless too much waits; read a trace."""
         server = processes[0]
         store = lake.hot.store
         assert store is not None
@@ -209,12 +209,12 @@ class Campaign:
             if (trace_id := self.told.some(self._rng)) is not None:
                 check_trace(lake, trace_id, self.told)
                 self.looks += 1
-        except StorageError as error:  # one who stands still may hold the lock
+        except StorageError as error:  # a stopped process may hold the lock
             self._tell(f"again: {error}")
         return True
 
     def _rest(self, lake: Lake) -> None:
-        """Let the pipeline take what waits, and a last pass all that is due."""
+        """Let the pipeline take all waiting input, and a last pass all due traces."""
         self.told.read()
         pipeline = lake.pipeline(runner=InProcess())
         while pipeline.run_once() is not None:

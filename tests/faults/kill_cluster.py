@@ -1,14 +1,15 @@
-"""Two pipelines on a real Spark cluster, a bucket and PostgreSQL: executors, workers and drivers are killed at random.
+"""Two pipelines on a real Spark cluster, a bucket and PostgreSQL: executors, workers and drivers die at random.
 
     python -m tests.faults.kill_cluster --minutes 10 --seed 7
     python -m tests.faults.kill_cluster --minutes 10 --seed 7 --connect
 
-A standalone master with two workers, whose executors are processes of their own; objects on an S3 server, metadata in
-PostgreSQL. The real agents' file waits from the start, request by request, and more comes all the time. An executor is
-killed with -9, a worker with its executors (another comes), a driver (it begins again), or a driver stands still for a
-while (SIGSTOP); over Spark Connect its server dies in place of that. Each happens once somebody has committed since the
-one before. In the end the tables are those of a single writer, each input is in one transaction, and `verify` finds
-nothing. The seed decides what happens and when; what runs at a moment depends on the machine.
+A standalone master has two workers, whose executors are separate processes; objects are on an S3 server, metadata
+in PostgreSQL. The real agents' file waits from the start, request by request, and more input arrives all the time.
+An executor is killed with -9, or a worker with its executors (another starts), or a driver (it restarts); or a
+driver is stopped for a while (SIGSTOP). Over Spark Connect its server dies instead of that. Each event follows a
+commit since the previous one. In the end the tables are those of a single writer, each input is in one transaction,
+and `verify` finds nothing. The seed decides the events and moments; the code running at a moment depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from tracelake import Lake
 from tracelake.otlp.framing import write_segment
 
 AFTER_COMMIT_MAX_S: Final = 4.0
-"""How long after a commit something happens at most: the next transaction is under way by then."""
+"""Maximum delay of an event after a commit, because the next transaction is in progress before that."""
 PAUSE_MAX_S: Final = 6.0
 _KINDS: Final = ("executor", "worker", "driver", "pause")
 _CONF: Final = {
@@ -51,7 +52,7 @@ _CONF: Final = {
 
 
 class ClusterCampaign:
-    """One lake, two drivers, the cluster that works for them, and what happens to it."""
+    """One lake, two drivers, their cluster, and the events."""
 
     def __init__(self, folder: Path, seed: int, tell: Callable[[str], None], *, connect: bool) -> None:
         self._folder, self._tell, self._connect = folder, tell, connect
@@ -60,11 +61,11 @@ class ClusterCampaign:
         self._happened: Counter[str] = Counter()
 
     def run(self, seconds: float, events: int) -> None:
-        """Go on for so long, and until so much has happened; then let all of it come to rest, and compare."""
+        """Run for at least this long and this many events; then wait until the lake is idle, and compare."""
         with ExitStack() as stack:
             s3 = stack.enter_context(closing(S3Server()))
             database = stack.enter_context(closing(PostgresServer()))
-            if not self._connect:  # workers know nothing of the bucket: drivers pass on what executors need
+            if not self._connect:  # workers have no bucket settings: drivers pass on the executors' settings
                 self._cluster = stack.enter_context(closing(Cluster(self._folder)))
             os.environ.update(s3.environment())
             if self._connect:
@@ -113,7 +114,7 @@ class ClusterCampaign:
             yield Role(name, (*command, "--replica", name, *spark), "looks for input")
 
     def _disturb(self, lake: Lake, drivers: list[RoleProcess], end_s: float, events: int) -> None:
-        """Let things happen, each once somebody has committed since the one before; each kind as often as others."""
+        """Cause events, each after a commit since the one before; each kind as often as others."""
         kinds = list[str]()
         while self._happened.total() < events or time.monotonic() < end_s:
             before, patience = upper_of(lake), Patience()
@@ -168,7 +169,7 @@ class ClusterCampaign:
 
 
 def upper_of(lake: Lake) -> int:
-    """Return how many transactions are committed."""
+    """Return the number of committed transactions."""
     return lake.table("spans").info().upper
 
 

@@ -1,11 +1,11 @@
-"""Kill -9 a real server at random moments while 64 senders send, and check what the tables hold of it.
+"""Kill -9 a real server at random moments while 64 senders send, and check the tables' contents.
 
     python -m tests.faults.kill_door --kills 10 --seed 7
 
-Half of them send over HTTP, half over gRPC. Requests share segments. Whatever was acknowledged is in the tables once,
-each span of it; what was refused, and spans that an answer counted as refused, are not. A request without an answer may
-be there or not, but whole. The seed decides the moments and what is sent; what runs at a moment also depends on the
-machine.
+Half of them send over HTTP, half over gRPC. Requests share segments. Each span of an acknowledged request is in the
+tables once. Refused requests, and spans that an answer counted as refused, are not. A request without an answer is
+either absent or complete. The seed decides the moments and the input; the code running at a moment also depends on
+the machine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Request:
-    """A trace of some spans; those with the id 0 cannot be taken. One that is cut off is refused as a whole."""
+    """A trace of some spans; those with the id 0 are invalid. A truncated one is refused as a whole."""
 
     trace_id: int
     spans: tuple[int, ...]
@@ -53,32 +53,32 @@ class Request:
 
     @classmethod
     def drawn(cls, number: int, rng: random.Random) -> Request:
-        """Draw the request of a number: most are good, small, and of a few spans."""
+        """Draw the request of a number: most are valid and small, with a few spans."""
         good = range(1, rng.choice([1, 1, 2, 10]) + 1)
         bad = rng.choice([(), (), (), (0,), (0, 0)])
         spans = bad if rng.random() < 0.05 else (*good, *bad)
         return cls(number, spans, rng.random() < 0.05, rng.choice([10, 200, 5_000]))
 
     def body(self) -> bytes:
-        """Return it as it is sent."""
+        """Return its body."""
         request = export_request(*self.spans, trace_id=self.trace_id, text="x" * self.text_chars)
         data = request.SerializeToString()
         return data[:-3] if self.cut else data
 
     def good(self) -> set[str]:
-        """Return the ids of the spans that can be taken."""
+        """Return the ids of the valid spans."""
         return set() if self.cut else {f"{span:016x}" for span in self.spans if span}
 
 
 class Answer(NamedTuple):
-    """What a sender is answered, as HTTP says it."""
+    """A sender's answer, as an HTTP status."""
 
     status: int
     content: bytes
 
 
 Post: TypeAlias = Callable[[bytes], Answer | None]
-"""Sends a request; None where the server is gone."""
+"""Sends a request; returns None if the server is gone."""
 
 
 def _post(client: httpx.Client, url: str, body: bytes) -> Answer | None:
@@ -101,7 +101,7 @@ def _call(export: Callable[..., bytes], body: bytes) -> Answer | None:
     text = str(error.details()).encode()
     if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
         return Answer(400, text)
-    # What the server says itself has details; what the client says of a server that is gone has none.
+    # The server's own errors have details; the client's error for an unreachable server has none.
     told = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
     assert told or error.code() is grpc.StatusCode.UNAVAILABLE, error
     return Answer(503, text) if told else None
@@ -109,16 +109,17 @@ def _call(export: Callable[..., bytes], body: bytes) -> Answer | None:
 
 @dataclass
 class Outcomes:
-    """What senders were told."""
+    """Answers that senders got."""
 
     acknowledged: list[Request] = field(default_factory=list)
     refused: list[Request] = field(default_factory=list)
-    """With 400: it is in no table. One of 503 may be: it was not acknowledged, and would be sent again."""
+    """Requests refused with 400, which are in no table. One with 503 may be: it was not acknowledged, and would be
+    sent again."""
     unanswered: list[Request] = field(default_factory=list)
 
 
 class Campaign:
-    """One lake, and a server that is killed and started again."""
+    """One lake, and a server that is killed and restarted."""
 
     def __init__(self, folder: Path, seed: int, tell: Tell) -> None:
         self._lake = folder / "lake"
@@ -128,7 +129,7 @@ class Campaign:
         self.outcomes = Outcomes()
 
     def run(self, kills: int) -> None:
-        """Kill so often; then let a pipeline take what is there, and compare."""
+        """Kill this many times; then let a pipeline take all input, and compare."""
         with tracelake.init(self._lake, buckets=2) as lake:
             for number in range(kills):
                 before = len(self.outcomes.acknowledged)
@@ -147,11 +148,11 @@ class Campaign:
         return serving(self._lake)
 
     def _stored(self, lake: Lake) -> str:
-        """Say what is stored, and in no table yet."""
+        """Return the stored data that is in no table yet."""
         return f"{sum(1 for _ in lake.objects.list('inbox/'))} segments"
 
     def _load(self, server: ServerProcess) -> None:
-        """Send from all senders until the server is dead: so many answers after the first that it dies."""
+        """Send from all senders until the server is killed, this many answers after the first."""
         answers = threading.Semaphore(0)
         seeds = [self._rng.randbytes(8) for _ in range(SENDERS)]
         dies_after = self._rng.randrange(1, 300)
@@ -190,7 +191,7 @@ class Campaign:
             answers.release()
 
     def _look(self, client: httpx.Client, url: str, request: Request) -> bool:
-        """Look at what was acknowledged; False where the server is gone."""
+        """Check acknowledged requests; return False if the server is gone."""
         del client, url, request  # it need not be readable yet
         return True
 
@@ -207,7 +208,7 @@ class Campaign:
             self.outcomes.unanswered.append(request)
 
     def check(self, lake: Lake) -> None:
-        """Compare the table with what the senders were told."""
+        """Compare the table with the senders' answers."""
         rows = lake.sql("SELECT trace_id, span_id FROM spans").to_pylist()
         found: dict[str, list[str]] = {}
         for row in rows:
@@ -229,7 +230,7 @@ class Campaign:
 
 
 def main() -> None:
-    """Run a campaign in a folder of its own."""
+    """Run a campaign in a separate folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))

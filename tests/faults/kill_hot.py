@@ -2,9 +2,9 @@
 
     python -m tests.faults.kill_hot --kills 10 --seed 7 [--postgres]
 
-What is acknowledged can be read at once by its trace id, whole, whichever tier has it; in the end each acknowledged
-span is in the tables once, none that was refused is, and nothing waits in the outbox. The seed decides the moments and
-what is sent; what runs at a moment also depends on the machine.
+An acknowledged trace can be read at once by its id, completely, from whichever tier has it. In the end each
+acknowledged span is in the tables once, no refused one is, and the outbox is empty. The seed decides the moments
+and the input; the code running at a moment also depends on the machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from tracelake.tracking.outbox import Outbox
 
 
 class HotCampaign(Campaign):
-    """A campaign whose servers have a hot tier, and run the pipeline beside the requests."""
+    """A campaign whose servers have a hot tier and run the pipeline in the server."""
 
     def __init__(self, folder: Path, seed: int, tell: Tell) -> None:
         super().__init__(folder, seed, tell)
         self.looks = 0
 
     def check(self, lake: Lake) -> None:
-        """Compare the tables with what the senders were told; nothing is left on the way to them."""
+        """Compare the tables with the senders' answers; nothing is left in transit."""
         store = lake.hot.store
         assert store is not None
         assert Outbox(store).waiting() == []
@@ -52,7 +52,7 @@ class HotCampaign(Campaign):
         return f"{Outbox(store).totals()[0]} rows of the outbox"
 
     def _look(self, client: httpx.Client, url: str, request: Request) -> bool:
-        """Read a trace right after its acknowledgement: all of its spans are there."""
+        """Read a trace right after its acknowledgement: all of its spans exist."""
         if not request.good() or request.trace_id % 7:
             return True
         try:
@@ -67,7 +67,7 @@ class HotCampaign(Campaign):
 
 @contextmanager
 def tracking_database(postgres: bool) -> Iterator[None]:
-    """Let servers and lakes keep the tracking store in a PostgreSQL of our own, or in the lake."""
+    """Let servers and lakes keep the tracking store in a separate PostgreSQL, or in the lake."""
     if not postgres:
         yield
         return

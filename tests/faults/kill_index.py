@@ -1,10 +1,10 @@
-"""Kill executors, drivers and second finalizers of an index, build after build, merges between: one whole index stays.
+"""Kill executors, drivers and second finalizers of an index, with builds and merges: one complete index remains.
 
     python -m tests.faults.kill_index --builds 40 --seed 7
 
-Each is a process of its own and ends by a signal, before a random call of its store or at a random moment. After each
-build the index has every document once, of one setting, and finds and scores what one index over all would (F15); by
-meaning, where it has vectors, what a plain evaluation finds.
+Each is a separate process and ends by a signal, before a random call of its store or at a random moment. After each
+build the index has every document once, with one setting. Its hits and scores are those of one index over all
+documents (F15); vector searches match a plain evaluation if it has vectors.
 """
 
 from __future__ import annotations
@@ -60,21 +60,21 @@ from tracelake.tables.view import analyzer_of
 
 BUCKETS: Final = 8
 FAN_OUT: Final = 3
-"""Generations that are merged: fewer than of a lake, so that merges are merged within forty builds."""
+"""Parts in a merge: fewer than in a lake, so that merges are merged within forty builds."""
 WORDS: Final = ("refund", "policy", "flight", "seat", "error", "timeout", "card", "hat")
 OTHERS: Final = {"english": "whitespace", "whitespace": "english"}
-"""The settings of a second finalizer, and of parts that it would take."""
+"""The settings of a second finalizer, and of the parts that it would take."""
 KINDS: Final = (None, "bag_of_words", "by_dot")
-"""The vectors that an index may have, by their functions."""
+"""The kinds of vectors that an index may have, by their functions."""
 MEANINGS: Final = ("refund policy", "seat error card", "hat")
 NEAR: Final = 2e-3
-"""How far off a score may be, as a share of the longest: half precision."""
+"""Tolerance of a score as a share of the longest: half precision."""
 DIES: Final = 0.35
-"""How likely a process is killed."""
+"""Probability that a process is killed."""
 RESTS: Final = 0.3
-"""How likely nothing comes after a build for so long that its index is merged further."""
+"""Probability of a rest after a build that is long enough for further merges."""
 TRIES_MAX: Final = 200
-"""Times that a build is tried again. Beyond: it is stuck, and that is a fault."""
+"""Maximum attempts of a build. Beyond: it is stuck, and that is a fault."""
 
 Job = Callable[[ObjectStore], None]
 
@@ -108,7 +108,7 @@ def build(
     text: str,
     vectors: VectorSettings | None,
 ) -> Job:
-    """Return what an executor does: a part of these transactions and buckets."""
+    """Build a part of these transactions and buckets as an executor does."""
 
     def job(objects: ObjectStore) -> None:
         tables = [rows_of(seed, transaction) for transaction in transactions]
@@ -130,7 +130,7 @@ def join(
     text: str,
     vectors: VectorSettings | None,
 ) -> Job:
-    """Return what a merging executor does: one part of those that hold these transactions, with their vectors."""
+    """Merge the parts of these transactions, with their vectors, into one as a merging executor does."""
 
     def job(objects: ObjectStore) -> None:
         ids = [rows_of(seed, transaction)["_row_id"].to_numpy() for transaction in transactions]
@@ -151,9 +151,9 @@ def join(
 
 
 def publish(seed: int, name: str, transaction: int, parent: Manifest | None, text: str) -> Job:
-    """Return what a driver does when the parts of a transaction are staged.
+    """Publish a transaction as a driver does once its parts are staged; return the result.
 
-    Where they were staged with the analyzer that the index had before, it stages them anew.
+    If the parts were staged with the index's previous analyzer, it stages them again.
     """
 
     def job(objects: ObjectStore) -> None:
@@ -161,7 +161,7 @@ def publish(seed: int, name: str, transaction: int, parent: Manifest | None, tex
         staged = range(transaction, transaction + 1)
         vectors = None if parent is None else parent.vectors
         restage = partial(build(seed, staged, 0, BUCKETS, name, again, text, vectors), objects)
-        with suppress(DamageError, UsageError):  # parts are missing yet, or the parent is of other settings
+        with suppress(DamageError, UsageError):  # parts are still missing, or the parent has other settings
             finalize(objects, INDEX, name, transaction + 1, BUCKETS, parent, settings, restage)
 
     return job
@@ -170,7 +170,7 @@ def publish(seed: int, name: str, transaction: int, parent: Manifest | None, tex
 def publish_merge(
     name: str, standing: Manifest, transactions: range, text: str, vectors: VectorSettings | None
 ) -> Job:
-    """Return what a merger does when its parts are staged, or who builds all anew, perhaps with another analyzer."""
+    """Publish as a merger does once its parts are staged, or as a rebuild does, perhaps with another analyzer."""
 
     def job(objects: ObjectStore) -> None:
         with suppress(DamageError, UsageError):
@@ -213,7 +213,7 @@ def _process(
         calls += 1
 
     if dies_after_s is not None:
-        signal.setitimer(signal.ITIMER_REAL, dies_after_s)  # nothing catches what it sends
+        signal.setitimer(signal.ITIMER_REAL, dies_after_s)  # nothing catches its signal
     make(*given)(HookedStore(FileObjectStore(Path(place)), count))
 
 
@@ -225,13 +225,14 @@ PRELOADED: Final = (
     "tracelake.search.verify",
     "tracelake.tables.view",
 )
-"""What processes need not import anew, which took each a second: not this module, which `python -m` has as another."""
+"""Modules that processes need not import again, which took each process a second. This module is not one, because
+`python -m` loads it under another name."""
 CALLS: Final = {build: 2, join: 5, publish: 12, publish_merge: 12}
-"""Calls of the store that each makes, or more where it has much to do."""
+"""Typical store calls of each process; large jobs make more."""
 
 
 class Campaign:
-    """An index that is built, merged and killed at."""
+    """An index that is built and merged by processes under kills."""
 
     def __init__(self, place: Path, seed: int) -> None:
         self.place, self.seed = place, seed
@@ -245,7 +246,7 @@ class Campaign:
         self._context.set_forkserver_preload(list(PRELOADED))
 
     def together(self, *jobs: tuple[Callable[..., Job], tuple[Any, ...]]) -> None:
-        """Run jobs at once, each in a process that may be killed, and wait for their ends."""
+        """Run jobs concurrently, each in a process that may be killed, and wait for their ends."""
         processes = []
         for make, given in jobs:
             dies = self.chance.random() < DIES
@@ -267,7 +268,7 @@ class Campaign:
     def executors(
         self, name: str, transactions: range, tried: int, text: str, vectors: VectorSettings | None
     ) -> list[tuple[Callable[..., Job], tuple[Any, ...]]]:
-        """Return executors of all buckets, cut at random, and one of other settings that leaves a bucket out."""
+        """Return executors of all buckets, cut at random, and one of other settings that omits a bucket."""
         cuts = sorted({0, BUCKETS, *self.chance.sample(range(1, BUCKETS), self.chance.randrange(3))})
         ranges = [(lo, hi, text) for lo, hi in pairwise(cuts)]
         ranges.append((0, self.chance.randrange(1, BUCKETS), OTHERS[text]))
@@ -285,23 +286,23 @@ class Campaign:
                 (publish, (self.seed, name, number, self.manifest, each))
                 for each in (self.text, OTHERS[self.text])
             ]
-            # Sometimes a finalizer runs beside executors, sometimes after them.
+            # Sometimes a finalizer runs during executors, sometimes after them.
             early = finalizers if self.chance.random() < 0.3 else []
-            # Tasks may have begun before the index was built anew.
+            # Tasks may have begun before the index was rebuilt.
             staged = OTHERS[self.text] if number and self.chance.random() < 0.2 else self.text
             vectors = self.vectors if self.chance.random() < 0.8 else self.any_vectors()
             self.together(*self.executors(name, range(number, number + 1), tried, staged, vectors), *early)
             self.together(*finalizers)
             if self.objects.head(path) is not None:
                 self.manifest = read_manifest(self.objects, path)
-                self.text = analyzer_of(self.manifest).name  # of the first transaction either may win
+                self.text = analyzer_of(self.manifest).name  # either setting may win the first transaction
                 return
         raise AssertionError(f"build {name} of seed {self.seed} is stuck")
 
     def merge(self) -> None:
-        """Merge what is due, each try under a name of its own, and build again what lacks its vectors.
+        """Merge due parts, each attempt under a separate name, and rebuild parts that lack vectors.
 
-        Sometimes nothing comes for long: then merge what is due at rest.
+        Sometimes there is a long rest: then merge the parts that are due at rest.
         """
         rests = self.chance.random() < RESTS
         while self.manifest is not None:
@@ -317,7 +318,7 @@ class Campaign:
             self._replace(range(run[0].lower, run[-1].upper), self.text, parts if whole else ())
 
     def build_anew(self) -> None:
-        """Build the first anew with vectors, others sometimes, with another analyzer and vectors or the same."""
+        """Rebuild the first index with vectors, others sometimes, with another analyzer and vectors or the same."""
         if self.manifest is not None and (self.manifest.upper == 1 or self.chance.random() < 0.2):
             self.text = self.chance.choice([self.text, OTHERS[self.text]])
             first = settings_of(self.chance.choice(KINDS[1:]))
@@ -389,7 +390,7 @@ def _ranked(searcher: Searcher, query: str) -> list[tuple[float, str]]:
 
 
 def campaign(place: Path, builds: int, seed: int, tell: Callable[[str], None] = print) -> Counter[str]:
-    """Build, merge and check so many times; return how the processes ended."""
+    """Build, merge and check this many times; return the exit statuses."""
     running = Campaign(place, seed)
     for number in range(builds):
         running.transaction(number)
@@ -404,7 +405,7 @@ def campaign(place: Path, builds: int, seed: int, tell: Callable[[str], None] = 
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a campaign as the command line says."""
+    """Run a campaign with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--builds", type=int, default=40)
     parser.add_argument("--seed", type=int, default=None)

@@ -1,8 +1,8 @@
-"""Kill -9 a real `tracelake ingest` at random moments, and check what stands after each: whole commits only.
+"""Kill -9 a real `tracelake ingest` at random moments, and check the state after each kill: whole commits only.
 
     python -m tests.faults.kill_ingest --kills 10 --seed 7
 
-The seed decides the moments. What runs at a moment also depends on the machine, so a failure names both.
+The seed decides the moments. The code running at a moment also depends on the machine, so a failure names both.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from tracelake.limits import TRANSACTION_TRIES_MAX
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 _MARK = "TRACELAKE_FAULTS_RUN"
-"""A variable that marks a run and every process that it starts, whoever adopts them later."""
+"""An environment variable that marks a run and all its descendants, even after reparenting."""
 
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Committed:
-    """One commit as it must be in every run: all but its id and time."""
+    """The invariant content of a commit: everything but its id and time."""
 
     message: str
     metadata: dict[str, str]
@@ -62,7 +62,7 @@ def history(lake: Lake) -> list[Committed]:
 
 
 class Ingest:
-    """`tracelake ingest` as a process in a session of its own; each file is a transaction."""
+    """`tracelake ingest` as a process in a separate session; each file is a transaction."""
 
     def __init__(self, lake: Path, files: Sequence[Path]) -> None:
         self._mark = uuid.uuid4().hex
@@ -76,12 +76,12 @@ class Ingest:
         )
 
     def finish(self) -> None:
-        """Let it run to its end, which must be a good one."""
+        """Let it run to a successful end."""
         _, errors = self._process.communicate(timeout=TOTAL_MAX_S)
         assert self._process.returncode == 0, errors.decode()
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait, and return whether it has ended before."""
+        """Wait, and return whether it ended in time."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -89,7 +89,7 @@ class Ingest:
         return True
 
     def kill(self) -> None:
-        """Kill -9 the one Python process: what it started is left alone."""
+        """Kill -9 the one Python process; its children stay."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdout, self._process.stderr):
@@ -97,7 +97,7 @@ class Ingest:
             pipe.close()
 
     def seconds_until_gone(self) -> float:
-        """Wait until the JVM and the workers have ended by themselves. Fails where they do not."""
+        """Wait until the JVM and the workers have ended by themselves. Fails if they do not."""
         started = time.monotonic()
         while left := [process for process in psutil.process_iter() if self._started(process)]:
             waited = time.monotonic() - started
@@ -113,7 +113,7 @@ class Ingest:
 
 
 def split(path: Path, pieces: int, folder: Path) -> list[Path]:
-    """Cut a file of JSON lines, gzip, in files of about as many lines each."""
+    """Split a gzip file of JSON lines into files of about equal numbers of lines."""
     with gzip.open(path) as file:
         lines = file.readlines()
     size = -(-len(lines) // pieces)
@@ -126,7 +126,7 @@ def split(path: Path, pieces: int, folder: Path) -> list[Path]:
 
 
 class Campaign:
-    """A number of kills over lakes that all take the same files: one after another, each until it is done."""
+    """Kills over successive lakes that all take the same files, each until it is done."""
 
     def __init__(self, files: Sequence[Path], folder: Path, seed: int, tell: Tell) -> None:
         self._files = files
@@ -143,10 +143,10 @@ class Campaign:
         tell(f"a run that is not killed: {self._run_s:.1f} s, {len(self.expected)} transactions")
 
     def run(self, kills: int) -> None:
-        """Kill so many times. After each, and at the end of each lake, the history must be that of the reference.
+        """Kill this many times. After each, and at the end of each lake, the history must be that of the reference.
 
-        A transaction is killed less often than it takes to suspect its input: that would be taken in parts, and
-        what becomes of it then is another test.
+        A transaction is killed less often than it takes to suspect its input. Otherwise, it would be taken in
+        parts, which another test covers.
         """
         done, lakes, path = 0, 1, self._new_lake("lake-1")
         killed_at: Counter[int] = Counter()
@@ -158,7 +158,7 @@ class Campaign:
             spared = max(killed_at.values(), default=0) == TRANSACTION_TRIES_MAX - 1
             if spared or ingest.ends_within(moment):
                 ingest.finish()
-                if is_new:  # a faster run than all before: later moments than its end kill nobody
+                if is_new:  # a faster run than all before: moments after its end kill nothing
                     self._run_s = min(self._run_s, time.monotonic() - started)
                 is_new = True
                 self._check_end(path)
@@ -184,7 +184,7 @@ class Campaign:
         return self._folder / name
 
     def _check(self, path: Path) -> int:
-        """Check that there are whole commits and nothing else, and return their number."""
+        """Check that the lake has only whole commits, and return their number."""
         with tracelake.open(path) as lake:
             found = history(lake)
             assert found == self.expected[: len(found)], (

@@ -1,14 +1,14 @@
-"""Two replicas, three sources and an output of Kafka: processes, broker and database are killed at random.
+"""Two replicas, three sources and a Kafka output: processes, broker and database are killed at random.
 
     python -m tests.faults.kill_journal --minutes 30 --seed 7
 
-Files appear and grow, an official OTLP exporter sends to a server, messages come to a topic; the metadata and the
-tracking store are in PostgreSQL. Every few seconds a replica or the server is killed with -9 or stopped for a while
-(SIGSTOP), the broker or the database is killed and started again, or a source is paused, or removed and added again.
-In the end table `spans` has just what was sent, each span once and as it was sent; there is one commit for each
-transaction, in order; no input is in two; and a consumer of what is committed sees in the output the new spans of
-each transaction, each once. The seed decides what is sent and what happens; what runs at a moment depends on the
-machine.
+Files appear and grow, an official OTLP exporter sends to a server, and messages arrive in a topic. The metadata and
+the tracking store are in PostgreSQL. Every few seconds an event happens. A replica or the server is killed with -9
+or stopped for a while (SIGSTOP), or the broker or the database is killed and restarted. Or a source is paused, or
+removed and added again. In the end table `spans` has exactly the sent spans, each once and unchanged. Each
+transaction has one commit, in order, and no input is in two. In the output, a consumer of committed messages sees
+the new spans of each transaction, each once. The seed decides the input and the events; the code running at a
+moment depends on the machine.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from tracelake.pipeline.outputs.kafka import TRANSACTION_HEADER
 from tracelake.tasks.runners import InProcess
 
 BACKLOG_MAX: Final = 300
-"""Inputs that may wait at all sources, beyond which nothing is sent: a slow machine gets no more than it can do."""
+"""Maximum inputs that wait at all sources. Beyond: nothing is sent, so a slow machine gets no more than it can do."""
 PAUSE_MAX_S: Final = 6.0
 EVENTS_APART_MAX_S: Final = 6.0
 _EVENTS: Final = {"kill": 6, "stop": 4, "broker": 1, "database": 1, "source": 3}
-"""How often each happens, beside the others."""
+"""Relative frequency of each event."""
 
 
 class JournalCampaign:
-    """One lake, those who work on it, and what was sent."""
+    """One lake, its processes, and the record of everything sent."""
 
     def __init__(self, folder: Path, seed: int, tell: Callable[[str], None]) -> None:
         self._folder, self._tell = folder, tell
@@ -62,14 +62,12 @@ class JournalCampaign:
         self._told = Told(folder)
         self._happened: Counter[str] = Counter()
         self._waits = self._database_kills = 0
-        self._kills_before: dict[
-            str, int
-        ] = {}  # by process, how often the database was killed before it began
+        self._kills_before: dict[str, int] = {}  # by process, the number of database kills before it began
 
     def run(self, seconds: float, events: int) -> None:
-        """Go on for so long, and until so much has happened; then let all of it come to rest, and compare.
+        """Run for at least this long and this many events; then wait until the lake is idle, and compare.
 
-        Where nothing goes on any more, what was done until then is compared, too, before it fails.
+        If everything stops, also compare the work so far before the campaign fails.
         """
         (self._folder / "drops").mkdir()
         with ExitStack() as stack:
@@ -138,7 +136,7 @@ class JournalCampaign:
         return self._waits <= BACKLOG_MAX
 
     def _disturb(self, lake: Lake, processes: list[RoleProcess], end_s: float, events: int) -> None:
-        """Let things happen, each only once somebody has committed since the one before."""
+        """Cause events, each only after a commit since the one before."""
         while self._happened.total() < events or time.monotonic() < end_s:
             what = self._rng.choices(list(_EVENTS), list(_EVENTS.values()))[0]
             victim = self._rng.choice(processes)
@@ -179,7 +177,7 @@ class JournalCampaign:
         return self._change_a_source(lake)
 
     def _change_a_source(self, lake: Lake) -> str:
-        """Pause one, resume it, or take it away and add it again."""
+        """Pause a source, resume it, or remove it and add it again."""
         name = self._rng.choice(list(self._addresses))
         what = self._rng.choice(["paused", "resumed", "added again"])
 
@@ -205,7 +203,7 @@ class JournalCampaign:
         return int(commits[0].metadata["transaction"]) + 1 if commits else 0
 
     def _is_up(self, lake: Lake, processes: list[RoleProcess], before: int) -> bool:
-        """Whether all work, and somebody has committed."""
+        """Return whether all processes work and a replica has committed."""
         works = [self._works(each) for each in processes]
         try:
             infos = lake.sources.all()
@@ -220,13 +218,14 @@ class JournalCampaign:
         temporary.write_text(lines[0] if lines else "")
         temporary.replace(self._folder / URL)
         self._told.read()
-        # Where both sources are paused, and the exporter waits for the server, nothing need come.
+        # If both sources are paused and the exporter waits for the server, no commit need follow.
         return all(works) and (self._upper(lake) > before or not self._waits)
 
     def _works(self, each: RoleProcess) -> bool:
-        """Whether a process does something. One that could not begin, or met the end of the database, begins again.
+        """Return whether a process makes progress. A process that could not start, or met the end of the database,
+        restarts.
 
-        However often: who never gets to work is told by what stands still, and not by a clock of its own.
+        Restarts are unlimited: lack of progress reveals a process that never works, without a separate clock.
         """
         has_worked = each.role.works in each.said
         if each.process.poll() is None:
@@ -248,7 +247,7 @@ class JournalCampaign:
             return f"{error}; {told}"
 
     def _rest(self, lake: Lake) -> None:
-        """Let one pipeline take all that waits, what deaths have set aside included."""
+        """Let one pipeline take all waiting input, including input quarantined after deaths."""
         for name in self._addresses:
             _surely(partial(lake.sources.resume, name))
         time.sleep(tracelake.limits.WATCHED_FILE_QUIET_S + 0.5)
@@ -264,12 +263,12 @@ class JournalCampaign:
                             return
                         for t in aside:
                             lake.quarantine.retry(t)
-                except StorageError as error:  # also of inputs that cannot be read now
+                except StorageError as error:  # also for temporarily unreadable inputs
                     patience.look(self._upper(lake), partial("does not come to rest: {}".format, error))
                     time.sleep(0.1)
 
     def _check(self, lake: Lake, inputs: Inputs) -> None:
-        """Compare tables, commits, journal and output with what was sent."""
+        """Compare tables, commits, journal and output with the sent input."""
         self._told.read()
         sure, names = set(inputs.sent.sure), dict(inputs.sent.names)
         exported = {(trace, span) for trace, spans in self._told.taken.items() for span in spans}
@@ -330,7 +329,7 @@ class JournalCampaign:
 
 
 def _surely(act: Callable[[], object]) -> None:
-    """Do it, again where a store gives no answer."""
+    """Call it, and retry while a store gives no answer."""
     patience = Patience()
     while True:
         try:

@@ -1,8 +1,9 @@
-"""Writer, compactors, collector and reader on one lake, all killed with -9 at random: the table is that of one writer.
+"""Writer, compactors, collector and reader on one lake, all killed at random: the table is that of one writer.
 
     python -m tests.faults.kill_maintenance --seconds 60 --seed 7
 
-The seed decides the moments and who is killed. What runs at a moment also depends on the machine.
+Kills are `kill -9`. The seed decides the moments and the victims; the code running at a moment also depends on the
+machine.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TRACES = 7
 
 Tell = Callable[[str], None]
 Hashes = dict[str, tuple[str, str]]
-"""Content of both tables by the message of a commit, which names its transaction."""
+"""Contents of both tables by commit message, which names the transaction."""
 
 
 def write_inputs(folder: Path, count: int, chance: random.Random) -> list[Path]:
@@ -62,11 +63,11 @@ def content(lake: Lake, commit_id: str) -> tuple[str, str]:
     return view.table("spans").content_hash(), view.table("traces").content_hash()
 
 
-# What the processes do
+# Work of the processes
 
 
 def write(lake: Lake, folder: Path, _: int) -> None:
-    """Ingest all files; begin again where a collector was faster than we."""
+    """Ingest all files; begin again if a collector was faster."""
     while True:
         try:
             ingest_one_by_one(lake, sorted(folder.glob("in-*.jsonl")))
@@ -88,7 +89,7 @@ def compact(lake: Lake, _folder: Path, seed: int) -> None:
 
 
 def collect(lake: Lake, _folder: Path, seed: int) -> None:
-    """Collect with epochs as short as can be, a little longer than an upload takes, on a busy machine too."""
+    """Collect with the shortest epochs that still exceed an upload, even on a busy machine."""
     chance = random.Random(seed)
     while True:
         started_s = time.monotonic()
@@ -98,12 +99,12 @@ def collect(lake: Lake, _folder: Path, seed: int) -> None:
 
 
 def transactions_of(lake: Lake) -> list[CommitInfo]:
-    """Return the commits of transactions, newest first: merges of the index come in between, sooner or later."""
+    """Return the commits of transactions, newest first, without the index merges between them."""
     return [commit for commit in lake.log() if commit.committer != COMMITTER]
 
 
 def read(lake: Lake, folder: Path, seed: int) -> None:
-    """Read random commits, and compare each with the lake that nobody disturbed."""
+    """Read random commits, and compare each with the undisturbed lake."""
     chance = random.Random(seed)
     expected: Hashes = {
         message: (spans, traces)
@@ -149,7 +150,7 @@ class Worker:
             )
 
     def has_ended(self) -> bool:
-        """Whether it is over. Only a writer may end by itself, and nobody with an error."""
+        """Return whether it is over. Only a writer may end by itself, and no process with an error."""
         code = self._process.poll()
         if code is None:
             return False
@@ -165,7 +166,7 @@ class Worker:
 
 
 class Campaign:
-    """A lake that is written once, while it is compacted, collected, read, and everybody is killed."""
+    """A lake that is written once while it is compacted, collected and read, and every process is killed."""
 
     def __init__(self, folder: Path, transactions: int, seed: int, tell: Tell) -> None:
         self._folder, self._tell = folder, tell
@@ -182,10 +183,11 @@ class Campaign:
         tell(f"the lake of one writer: {len(self.expected)} transactions")
 
     def run(self, seconds: float) -> int:
-        """Let them work for so long, killing one or all of them now and then; then let the writer end.
+        """Let them work for this long, killing one or all of them now and then; then let the writer end.
 
-        The writer is killed less often at one transaction than it takes to suspect its input: the transaction would be
-        set aside, and the others be of other inputs than those of the lake of one writer.
+        The writer is killed less often at one transaction than it takes to suspect its input. Otherwise, the
+        transaction would be quarantined, and the others would have other inputs than those of the single writer's
+        lake.
         """
         workers = {role: self._start(role) for role in ROLES}
         kills, done, stop = 0, False, time.monotonic() + seconds
@@ -214,20 +216,20 @@ class Campaign:
                     poll_s=0.1,
                 )
             for worker in workers.values():
-                worker.has_ended()  # with an error, perhaps
+                worker.has_ended()  # perhaps with an error
         finally:
             for worker in workers.values():
                 worker.kill()
         return kills
 
     def check(self) -> None:
-        """Every commit holds what that of the lake of one writer holds, and the lake is whole and clean."""
+        """Check that every commit equals that of the single writer's lake, and that the lake is intact and clean."""
         with tracelake.open(self.lake) as lake:
             found = {commit.message: content(lake, commit.id) for commit in transactions_of(lake)}
             assert found == self.expected
             assert lake.verify().findings == ()
             lake.maintenance.compact(runner=InProcess())
-            for entry in lake._opened.key_value.scan("leases"):  # of those that were killed
+            for entry in lake._opened.key_value.scan("leases"):  # of killed processes
                 lake._opened.key_value.delete_if("leases", entry.key, entry.version)
         with tracelake.open(self.lake) as lake:
             for _ in range(3):
@@ -247,7 +249,7 @@ class Campaign:
             return len(transactions_of(lake))
 
     def reads(self) -> int:
-        """How many commits the readers compared."""
+        """Return the number of commits that the readers compared."""
         return (self._folder / "reader.log").read_text().count("read\n")
 
     def _start(self, role: str) -> Worker:
@@ -255,7 +257,7 @@ class Campaign:
 
 
 def act(role: str, lake: Path, folder: Path, seed: int) -> None:
-    """Be one of the processes."""
+    """Run as one of the processes."""
     with tracelake.open(lake) as opened:
         try:
             ACTS[role](opened, folder, seed)

@@ -1,17 +1,18 @@
-"""Two real replicas on one lake while input comes in: killed, paused and started again at random moments.
+"""Two real replicas on one lake during input: killed, paused and restarted at random moments.
 
     python -m tests.faults.kill_replicas --kills 200 --seed 7
     python -m tests.faults.kill_replicas --kills 20 --seed 7 --spark
 
-Half of the events are kills (SIGKILL, then a cold start), half are pauses (SIGSTOP, later SIGCONT). At the
-end the tables must equal those of a single writer, each request must be in one transaction, `verify` must
-find nothing, and no gap may have been longer than stated: the longest pause, since a paused process may hold
-SQLite's write lock, and twice what a cold start and a transaction take on this machine. Where other work comes to
-the machine later, cold starts become slower, and the statement grows with the slowest of them. A gap is a time in
-which input waited, one and the same replica was up without a break (past its cold start, neither killed nor
-paused), and nobody committed. A transaction at which kill after kill met its tries is set aside, and its inputs
-are taken in later ones. The seed decides events and moments; what runs at a moment also depends on the
-machine, so a failure names both.
+Half of the events are kills (SIGKILL, then a cold start), half are pauses (SIGSTOP, later SIGCONT). At the end the
+tables must equal those of a single writer, each request must be in one transaction, and `verify` must find nothing.
+
+No gap may exceed the stated bound. It is the longest pause, since a paused process may hold SQLite's write lock,
+plus twice the time of a cold start and a transaction on this machine. If other work slows the machine later, the
+bound grows with the slowest cold start. A gap is a time in which input waited, the same replica was up throughout,
+and no commit happened. "Up" means past its cold start, neither killed nor paused.
+
+A transaction whose attempts are all killed is quarantined, and later ones take its inputs. The seed decides events
+and moments. The code running at a moment also depends on the machine, so a failure names both.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ NAMES = ("a", "b")
 POLL_S = 0.05
 EVENTS_APART_MAX_S = 30.0
 LONG_PAUSE_FROM = 20
-"""Kills from which on a campaign ends with a pause of PAUSE_MAX_S."""
+"""Minimum kills of a campaign that ends with a pause of PAUSE_MAX_S."""
 PAUSE_MAX_S = REPLICA_GONE_S + 2 * REPLICA_HEARTBEAT_S
 
 Tell = Callable[[str], None]
 
 
 class Replica:
-    """`tracelake pipeline run` as a process, again after each kill."""
+    """`tracelake pipeline run` as a process, restarted after each kill."""
 
     def __init__(self, lake: Path, name: str, *, spark: bool) -> None:
         program = "tracelake.cli" if spark else "tests.faults.replica_process"
@@ -66,7 +67,7 @@ class Replica:
         self._working_since: float | None = None
         self._log_at = 0
         self.starts_s: list[float] = []
-        """What each cold start took that no pause broke."""
+        """Durations of cold starts without a pause."""
 
     def start(self) -> None:
         """Start cold."""
@@ -78,11 +79,11 @@ class Replica:
             )
 
     def alive(self) -> bool:
-        """Whether it is neither dead nor paused."""
+        """Return whether it is neither dead nor paused."""
         return self._process is not None and self._process.poll() is None and self.paused_since is None
 
     def working_since(self) -> float | None:
-        """Return since when it has been up without a break; None while it is dead, paused or starting."""
+        """Return the start of its uninterrupted uptime; None while it is dead, paused or starting."""
         if not self.alive():
             self._working_since = None
         elif self._working_since is None and b"looks for input" in self._log.read_bytes()[self._log_at :]:
@@ -92,7 +93,7 @@ class Replica:
         return self._working_since
 
     def kill(self) -> None:
-        """End it at once, as kill -9 does; what it had started is left to find out by itself, paused no longer."""
+        """End it at once, as kill -9 does; resume its paused children, which must notice by themselves."""
         assert self._process is not None
         self._signal(signal.SIGCONT, below_only=True)
         self._process.kill()
@@ -100,12 +101,12 @@ class Replica:
         self.paused_since = None
 
     def pause(self) -> None:
-        """Stop its time: the process and all that it has started."""
+        """Stop the process and all its children."""
         self.paused_since, self._working_since, self._started_at = time.monotonic(), None, None
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._signal(signal.SIGCONT)
         self.paused_since = None
 
@@ -116,10 +117,10 @@ class Replica:
             try:
                 process.send_signal(number)
             except psutil.NoSuchProcess:
-                continue  # a worker that has ended meanwhile
+                continue  # a worker that has just ended
 
     def end(self) -> dict[str, object]:
-        """Let it finish, and return what it says it did."""
+        """Let it finish, and return its reported result."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         said, _ = self._process.communicate(timeout=TOTAL_MAX_S)  # it ends a transaction first
@@ -128,13 +129,13 @@ class Replica:
         return told
 
     def log(self) -> str:
-        """Return what it wrote to standard error, over all its lives."""
+        """Return its standard error over all its lives."""
         return self._log.read_text("utf-8", errors="replace")
 
 
 @dataclass
 class Gaps:
-    """Measures how long output stood still while input waited and one replica was up without a break."""
+    """Measures the time without output while input waited and one replica was up without a break."""
 
     longest_s: float = 0.0
     commits: int = 0
@@ -142,7 +143,7 @@ class Gaps:
     _moved: float = field(default_factory=time.monotonic)
 
     def look(self, head: str | None, *, waiting: bool, working_since: Sequence[float | None]) -> None:
-        """Note what stands now."""
+        """Record the current state."""
         now = time.monotonic()
         self.commits += head != self._head
         if head != self._head or not waiting:
@@ -153,7 +154,7 @@ class Gaps:
 
 
 class Campaign:
-    """Two replicas, a feeder, and what happens to them."""
+    """Two replicas, a feeder, and the events."""
 
     def __init__(
         self, folder: Path, seed: int, tell: Tell, *, spark: bool = False, gap_max_s: float | None = None
@@ -173,7 +174,7 @@ class Campaign:
         self.gaps = Gaps()
 
     def run(self, kills: int) -> None:
-        """Do so many kills and pauses, let the replicas come to rest, and check everything."""
+        """Do this many kills and pauses, wait until the replicas are idle, and check everything."""
         with closing(self._lake):
             try:
                 for replica in self._replicas:
@@ -194,7 +195,7 @@ class Campaign:
             self._check()
 
     def _long_pause(self) -> None:
-        """Pause one for so long that the others see it as gone, while the other one works."""
+        """Pause one replica until the others consider it gone, while the other one works."""
         if self._replicas[0].paused_since is None:
             self._replicas[0].pause()
         self._resume_at[self._replicas[0].name] = time.monotonic() + PAUSE_MAX_S
@@ -202,7 +203,8 @@ class Campaign:
         assert self._events["seen as gone"], "a paused replica was never seen as gone"
 
     def _seconds_to_a_commit(self) -> float:
-        """Return what a cold start and a transaction take here: kills at that distance let some of them succeed."""
+        """Return the duration of a cold start and a transaction here: kills at that distance let some of them
+        succeed."""
         started, patience = time.monotonic(), Patience()
         while not self.gaps.commits or not self._lake.log(limit=1):
             self._wait(POLL_S)
@@ -235,7 +237,7 @@ class Campaign:
             )
 
     def _wait(self, seconds: float) -> None:
-        """Watch for so long, resuming whoever has been paused long enough."""
+        """Watch for this long, and resume replicas at the end of their pauses."""
         deadline = time.monotonic() + seconds
         while True:
             self._watch()
@@ -265,7 +267,7 @@ class Campaign:
         self._events["seen as gone"] = 1
 
     def _progress(self) -> object:
-        """Return what is another whenever somebody got on. Who has nothing to do moves all the time: not counted."""
+        """Return a value that changes whenever a replica progresses. Idle loops do not count."""
         commits = self._lake.log(limit=1)
         return commits[:1], [
             (info.instance, info.frontier, info.status, info.oldest_waiting_s and info.moved_at)
@@ -273,7 +275,7 @@ class Campaign:
         ]
 
     def _come_to_rest(self) -> None:
-        """Stop the input, resume everybody, and wait until nothing waits and both are at the end."""
+        """Stop the input, resume all replicas, and wait until no input waits and both are idle."""
         self._feeder.stop()
         for replica in self._replicas:
             if replica.paused_since is not None:
@@ -302,7 +304,7 @@ class Campaign:
             )
 
     def _check(self) -> None:
-        """Compare with a single writer, and the longest gap with what was stated."""
+        """Compare with a single writer, and the longest gap with the bound."""
         told = check_as_of_one(self._lake, self._feeder.fed, self._path.with_name("reference"))
         events = ", ".join(f"{count} {what}" for what, count in sorted(self._events.items()))
         self._tell(f"{events}; {told}")
@@ -311,7 +313,7 @@ class Campaign:
         assert self.gaps.longest_s <= stated_s
 
     def _stated_gap_s(self) -> float:
-        """Return what a gap may take: stated at the start for this machine, and more where it became slower since."""
+        """Return the bound of a gap: stated at the start for this machine, and larger if it became slower since."""
         starts_s = [took_s for replica in self._replicas for took_s in replica.starts_s]
         first_s = min(replica.starts_s[0] for replica in self._replicas if replica.starts_s)
         return PAUSE_MAX_S + 2 * self._first_commit_s * max(starts_s) / first_s

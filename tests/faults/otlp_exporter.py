@@ -1,10 +1,10 @@
-"""Sends spans by the official OTLP exporter of OpenTelemetry, and writes down what it was told of each export.
+"""Sends spans with OpenTelemetry's official OTLP exporter, and records the result of each export.
 
     python -m tests.faults.otlp_exporter FOLDER NUMBER SEED
 
-Where to is in the file `url` of the folder, read before each export; while that is empty, nothing is sent. New traces
-come, and late spans of earlier ones, several in one export. An export that failed is sent again, as clients do, or
-given up. Ends with its standard input.
+The file `url` of the folder has the target and is read before each export; while it is empty, nothing is sent. The
+exporter sends new traces and late spans of earlier ones, several in one export. A failed export is sent again, as
+clients do, or given up. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from opentelemetry.trace import SpanContext, TraceFlags
 URL = "url"
 TIMEOUT_S = 10.0
 EARLIER = 300
-"""Of so many traces before, late spans come."""
+"""Number of preceding traces that get late spans."""
 AGE_MAX_S = 100.0
-"""Traces begin so long ago: some are due at once where the retention is a minute."""
+"""Maximum age of traces at their start: some are due at once with a retention of a minute."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Part:
 
 
 class NotedSession(requests.Session):
-    """Counts what is sent, and keeps what was answered last."""
+    """Counts requests, and keeps the last answer."""
 
     sent = 0
     rejected = 0
@@ -61,7 +61,7 @@ class NotedSession(requests.Session):
 
 
 class Exporting:
-    """One exporter, and what it sends."""
+    """One exporter and its spans."""
 
     def __init__(self, folder: Path, number: int, seed: int) -> None:
         self._folder, self._number = folder, number
@@ -104,7 +104,7 @@ class Exporting:
         return Part(self._number << 64 | trace, tuple(range(first, self._spans[trace % EARLIER] + 1)))
 
     def _export(self, parts: list[Part], ending: threading.Event) -> dict[str, Any]:
-        """Export once; the exporter itself tries again for a while."""
+        """Export once; the exporter itself retries for a while."""
         while not (url := (self._folder / URL).read_text()) and not ending.wait(0.1):
             pass
         session = NotedSession()
@@ -131,14 +131,14 @@ class Exporting:
 
 
 def wait_for_end(ending: threading.Event) -> None:
-    """Say when standard input has ended."""
+    """Signal the end of standard input."""
     sys.stdin.read()
     ending.set()
 
 
 def main() -> None:
     """Export until standard input ends."""
-    logging.disable(logging.ERROR)  # it says of each failure what is written down here
+    logging.disable(logging.ERROR)  # the failures that it logs are recorded here
     ending = threading.Event()
     threading.Thread(target=wait_for_end, args=(ending,), daemon=True).start()
     Exporting(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])).run(ending)

@@ -2,7 +2,7 @@
 
     python -m tests.faults.replica_process pipeline run --lake … --replica a
 
-Only for campaigns of many kills: what a replica does between two transactions, and to its stores, is the same.
+Only for campaigns of many kills: a replica's actions between two transactions, and on its stores, are the same.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ def in_process(*_args: object, **_options: object) -> TaskRunner:
 
 
 if __name__ == "__main__":
-    with mock.patch("tracelake.lake.context.Spark", in_process):  # which fails where the name has moved
+    with mock.patch("tracelake.lake.context.Spark", in_process):  # it fails if the name has moved
         sys.exit(cli.run(sys.argv[1:]))

@@ -1,10 +1,10 @@
-"""Connections that send a byte a second, to a server of its own limits: they keep nobody out, and are ended.
+"""Connections that send a byte a second to a separate server: they block no other client, and the server ends them.
 
     python -m tests.faults.slow_clients --connections 200
 
-So many to the port of HTTP, as many to that of gRPC, and as many to each of a server that speaks TLS; all at once. Each
-second a neighbour opens a new connection to each port, and has its spans taken. Memory has a bound. Goes on until the
-server has ended every slow one: without a call that is after GRPC_IDLE_MAX_S.
+This many go to the HTTP port, as many to the gRPC port, and as many to each port of a TLS server, all at once. Each
+second a neighbour opens a new connection to each port and has its spans taken. Memory has a bound. Runs until the
+server has ended every slow connection; one without a call ends after GRPC_IDLE_MAX_S.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from tracelake import limits
 from tracelake.server.otlp_grpc import TRACES
 
 MEMORY_MAX_MIB: Final = 128
-"""What a server may take for all of them and its good clients: TLS has a quarter of a MiB for each."""
+"""Maximum memory of a server for all of them and its good clients: TLS takes a quarter of a MiB for each."""
 ENDED_WITHIN_S: Final = 1.2 * limits.GRPC_IDLE_MAX_S + 30
-"""gRPC spreads what is idle by a tenth."""
+"""gRPC varies its idle limit by a tenth."""
 
 
 class Neighbour:
-    """A client that does as it should, over a new connection each time."""
+    """A well-behaved client that opens a new connection each time."""
 
     def __init__(self, server: ServerProcess, token: str, cert: Path | None) -> None:
         self._url = server.url.replace("0.0.0.0", "127.0.0.1")
@@ -51,12 +51,12 @@ class Neighbour:
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:
-        """Where HTTP and gRPC are."""
+        """Return the addresses of HTTP and gRPC."""
         http, rpc = (int(each.rpartition(":")[2]) for each in (self._url, self._address))
         return {"http": ("127.0.0.1", http), "grpc": ("127.0.0.1", rpc)}
 
     def send(self) -> None:
-        """Have a span taken over both protocols."""
+        """Send a span over both protocols."""
         body = export_request(next(self._numbers)).SerializeToString()
         trusted = ssl.create_default_context(cafile=self._cert) if self._cert else True
         begun_s = time.monotonic()
@@ -78,7 +78,7 @@ class Neighbour:
 
 
 def run(connections: int, folder: Path) -> None:
-    """Connect so many to each port, and go on until all are ended. Prints what came of it."""
+    """Open this many connections to each port, and run until all are ended. Prints the results."""
     with tracelake.init(folder / "lake") as lake:
         token = lake.keys.create("neighbour", "ingest").token
     cert, key = certificate(folder)
@@ -132,7 +132,7 @@ def _connected(port: tuple[str, int], kinds: dict[str, Kind], connections: int) 
 
 
 def main() -> None:
-    """Run as often as the options say."""
+    """Run with the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--connections", type=int, default=200, help="to each port")
     options = parser.parse_args()

@@ -1,9 +1,9 @@
-"""Runs every long suite in turn with new seeds, and keeps what failed: campaign `soak`.
+"""Runs every long suite in turn with new seeds, and keeps failures: campaign `soak`.
 
     python -m tests.faults.soak --minutes 60 --seed 7 --keep soak-failed
 
-A suite that fails, or takes too long, is kept as a file with its output and the command that runs it again; the others
-go on. The seed decides the seeds of all runs, but not how many fit in the time.
+If a suite fails or takes too long, a file keeps its output and the command that runs it again; the others continue.
+The seed decides the seeds of all runs, but not how many fit in the time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 RUN_MAX_S: Final = 1800.0
-"""What one run may take: many times of what any of them takes on two cores that have other work too."""
+"""Maximum duration of one run: many times that of any suite on two busy cores."""
 SUITES: Final[dict[str, tuple[str, ...]]] = {
     "simulate": ("tests.simulation.simulate", "--seconds", "60"),
     "complete": ("tests.simulation.simulate", "--complete"),
@@ -38,16 +38,16 @@ SUITES: Final[dict[str, tuple[str, ...]]] = {
     "storm": ("tests.faults.storm", "--rate", "1,50", "--stall", "5", "--seconds", "15"),
     "replicas-spark": ("tests.faults.kill_replicas", "--kills", "3", "--spark"),
 }
-"""Each suite, its module and what it is given beside a seed."""
+"""Each suite, its module and its arguments in addition to a seed."""
 
 
 def command(suite: str, seed: int) -> list[str]:
-    """Return what runs a suite with a seed, once more too."""
+    """Return the command that runs, and repeats, a suite with a seed."""
     return [sys.executable, "-m", *SUITES[suite], "--seed", str(seed)]
 
 
 def run(arguments: Sequence[str], log: Path, longest_s: float = RUN_MAX_S) -> str | None:
-    """Run to the end, writing what is printed; say what went wrong, None where nothing did."""
+    """Run to the end, writing its output; return the problem, or None."""
     with log.open("wb") as out:
         process = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str], log: Path, longest_s: float = RUN_MAX_S) -> st
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the process with all that it started."""
+    """End the process and all its descendants."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -71,7 +71,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def soak(seed: int, seconds: float, keep: Path, suites: Sequence[str] = tuple(SUITES)) -> Counter[str]:
-    """Run suites in turn until the time is over; return how often each failed, 0 for one that did not."""
+    """Run suites in turn until the time is over; return the failures of each, also 0."""
     keep.mkdir(parents=True, exist_ok=True)
     chance = random.Random(seed)
     failures = Counter(dict.fromkeys(suites, 0))
@@ -99,7 +99,7 @@ def soak(seed: int, seconds: float, keep: Path, suites: Sequence[str] = tuple(SU
 
 
 def main() -> int:
-    """Run from the command line; 1 where something failed."""
+    """Run from the command line; return 1 after a failure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

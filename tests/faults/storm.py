@@ -1,11 +1,11 @@
-"""V2, the storm: PostgreSQL stands still while commits arrive; afterwards every one of them completes, once.
+"""V2, the storm: PostgreSQL stops while commits arrive; afterwards every one of them completes, once.
 
     python -m tests.faults.storm --rate 50 --stall 10 --seconds 30 --seed 7
     python -m tests.faults.storm --rate 1,50 --picture docs/images/storm.svg
 
 All processes of a real server are stopped (SIGSTOP) for the stall, five seconds after the first commit. Each commit
-has a thread of its own, and uses one of four stores with connections of their own, as on four machines. Commits
-arrive at random moments, which the seed decides, so many a second on average.
+has a separate thread and uses one of four stores with separate connections, as on four machines. Commits arrive at
+random moments from the seed, at this average rate a second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tracelake.versions.repository import Repository
 
 STALL_BEGINS_S = 5.0
 STORES = 4
-"""What commits have to complete after the last one has arrived, and the server answers."""
+"""Time that commits have to complete after the last arrival, with the server answering."""
 
 
 @dataclass
 class Arrival:
-    """One commit: when it arrived, in seconds since the first could, and what became of it."""
+    """One commit: its arrival, in seconds since the first possible one, and its result."""
 
     number: int
     at_s: float
@@ -45,13 +45,13 @@ class Arrival:
 
     @property
     def entry(self) -> str:
-        """The name of what it commits."""
+        """The name of its entry."""
         return f"files/{self.number}"
 
 
 @dataclass
 class Storm:
-    """So many commits a second on average, for so long, and a stall among them."""
+    """Commits at an average rate for some time, with a stall in between."""
 
     rate: float
     stall_s: float
@@ -60,17 +60,17 @@ class Storm:
     stall_begins_s: float = STALL_BEGINS_S
     arrivals: list[Arrival] = field(init=False)
     overtaken_most: int = 0
-    """How many that arrived later the least lucky commit has before it in the history."""
+    """The most later arrivals that precede a commit in the history."""
 
     def __post_init__(self) -> None:
-        """Decide when each commit arrives."""
+        """Draw the arrival of each commit."""
         assert self.stall_begins_s + self.stall_s <= self.seconds, "the stall must end before the arrivals do"
         chance = random.Random(self.seed)
         moments = sorted(chance.uniform(0, self.seconds) for _ in range(round(self.rate * self.seconds)))
         self.arrivals = [Arrival(number, at_s) for number, at_s in enumerate(moments)]
 
     def run(self, server: PostgresServer, folder: Path) -> None:
-        """Let it pass over an empty branch, then check what is there."""
+        """Run the storm on an empty branch, then check the results."""
         objects = open_objects((folder / "objects").as_uri())
         records_url = server.url(server.new_schema())
         stores = [open_key_value(records_url) for _ in range(STORES)]
@@ -115,7 +115,7 @@ class Storm:
             store.close()
 
     def summary(self) -> str:
-        """Tell how long commits took."""
+        """Summarize the durations of commits."""
         took_s = sorted(arrival.took_s for arrival in self.arrivals)
         return (
             f"{self.rate:g} commits a second, stall of {self.stall_s:g} s: all {len(took_s)} commits completed, "
@@ -125,7 +125,7 @@ class Storm:
 
 
 def commit(repository: Repository, arrival: Arrival, begin: float) -> None:
-    """Commit one entry, and write down what became of it."""
+    """Commit one entry, and record the result."""
     try:
         arrival.commit_id = repository.commit_entries(
             {arrival.entry: TableAt(arrival.entry, 0)},
@@ -140,7 +140,7 @@ def commit(repository: Repository, arrival: Arrival, begin: float) -> None:
 
 
 def most_overtaken(history: list[str], entries: list[str]) -> int:
-    """Return how many later arrivals are before the least lucky in the history; `entries` in order of arrival."""
+    """Return the most later arrivals that precede one commit in the history; `entries` in order of arrival."""
     number = {entry: at for at, entry in enumerate(entries)}
     seen: list[int] = []
     most = 0
@@ -151,12 +151,12 @@ def most_overtaken(history: list[str], entries: list[str]) -> int:
 
 
 def sleep_until(moment: float) -> None:
-    """Wait for a moment of the monotonic clock."""
+    """Wait until a moment of the monotonic clock."""
     time.sleep(max(0.0, moment - time.monotonic()))
 
 
 def main() -> None:
-    """Let a storm of each rate pass, and draw them."""
+    """Run a storm of each rate, and draw them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -14,7 +14,7 @@ Panel = tuple[str, Sequence[tuple[float, float]]]
 
 
 def draw(panels: Sequence[Panel], stall: tuple[float, float], seconds: float) -> str:
-    """Return the picture; `stall` is from when to when the store stood still."""
+    """Return the picture; `stall` is the start and end of the stall."""
     height = HEIGHT * len(panels)
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '

@@ -1,4 +1,4 @@
-"""A streaming query as a process of its own: it copies the changes of one table into another."""
+"""A streaming query as a separate process: it copies the changes of one table into another."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tracelake.tasks.spark import Spark
 
 
 def main(lake: str, checkpoint: str, goes_on: str = "") -> None:
-    """Copy what is there now, or comes as long as the process lives, a transaction a micro-batch."""
+    """Copy the existing changes, or all that arrive while the process lives, a transaction a micro-batch."""
     Spark("local[2]").start()
     spark = SparkSession.builder.getOrCreate()
     options = {"lake": lake, "changes": "all", "transactionsPerBatch": "1"}
     changes = spark.readStream.format("tracelake").options(**options).load("people")
-    # A replaced row goes and comes in one transaction: the row that came is the later of the two.
+    # A replaced row is deleted and inserted in one transaction: the insert is the later of the two.
     version = "2 * _transaction + if(_change > 0, 1, 0) as version"
     rows = changes.selectExpr("id", "who", "_change < 0 as gone", version)
     writer = rows.writeStream.format("tracelake").options(

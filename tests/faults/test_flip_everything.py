@@ -12,7 +12,8 @@ from tests.faults.flip_everything import Campaign
 
 
 def test_a_few_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is damaged is named, and nobody reads what was not written; many at once, and what is unnamed alone."""
+    """All damage is named and no read returns unwritten data; many flips run at once, and unnamed ones are repeated
+    alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     campaign = Campaign(tmp_path, random.Random(7))
     for name, what, damage in islice(campaign.damages(), 1, 90, 20):

@@ -13,7 +13,7 @@ from tracelake.tracking.database import TrackingDatabase
 
 
 def test_a_few_rounds(tmp_path: Path) -> None:
-    """What is damaged of objects and payloads is named, and of the file nobody reads what was not written."""
+    """Damage of objects and payloads is named, and a damaged file never gives a reader unwritten data."""
     campaign = Campaign(tmp_path, random.Random(7), step=89)
     rounds = [*campaign.objects(), *campaign.payloads(), *islice(campaign.file(), 20)]
     assert (campaign.wrong, campaign.rounds) == ([], len(rounds))

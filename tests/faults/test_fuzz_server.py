@@ -1,4 +1,4 @@
-"""A short run of the requests that nobody meant, in this process; campaign `fuzz` goes on, with a real server."""
+"""A short run of malformed requests in this process; campaign `fuzz` runs longer, with a real server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def fuzzed(store: FaultyStore, requests: int) -> Fuzz:
 
 
 def test_no_request_is_a_fault() -> None:
-    """What is altered and made up is taken or refused, never a fault, and nothing of a neighbour is lost."""
+    """Altered and made-up requests are taken or refused, never a fault, and a neighbour loses nothing."""
     store = FaultyStore()
     fuzz = asyncio.run(fuzzed(store, 600))
     assert fuzz.faults == []

@@ -10,7 +10,7 @@ SEED = 3
 
 
 def test_o1_killed_while_many_send(tmp_path: Path) -> None:
-    """Every acknowledged span is there once after a kill, and none that was refused; campaign `requests` kills more."""
+    """Every acknowledged span exists once after a kill, and no refused one; campaign `requests` kills more."""
     campaign = Campaign(tmp_path, SEED, print)
     campaign.run(kills=1)
     assert campaign.outcomes.unanswered

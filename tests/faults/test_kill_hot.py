@@ -1,4 +1,4 @@
-"""O1 with a hot tier, on both databases: kill -9 under load loses nothing, and what is acknowledged can be read."""
+"""O1 with a hot tier, on both databases: kill -9 under load loses nothing, and acknowledged traces can be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEED = 5
 
 @pytest.mark.parametrize("postgres", [False, True], ids=["sqlite", "postgres"])
 def test_o1_killed_while_many_send(tmp_path: Path, postgres: bool) -> None:
-    """Every acknowledged span is there once after two kills; `python -m tests.campaigns hot` kills more."""
+    """Every acknowledged span exists once after two kills; `python -m tests.campaigns hot` kills more."""
     with tracking_database(postgres):
         campaign = HotCampaign(tmp_path, SEED, print)
         campaign.run(kills=2)

@@ -10,11 +10,12 @@ from tests.pipeline.spans import AGENTS
 TRANSACTIONS = 3
 KILLS = 3
 SEED = 5
-"""Moments from the start of the process to the last transaction. campaign `ingest` draws others, on all of the data."""
+"""Moments from the start of the process to the last transaction. Campaign `ingest` draws others, on all of the
+data."""
 
 
 def test_killed_at_random_moments(tmp_path: Path) -> None:
-    """Every commit after every kill, and the whole history at the end, are those of a run without kills."""
+    """Every commit after every kill, and the final history, equal those of an undisturbed run."""
     campaign = Campaign(split(AGENTS, TRANSACTIONS, tmp_path), tmp_path, SEED, print)
     assert len(campaign.expected) == TRANSACTIONS
     campaign.run(KILLS)

@@ -1,4 +1,4 @@
-"""S7 to S10 on real processes: compaction and collection beside a writer and a reader, all killed at random."""
+"""S7 to S10 on real processes: compaction and collection next to a writer and a reader, all killed at random."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEED = 3
 
 
 def test_everybody_is_killed_at_random(tmp_path: Path) -> None:
-    """Every read and, in the end, every commit is as in a lake of one writer alone; nothing is left behind."""
+    """Every read and, in the end, every commit equals that of a single writer's lake; no garbage remains."""
     campaign = Campaign(tmp_path, 4, SEED, print)
     assert campaign.run(5) > 0
     campaign.check()

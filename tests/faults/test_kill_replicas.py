@@ -1,4 +1,4 @@
-"""S7 on real processes: two replicas, killed and paused at random, write what a single one would have written."""
+"""S7 on real processes: two replicas, killed and paused at random, write the same as a single one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.patience import HANG_S
 
 KILLS = 4
 SEED = 5
-"""`python -m tests.campaigns replicas` does more of it, and with Spark."""
+"""Campaign `replicas` (`python -m tests.campaigns replicas`) runs longer, and with Spark."""
 
 
 def test_two_replicas_killed_and_paused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Spark's JVM killed under a long-lived process, as by the system when memory runs out: the next run goes on."""
+"""Spark's JVM killed under a long-lived process, as by the system when memory runs out: the next run continues."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def end_jvm() -> None:
 
 
 def begin_and_wait(begun: Path) -> None:
-    """Be a task that takes long, once it has said that it began."""
+    """Signal the start of a task, then wait."""
     begun.touch()
     time.sleep(HANG_S)
 
 
 def test_a_killed_jvm_is_started_again(shared_spark: Spark, tmp_path: Path) -> None:
-    """A job that loses its JVM fails with an error that says so, and the run after it starts another."""
+    """A job that loses its JVM fails with a clear error, and the next run starts another JVM."""
     shared_spark.start()
     begun = tmp_path / "begun"
 
@@ -60,7 +60,7 @@ def test_a_killed_jvm_is_started_again(shared_spark: Spark, tmp_path: Path) -> N
 
 
 def test_who_finds_out_later_leaves_the_new_jvm_to_others(shared_spark: Spark) -> None:
-    """Several lakes of a process share one: the second must not end what the first has started again."""
+    """Several lakes of a process share one JVM: the second must not end the one that the first has restarted."""
     other = Spark("local[2]")
     for runner in (shared_spark, other):
         runner.start()
@@ -69,7 +69,7 @@ def test_who_finds_out_later_leaves_the_new_jvm_to_others(shared_spark: Spark) -
     new = jvm().pid
     assert other.run(abs, [-2], lambda _: None) == [2]
     assert jvm().pid == new
-    # Whoever finds out: also who has not been there since the one before.
+    # Any call detects it, also the first one since the previous death.
     end_jvm()
     assert other.run(abs, [-3], lambda _: None) == [3]
     end_jvm()
@@ -78,7 +78,7 @@ def test_who_finds_out_later_leaves_the_new_jvm_to_others(shared_spark: Spark) -
 
 
 def test_a_jvm_that_ends_while_it_starts_is_started_again(shared_spark: Spark) -> None:
-    """The system may still be out of memory, or the user's own context has ended in it."""
+    """A start is retried if the system is still out of memory or the user's context has ended in the JVM."""
     shared_spark.start()
     end_jvm()
     with pytest.MonkeyPatch.context() as patch:
@@ -100,7 +100,7 @@ def killing(*_: object) -> dict[str, str]:
 
 
 def test_sockets_that_somebody_deletes_are_made_anew(shared_spark: Spark) -> None:
-    """As who empties a temporary directory of all that is old."""
+    """Deleted sockets are recreated, as after a cleanup of the temporary directory."""
     folder = shared_spark._started().getConf().get(SOCKETS_FOLDER)
     assert folder is not None
     shutil.rmtree(folder)
@@ -110,7 +110,8 @@ def test_sockets_that_somebody_deletes_are_made_anew(shared_spark: Spark) -> Non
 def test_a_jvm_that_has_done_many_jobs_is_a_new_one(
     shared_spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each leaves something in it. It is not ended while others have jobs there, or a user has a session."""
+    """The JVM is replaced after many jobs, because each leaves garbage. It stays while others have jobs or a user
+    has a session."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
 
     end_spark()  # and with it any session
@@ -132,7 +133,7 @@ def test_a_jvm_that_has_done_many_jobs_is_a_new_one(
     assert new != old
     monkeypatch.setattr(spark, "JOBS_OF_A_JVM_MAX", 2)
     assert shared_spark.run(abs, [-3], lambda _: None) == [3]
-    assert jvm().pid == new  # it begins at none
+    assert jvm().pid == new  # it starts at zero
     monkeypatch.setattr(spark, "JOBS_OF_A_JVM_MAX", 0)
     frame = SparkSession.builder.getOrCreate().range(3)
     assert shared_spark.run(abs, [-4], lambda _: None) == [4]
@@ -141,7 +142,7 @@ def test_a_jvm_that_has_done_many_jobs_is_a_new_one(
 
 
 def begin_and_wait_for(files: tuple[Path, Path]) -> None:
-    """Be a task that says that it began, and ends when it is told to."""
+    """Signal the start of a task, and wait for the file that ends it."""
     begun, over = files
     begun.touch()
     wait_until(over.exists)

@@ -1,4 +1,4 @@
-"""A streaming query killed in the middle and restarted: its table equals that of a run that was never killed."""
+"""A streaming query killed in the middle and restarted: its table equals that of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KILLED_AFTER = 2
 
 
 def a_query(lake: Lake, checkpoint: Path, *goes_on: str) -> subprocess.Popen[bytes]:
-    """Start the query, in a group of processes with its JVM and its workers."""
+    """Start the query in a process group with its JVM and workers."""
     command = [sys.executable, "-m", "tests.faults.stream_process", lake.url, str(checkpoint), *goes_on]
     return subprocess.Popen(command, start_new_session=True)
 
 
 def written(lake: Lake) -> int:
-    """Return how many writes there were to the copy."""
+    """Return the number of writes to the copy."""
     try:
         return lake.table("copied").info().upper
     except TableNotFoundError:
@@ -33,7 +33,7 @@ def written(lake: Lake) -> int:
 
 
 def test_a_killed_stream_goes_on(tmp_path: Path) -> None:
-    """Query, JVM and workers die at once while micro-batches run; after the restart each change is there once."""
+    """Query, JVM and workers die at once while micro-batches run; after the restart each change exists once."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         lake.create_table("people", pa.table({"id": [1], "who": ["ann"]}).schema, key=["id"])
 

@@ -1,4 +1,4 @@
-"""A writer of a table of the user killed between its append and its commit: whoever comes next finishes it."""
+"""A writer of a user table killed between its append and its commit: the next writer finishes it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FINISHERS: dict[str, Callable[[Lake], object]] = {
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lake, to be copied, whose table `people` has a batch that no commit names."""
+    """Return a lake, to be copied, whose table `people` has an uncommitted batch."""
     folder = tmp_path_factory.mktemp("killed")
     with tracelake.init(folder / "lake") as lake:
         lake.create_table("people", PEOPLE.schema, key=["id"], buckets=2)
@@ -49,7 +49,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("finisher", FINISHERS.values(), ids=FINISHERS.keys())
 def test_a_killed_write_is_finished(killed: Path, tmp_path: Path, finisher: Callable[[Lake], object]) -> None:
-    """Nothing of it shows before; after it all rows do, by one more commit, and then there is nothing to finish."""
+    """The write is invisible before; afterwards all its rows are visible by one more commit, and nothing is left to
+    finish."""
     with tracelake.open(shutil.copytree(killed, tmp_path / "lake")) as lake:
         before = lake.log()
         assert len(lake.table("people").to_arrow()) == 0
@@ -66,7 +67,7 @@ def test_a_killed_write_is_finished(killed: Path, tmp_path: Path, finisher: Call
 
 
 def test_what_was_taken_back_is_not_finished(tmp_path: Path) -> None:
-    """A table that a revert took back to an older time has been committed: it stays as it is."""
+    """A table that a revert restored to an older time counts as committed and stays so."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("people", PEOPLE.schema, key=["id"])
         written = lake.write("people", PEOPLE)

@@ -1,4 +1,4 @@
-"""The soak itself: what fails is kept with its seed, what hangs is ended, and the rest goes on."""
+"""The soak itself: failures are kept with their seed, hanging suites are ended, and the rest continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.faults import soak
 
 
 def test_what_fails_is_kept_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two suites in turn the one that fails leaves its output and how to run it again; the other leaves nothing."""
+    """The failing one of two suites leaves its output and its command; the other leaves nothing."""
 
     def command(suite: str, seed: int) -> list[str]:
         return [sys.executable, "-c", f"print('seed', {seed}); raise SystemExit({suite == 'bad'})"]
@@ -32,7 +32,7 @@ def test_what_fails_is_kept_and_the_rest_goes_on(tmp_path: Path, monkeypatch: py
 
 
 def test_what_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """A run beyond its time is killed, its children too, and says so."""
+    """A run beyond its time is killed with its children, and reported."""
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     problem = soak.run([sys.executable, "-c", program], tmp_path / "log", longest_s=0.5)
     assert problem == "not over after 0.5 s"
@@ -40,7 +40,7 @@ def test_what_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suite", soak.SUITES)
 def test_every_suite_is_there(suite: str) -> None:
-    """Each module exists, and takes a seed."""
+    """Each suite's module exists and takes a seed."""
     arguments = soak.command(suite, 7)
     assert arguments[-2:] == ["--seed", "7"]
     assert Path(*arguments[2].split(".")).with_suffix(".py").exists()

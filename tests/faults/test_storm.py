@@ -1,4 +1,4 @@
-"""V2 on a real PostgreSQL that stands still for a while, and the picture of it."""
+"""V2 on a real PostgreSQL that stalls for a while, and the picture of it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SEED = 5
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    """A server of this test's own, for nobody else may meet one that stands still."""
+    """Start a separate server, because no other test may meet a stopped one."""
     started = PostgresServer()
     yield started
     started.close()
 
 
 def test_v2_every_commit_of_the_storm_completes(server: PostgresServer, tmp_path: Path) -> None:
-    """V2: the store stalls while commits arrive; all complete, history is linear, each is in it exactly once."""
+    """V2: the store stalls while commits arrive; all complete, and the linear history has each exactly once."""
     storm = Storm(rate=8, stall_s=2, seconds=4, seed=SEED, stall_begins_s=1)
     storm.run(server, tmp_path)
     during = [arrival for arrival in storm.arrivals if 1 < arrival.at_s < 3]
@@ -34,14 +34,14 @@ def test_v2_every_commit_of_the_storm_completes(server: PostgresServer, tmp_path
 
 
 def test_overtaking_is_counted() -> None:
-    """The commit that has most later arrivals before it tells how far new ones may pass old ones."""
+    """The worst overtaken commit shows how far new commits may pass old ones."""
     assert most_overtaken(["a", "b", "c"], ["a", "b", "c"]) == 0
     assert most_overtaken(["c", "b", "a"], ["a", "b", "c"]) == 2
     assert most_overtaken(["b", "c", "a", "d"], ["a", "b", "c", "d"]) == 2
 
 
 def test_the_picture_has_a_point_for_each_commit() -> None:
-    """Each storm has a panel with its title, escaped, and each commit a point inside of the picture."""
+    """Each storm has a panel with its escaped title, and each commit a point inside the picture."""
     panels = [("1 < 2", [(0.0, 0.01), (6.0, 9.0)]), ("50", [(30.0, 0.2)])]
     picture = ElementTree.fromstring(draw(panels, (5.0, 15.0), 30.0))
     _, _, width, height = map(float, picture.attrib["viewBox"].split())

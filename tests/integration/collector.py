@@ -1,9 +1,9 @@
-"""A real OpenTelemetry Collector with the settings of docs/how-to/send-traces.md: every span is in the lake once.
+"""A real OpenTelemetry Collector with the settings of docs/how-to/send-traces.md delivers every span once.
 
     python -m tests.campaigns collector
 
-No part of the suite, for it needs Go. The YAML is cut out of the page and given as it stands; beside it the Collector
-gets free ports, and what a case varies. The server asks for a key, and is the command `tracelake serve`.
+This is not in the suite because it needs Go. The YAML is taken from the page unchanged; the Collector also gets
+free ports and the variation of each case. The server requires a key, and is the command `tracelake serve`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Ids = set[tuple[str, str]]
 
 @dataclass
 class Place:
-    """A lake with keys, and the addresses of a server that comes and goes."""
+    """Lake with keys, and the addresses of a server that tests start and stop."""
 
     lake: Path
     folder: Path
@@ -60,7 +60,7 @@ class Place:
 
     @contextmanager
     def serving(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Run `tracelake serve` until the end of the block."""
+        """Run `tracelake serve` within the block."""
         ports = ["--port", str(self.port), "--grpc-port", str(self.grpc_port)]
         command = [sys.executable, "-m", "tracelake.cli", "serve", "--lake", str(self.lake), *ports]
         log = self.folder / "serve.log"
@@ -69,7 +69,7 @@ class Place:
             yield process
 
     def ids(self) -> list[tuple[str, str]]:
-        """Return trace and span of each row that the lake has."""
+        """Return trace and span id of each row of the lake."""
         with tracelake.open(self.lake) as lake:
             rows = lake.sql("SELECT trace_id, span_id FROM spans").to_pylist()
         return [(_hex(row["trace_id"]), _hex(row["span_id"])) for row in rows]
@@ -82,14 +82,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Collector:
-    """A Collector that runs."""
+    """Running Collector."""
 
     http: str
     grpc: str
     log: Path
 
     def send(self, first: int, count: int) -> Ids:
-        """Send so many requests, by gRPC and HTTP in turns; return the spans, all of which it has taken."""
+        """Send this many requests, by gRPC and HTTP alternately; return their spans, all accepted."""
         sent: Ids = set()
         with grpc.insecure_channel(self.grpc) as channel, httpx.Client(timeout=HANG_S) as client:
             stub = TraceServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
@@ -107,12 +107,12 @@ class Collector:
         return sent
 
     def retries(self) -> int:
-        """Return how often it has said that it will try again."""
+        """Return the number of retries in its log."""
         return self.log.read_text().count("Will retry the request after interval")
 
 
 def request(number: int) -> ExportTraceServiceRequest:
-    """Return a trace of its own for each number."""
+    """Return a separate trace for each number."""
     made = ExportTraceServiceRequest()
     resource = made.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = "collected"
@@ -145,7 +145,7 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_what_a_collector_sends_arrives(place: Place, exporter: str, compression: str | None) -> None:
-    """Every span, by each exporter, with the compression of the page and the others; and it has nothing to warn of."""
+    """Every span arrives, by each exporter and compression, and the Collector logs no warning."""
     key = place.key("collector", "--role", "ingest")
     with place.serving(), collector(place, key, exporter, compression) as running:
         sent = running.send(1, 40)
@@ -157,7 +157,7 @@ def test_what_a_collector_sends_arrives(place: Place, exporter: str, compression
 
 @pytest.mark.parametrize("exporter", ["otlp_grpc", "otlp_http"])
 def test_back_pressure_is_waited_out(place: Place, exporter: str) -> None:
-    """A key may send less than comes: the Collector waits as it is told, and all of it arrives, each span once."""
+    """If a key's quota is exceeded, the Collector waits as the server asks, and each span arrives once."""
     key = place.key("collector", "--role", "ingest", "--spans-per-s", "200")
     with place.serving(), collector(place, key, exporter) as running:
         sent = running.send(1, 100)
@@ -171,7 +171,7 @@ def test_back_pressure_is_waited_out(place: Place, exporter: str) -> None:
 
 @pytest.mark.parametrize("exporter", ["otlp_grpc", "otlp_http"])
 def test_a_server_that_is_away_is_waited_for(place: Place, exporter: str) -> None:
-    """It is not there when the Collector begins, and is killed while it sends: all of it arrives, each span once."""
+    """If the server starts late and is killed during the transfer, each span still arrives once."""
     key = place.key("collector", "--role", "ingest")
     with collector(place, key, exporter) as running:
         sent = running.send(1, 40)
@@ -187,7 +187,7 @@ def test_a_server_that_is_away_is_waited_for(place: Place, exporter: str) -> Non
 
 
 def all_there(place: Place, sent: Ids) -> None:
-    """Wait for every span; none is there twice, and none that nobody sent."""
+    """Wait for every span; none may be duplicate or unknown."""
     wait_until(
         lambda: len(place.ids()) >= len(sent),
         f"spans are missing; {place.folder}/*.log say more",
@@ -208,7 +208,7 @@ def settings() -> str:
 
 @contextmanager
 def collector(place: Place, key: str, exporter: str, compression: str | None = None) -> Iterator[Collector]:
-    """Run a Collector with the settings of the page, one of its exporters, and maybe another compression."""
+    """Run a Collector with the page's settings, one of its exporters, and optionally another compression."""
     http, of_grpc = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     protocols = {"grpc": {"endpoint": of_grpc}, "http": {"endpoint": http}}
     varied: dict[str, Any] = {
@@ -221,7 +221,7 @@ def collector(place: Place, key: str, exporter: str, compression: str | None = N
     if compression is not None:
         varied["exporters"] = {exporter: {"compression": compression}}
     (place.folder / "page.yaml").write_text(settings(), encoding="utf-8")
-    (place.folder / "varied.yaml").write_text(json.dumps(varied), encoding="utf-8")  # which is YAML, too
+    (place.folder / "varied.yaml").write_text(json.dumps(varied), encoding="utf-8")  # JSON is YAML, too
     environment = {
         "TRACELAKE_GRPC": f"127.0.0.1:{place.grpc_port}",
         "TRACELAKE_URL": place.url,

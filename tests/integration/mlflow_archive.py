@@ -1,6 +1,6 @@
-"""A real `mlflow server` archives what it was sent, and Tracelake ingests what it archived: campaign `mlflow`.
+"""A real `mlflow server` archives traces, and Tracelake ingests the archive: campaign `mlflow`.
 
-It is no part of the suite: the server looks for traces to archive once a minute. `scripts/setup-mlflow` installs it.
+It is not in the suite because the server archives only once a minute. `scripts/setup-mlflow` installs it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NATIVE: Final = {
 
 
 def sent(trace: int, *, quoted: bool) -> TracesData:
-    """Return a trace of yesterday, with native values, or with JSON texts as MLflow's own OTLP export has them."""
+    """Return a trace of yesterday, with native values, or with JSON texts as in MLflow's own OTLP export."""
     data = TracesData()
     spans = data.resource_spans.add().scope_spans.add().spans
     start_ns = time.time_ns() - 24 * 3600 * 10**9
@@ -63,7 +63,7 @@ def sent(trace: int, *, quoted: bool) -> TracesData:
 
 @pytest.fixture(name="server")
 def fixture_server(tmp_path: Path) -> Iterator[str]:
-    """Return the address of a server that archives what is older than a minute."""
+    """Return the address of a server that archives traces older than a minute."""
     config = tmp_path / "archival.yaml"
     config.write_text(
         "trace_archival:\n"
@@ -94,7 +94,7 @@ def fixture_server(tmp_path: Path) -> Iterator[str]:
 
 
 def until(holds: Any, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until something holds."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         assert process is None or process.poll() is None, "the server ended"
@@ -108,7 +108,8 @@ def until(holds: Any, process: subprocess.Popen[bytes] | None = None) -> None:
 
 
 def test_what_mlflow_archived_is_searchable(server: str, tmp_path: Path) -> None:
-    """Each trace that was sent is there once, with its columns and the experiment; text, model and session find it."""
+    """Each archived trace has one row, with its columns and the experiment, and is found by text, model and
+    session."""
     created = httpx.post(f"{server}/api/2.0/mlflow/experiments/create", json={"name": "shop"}, timeout=60)
     experiment = created.json()["experiment_id"]
     headers = {"content-type": "application/x-protobuf", "x-mlflow-experiment-id": experiment}

@@ -1,6 +1,6 @@
-"""MLflow's own client searches and reads traces of a real Tracelake server, hot and archived: campaign `mlflow`.
+"""MLflow's client searches and reads traces of a real Tracelake server, hot and archived: campaign `mlflow`.
 
-It is no part of the suite: the client is installed by `scripts/setup-mlflow`.
+It is not in the suite because `scripts/setup-mlflow` must install the client.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ print(json.dumps({
 
 
 def test_the_client_searches_both_tiers(tmp_path: Path) -> None:
-    """What it finds, by filters, orders and pages, is the same whether a trace is hot or archived."""
+    """Searches by filters, orders and pages return the same traces whether they are hot or archived."""
     lake = HotLake(tmp_path / "lake", layout="pack", retention="1m")
     with closing(lake.tracking), closing(lake.lake):
         lake.write((1, 1), (1, 2), (2, 1))
@@ -140,7 +140,7 @@ print(json.dumps(told))
 
 
 def test_the_client_creates_and_deletes_traces(tmp_path: Path) -> None:
-    """Its decorator's traces come whole, are found by what it said of them, and go; experiments are searched."""
+    """The decorator's traces arrive whole, are searchable, and can be deleted; experiments are searchable."""
     HotLake(tmp_path / "lake").lake.close()
     with serving(tmp_path / "lake", hot=True) as server:
         environment = {**os.environ, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
@@ -188,7 +188,7 @@ print(json.dumps({"read": read, "listed": sorted(int(each.info.trace_id[3:], 16)
 
 
 def test_the_client_reads_every_tier(tmp_path: Path) -> None:
-    """It gets hot, archived and ingested traces whole; a deleted one it does not find."""
+    """The client reads hot, archived and ingested traces whole, and does not find a deleted one."""
     lake = HotLake(tmp_path / "lake", layout="lake", retention="1m")
     of_trace = {"traceId": trace_id(9), "startTimeUnixNano": "5", "endTimeUnixNano": "9"}
     spans = [{**of_trace, "spanId": "0" * 15 + "1", "name": "span 1"}]

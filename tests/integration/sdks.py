@@ -1,10 +1,10 @@
-"""The official SDKs of four languages, unmodified, over both protocols: what arrived, as docs/reference/sdks.md.
+"""Unmodified official SDKs of four languages deliver as docs/reference/sdks.md says.
 
     python -m tests.campaigns sdks
 
-No part of the suite, for it needs Go and Maven: `test_exporters.py` has Python and JavaScript. Each sends a trace of
-two spans with attributes, an event, a status and a parent, and reads all of it back; and a metric and a log, of which
-it must not warn, though they are not kept.
+This is not in the suite: it needs Go and Maven. `test_exporters.py` has Python and JavaScript. Each SDK sends a
+trace of two spans with attributes, an event, a status and a parent, and all of it is read back. It also sends a
+metric and a log, which are not stored, and must not warn about them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_what_sdks_send_arrives(
     node: str,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """All of it, by each language, protocol and compression; the page says so."""
+    """Each language, protocol and compression delivers all data; the page says so."""
     npm.install(JAVASCRIPT_SIGNALS)
     rows = [*_python(process, server), *_javascript(process, server, node)]
     rows += [*_java(process, server), *_go(process, server)]
@@ -76,7 +76,7 @@ def test_what_sdks_send_arrives(
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_an_sdk_that_warns_is_heard(node: str, protocol: str) -> None:  # noqa: F811
-    """Metrics and logs for which there is no server are told of on standard error: silence there says something."""
+    """An SDK warns on standard error if no server accepts metrics and logs, so its silence is evidence."""
     npm.install(JAVASCRIPT_SIGNALS)
     where = ("http://127.0.0.1:1", protocol, "none")
     _warns([node, "export.mjs", *where], JAVASCRIPT_SIGNALS, r'^\{"stack"')
@@ -84,7 +84,7 @@ def test_an_sdk_that_warns_is_heard(node: str, protocol: str) -> None:  # noqa: 
 
 
 def _warns(command: list[str], folder: Path, warning: str) -> None:
-    """A program warns twice."""
+    """Check that a program warns twice."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert len(re.findall(warning, done.stderr, re.MULTILINE)) == 2, done.stderr
 
@@ -147,7 +147,7 @@ def _java_command(program: str) -> list[str]:
 
 
 def _go(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: F811
-    """Its program sends metrics and logs, too."""
+    """Check that Go's program sends metrics and logs, too."""
     rows: list[tuple[str, ...]] = []
     sdk = re.search(r"otel/sdk v(\S+)", (GO / "go.mod").read_text())
     assert sdk is not None
@@ -163,7 +163,7 @@ def _go(process: ServerProcess, server: str) -> list[tuple[str, ...]]:  # noqa: 
 
 @contextmanager
 def _answered(server: str) -> Iterator[None]:  # noqa: F811
-    """Metrics and logs come to the server while this block runs."""
+    """Accept metrics and logs at the server within this block."""
     before = not_kept(server)
     yield
     after = not_kept(server)
@@ -171,10 +171,10 @@ def _answered(server: str) -> Iterator[None]:  # noqa: F811
 
 
 def _ran(command: list[str], folder: Path) -> str:
-    """Run a program; return what it prints."""
+    """Run a program; return its output."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr  # an SDK that warns says so there
+    assert not done.stderr, done.stderr  # an SDK prints its warnings there
     return done.stdout
 
 

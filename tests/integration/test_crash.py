@@ -1,4 +1,4 @@
-"""O1 and O2, end to end: a server with its pipeline, killed under load, loses nothing and keeps nothing twice."""
+"""O1 and O2, end to end: a server with its pipeline, killed under load, loses nothing and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPANS_EACH = 20
 
 
 def send(server: ServerProcess, first: int, last: int, kill_after: int | None = None) -> set[int]:
-    """Send requests numbered so, one trace each; return the numbers that were acknowledged."""
+    """Send requests with these numbers, one trace each; return the acknowledged numbers."""
     acknowledged: set[int] = set()
     with ThreadPoolExecutor(8) as pool, httpx.Client(headers=HEADERS, timeout=HANG_S) as client:
 
@@ -42,7 +42,7 @@ def send(server: ServerProcess, first: int, last: int, kill_after: int | None = 
 
 
 def wait_until_taken(lake: tracelake.Lake, traces: int) -> None:
-    """Wait until the tables hold so many traces at least and the inbox is empty."""
+    """Wait until the tables have at least this number of traces and the inbox is empty."""
     wait_until(
         lambda: lake.table("traces").info().rows >= traces and not any(lake.objects.list("inbox/")),
         "the pipeline did not take what is in the inbox",
@@ -52,13 +52,14 @@ def wait_until_taken(lake: tracelake.Lake, traces: int) -> None:
 
 
 def test_o1_o2_kill_under_load_then_retry(tmp_path: Path) -> None:
-    """Killed while requests come in and transactions run, restarted, sent all again: each span is there once."""
+    """A server killed during requests and transactions has each span once after all are sent again (O1, O2)."""
     path, requests = tmp_path / "lake", 300
     with tracelake.init(path) as lake:
         with serving(path, pipeline=True) as server:
             warm = send(server, 1, 20)
             wait_until_taken(lake, len(warm))
-            # From here on the pipeline works beside the requests, so the kill falls into a transaction.
+            # From here on the pipeline works concurrently with the requests, so the kill falls into a
+            # transaction.
             acknowledged = warm | send(server, 20, requests, kill_after=120)
         assert len(acknowledged) < requests - 1
         with serving(path, pipeline=True) as server:

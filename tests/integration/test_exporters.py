@@ -1,4 +1,4 @@
-"""The official exporters of OpenTelemetry, unmodified, against a real server: what they send comes back whole."""
+"""The official OpenTelemetry exporters, unmodified, against a real server: their spans come back whole."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def node() -> str:
 
 
 def spans_of(server: str, trace_id: str, count: int) -> dict[str, dict[str, Any]]:
-    """Wait until the trace has so many spans; return them by name."""
+    """Wait until the trace has this number of spans; return them by name."""
     deadline = time.monotonic() + HANG_S
     while time.monotonic() < deadline:
         response = httpx.get(f"{server}/api/v1/traces/{trace_id}", timeout=HANG_S)
@@ -73,7 +73,7 @@ def spans_of(server: str, trace_id: str, count: int) -> dict[str, dict[str, Any]
 
 
 def check_trace(spans: dict[str, dict[str, Any]], service: str, times: dict[str, tuple[int, int]]) -> None:
-    """Compare with what both programs send; `times` are start and end by name of the span."""
+    """Compare with the spans that both programs send; `times` has start and end by span name."""
     ask, chat = spans["ask"], spans["chat"]
     assert (ask["service"], ask["kind"], ask["session_id"], ask["parent_span_id"]) == (
         service,
@@ -92,7 +92,7 @@ def check_trace(spans: dict[str, dict[str, Any]], service: str, times: dict[str,
 
 @pytest.mark.parametrize("kind", ["proto", "http", "grpc"])
 def test_javascript_exporters(process: ServerProcess, server: str, node: str, kind: str) -> None:
-    """The JavaScript exporters: protobuf, JSON and gRPC, each with gzip."""
+    """The JavaScript exporters deliver protobuf, JSON and gRPC, each with gzip."""
     command = [node, "export.mjs", f"http://{process.grpc_address}" if kind == "grpc" else server, kind]
     done = subprocess.run(
         command, cwd=JAVASCRIPT, capture_output=True, text=True, timeout=HANG_S, check=False
@@ -105,19 +105,19 @@ def test_javascript_exporters(process: ServerProcess, server: str, node: str, ki
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
 def test_python_exporter(server: str, compression: Compression) -> None:
-    """The Python exporter, protobuf, with each compression that it knows."""
+    """The Python exporter delivers protobuf with each of its compressions."""
     check_python(server, OTLPSpanExporter(f"{server}/v1/traces", compression=compression))
 
 
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 def test_python_grpc_exporter(process: ServerProcess, server: str, compression: grpc.Compression) -> None:
-    """The Python exporter over gRPC."""
+    """The Python exporter delivers over gRPC."""
     address = f"http://{process.grpc_address}"
     check_python(server, GrpcSpanExporter(address, insecure=True, compression=compression))
 
 
 def test_other_signals_warn_nobody(process: ServerProcess, caplog: pytest.LogCaptureFixture) -> None:
-    """An SDK that exports metrics and logs too has nothing to say of it, over either protocol; they are counted."""
+    """An SDK that also exports metrics and logs gets no warning, over either protocol; they are counted."""
     grpc_url = f"http://{process.grpc_address}"
     send_signals(OTLPMetricExporter(f"{process.url}/v1/metrics"), OTLPLogExporter(f"{process.url}/v1/logs"))
     send_signals(GrpcMetricExporter(grpc_url, insecure=True), GrpcLogExporter(grpc_url, insecure=True))
@@ -138,14 +138,14 @@ def send_signals(metric_exporter: MetricExporter, log_exporter: LogRecordExporte
 
 
 def not_kept(url: str) -> dict[str, int]:
-    """Return how many requests of signals that are not kept a server has answered."""
+    """Return the number of requests with unsupported signals that a server answered."""
     told = httpx.get(f"{url}/metrics").text
     counts = re.findall(r'tracelake_not_kept_requests_total{signal="(\w+)"} (\S+)', told)
     return {signal: int(float(count)) for signal, count in counts}
 
 
 def check_python(server: str, exporter: SpanExporter) -> None:
-    """Send a trace by an exporter, and compare it with what comes back."""
+    """Send a trace by an exporter, and compare it with the stored one."""
     provider = TracerProvider(resource=Resource({"service.name": "python"}))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     tracer = provider.get_tracer("exporter-test", "1.0.0")

@@ -1,4 +1,4 @@
-"""The recovery machine, row by row, and what it refuses."""
+"""The recovery state machine, row by row, and what it refuses."""
 
 from __future__ import annotations
 
@@ -143,12 +143,12 @@ ROWS: list[tuple[State | None, Event, State, object]] = [
 
 @pytest.mark.parametrize(("state", "event", "following", "action"), ROWS)
 def test_each_row_of_the_table(state: State | None, event: Event, following: State, action: object) -> None:
-    """Each row of the table in the module's docstring is what the function does."""
+    """The function behaves as each row of the table in the module's docstring."""
     assert advance(state, event) == (following, action)
 
 
 def test_everything_else_is_refused() -> None:
-    """An event that a state does not wait for is a mistake of the driver, in every such pair."""
+    """Each event that a state does not expect is an error of the driver."""
     states = [
         None,
         Live(3),
@@ -181,7 +181,7 @@ def test_everything_else_is_refused() -> None:
 
 
 def test_j11_a_changed_source_fails_loudly() -> None:
-    """J11: what was read again differs from the record, so nothing is published and the file is named."""
+    """If a replayed input differs from the record, nothing is published, and the error names the file (J11)."""
     state, action = advance(Replaying(3, (STEP,), True), Replayed({"files": (a_range(sha256="11"),)}))
     assert isinstance(state, Failed)
     assert isinstance(action, Stop)
@@ -189,7 +189,7 @@ def test_j11_a_changed_source_fails_loudly() -> None:
 
 
 def test_j15_a_changed_transform_is_refused() -> None:
-    """J15: a release that shapes rows in another way does not finish a transaction; the way out is named."""
+    """A release that shapes rows differently does not finish a transaction, and the error names the remedy (J15)."""
     state, _ = advance(None, started(transform="2"))
     assert isinstance(state, Failed)
     assert "Finish it with that release" in state.reason
@@ -202,7 +202,7 @@ def test_j15_a_changed_transform_is_refused() -> None:
 
 
 def test_sources_are_compared_before_values() -> None:
-    """The error names the sources where they differ, and only then counts and checksums."""
+    """The error names different sources first, and only then counts and checksums."""
     read: Sources = {"inbox": (a_range(records=3),)}
     assert compare(STEP.sources, read) == "source files: the journal names it, and it was not read"
     read |= {"files": (a_range(records=3),)}
@@ -220,14 +220,14 @@ def test_checksums_add_up_in_any_order_and_see_repeats() -> None:
 
 
 def test_a_seal_must_carry_the_totals_of_its_step() -> None:
-    """A seal with other totals is damage, wherever it came from."""
+    """A seal with totals that differ from its step's is damage."""
     records, checksum = totals(STEP.sources)
     assert sealed_totals_agree(STEP, Seal(3, records, checksum, "now"))
     assert not sealed_totals_agree(STEP, Seal(3, records + 1, checksum, "now"))
 
 
 def test_checksums_do_not_cancel_out() -> None:
-    """A sum and not XOR: a payload read twice in each of two parts shows, where XOR would give nothing."""
+    """Checksums are added, not XORed, so a payload read twice in each of two parts is noticed."""
     seven, one = f"{7:032x}", f"{1:032x}"
     assert add_checksums(seven, seven) == f"{14:032x}"
     assert add_checksums(seven, one) == f"{8:032x}"
@@ -256,7 +256,7 @@ def a_segment(path: str) -> Segment:
 
 @pytest.mark.parametrize("taken", [a_range(), a_segment("inbox/0.segment"), an_offset_range()])
 def test_every_kind_of_range_is_read_as_it_was_written(taken: ReadRange) -> None:
-    """The journal says of an input which kind it is, and all that was read of it."""
+    """The journal records the kind of an input, and every part of its range is read back."""
     step = Step(3, {"source": (taken,)}, "1")
     assert from_bytes(to_bytes(step), "3") == step
 
@@ -273,6 +273,6 @@ def test_every_kind_of_range_is_read_as_it_was_written(taken: ReadRange) -> None
 def test_ranges_of_any_kind_are_compared(
     recorded: ReadRange, read: ReadRange, difference: str | None
 ) -> None:
-    """A replay takes only the same part of the same kind of input."""
+    """A replay accepts only the same part of the same kind of input."""
     found = compare({"source": (recorded,)}, {"source": (read,)})
     assert (found is None) if difference is None else (found is not None and difference in found)

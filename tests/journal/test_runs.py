@@ -1,4 +1,4 @@
-"""Runs of segments in the journal: small, read back as they were, and compared input by input."""
+"""Runs of segments in the journal: small, read back unchanged, and compared input by input."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def a_file(path: str) -> WholeFile:
 
 
 def check_round_trip() -> None:
-    """Whatever came, of any servers, with gaps, in any order: all of it is read back, with the same sums."""
+    """Check that any inputs of any servers, with gaps and in any order, are read back with the same sums."""
     odd = [
         a_segment("inbox/no number.segment"),
         a_segment("inbox/7.segment"),
@@ -94,16 +94,18 @@ def check_round_trip() -> None:
             assert sum(getattr(each, name) for each in recorded) == sum(getattr(each, name) for each in kept)
         alone = [taken for taken in recorded if isinstance(taken, Segment)]
         whatever = [taken for taken in kept if taken.problems or taken.problems_total or taken.damaged]
-        assert [taken for taken in whatever if taken not in alone] == []  # what is wrong with them is kept
+        assert [
+            taken for taken in whatever if taken not in alone
+        ] == []  # the problems of bad inputs are kept
 
 
 def test_what_is_folded_is_read_back() -> None:
-    """A step with runs is read as it was written, and names each input that was taken."""
+    """A step with runs is read back unchanged, and names each input."""
     check_round_trip()
 
 
 def test_a_step_of_many_segments_is_small() -> None:
-    """Sixteen bytes a segment, in one run; a number that is missing costs a stretch, and not a run."""
+    """A step needs sixteen bytes per segment, in one run; a missing number costs a further stretch, not a run."""
     step = Step(0, compress({"inbox": segments(10_000)}), "1")
     assert len(to_bytes(step)) < 10_000 * 16 + 500
     (run,) = compress({"outbox": [a_segment(f"outbox/{number}") for number in range(1000, 9000, 2)]})[
@@ -117,7 +119,7 @@ def test_a_step_of_many_segments_is_small() -> None:
 
 
 def check_compared() -> None:
-    """A replay that read anything else than the run differs, and the difference names the input."""
+    """Check that a replay that read anything else than the run differs, and that the difference names the input."""
     taken = segments(5)
     recorded = compress({"inbox": taken})
     assert compare(recorded, {"inbox": taken}) is None
@@ -150,12 +152,12 @@ def check_compared() -> None:
 
 
 def test_a_replay_agrees_with_each_segment_of_a_run() -> None:
-    """Bytes, size, kind, number and order of inputs, and what they gave together."""
+    """A replay must match bytes, size, kind, number and order of inputs, and their totals."""
     check_compared()
 
 
 def check_refused() -> None:
-    """A run that names other inputs than it has contents of is damage, and never read as some inputs or none."""
+    """Check that a run with more or fewer inputs than contents is damage."""
     (run,) = compress({"inbox": segments(4)})["inbox"]
     fields = msgspec.to_builtins(run, builtin_types=(bytes,))
     for altered in (
@@ -186,7 +188,7 @@ class Raw(msgspec.Struct, tag="step"):
 
 
 def test_a_run_that_contradicts_itself_is_damage() -> None:
-    """J12: what a record says of a run fits together, or nothing is read."""
+    """A run that contradicts itself is damage, and no input of it is read (J12)."""
     check_refused()
 
 
@@ -197,7 +199,7 @@ def lake() -> Any:
 
 
 def begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> SegmentRange:
-    """Let a pipeline die once it has recorded three segments; return the run that stands."""
+    """Let a pipeline die once it has recorded three segments; return the recorded run."""
     for number in range(3):
         lake.objects.put(f"inbox/{number}.segment", good(number))
 
@@ -220,7 +222,7 @@ def begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> SegmentRange:
 def test_j11_a_segment_of_a_run_is_not_what_it_was(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """It is named and nothing is published; put back as it was, the transaction is the one that was recorded."""
+    """A changed segment of a run is named, and nothing is published until it is restored (J11)."""
     begun(lake, monkeypatch)
     whole = lake.objects.get("inbox/1.segment")
     if change == "missing":
@@ -239,7 +241,7 @@ def test_j11_a_segment_of_a_run_is_not_what_it_was(
 
 
 def test_of_a_run_the_user_gives_up_only_what_changed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One segment of three was altered: the others are taken, and it is discarded."""
+    """If one segment of three was altered, the user discards it, and the others are ingested."""
     begun(lake, monkeypatch)
     lake.objects.put("inbox/1.segment", good(9))
     decided = lake.quarantine.discard(0)
@@ -339,5 +341,5 @@ RULES = [
 
 @pytest.mark.parametrize(("broken", "check"), RULES, ids=lambda one: getattr(one, "rule", ""))
 def test_broken_rules_of_runs(broken: Broken, check: Callable[[], None]) -> None:
-    """A run that loses, adds or confuses inputs, or agrees with others, is caught."""
+    """A run that loses, adds or confuses inputs, or equals a different run, is caught."""
     assert_caught(broken, check)

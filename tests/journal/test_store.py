@@ -1,4 +1,4 @@
-"""Journal records in a store: created once, whoever races; damage is loud."""
+"""Journal records in a store: created once despite races; damage raises errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def a_seal(step: Step) -> Seal:
 
 
 def test_the_loser_adopts_the_winners_record() -> None:
-    """Two pipelines of one name race to create a record: both end up with the first one."""
+    """Two pipelines with one name race to create a record, and both get the first one."""
     store = MemoryKeyValueStore()
     first, second = Journal(store, "main"), Journal(store, "main")
     assert first.append_step(a_step(path="a")) == (a_step(path="a"), True)
@@ -41,14 +41,14 @@ def test_the_loser_adopts_the_winners_record() -> None:
 
 
 def test_pipelines_of_other_names_do_not_meet() -> None:
-    """Each pipeline has a journal of its own."""
+    """Pipelines with different names have separate journals."""
     store = MemoryKeyValueStore()
     Journal(store, "main").append_step(a_step())
     assert Journal(store, "other").read(0) == TransactionRecord()
 
 
 def test_who_adds_a_step_and_who_seals_race_for_one_record() -> None:
-    """Either the step is part of the transaction, or it is sealed without it; both see which."""
+    """Adding a step and sealing race for one record: the step belongs to the transaction, or the seal precedes it."""
     store = MemoryKeyValueStore()
     first, second = Journal(store, "main"), Journal(store, "main")
     step, more = a_step(), a_step(path="b", number=1)
@@ -62,7 +62,7 @@ def test_who_adds_a_step_and_who_seals_race_for_one_record() -> None:
 
 
 def test_j12_a_step_in_the_middle_that_is_gone_is_loud() -> None:
-    """J12: whichever record of several is gone, or is that of another, or stands behind the seal."""
+    """An absent record in the middle, a foreign one, or one after the seal is damage (J12)."""
     steps = [a_step(path=str(number), number=number) for number in range(4)]
     for gone in range(4):
         journal = Journal(store := MemoryKeyValueStore(), "main")
@@ -87,7 +87,7 @@ def test_j12_a_step_in_the_middle_that_is_gone_is_loud() -> None:
 
 
 def test_j12_a_torn_record_is_loud() -> None:
-    """J12: a record that does not parse, a seal without its step, and a seal with other totals are damage."""
+    """A record that does not parse, a seal without its step, or a seal with other totals is damage (J12)."""
     for key, value, message in [
         (record_key(0, 0), to_bytes(a_step())[:-4], "cannot be read"),
         (record_key(0, 1), to_bytes(a_seal(a_step())), "no step 0 of transaction 0"),
@@ -120,6 +120,6 @@ def test_j12_a_torn_record_is_loud() -> None:
     ],
 )
 def test_j12_broken(old: str, new: str, check: Callable[[], None]) -> None:
-    """J12: each thing that is compared is held by a test above."""
+    """For each comparison, a test above fails if it is broken (J12)."""
     broken = Broken("records fit together", _whole, old, new)
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""Trimming of the journal: what is below the floor is gone, and who is late is told so."""
+"""Trimming of the journal: records below the floor are deleted, and late writers get an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def step_of(t: int) -> Step:
 
 
 def aside_of(t: int) -> QuarantineRecord:
-    """Return the record that a transaction is set aside."""
+    """Return the record that a transaction is quarantined."""
     return QuarantineRecord(t, reason="why", tries=3, by="pipeline", set_aside_at="2026", together=0)
 
 
@@ -47,13 +47,13 @@ def journal_of_twelve() -> MemoryKeyValueStore:
 
 
 def keys(store: MemoryKeyValueStore) -> list[int]:
-    """Return the transactions whose records are there."""
+    """Return the transactions that have records."""
     return sorted({int(entry.key[:16]) for entry in store.scan("journal/main", stop="a")})
 
 
 @pytest.mark.parametrize("begin", ["", "0", "00", "07", "6"])
 def test_beginnings_begin_all_numbers_below_and_no_other(begin: str) -> None:
-    """Each number below that begins so is begun by exactly one of them."""
+    """Each lower number begins with exactly one of the prefixes, and no other number does."""
     numbers = [f"{number:03d}" for number in range(1_000)]
     for stop in (number for number in numbers[::3] if number.startswith(begin)):
         beginnings = beginnings_below(stop, begin)
@@ -63,14 +63,14 @@ def test_beginnings_begin_all_numbers_below_and_no_other(begin: str) -> None:
 
 
 def test_the_newest_is_always_kept() -> None:
-    """Whoever begins a run lets go of the inputs of the newest once more: its records are needed."""
+    """The records of the newest transaction stay, because the next run releases its inputs again."""
     for upper, kept in itertools.product(range(5), range(7)):
         floor = floor_above(upper, kept)
         assert floor == max(0, min(upper - kept, upper - 1)), (upper, kept)
 
 
 def test_what_is_below_the_floor_is_erased_and_told(store: MemoryKeyValueStore) -> None:
-    """Records of the newest stay as they were; of all others nothing is left, and each answer says so."""
+    """Records of the newest transactions stay unchanged; all others are deleted, and each answer says so."""
     journal = Journal(store, "main")
     assert trim(journal, 12, 2, dry_run=True) == 10
     assert keys(store) == list(range(12))
@@ -91,7 +91,7 @@ def test_what_is_below_the_floor_is_erased_and_told(store: MemoryKeyValueStore) 
 
 
 def test_what_was_recorded_late_goes_with_the_next_collection(store: MemoryKeyValueStore) -> None:
-    """A step, a seal, and that a transaction is set aside: all of it counts nothing, and is erased."""
+    """A late step, seal or quarantine record below the floor has no effect, and the next collection deletes it."""
     journal = Journal(store, "main")
     trim(journal, 12, 2)
     with pytest.raises(TrimmedError):
@@ -104,7 +104,7 @@ def test_what_was_recorded_late_goes_with_the_next_collection(store: MemoryKeyVa
 
 
 def lost_floor(store: MemoryKeyValueStore) -> None:
-    """Lose the record of the floor, and another step, and look what is said."""
+    """Lose the record of the floor and another step, and check the findings."""
     journal = Journal(store, "main")
     trim(journal, 12, 5)
     for key in ("floor", record_key(9, 0), record_key(9, 1)):
@@ -118,7 +118,7 @@ def lost_floor(store: MemoryKeyValueStore) -> None:
 
 
 def test_a_floor_that_is_lost_is_one_finding_and_raised_anew(store: MemoryKeyValueStore) -> None:
-    """And not one for each of perhaps many thousand transactions, between which another would be overlooked."""
+    """A lost floor is one finding instead of thousands that would hide others, and it is restored."""
     lost_floor(store)
     broken = Broken("a stretch has neighbours only", _missing, "numbered[1] - numbered[0]", "0")
     assert_caught(broken, lambda: lost_floor(journal_of_twelve()))
@@ -126,7 +126,7 @@ def test_a_floor_that_is_lost_is_one_finding_and_raised_anew(store: MemoryKeyVal
 
 @pytest.mark.parametrize("floor", [1, 499, 500, 501, 1_000, 1_234, 2_499])
 def test_long_journals_are_erased_a_thousand_records_at_a_time(floor: int) -> None:
-    """Whatever the floor, all below is gone and nothing above; no call erases more than the keys of one thousand."""
+    """All records below a floor and none above are deleted, at most a thousand transactions per call."""
     erased: list[str] = []
 
     class Store(MemoryKeyValueStore):
@@ -150,7 +150,7 @@ def test_long_journals_are_erased_a_thousand_records_at_a_time(floor: int) -> No
 
 
 def test_the_floor_is_never_lowered(store: MemoryKeyValueStore) -> None:
-    """Of two who trim the slower one changes nothing."""
+    """If two processes trim concurrently, the slower one does not lower the floor."""
     journal = Journal(store, "main")
     journal.raise_floor(7)
     journal.raise_floor(3)
@@ -158,7 +158,7 @@ def test_the_floor_is_never_lowered(store: MemoryKeyValueStore) -> None:
 
 
 def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline that goes on trims what is beyond those that are kept, a few at a time, and now and then."""
+    """Check that a continuous pipeline trims transactions beyond the retained ones, a few at a time, at intervals."""
     monkeypatch.setattr(continuous, "JOURNAL_TRIM_EACH", 2)
     monkeypatch.setattr(continuous, "JOURNAL_TRIM_MAX", 3)
     store = journal_of_twelve()
@@ -179,7 +179,7 @@ def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_pipeline_trims_its_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule of it holds, and its test notices where one is broken."""
+    """A pipeline trims its journal; each broken rule is caught."""
     forgets(monkeypatch)
     for broken in (
         Broken("all at once", JournalTrimmer.after, "max(0, old - JOURNAL_TRIM_MAX)", "0"),

@@ -1,4 +1,4 @@
-"""A broker of Apache Kafka in KRaft mode, of the tests' own, on free ports of this machine."""
+"""Apache Kafka broker in KRaft mode for tests, on free ports of this machine."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ socket.request.max.bytes=200000000
 
 
 class Broker:
-    """One broker, which keeps its port and its data when it is killed and started again."""
+    """Broker that keeps its port and its data when it is killed and restarted."""
 
     def __init__(self, directory: Path) -> None:
         """Make its storage and start it."""
         assert (JARS / "jars.sha256").exists(), "there is no broker here: run scripts/setup-kafka"
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        for left in reversed(range(_STARTS_MAX)):  # somebody else may take a free port meanwhile
+        for left in reversed(range(_STARTS_MAX)):  # another process may take a free port in the meantime
             try:
                 self._make()
                 self.start()
@@ -85,7 +85,7 @@ class Broker:
         assert made.wait(HANG_S) == 0, self.log()
 
     def start(self) -> None:
-        """Start it, and wait until it answers, and leads all that it has."""
+        """Start it, and wait until it answers and leads all its partitions."""
         self._process = self._java("kafka.Kafka", str(self._directory / "server.properties"))
         deadline = time.monotonic() + HANG_S
         admin = self.admin()
@@ -103,7 +103,7 @@ class Broker:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """Kill it as `kill -9` does."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(HANG_S)
@@ -126,7 +126,7 @@ class Broker:
         return f"kafka://{self.servers}/{topic}"
 
     def log(self) -> str:
-        """Return the end of what it has said."""
+        """Return the end of its log."""
         return (self._directory / "log").read_text(errors="replace")[-4000:]
 
     def admin(self) -> Any:
@@ -136,7 +136,7 @@ class Broker:
     def make_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
         """Make a topic; return its name."""
         topic = library().admin.NewTopic(name, partitions, 1, config=dict(config or {}))
-        admin = self.admin()  # it must outlive what it was asked
+        admin = self.admin()  # the client must outlive its requests
         admin.create_topics([topic])[name].result(HANG_S)
 
         def is_led() -> bool:
@@ -167,13 +167,13 @@ class Broker:
         wait_until(lambda: topic not in admin.list_topics(timeout=HANG_S).topics, "a topic stays")
 
     def remove_below(self, topic: str, partition: int, offset: int) -> None:
-        """Remove what is below an offset, as retention does."""
+        """Remove records below an offset, as retention does."""
         where = library().TopicPartition(topic, partition, offset)
         admin = self.admin()
         admin.delete_records([where])[where].result(HANG_S)
 
     def damage_end(self, topic: str, partition: int = 0) -> None:
-        """Change a byte of the last messages of a partition on the disk, as a disk does."""
+        """Change a byte of the last messages of a partition on disk, to simulate disk damage."""
         (log,) = (self._directory / "data" / f"{topic}-{partition}").glob("*.log")
         with log.open("r+b") as file:
             file.seek(-10, 2)
@@ -206,7 +206,7 @@ class Broker:
         assert not failures
 
     def settle(self, topic: str) -> None:
-        """Wait until no transaction is open in a topic: a commit or an abort is answered before its markers stand."""
+        """Wait until no transaction of a topic is open: a commit or abort returns before its markers are written."""
         kafka = library()
         admin = self.admin()
         partitions = admin.list_topics(topic, timeout=HANG_S).topics[topic].partitions
@@ -227,7 +227,7 @@ class Broker:
     def read(self, topic: str, *, committed: bool = True, is_open: bool = False) -> list[Any]:
         """Return all messages of a topic, in order of partition and offset, as a consumer sees them.
 
-        What is committed is read when no transaction is open any more, unless one is to be (`is_open`).
+        Wait until no transaction is open, unless one is expected to be open (`is_open`).
         """
         kafka = library()
         if committed and not is_open:

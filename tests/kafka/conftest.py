@@ -1,4 +1,4 @@
-"""The broker, started once for a run, and topics of which no other test knows."""
+"""The broker, started once per run, and topics that no other test uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.kafka.broker import Broker
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker, which tests may kill, and leave running."""
+    """Broker that tests may kill; they leave it running."""
     broker = Broker(tmp_path_factory.mktemp("kafka") / "broker")
     yield broker
     broker.close()

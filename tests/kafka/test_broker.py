@@ -1,4 +1,4 @@
-"""The broker of these tests is a real one: it keeps what it has when it is killed."""
+"""The test broker is a real one: it keeps its data when it is killed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.patience import wait_until
 
 
 def test_a_broker_that_is_killed_has_what_was_sent_once_it_is_back(broker: Broker, topic: str) -> None:
-    """What a broker has acknowledged is there after `kill -9`, and partitions can be added then."""
+    """After `kill -9`, the broker has all acknowledged messages, and partitions can be added."""
     broker.send(topic, [b"one", b"two"])
     broker.restart()
     broker.add_partitions(topic, 2)
@@ -16,7 +16,7 @@ def test_a_broker_that_is_killed_has_what_was_sent_once_it_is_back(broker: Broke
 
 
 def test_records_can_be_removed_as_retention_does(broker: Broker, topic: str) -> None:
-    """The tests can take away the beginning of a partition."""
+    """Tests can remove the beginning of a partition, as retention does."""
     broker.send(topic, [b"one", b"two", b"three"])
     broker.remove_below(topic, 0, 2)
     wait_until(

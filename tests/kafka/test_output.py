@@ -1,4 +1,4 @@
-"""Kafka as an output, with a real broker: a consumer of what is committed sees each transaction exactly once."""
+"""Kafka as an output, with a real broker: a read-committed consumer sees each transaction exactly once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def arrive(lake: Lake, *numbers: int) -> None:
 def seen(
     broker: Broker, topic: str, *, committed: bool = True, is_open: bool = False
 ) -> dict[int, list[int]]:
-    """Return the numbers of the spans that a consumer sees, as often as it does, by transaction."""
+    """Return the numbers of the spans that a consumer sees, with repetitions, by transaction."""
     by_transaction: dict[int, list[int]] = defaultdict(list)
     for message in broker.read(topic, committed=committed, is_open=is_open):
         t = int(dict(message.headers())[TRANSACTION_HEADER])
@@ -64,7 +64,8 @@ def markers(broker: Broker, lake: Lake) -> list[int]:
 
 
 def test_each_transaction_is_there_once(lake: Lake, broker: Broker, topic: str) -> None:
-    """Two replicas write in turn, the broker is restarted between, repeats bring nothing, no batch is empty (J14)."""
+    """With two replicas in turn and a broker restart, each transaction is written once, and no batch is empty
+    (J14)."""
     broker.add_partitions(topic, 3)
     lake.outputs.add("stream", broker.url(topic))
     a, b = (lake.pipeline(replica=name, runner=InProcess()) for name in "ab")
@@ -77,14 +78,14 @@ def test_each_transaction_is_there_once(lake: Lake, broker: Broker, topic: str) 
     assert a.run_once() is not None
     arrive(lake, 4)
     assert b.run_once() is not None
-    # It was added before transaction 0, which somebody might have begun by then.
+    # the output was added before transaction 0, which another replica might have begun already
     assert seen(broker, topic) == {1: [1, 101], 2: [2, 102], 3: [3, 103], 5: [4]}
     assert markers(broker, lake) == [1, 2, 3, 5], "strictly increasing, and none for an empty transaction"
     assert explained(lake, range(6)) == by_offsets(broker, topic)
 
 
 def explained(lake: Lake, transactions: range) -> dict[int, list[tuple[int, int, int, int]]]:
-    """Return partition, first and last offset, and messages, as `explain` says them, of transactions that have some."""
+    """Return partition, first and last offset, and messages of each nonempty transaction, from `explain`."""
     outputs = ((t, each) for t in transactions for each in lake.journal.explain(t).outputs if each.offsets)
     return {
         t: [(at.partition, at.start, at.stop - 1, at.messages) for at in each.offsets] for t, each in outputs
@@ -92,7 +93,7 @@ def explained(lake: Lake, transactions: range) -> dict[int, list[tuple[int, int,
 
 
 def by_offsets(broker: Broker, topic: str) -> dict[int, list[tuple[int, int, int, int]]]:
-    """Return the same as a consumer of what is committed sees it."""
+    """Return the same facts as a read-committed consumer sees them."""
     offsets: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for message in broker.read(topic):
         t = int(dict(message.headers())[TRANSACTION_HEADER])
@@ -106,7 +107,7 @@ def by_offsets(broker: Broker, topic: str) -> dict[int, list[tuple[int, int, int
 def test_j6_a_writer_that_stops_inside_its_transaction_is_fenced(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of a transaction is never seen; the writer that wrote it can write no more, and its peer writes it whole."""
+    """Half of a transaction is never visible; its writer is fenced, and a peer writes all of it (J6)."""
     lake.outputs.add("stream", broker.url(topic))
     stopped, peer = (lake.pipeline(replica=name, runner=InProcess()) for name in "ab")
     arrive(lake, 0)
@@ -143,7 +144,8 @@ def test_j6_a_writer_that_stops_inside_its_transaction_is_fenced(
 def test_j7_a_writer_that_dies_after_its_transaction(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The marker says that it is there: the next run commits, and writes nothing."""
+    """If a writer dies after its Kafka transaction, the next run finds its marker, commits, and writes nothing
+    (J7)."""
     lake.outputs.add("stream", broker.url(topic))
     pipeline = lake.pipeline(runner=InProcess())
     arrive(lake, 0)
@@ -166,7 +168,7 @@ def test_j7_a_writer_that_dies_after_its_transaction(
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_what_the_client_raises_while_it_calls_back_is_its_own_error(depth: int) -> None:
-    """However many messages it told of after it: Python makes a SystemError of each."""
+    """A fatal client error is raised as such, although Python makes a SystemError of each later callback."""
     kafka = library()
     raised: Exception = kafka.KafkaException(kafka.KafkaError(kafka.KafkaError._FENCED, "fenced"))
     for _ in range(depth):
@@ -177,7 +179,7 @@ def test_what_the_client_raises_while_it_calls_back_is_its_own_error(depth: int)
     def serve(_: float) -> int:
         raise raised
 
-    sink = KafkaSink.__new__(KafkaSink)  # it needs no broker
+    sink = KafkaSink.__new__(KafkaSink)  # this needs no broker
     with pytest.raises(kafka.KafkaException, match="fenced"):
         sink._called_back(serve, 1.0)
 
@@ -185,7 +187,7 @@ def test_what_the_client_raises_while_it_calls_back_is_its_own_error(depth: int)
 def test_a_broker_that_is_gone_holds_the_commit_back(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names output and brokers; when they are back, what waited is written and committed."""
+    """While the broker is down, the commit waits and the error names output and brokers; then all is written."""
     lake.outputs.add("stream", broker.url(topic))
     pipeline = lake.pipeline(runner=InProcess())
     for number in range(2):
@@ -220,7 +222,7 @@ def large(number: int, size_bytes: int) -> bytes:
 def test_a_span_that_the_topic_does_not_take_is_left_out_by_name(
     lake: Lake, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All others go out, and on; its name stands in the marker and in the lake, once, also where a run dies between."""
+    """A span too large for the topic is left out and named once, even after a crash; others are written."""
     topic = broker.make_topic(f"small-{uuid.uuid4().hex}", config={"max.message.bytes": "20000"})
     lake.outputs.add("stream", broker.url(topic))
     arrive(lake, 0)
@@ -254,7 +256,7 @@ def test_a_span_that_the_topic_does_not_take_is_left_out_by_name(
 def test_a_broker_that_refuses_what_was_thought_to_fit_is_believed(
     lake: Lake, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How much a batch has once it is compressed, the broker alone knows: what it refuses is left out then."""
+    """Only the broker knows the compressed size of a batch, so a span that it refuses is left out then."""
     topic = broker.make_topic(f"small-{uuid.uuid4().hex}", config={"max.message.bytes": "20000"})
     lake.outputs.add("stream", broker.url(topic))
     arrive(lake, 0)
@@ -269,7 +271,7 @@ def test_a_broker_that_refuses_what_was_thought_to_fit_is_believed(
 
 
 def test_large_spans_go_out_where_the_topic_takes_them(lake: Lake, broker: Broker) -> None:
-    """What compresses goes out beyond the bound of the topic; what does not, up to it, however large that is."""
+    """Large compressible spans are written beyond the topic's limit; others are written up to it."""
     topic = broker.make_topic(f"large-{uuid.uuid4().hex}", config={"max.message.bytes": "8000000"})
     lake.outputs.add("stream", broker.url(topic))
     arrive(lake, 0)
@@ -281,7 +283,7 @@ def test_large_spans_go_out_where_the_topic_takes_them(lake: Lake, broker: Broke
 
 
 def test_what_others_write_to_the_topic_of_markers(lake: Lake, broker: Broker, topic: str) -> None:
-    """Records of others are passed over; one in the place of a marker stops the output in words that say what to do."""
+    """Foreign records in the marker topic are skipped; one in the place of a marker stops the output with a remedy."""
     lake.outputs.add("stream", broker.url(topic))
     for number in range(2):
         arrive(lake, number)
@@ -301,7 +303,7 @@ def test_what_others_write_to_the_topic_of_markers(lake: Lake, broker: Broker, t
 
 
 def test_j8_from_topic_to_topic_whoever_is_killed(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Pipelines that are killed with -9 at any moment: each span comes in once, and goes out once."""
+    """With pipelines killed by -9 at any moment, each span is ingested once and written once (J8)."""
     lake = tracelake.init(tmp_path / "lake", buckets=2)
     out = broker.make_topic(f"out-{uuid.uuid4().hex}", 2)
     arrive(lake, 5000)

@@ -1,4 +1,4 @@
-"""Kafka as a source, with a real broker: nothing lost, nothing twice, and what is lost is named."""
+"""Kafka as a source, with a real broker: no message is lost or read twice, and expired ones are named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lake() -> Iterator[Lake]:
 
 
 def messages(numbers: Sequence[int]) -> list[bytes | None]:
-    """Return messages as OpenTelemetry's Kafka exporter writes them: protobuf (the default) and JSON, in turn."""
+    """Return messages as OpenTelemetry's Kafka exporter writes them: protobuf (the default) and JSON alternately."""
     return [a_request(number) if number % 2 else a_line(a_span(number, number)) for number in numbers]
 
 
@@ -54,12 +54,12 @@ def watching(lake: Lake, broker: Broker, topic: str) -> InboxPipeline:
 
 
 def spans(lake: Lake) -> list[int]:
-    """Return the numbers of the spans in the table, in order; one that is there twice is there twice."""
+    """Return the sorted numbers of the spans in the table, with duplicates."""
     return sorted(int(str(row), 16) - 1 for row in lake.table("spans").to_arrow()["span_id"].to_pylist())
 
 
 def test_messages_of_protobuf_and_json_are_taken_once(lake: Lake, broker: Broker, topic: str) -> None:
-    """What a topic has is in the table after one run, and nothing of it is read again, by any pipeline."""
+    """One run ingests all messages of a topic, protobuf and JSON, and no pipeline reads them again."""
     broker.send(topic, messages(range(10)))
     pipeline = watching(lake, broker, topic)
     report = pipeline.run_once()
@@ -74,7 +74,7 @@ def test_messages_of_protobuf_and_json_are_taken_once(lake: Lake, broker: Broker
 
 
 def test_a_partition_that_is_added_is_taken(lake: Lake, broker: Broker, topic: str) -> None:
-    """A pipeline that goes on finds partitions that appear, and takes each from its beginning."""
+    """A continuous pipeline finds new partitions, and reads each from its beginning."""
     pipeline = watching(lake, broker, topic)
     broker.send(topic, messages([0, 1]))
     assert pipeline.run_once(goes_on=True) is not None
@@ -89,7 +89,7 @@ def test_a_partition_that_is_added_is_taken(lake: Lake, broker: Broker, topic: s
 def test_a_message_that_is_no_otlp_is_named_and_kept_and_those_beside_it_are_taken(
     lake: Lake, broker: Broker, topic: str
 ) -> None:
-    """The report names the offset of the bad message; its range is kept, since the broker will not keep it for ever."""
+    """A bad message is reported by offset and its range is copied, because the broker deletes it in time."""
     broker.send(topic, [*messages([0]), b"\xff\xff nonsense", *messages([1]), b"{not json", *messages([2])])
     report = watching(lake, broker, topic).run_once()
     assert report is not None
@@ -102,7 +102,7 @@ def test_a_message_that_is_no_otlp_is_named_and_kept_and_those_beside_it_are_tak
 
 
 def test_messages_without_a_span_are_passed_by(lake: Lake, broker: Broker, topic: str) -> None:
-    """A range of nothing but bad messages makes no transaction, is named, and is not looked at again."""
+    """A range of only bad messages makes no transaction, is reported, and is not read again."""
     broker.send(topic, [b"nonsense", b"\xff"])
     report = watching(lake, broker, topic).run_once()
     assert report is not None
@@ -114,7 +114,8 @@ def test_messages_without_a_span_are_passed_by(lake: Lake, broker: Broker, topic
 def test_records_that_retention_removed_are_named_and_those_after_them_are_taken(
     lake: Lake, broker: Broker, topic: str
 ) -> None:
-    """What was removed before it was read is set aside by name: topic, partition, offsets. The user gives it up."""
+    """Records expired before they were read are quarantined by topic, partition and offsets; the user discards
+    them."""
     broker.send(topic, messages(range(2)))
     pipeline = watching(lake, broker, topic)
     assert pipeline.run_once() is not None
@@ -137,11 +138,11 @@ def test_records_that_retention_removed_are_named_and_those_after_them_are_taken
 def test_messages_that_are_corrupt_at_the_broker_are_named_at_once(
     lake: Lake, broker: Broker, topic: str
 ) -> None:
-    """Nobody waits until they can be read: their range is set aside by name, and what comes later is taken."""
+    """A corrupt range at the broker is quarantined at once by name, and later messages are read."""
     broker.send(topic, messages(range(2)))
     pipeline = watching(lake, broker, topic)
     assert pipeline.run_once() is not None
-    broker.send(topic, messages([2]))  # alone: the last batch is what is damaged
+    broker.send(topic, messages([2]))  # sent separately, because the last batch is damaged
     broker.damage_end(topic)
     pipeline.run_once()
     (named,) = lake.quarantine.all()
@@ -158,7 +159,7 @@ def test_messages_that_are_corrupt_at_the_broker_are_named_at_once(
 
 
 def test_what_was_gone_before_the_first_look_is_not_missed(lake: Lake, broker: Broker, topic: str) -> None:
-    """A lake takes a topic from the first record that it has then."""
+    """A lake reads a topic from the first record that exists at that time."""
     broker.send(topic, messages(range(4)))
     broker.remove_below(topic, 0, 3)
     assert watching(lake, broker, topic).run_once() is not None
@@ -167,7 +168,7 @@ def test_what_was_gone_before_the_first_look_is_not_missed(lake: Lake, broker: B
 
 
 def record_and_die(pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run end once its transaction is recorded."""
+    """End a run once its transaction is recorded."""
 
     def die(*_: object) -> None:
         raise RuntimeError("killed")
@@ -181,7 +182,7 @@ def record_and_die(pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch) -> 
 def test_j11_records_that_are_removed_before_they_are_replayed(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transaction that is recorded and not published loses its records: it is set aside by name, and others go on."""
+    """A recorded, unpublished transaction whose records expired is quarantined by name, and others continue (J11)."""
     broker.send(topic, messages(range(6)))
     record_and_die(watching(lake, broker, topic), monkeypatch)
     broker.remove_below(topic, 0, 2)
@@ -199,7 +200,7 @@ def test_j11_records_that_are_removed_before_they_are_replayed(
 def test_j11_a_replay_that_reads_other_records_stops(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a topic is deleted under the journal, nothing is published, and the error names its range."""
+    """If a topic is deleted and recreated, a replay publishes nothing, and the error names the range (J11)."""
     broker.send(topic, messages(range(3)))
     record_and_die(watching(lake, broker, topic), monkeypatch)
     broker.delete_topic(topic)
@@ -214,7 +215,7 @@ def test_j11_a_replay_that_reads_other_records_stops(
 
 
 def test_compacted_topics_and_transactions_have_gaps_that_are_no_losses(lake: Lake, broker: Broker) -> None:
-    """Offsets of compacted records, of aborted transactions and of markers are passed over; open transactions wait."""
+    """Offsets of compacted records, aborted transactions and markers are skipped; open transactions wait."""
     topic = broker.make_topic(
         f"compacted-{uuid.uuid4().hex}",
         config={
@@ -235,12 +236,12 @@ def test_compacted_topics_and_transactions_have_gaps_that_are_no_losses(lake: La
         producer.begin_transaction()
         for message in messages(numbers):
             producer.produce(topic, message, f"key-{numbers}")
-        assert producer.flush(HANG_S) == 0  # an abort drops what is not sent yet
+        assert producer.flush(HANG_S) == 0  # an abort drops unsent messages
         end(HANG_S)
         broker.settle(topic)
 
     def is_compacted() -> bool:
-        broker.send(topic, [None], key=b"tick")  # only a segment that is full is compacted
+        broker.send(topic, [None], key=b"tick")  # only a full segment is compacted
         return [message.key() for message in broker.read(topic)].count(b"same") == 1
 
     wait_until(is_compacted, "nothing was compacted", poll_s=0.2)
@@ -262,7 +263,7 @@ def test_compacted_topics_and_transactions_have_gaps_that_are_no_losses(lake: La
 def test_a_broker_that_goes_away_is_waited_for(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """While it is gone the error says so and files beside it are taken; when it is back, so are its messages."""
+    """While the broker is down, the error says so and other sources continue; afterwards its messages are read."""
     broker.send(topic, messages([0]))
     pipeline = lake.pipeline(watch=[broker.url(topic), f"{tmp_path}/*.jsonl"], runner=InProcess())
     assert pipeline.run_once() is not None
@@ -286,7 +287,7 @@ def test_a_broker_that_goes_away_is_waited_for(
 def test_a_broker_that_dies_between_the_look_and_the_read(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A range that no broker gives waits, is named, and is read when the broker is back: nothing is passed over."""
+    """A range that no broker returns waits and is reported; it is read once the broker is back."""
     broker.send(topic, messages(range(3)))
     pipeline = watching(lake, broker, topic)
 
@@ -311,7 +312,7 @@ def test_a_broker_that_dies_between_the_look_and_the_read(
 def test_a_long_aborted_stretch_is_passed_over(
     lake: Lake, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """However long it takes to read what counts for nothing: as long as it moves, the broker has answered."""
+    """A long range of aborted messages is skipped however long the read takes, as long as it makes progress."""
     config = tmp_path / "kafka.properties"
     config.write_text("fetch.message.max.bytes=1000\nfetch.max.bytes=1000\nmessage.max.bytes=1000\n")
     producer = library().Producer(
@@ -325,10 +326,10 @@ def test_a_long_aborted_stretch_is_passed_over(
     producer.init_transactions(HANG_S)
     producer.begin_transaction()
     (message,) = messages([100])
-    for _ in range(20_000):  # each in an answer of its own
+    for _ in range(20_000):  # each in a separate reply
         producer.produce(topic, message)
         producer.poll(0)
-    assert producer.flush(HANG_S) == 0  # an abort drops what is not sent yet
+    assert producer.flush(HANG_S) == 0  # an abort drops unsent messages
     producer.abort_transaction(HANG_S)
     broker.settle(topic)
     broker.send(topic, messages([1]))
@@ -342,7 +343,7 @@ def test_a_long_aborted_stretch_is_passed_over(
 
 
 def asked(lake: Lake, broker: Broker, topic: str) -> tuple[PartitionName, tuple[int, int]]:
-    """Return the partition of a topic, and what it has."""
+    """Return the partition of a topic, and its range."""
     del lake
     cluster = Cluster(broker.servers)
     (name,) = cluster.partitions("id", topic)
@@ -351,7 +352,7 @@ def asked(lake: Lake, broker: Broker, topic: str) -> tuple[PartitionName, tuple[
 
 
 def test_a_message_that_is_larger_than_any_client_fetches_is_named(lake: Lake, broker: Broker) -> None:
-    """A topic may allow more than a client takes unasked: a message that no task takes is refused alone, by name."""
+    """A message above the client's fetch limit, which a topic may allow, is refused alone and by name."""
     topic = broker.make_topic(f"large-{uuid.uuid4().hex}", config={"max.message.bytes": "150000000"})
     broker.send(topic, messages([0]))
     broker.send(topic, [bytes(110_000_000)])
@@ -364,7 +365,7 @@ def test_a_message_that_is_larger_than_any_client_fetches_is_named(lake: Lake, b
 
 
 def test_j8_a_pipeline_that_is_killed_at_random(broker: Broker, topic: str, tmp_path: Path) -> None:
-    """Killed with -9 again and again while messages come, it takes each message once."""
+    """A pipeline killed repeatedly with -9 while messages arrive ingests each message once (J8)."""
     lake = tracelake.init(tmp_path / "lake", buckets=2)
     sent = 0
     for kill in range(3):

@@ -1,7 +1,7 @@
-"""The part of the API of Kubernetes that Spark asks for, and a node that runs the containers of pods as processes.
+"""The part of the Kubernetes API that Spark uses, and a node that runs the containers of pods as processes.
 
-It is a stand-in: no scheduler, no images, no network of pods. What it is told is kept as it came, to be compared with
-the schema of the real API.
+It is a stand-in without scheduler, images or pod network. It keeps each created object unchanged, so that tests can
+compare it with the schema of the real API.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ADDRESS: Final = "127.0.0.1"
 
 
 class Node:
-    """Runs the container of each pod as a process, which has what its specification names and nothing else of ours."""
+    """Node that runs the container of each pod as a process, with only the environment of its specification."""
 
     def __init__(
         self, folder: Path, entrypoint: Sequence[str], path: str, secrets: Mapping[str, Mapping[str, str]]
@@ -99,7 +99,7 @@ class Node:
         process.wait()
 
     def pod_of(self, pid: int) -> str:
-        """Return the name of the pod that a process is in."""
+        """Return the name of the pod that a process belongs to."""
         above = {process.pid for process in psutil.Process(pid).parents()}
         return next(name for name, process in self._processes.items() if process.pid in above)
 
@@ -110,7 +110,7 @@ class Kubernetes:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.posted: list[Thing] = []
-        """All that was ever created, as it was sent."""
+        """All objects ever created, as they were sent."""
         self._things: dict[tuple[str, str], Thing] = {}
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer((ADDRESS, 0), self._handler())
@@ -119,7 +119,7 @@ class Kubernetes:
         self._thread.start()
 
     def close(self) -> None:
-        """End it, and all pods."""
+        """End the server and all pods."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -127,7 +127,7 @@ class Kubernetes:
             self.node.kill(name)
 
     def names(self, kind: str) -> list[str]:
-        """Return the names of what there is of a kind, such as pods."""
+        """Return the names of all objects of a kind, such as pods."""
         with self._lock:
             return [name for of_kind, name in self._things if of_kind == kind]
 
@@ -203,13 +203,13 @@ class Kubernetes:
             do_GET = do_POST = do_DELETE = do_PATCH = do_PUT = _do  # noqa: N815  names of the library
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Suppress the log."""
 
         return Handler
 
 
 def _is_chosen(one: Thing, selector: str) -> bool:
-    """Whether something has the labels that `name=value,other!=value,third in (a,b)` asks for."""
+    """Return whether an object matches a selector such as `name=value,other!=value,third in (a,b)`."""
     labels = one["metadata"].get("labels", {})
     for term in re.findall(r"[^,(]+(?:\([^)]*\))?", selector):
         match = re.fullmatch(r"\s*(\S+?)\s*(!=|=| in )\s*(.*?)\s*", term)

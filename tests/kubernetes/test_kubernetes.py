@@ -1,4 +1,4 @@
-"""Spark on Kubernetes, by a stand-in of its API: pods are processes that have what their specification names."""
+"""Spark on Kubernetes with a stand-in for its API: pods are processes with the environment of their specification."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tracelake.tasks.spark import Spark
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SECRET: Final = "not for pods to show"
-"""Of the driver's environment, and of the Secret that pods name."""
+"""Secret value, in the driver's environment and in the Secret that pods name."""
 
 
 @pytest.fixture(name="kubernetes")
 def fixture_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubernetes]:
-    """Start the API; the driver's environment has credentials, and so has a Secret."""
+    """Start the API, with credentials in the driver's environment and in a Secret."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
@@ -42,7 +42,7 @@ def fixture_kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def settings(executors: int) -> dict[str, str]:
-    """Return those of docs/how-to/run-on-a-cluster.md, and what is for the stand-in."""
+    """Return the settings of docs/how-to/run-on-a-cluster.md, and those for the stand-in."""
     return {
         "spark.kubernetes.container.image": "tracelake:0.1.0",
         "spark.kubernetes.executor.secretKeyRef.AWS_SECRET_ACCESS_KEY": "tracelake:key",
@@ -56,9 +56,10 @@ def settings(executors: int) -> dict[str, str]:
 
 
 def test_ingest_from_the_command_line(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    """`--master k8s://` with our image: the same rows as in this process; pods are of the real schema, and then gone.
+    """`--master k8s://` with our image gives the same rows as this process; pods match the real schema, and are
+    deleted.
 
-    What pods and maps say has no credentials: they name the Secret.
+    Specifications of pods and maps contain no credentials: they name the Secret.
     """
     path = tmp_path / "lake"
     tracelake.init(path, buckets=4).close()
@@ -80,7 +81,7 @@ def test_ingest_from_the_command_line(kubernetes: Kubernetes, tmp_path: Path) ->
 
 
 def test_a_pod_is_killed_in_mid_task(kubernetes: Kubernetes, tmp_path: Path) -> None:
-    """Spark asks for another, and the task is done."""
+    """If a pod is killed during a task, Spark requests another one, and the task succeeds."""
     began = tmp_path / "began"
     runner = Spark(f"k8s://{kubernetes.url}", conf=settings(1))
 

@@ -1,4 +1,4 @@
-"""A lake with a hot tier, for the tests that do not make one of their own."""
+"""A lake with a hot tier, for tests that do not make their own."""
 
 from __future__ import annotations
 

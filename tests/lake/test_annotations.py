@@ -1,4 +1,5 @@
-"""Tags, experiments and assessments: set, read, deleted and filtered by, wherever the spans of their traces are."""
+"""Tags, experiments and assessments: set, read, deleted and used as filters, wherever the spans of their traces
+are."""
 
 from __future__ import annotations
 
@@ -37,14 +38,14 @@ FEEDBACK: dict[str, Any] = {
 
 @pytest.fixture
 def store(lake: tracelake.Lake) -> TrackingStore:
-    """Return its tracking store, with two traces."""
+    """Return the lake's tracking store, with two traces."""
     store = lake.hot.set_up()
     store.write([request((1, 1), (1, 2)), request((2, 1))])
     return store
 
 
 def test_tags_of_traces(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """A tag is set, set again and deleted; ids may have MLflow's prefix, or be how one begins."""
+    """A tag is set, overwritten and deleted; an id may have MLflow's prefix, or be a unique prefix of one."""
     del store
     tags = lake.annotations
     where = {"mlflow.trace.spansLocation": "TRACKING_STORE"}
@@ -69,7 +70,7 @@ def test_tags_of_traces(lake: tracelake.Lake, store: TrackingStore) -> None:
 
 
 def test_tags_stay_where_spans_go(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Tags and assessments are there when a trace is hot, archived, restored, and when the tables alone know it."""
+    """Tags and assessments are readable while a trace is hot, archived, restored, or only in the tables."""
     lake.annotations.set_tag(trace_id(1), "team", "a")
     logged = lake.annotations.log_assessment(trace_id(1), FEEDBACK)
     with closing(lake.pipeline(runner=InProcess())) as pipeline:
@@ -94,7 +95,7 @@ def test_tags_stay_where_spans_go(lake: tracelake.Lake, store: TrackingStore) ->
 
 
 def test_tags_of_columns_are_the_archives(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Nobody says where a trace is but the archive; taking `archivalFailure` away lets it be tried again."""
+    """Only the archive sets the location of a trace. Deleting `archivalFailure` lets the archive retry it."""
     for key in ("mlflow.trace.spansLocation", "mlflow.trace.archiveLocation", "mlflow.trace.archivalFailure"):
         with pytest.raises(UsageError, match="only the archive"):
             lake.annotations.set_tag(trace_id(1), key, "x")
@@ -114,7 +115,7 @@ def test_tags_of_columns_are_the_archives(lake: tracelake.Lake, store: TrackingS
 def test_limits_are_mlflows(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is as long as it may be is taken, and anything longer refused; so are too many."""
+    """A tag of the maximum length is accepted; a longer one is refused, and so are too many tags."""
     del store
     said = lake.annotations
     said.set_tag(trace_id(1), "k" * 250, "v" * 8_000)
@@ -160,7 +161,7 @@ def test_limits_are_mlflows(
 
 
 def test_experiments(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """An experiment has one name in a workspace; what the archive reads of its tags must be what that understands."""
+    """An experiment has a unique name in its workspace; tags that the archive reads must be valid for it."""
     del store
     said = lake.annotations
     number = said.create_experiment("agents")
@@ -190,7 +191,7 @@ def test_experiments(lake: tracelake.Lake, store: TrackingStore) -> None:
 
 
 def test_assessments(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Feedback and expectations on traces and spans: kept as they were given, with id and times of the server."""
+    """Feedback and expectations on traces and spans are stored unchanged, with id and times from the server."""
     del store
     said = lake.annotations
     logged = said.log_assessment(trace_id(1), {**FEEDBACK, "assessment_id": "mine", "create_time": "then"})
@@ -221,7 +222,7 @@ def test_assessments(lake: tracelake.Lake, store: TrackingStore) -> None:
 
 
 def test_rest_in_mlflows_words(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Paths, bodies, error codes as MLflow's client knows them, and lists filtered by tags."""
+    """Paths, bodies and error codes match MLflow's client, and lists are filtered by tags."""
     mlflow, trace = "/api/2.0/mlflow", f"/api/3.0/mlflow/traces/tr-{trace_id(1)}"
     with closing(TrackingDoor(store)) as door:
         client = Client(create_app(lake, door))
@@ -263,7 +264,7 @@ def test_rest_in_mlflows_words(lake: tracelake.Lake, store: TrackingStore) -> No
 def test_the_command(
     tmp_path: Path, lake: tracelake.Lake, store: TrackingStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`tracelake trace tag` sets, deletes and shows tags; what is no tag is refused before anything is set."""
+    """`tracelake trace tag` sets, deletes and shows tags; an invalid tag is refused before anything is set."""
     del lake, store
     command = ["trace", "tag", trace_id(1), "--lake", str(tmp_path / "lake")]
     assert run([*command, "team=a=b", "other=", "--json"]) == 0
@@ -314,11 +315,11 @@ def test_broken_rules_are_caught(
     broken: Broken,
     check: Callable[[tracelake.Lake, TrackingStore], object],
 ) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
     assert_caught(broken, lambda: check(lake, store))
 
 
 def test_a_lake_without_a_store_says_so(tmp_path: Path) -> None:
-    """Where nothing keeps tags, the error says what would."""
+    """Without a tracking store the error explains how to add one."""
     with tracelake.init(tmp_path / "bare") as bare, pytest.raises(UsageError, match="tracelake serve"):
         bare.annotations.tags(trace_id(1))

@@ -1,4 +1,4 @@
-"""Backups of a lake at work, and their restore."""
+"""Backups of a lake during writes, and their restore."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 class Work:
-    """A server that acknowledges spans, a pipeline that commits them, compaction and collection, all at once."""
+    """Concurrent work: a server that acknowledges spans, a pipeline that commits them, compaction and collection."""
 
     def __init__(self, lake: Lake, url: str | None = None) -> None:
         self.lake = lake
@@ -45,7 +45,7 @@ class Work:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Work while the context lasts."""
+        """Work until the end of the block."""
         threads = [
             threading.Thread(target=self._repeat, args=(do,))
             for do in (self.write, self.commit, self.maintain)
@@ -67,7 +67,7 @@ class Work:
         self._stop.wait(0.02)
 
     def commit(self) -> None:
-        """Commit what waits."""
+        """Commit pending input."""
         with suppress(ExpiredError):  # collections without a wait expire uploads; the next run uploads again
             self.lake.pipeline(runner=InProcess()).run_once()
 
@@ -88,7 +88,7 @@ class Work:
 
 
 def spans_of(place: Path | str, metadata: str | None = None) -> int:
-    """Return how many spans a lake has once its pipeline has taken all that waits."""
+    """Return the number of spans of a lake after its pipeline has committed all pending input."""
     with tracelake.open(place, metadata=metadata) as lake:
         pipeline = lake.pipeline(runner=InProcess())
         while pipeline.run_once() is not None:
@@ -98,7 +98,8 @@ def spans_of(place: Path | str, metadata: str | None = None) -> int:
 
 
 def check_backup_at_work(folder: Path) -> None:
-    """A backup while others work is whole, is restored whole, and has all that was acknowledged before it began."""
+    """Check that a backup during writes is intact, is restored completely, and has everything acknowledged before
+    it began."""
     with tracelake.init(folder / "lake", buckets=2) as lake:
         work = Work(lake)
         with work.going_on():
@@ -120,7 +121,8 @@ def test_at_work(tmp_path: Path) -> None:
 
 
 def test_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
-    """A lake with both databases in PostgreSQL is backed up at work, and restored to SQLite and to PostgreSQL."""
+    """A lake with both databases in PostgreSQL is backed up during writes, and restored to SQLite and to
+    PostgreSQL."""
     url = postgres.url(postgres.new_schema())
     with tracelake.init(tmp_path / "lake", buckets=1, metadata=url) as lake:
         work = Work(lake, url)
@@ -140,7 +142,8 @@ def test_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
 
 
 def test_numbers_of_the_outbox_are_not_used_again(tmp_path: Path) -> None:
-    """The restored outbox goes on behind the last number, also if it is empty: the journal knows rows by it."""
+    """The restored outbox continues after the last number, even if it is empty, because the journal identifies rows
+    by it."""
     hot = HotLake(tmp_path / "lake")
     hot.write((1, 1))
     hot.lake.backup(tmp_path / "backup")
@@ -154,7 +157,8 @@ def test_numbers_of_the_outbox_are_not_used_again(tmp_path: Path) -> None:
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    """A directory with something in it, one in the lake, and a lake whose records are objects; nothing is written."""
+    """A non-empty directory, one inside the lake, and a lake whose records are objects are refused; nothing is
+    written."""
     with tracelake.init(tmp_path / "lake") as lake:
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "x").touch()
@@ -176,7 +180,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_backup_that_ends_on_the_way_is_no_lake(tmp_path: Path) -> None:
-    """Until all is copied, the directory does not open as a lake."""
+    """Until everything is copied, the directory does not open as a lake."""
     (tmp_path / "a.jsonl").write_bytes(a_line(a_span(1, 1)))
     with tracelake.init(tmp_path / "lake") as lake:
         lake.ingest(tmp_path / "a.jsonl", runner=InProcess())

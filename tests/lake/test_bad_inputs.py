@@ -1,4 +1,4 @@
-"""Bad input beside good: the good goes in, and each bad file is named with the place and the reason."""
+"""Bad input with good input: the good is ingested, and each bad file is named with the position and the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEMORY_MAX_BYTES = 2_500_000_000
 
 
 def protobuf(*numbers: int) -> bytes:
-    """Return TracesData with one span for each number, as protobuf."""
+    """Return TracesData with one span per number, as protobuf."""
     data = TracesData()
     spans = data.resource_spans.add().scope_spans.add().spans
     for number in numbers:
@@ -38,15 +38,15 @@ def protobuf(*numbers: int) -> bytes:
 
 
 def framed(message: bytes) -> bytes:
-    """Return a message as the Collector's file exporter frames it."""
+    """Return a message in the framing of the Collector's file exporter."""
     return len(message).to_bytes(4) + message
 
 
 FIRST, LAST = a_line(a_span(100, 0)), a_line(a_span(101, 0))
-"""Good lines, which stand around bad ones."""
+"""Good lines, before and after bad ones."""
 
 CASES: dict[str, tuple[bytes, int, int | None, int | None, str]] = {
-    # name: bytes, spans that go in, line, offset, reason
+    # name: bytes, spans ingested, line, offset, reason
     "broken-line.jsonl": (
         b"\n".join([FIRST, b'{"resourceSpans": [', LAST]),
         2,
@@ -126,7 +126,7 @@ CASES: dict[str, tuple[bytes, int, int | None, int | None, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_bad_file(tmp_path: Path, name: str) -> None:
-    """What is good in the file goes in; the rest is one problem with line or offset, and a reason."""
+    """The good part of a bad file is ingested; the rest is one problem with line or offset, and a reason."""
     data, spans, line, offset, reason = CASES[name]
     (tmp_path / name).write_bytes(data)
     bad, found = ingested(tmp_path, tmp_path / name)
@@ -138,7 +138,7 @@ def test_one_bad_file(tmp_path: Path, name: str) -> None:
 
 
 def test_truncated_gzip(tmp_path: Path) -> None:
-    """The lines before the cut are in, and the problem says where the readable data ended."""
+    """The lines before the cut are ingested, and the problem gives the end of the readable data."""
     packed = AGENTS.read_bytes()
     (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) * 2 // 3])
     bad, spans = ingested(tmp_path, tmp_path / "cut.jsonl.gz")
@@ -150,7 +150,7 @@ def test_truncated_gzip(tmp_path: Path) -> None:
 
 
 def test_paths_that_hold_no_data(tmp_path: Path) -> None:
-    """A directory, a missing file and a link to nowhere are named, and do not stop the file beside them."""
+    """A directory, a missing file and a broken link are named, and the other file is ingested."""
     (tmp_path / "directory").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "good").write_bytes(FIRST)
@@ -167,7 +167,8 @@ def test_paths_that_hold_no_data(tmp_path: Path) -> None:
 
 
 def test_what_is_odd_but_allowed_is_stored_as_it_is(tmp_path: Path) -> None:
-    """HTML, SQL, control characters and unknown fields are text like any other, and end before start is kept."""
+    """HTML, SQL, control characters and unknown fields are text like any other, and an end before the start is
+    kept."""
     texts = [
         "<script>alert('x')</script>",
         "'; drop table spans; --",
@@ -191,7 +192,7 @@ def test_what_is_odd_but_allowed_is_stored_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_mended_file_goes_in(tmp_path: Path) -> None:
-    """A file that was bad is read again once it is mended; what was in already is counted as repeated."""
+    """A bad file is read again once it is repaired; spans ingested before count as repeated."""
     file = tmp_path / "file.jsonl"
     with tracelake.init(tmp_path / "lake") as lake:
         reports = []
@@ -204,7 +205,7 @@ def test_a_mended_file_goes_in(tmp_path: Path) -> None:
 
 
 def test_known_bad_lines_are_reported_again(tmp_path: Path) -> None:
-    """Ingesting a file with a bad line a second time names the line again, though it is not read again."""
+    """A second ingest of a file with a bad line names the line again, without reading the file again."""
     file = tmp_path / "file.jsonl"
     file.write_bytes(b"\n".join([FIRST, b"nonsense", LAST]))
     with tracelake.init(tmp_path / "lake") as lake:
@@ -215,9 +216,9 @@ def test_known_bad_lines_are_reported_again(tmp_path: Path) -> None:
 
 
 def test_all_at_once_by_the_command_line(tmp_path: Path) -> None:
-    """One run on Spark over all bad files, gigabytes of zeros among them: good spans in, bad files named, exit 1.
+    """One run on Spark ingests all bad files, including gigabytes of zeros: good spans in, bad files named, exit 1.
 
-    The memory of the whole tree of processes stays bounded.
+    The memory of all its processes stays bounded.
     """
     for name, (data, *_) in CASES.items():
         (tmp_path / name).write_bytes(data)
@@ -237,14 +238,14 @@ def test_all_at_once_by_the_command_line(tmp_path: Path) -> None:
     assert named == {*CASES, "nowhere", "missing", "zeros", "zeros.gz", "line.gz"}
     with tracelake.open(tmp_path / "lake") as lake:
         assert lake.trace(f"{201:032x}").summary["span_count"] == 1
-        # Two lines around bad ones, two spans beside bad ones, two of protobuf, one in the good file.
+        # Two lines next to bad ones, two spans next to bad ones, two of protobuf, one in the good file.
         assert lake.table("spans").info().rows == report["spans_new"] == 7
         assert lake.verify().ok
     assert peak < MEMORY_MAX_BYTES, f"{peak / 1e6:.0f} MB at the peak"
 
 
 def ingested(folder: Path, file: Path) -> tuple[BadInput, int]:
-    """Ingest one file beside a good one, and return what was wrong with it and the number of its spans."""
+    """Ingest one file together with a good one, and return its problems and its number of spans."""
     (folder / "good.jsonl").write_bytes(a_line(a_span(200, 0)))
     with tracelake.init(folder / "lake") as lake:
         report = lake.ingest(folder / "good.jsonl", file, runner=InProcess())
@@ -255,7 +256,7 @@ def ingested(folder: Path, file: Path) -> tuple[BadInput, int]:
 
 
 def write_gigabytes(folder: Path) -> None:
-    """Write a gigabyte of zeros plain, the same as gzip, and a line of a gigabyte as gzip."""
+    """Write three files: a gigabyte of zeros plain and as gzip, and a line of a gigabyte as gzip."""
     with (folder / "zeros").open("wb") as file:
         file.truncate(GIGABYTE)
     block = bytes(GIGABYTE // 100)
@@ -264,9 +265,9 @@ def write_gigabytes(folder: Path) -> None:
 
 
 def write_repeated(path: Path, beginning: bytes, block: bytes, times: int) -> None:
-    """Write a beginning and a block many times as one gzip member, and compress the block only once."""
+    """Write a prefix and many copies of a block as one gzip member, compressing the block only once."""
     packer = zlib.compressobj(1, wbits=-zlib.MAX_WBITS)
-    # What follows a full flush refers to nothing before it, so that it may be repeated (RFC 1951, zlib.h).
+    # Data after a full flush refers to nothing before it, so that it may be repeated (RFC 1951, zlib.h).
     first, packed = (packer.compress(data) + packer.flush(zlib.Z_FULL_FLUSH) for data in (beginning, block))
     checksum = zlib.crc32(beginning)
     for _ in range(times):
@@ -277,7 +278,7 @@ def write_repeated(path: Path, beginning: bytes, block: bytes, times: int) -> No
 
 
 class MemoryWatch:
-    """Adds up the resident memory of a process and all its descendants, again and again."""
+    """A sampler of the total resident memory of a process and all its descendants."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
@@ -286,7 +287,7 @@ class MemoryWatch:
         self._thread.start()
 
     def peak_bytes(self) -> int:
-        """Return the greatest sum, once the process has ended."""
+        """Return the peak sum, once the process has ended."""
         self._thread.join()
         assert self._peak > 100_000_000, "the processes were not seen"
         return self._peak
@@ -304,7 +305,7 @@ class MemoryWatch:
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """Return what one process holds, 0 where it is gone."""
+    """Return the memory of one process, 0 if it has ended."""
     try:
         return process.memory_info().rss
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""Rules of searches and lists of what no commit holds yet, each broken once: one of the tests that hold it fails."""
+"""Rules for searches and lists of uncommitted rows, each broken once: one of their tests fails."""
 
 from __future__ import annotations
 
@@ -404,6 +404,6 @@ MUTANTS: list[tuple[Broken, Check]] = [
 
 @pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
 def test_broken_rules_are_caught(tmp_path: Path, broken: Broken, check: Check) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
     with tracelake.init(tmp_path / "lake") as lake:
         assert_caught(broken, lambda: check(lake, tmp_path))

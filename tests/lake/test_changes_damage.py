@@ -1,4 +1,4 @@
-"""What is damaged of a table is no list of changes either: rows that were retracted are told whole, or not at all."""
+"""Damage of a table in its list of changes: retracted rows are listed completely, or the list fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.tables.changes import ChangeLog
 
 
 def of_damaged_retractions(folder: Path) -> None:
-    """Flip bits of the object that says which rows were retracted, and of the part that has them."""
+    """Flip bits of the object that lists the retracted rows, and of the part that contains them."""
     with tracelake.init(folder / "lake", buckets=2) as lake:
         ingest(lake, folder, 0, *(a_span(n, 0) for n in range(30)))
         ingest(lake, folder, 1, *(a_span(n, 0, end=99) for n in range(20)))
@@ -33,7 +33,7 @@ def of_damaged_retractions(folder: Path) -> None:
 
 
 def test_changes_are_not_told_of_damaged_parts(tmp_path: Path) -> None:
-    """With the error that says so, whatever a reader of Parquet makes of such bytes."""
+    """The list fails with a damage error, for any behaviour of the Parquet reader on such bytes."""
     of_damaged_retractions(tmp_path)
     broken = Broken(
         "retractions are compared with what was written",

@@ -1,4 +1,4 @@
-"""Lakes of earlier and newer formats are read, or the error says which release reads them.
+"""Lakes of earlier and newer formats are readable, or the error names the release that reads them.
 
 Each has three spans of two traces, ingested by the code of an earlier commit: `without-checksums` by 8518a899~1,
 `without-places` by 8518a899, `journal-2` by 5e076f8f~1, and `journal-3` by 8f7028bb.
@@ -23,7 +23,7 @@ COUNT = "select count(*) as n from spans"
 
 
 def unpacked(name: str, folder: Path) -> Path:
-    """Return the directory of a kept lake."""
+    """Return the directory of a stored lake."""
     place = folder / name
     with tarfile.open(LAKES / f"{name}.tar.gz") as archive:
         archive.extractall(place, filter="data")
@@ -38,7 +38,7 @@ def more(folder: Path) -> Path:
 
 
 def check_names_a_release(folder: Path) -> None:
-    """Lakes from before checksums, or with checksums that ignore the path, are not told as damage."""
+    """Check that a lake from before checksums, or with checksums that ignore the path, is not reported as damaged."""
     for name, release in (
         ("without-checksums", "before commit 8518a899"),
         ("without-places", "until 775ea835"),
@@ -54,7 +54,7 @@ def test_lakes_that_no_release_reads(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_format_2(tmp_path: Path) -> None:
-    """Its tables are read; `verify` and `ingest` name the release that goes on with it, and call nothing damaged."""
+    """Its tables are readable; `verify` and `ingest` name the release that supports it, and report no damage."""
     with tracelake.open(unpacked("journal-2", tmp_path)) as lake:
         assert lake.sql(COUNT).to_pylist() == [{"n": 3}]
         with pytest.raises(UsageError, match=r"use the version that built it, or"):
@@ -67,7 +67,7 @@ def test_a_journal_of_format_2(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_format_3(tmp_path: Path) -> None:
-    """It is read, verified, and goes on; its rows have no checksums, and `verify` says so."""
+    """It is readable, verifiable and writable; its rows have no checksums, and `verify` reports that."""
     with tracelake.open(unpacked("journal-3", tmp_path)) as lake:
         report = lake.verify()
         assert report.ok
@@ -78,7 +78,7 @@ def test_a_journal_of_format_3(tmp_path: Path) -> None:
 
 
 def test_a_newer_lake(tmp_path: Path) -> None:
-    """A lake of a newer format is named as such, with both formats and what to use."""
+    """The error for a lake of a newer format names both formats and the release to use."""
     tracelake.init(tmp_path / "lake").close()
     config = tmp_path / "lake" / "lake.json"
     config.write_bytes(
@@ -90,7 +90,7 @@ def test_a_newer_lake(tmp_path: Path) -> None:
 
 
 def test_flips_stay_damage(tmp_path: Path) -> None:
-    """A flipped bit of `lake.json` never makes it one of another release."""
+    """A flipped bit of `lake.json` never makes the lake look like one of another release."""
     tracelake.init(tmp_path / "lake").close()
     whole = (tmp_path / "lake" / "lake.json").read_bytes()
     for at in range(len(whole) * 8):

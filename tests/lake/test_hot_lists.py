@@ -1,4 +1,4 @@
-"""What waits is listed at the cost of what came since, and by one thread for all who ask at once."""
+"""Listing pending rows costs only the rows since the last list, and one thread lists for all concurrent callers."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 
 class Turns:
-    """A lock for one thread: when it is waited for, something happens first."""
+    """A lock for one thread that causes an event before it is acquired."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = [meanwhile]
 
     def acquire(self, timeout: float) -> bool:
-        """Take it, once what others do meanwhile has happened."""
+        """Acquire the lock after the concurrent events of the test."""
         assert timeout == limits.UNCOMMITTED_LIST_WAIT_S
         while self.meanwhile:
             self.meanwhile.pop()()
         return True
 
     def release(self) -> None:
-        """Nobody else waits for it."""
+        """Release the lock, for which no thread waits."""
 
 
 def lists_of(lake: tracelake.Lake, store: TrackingStore) -> HotLists:
@@ -52,7 +52,7 @@ def counts(listed: HotList) -> dict[str, int]:
 
 
 def test_a_list_costs_what_came_since(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of a trace is read once, also where the trace gets others; what has left the outbox is not kept."""
+    """A part of a trace is read once, also if the trace gets more parts; parts that left the outbox are dropped."""
     read: list[tuple[str, int]] = []
     of_traces = Uncommitted.of_traces
 
@@ -90,7 +90,7 @@ def test_a_list_costs_what_came_since(store: TrackingStore, monkeypatch: pytest.
 def test_who_lists_together_shares_what_is_begun_next(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits while another begins a list gets that; of a list begun before it asked, nobody knows what it has."""
+    """A caller that waits shares the next list. A list that began before the call is not shared: it may lack rows."""
     lists, made = lists_of(lake, store), list[int]()
     make = HotLists._make
 
@@ -105,7 +105,7 @@ def test_who_lists_together_shares_what_is_begun_next(
     assert counts(lists.newest()) == {trace_id(1): 1}
     assert (len(made), len(others)) == (1, 1)
 
-    # One is under way that was begun before this came; it ends without it.
+    # One list began before this call; it ends without it.
     lists._begun += 1
     store.write([request((2, 1))])
 
@@ -120,7 +120,7 @@ def test_who_lists_together_shares_what_is_begun_next(
 def test_a_list_is_not_waited_for_forever(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who cannot have a list in time is told so, and a list that fails does not keep others from the next."""
+    """A caller that cannot get a list in time gets an error, and a failed list does not block the next one."""
     lists = lists_of(lake, store)
     store.write([request((1, 1))])
     with lists._making:
@@ -135,7 +135,7 @@ def test_a_list_is_not_waited_for_forever(
 
 
 def damage(store: TrackingStore, trace: int, change: Callable[[bytes], bytes]) -> None:
-    """Change the payload of the newest part of a trace, as a bad disk does."""
+    """Damage the payload of the newest part of a trace, as a bad disk does."""
     of = trace_parts.c
     _, sequence, _ = Uncommitted(store).of_trace(trace_id(trace))[-1]
     [part] = [each for each in Uncommitted(store).parts([sequence]) if each.trace_id == trace_id(trace)]
@@ -149,7 +149,7 @@ def flipped(payload: bytes) -> bytes:
 
 
 def refused(packed: bytes) -> bytes:
-    """Return a payload of as many bytes that unpacks well, with a span that no door takes behind one that is good."""
+    """Return a payload of the same decompressed size, with an invalid span after a good one."""
     whole = zstandard.ZstdDecompressor().decompress(packed)
     data = whole.replace(b"\x12\x08" + (2).to_bytes(8), b"\x12\x08" + bytes(8))
     assert len(data) == len(whole)
@@ -169,7 +169,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("how", DAMAGE)
 def test_damage_hides_nothing_else(lake: tracelake.Lake, store: TrackingStore, how: str) -> None:
-    """A part that cannot be read is left out of lists alone, which say so; its trace is an error that names it."""
+    """Lists omit only the unreadable part, and report it; reading its trace is an error that names it."""
     store.write([request((1, 1), (2, 1), (3, 1), (3, 2), (4, 1), (4, 2))])
     store.write([request((1, 2), (1, 3))])
     whole = lists_of(lake, store)
@@ -183,7 +183,7 @@ def test_damage_hides_nothing_else(lake: tracelake.Lake, store: TrackingStore, h
         assert counts(listed) == others
         assert "the spans of 2 traces in the tracking store cannot be read" in str(listed.not_listed)
     assert {row["trace_id"] for row in listed.tables["spans"].to_pylist()} == set(others)
-    # What was read before is not read again.
+    # Parts that were read before are not read again.
     assert counts(whole.newest()) == {**others, trace_id(1): 3, trace_id(3): 2}
     for trace in (1, 3):
         with pytest.raises(DamageError, match=trace_id(trace)):
@@ -195,7 +195,7 @@ def test_damage_hides_nothing_else(lake: tracelake.Lake, store: TrackingStore, h
 def test_all_who_list_are_told_what_is_not(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """The API, the page and a table say so, in a workspace too, until the row has left the outbox."""
+    """The API, the page and a table report the gap, also in a workspace, until the row has left the outbox."""
     store.write([request((1, 1))])
     store.write([request((2, 1))])
     damage(store, 1, flipped)
@@ -219,7 +219,7 @@ def test_all_who_list_are_told_what_is_not(
 
 
 def test_lists_of_what_is_damaged_alone(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Where nothing that waits can be read the list is empty, and says why."""
+    """If no pending row can be read, the list is empty and reports the reason."""
     store.write([request((1, 1))])
     damage(store, 1, flipped)
     listed = lists_of(lake, store).newest()

@@ -1,4 +1,4 @@
-"""Searches find what was acknowledged a moment ago, as they find it after the commit."""
+"""Searches find just acknowledged spans, with the same results as after the commit."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ MODELS = ("gpt-4o", "claude")
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a search make findable all that waits, as long as a slow machine takes; the tests of its end set one."""
+    """Let a search index all pending rows, as long as a slow machine needs; the tests of its timeout set one."""
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_BUILD_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_WAIT_S", HANG_S)
 
 
 def some_request(chance: random.Random, traces: range) -> TracedRequest:
-    """Return a request of spans of any kind; several requests may make claims about one span."""
+    """Return a request of spans of any kind; several requests may contain versions of one span."""
     data = pb.TracesData()
     resource = data.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = chance.choice(SERVICES)
@@ -116,7 +116,7 @@ def some_query(chance: random.Random) -> str:
 
 
 def answer(lake: tracelake.Lake, query: str, where: str | None) -> object:
-    """Return what a search says, but for the commit and the order of equal scores."""
+    """Return a search's results, without the commit and the order of equal scores."""
     results = lake.search(query, where, limit=1_000, facets=() if where else ("service", "model", "day"))
     newest = lake.search(query, where, limit=1_000, sort="newest")
     assert results.not_searched is None
@@ -127,7 +127,7 @@ def answer(lake: tracelake.Lake, query: str, where: str | None) -> object:
 def test_queries_find_the_same_before_and_after_the_commit(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """Any query, with scores, facets, orders and conditions: hot, in both tiers with claims in each, and committed."""
+    """Any query, with scores, facets, orders and conditions, gives one result: hot, in both tiers, and committed."""
     chance = random.Random(13)
     queries = [(some_query(chance), chance.choice((None, None, "duration_ns > 3e9"))) for _ in range(16)]
 
@@ -149,7 +149,7 @@ def test_queries_find_the_same_before_and_after_the_commit(
 
 
 def scoreless(one: object) -> object:
-    """Return an answer without its scores, which go on counting words of replaced claims until parts are merged."""
+    """Return results without scores, which count words of replaced versions until parts are merged."""
     assert isinstance(one, tuple)
     hits, *rest = one
     return [(hit[0], *hit[2:]) for hit in hits], rest
@@ -158,7 +158,7 @@ def scoreless(one: object) -> object:
 def test_scores_are_those_of_one_index(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """F15 across the tiers: half committed and half hot, hits have the scores that they have once all is committed."""
+    """With half of the spans committed and half hot, hits have the same scores as after the commit (F15)."""
     chance = random.Random(5)
     texts = [" ".join(chance.choices(WORDS, k=9)) for _ in range(30)]
     for number, text in enumerate(texts[:15], 1):
@@ -175,7 +175,7 @@ def test_scores_are_those_of_one_index(
 def test_the_claim_that_stands_is_found(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """A span is found by the words of the claim that stands, once, whichever tier has it."""
+    """A span is found once, by the words of its winning version, in whichever tier that is."""
     running, finished = request((1, 1), end_ns=0, text="apple"), request((1, 1), text="banana")
     store.write([running])
     assert pipeline.run_once() is not None
@@ -184,7 +184,7 @@ def test_the_claim_that_stands_is_found(
     assert (lake.search("apple").total, lake.search("banana").total) == (0, 1)
     assert [hit.highlight for hit in lake.search("*")] == ["banana"]
     assert pipeline.run_once() is not None
-    store.write([running, finished])  # the same claims again, and one that lost
+    store.write([running, finished])  # the same versions again, and one that lost
     assert (lake.search("apple").total, lake.search("banana").total, lake.search("*").total) == (0, 1, 1)
     like = f"like:{trace_id(1)}-{1:016x}"
     store.write([request((2, 1), text="banana banana")])
@@ -194,7 +194,7 @@ def test_the_claim_that_stands_is_found(
 def test_w11_a_claim_of_another_workspace_hides_nothing(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """W11: who sends the ids of another's span, with a greater claim, has a span of their own beside it."""
+    """A span with the ids of another workspace's span and a higher precedence exists as a separate span (W11)."""
     ours = request((1, 1), text="apple", workspace="a")
     theirs = request((1, 1), text="banana", end_ns=9_000, workspace="b")
     for claim in (ours, theirs):
@@ -215,7 +215,7 @@ def test_w11_a_claim_of_another_workspace_hides_nothing(
 def test_the_commit_is_asked_for_what_waits_alone(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was indexed here and has left the store is the commit's: its rows are not read to be compared."""
+    """Rows that were indexed here and have left the store belong to the commit: they are not read for comparison."""
     asked: set[str] = set()
     indexed_claims, waiting = CommitView.indexed_claims, Outbox.waiting
 
@@ -247,7 +247,7 @@ def test_the_commit_is_asked_for_what_waits_alone(
 def test_pages_go_on_where_they_began(
     tmp_path: Path, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """Pages have each span once, also where another process asks for the next, or a commit has come in between."""
+    """Pages have each span once, even if another process requests the next one, or a commit happens in between."""
     for number in range(1, 31):
         store.write([request((number, 1), (number, 2), text="apple")])
         if number == 10:
@@ -283,7 +283,7 @@ def test_pages_go_on_where_they_began(
 
 
 def test_pages_of_a_lake_without_commits(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Before the first commit there are pages, too."""
+    """Pages work before the first commit, too."""
     store.write([request(*((number, 1) for number in range(1, 6)), text="apple")])
     first = lake.search("apple", limit=3)
     assert (first.commit, first.total) == (None, 5)
@@ -295,7 +295,8 @@ def test_pages_of_a_lake_without_commits(lake: tracelake.Lake, store: TrackingSt
 def test_what_does_not_fit_is_said(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The newest are found at once, however much waits; the result says what was not searched, and later finds it."""
+    """The newest rows are found at once, for any number of pending ones. The result reports the rest; a later
+    search finds it."""
     for number in range(1, 21):
         store.write([request((number, 1), text=f"apple word{number}")])
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 300)
@@ -324,7 +325,8 @@ def test_what_does_not_fit_is_said(
 def test_few_runs_are_named(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows in more runs than a page can name are not searched, the oldest first, and the result says so."""
+    """If there are more ranges of rows than a page can name, the oldest are not searched, and the result reports
+    that."""
     monkeypatch.setattr(limits, "UNCOMMITTED_RUN_GAP_MAX", 0)
     monkeypatch.setattr(limits, "UNCOMMITTED_RUNS_MAX", 2)
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as other:
@@ -339,7 +341,7 @@ def test_few_runs_are_named(
 
 
 def test_damage_hides_nothing_else(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """A part that cannot be read is said to be so, and all others are found."""
+    """A search reports an unreadable part and finds all others."""
     store.write([request((1, 1), text="apple")])
     store.write([request((2, 1), (3, 1), text="apple")])
     with store.database.writing() as connection:
@@ -354,7 +356,7 @@ def test_damage_hides_nothing_else(lake: tracelake.Lake, store: TrackingStore) -
 def test_a_database_that_is_away_hides_no_commit(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the tracking store does not answer, commits are searched, and the result says what was not."""
+    """If the tracking store does not answer, the search covers commits, and its result reports the gap."""
     store.write([request((1, 1), text="apple")])
     assert pipeline.run_once() is not None
 
@@ -368,7 +370,7 @@ def test_a_database_that_is_away_hides_no_commit(
 
 
 class PanicException(BaseException):
-    """What tantivy raises where it gives up."""
+    """The error that tantivy raises on failure."""
 
 
 FULL = "An IO error occurred: 'No space left on device (os error 28)'"
@@ -381,7 +383,7 @@ def test_a_cache_that_is_full_hides_no_commit(
     pipeline: InboxPipeline,
     error: BaseException,
 ) -> None:
-    """Where nothing can be indexed on this machine, commits are searched, and the result says what was not."""
+    """If this machine cannot index anything, the search covers commits, and its result reports the gap."""
     store.write([request((1, 1), text="apple")])
     assert pipeline.run_once() is not None
     store.write([request((2, 1), text="apple")])
@@ -395,7 +397,7 @@ def test_a_cache_that_is_full_hides_no_commit(
 
 
 def check_full(lake: tracelake.Lake, error: BaseException) -> None:
-    """Search while nothing can be indexed."""
+    """Check searches while nothing can be indexed."""
 
     def full(*_: object) -> object:
         raise error
@@ -410,7 +412,7 @@ def check_full(lake: tracelake.Lake, error: BaseException) -> None:
 def test_acknowledged_is_found_by_all_at_any_time(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """While others write, search and commit, each search finds all that was acknowledged before it, once."""
+    """During concurrent writes, searches and commits, each search finds all spans acknowledged before it, once."""
     acknowledged: list[int] = []
     failures: list[object] = []
     done = threading.Event()
@@ -450,7 +452,7 @@ def test_api_page_and_command_find_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All of them find what was acknowledged a moment ago, and say what they have not searched."""
+    """API, page and command find just acknowledged spans, and report unsearched ones."""
     for number in (1, 2, 3):
         store.write([request((number, 1), text="apple <b>")])
     with closing(TrackingDoor(store)) as door:
@@ -473,7 +475,7 @@ def test_api_page_and_command_find_it(
 def test_small_parts_become_one(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often something comes and is searched, there are few parts, and each claim is in one of them."""
+    """After any number of writes and searches there are few parts, and each version is in one of them."""
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_PARTS_MERGED", 3)
     for number in range(1, 15):
         store.write([request((number, 1), text="apple")])
@@ -484,7 +486,7 @@ def test_small_parts_become_one(
 def test_no_more_become_one_than_a_step_has(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are put together as far as a step goes: a search waits for it."""
+    """Parts are merged up to the size of one step, because a search waits for it."""
     store.write([request((99, 1), text="apple")])
     of_one = sum(Uncommitted(store).sizes([1]).values())
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_PARTS_MERGED", 2)
@@ -500,7 +502,7 @@ def test_no_more_become_one_than_a_step_has(
 def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While searches come, steps ahead of them make findable what waits, the newest first, and a search the rest."""
+    """While searches arrive, background steps index pending rows, the newest first, and a search indexes the rest."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_STEP_BYTES", 300)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
@@ -542,7 +544,8 @@ def test_what_is_indexed_ahead_is_not_indexed_by_a_search(
 def test_much_is_left_to_a_pipeline_that_is_at_work(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While rows leave the outbox, much of what came is not indexed twice, and a result says so; little is."""
+    """While rows leave the outbox, a large amount of new rows is left to the pipeline, and the result reports it; a
+    small amount is indexed."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     for number in range(1, 9):
@@ -574,7 +577,8 @@ def test_much_is_left_to_a_pipeline_that_is_at_work(
 def test_what_came_is_findable_where_the_commit_does_not_open(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part of the commit's index that cannot be opened ahead is told, and what waits is indexed all the same."""
+    """If a part of the commit's index cannot be opened in advance, this is reported, and pending rows are indexed
+    all the same."""
 
     def fail(_view: CommitView) -> None:
         raise StorageError("a part is away")
@@ -593,7 +597,8 @@ def test_what_came_is_findable_where_the_commit_does_not_open(
 def test_a_search_waits_for_others_no_longer_than_it_may(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where others are at it all the time, a search finds what is findable, and says how much is not."""
+    """If other callers always hold the index, a search finds the rows indexed so far, and reports how many are
+    missing."""
     store.write([request((1, 1), text="apple")])
     assert lake.search("apple").total == 1
     store.write([request((2, 1), text="apple")])
@@ -613,7 +618,7 @@ def test_a_search_waits_for_others_no_longer_than_it_may(
 def test_what_others_swept_away_is_indexed_again(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """Beyond an hour another process takes the files of a part for what a killed one left, and deletes them."""
+    """After an hour another process takes a part's files for those of a killed process, and deletes them."""
     store.write([request((1, 1), text="apple")])
     assert pipeline.run_once() is not None
     store.write([request((2, 1), (3, 1), text="apple")])
@@ -627,7 +632,7 @@ def test_what_others_swept_away_is_indexed_again(
 
 
 def test_runs() -> None:
-    """Numbers are named by runs, the newest first, and what is no name is none."""
+    """Row numbers are named by ranges, the newest first, and an invalid name is refused."""
     assert runs_of([], 1) == []
     assert runs_of([1, 2, 4, 9, 7], 1) == [(7, 9), (1, 4)]
     assert runs_of([1, 2, 4], 0) == [(4, 4), (1, 2)]
@@ -638,7 +643,7 @@ def test_runs() -> None:
 
 
 def test_a_query_of_uncommitted_spans_is_refused_alike(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Spans that no commit holds yet are not found by a narrower or wider query."""
+    """A narrower or wider query does not find uncommitted spans."""
     store.write([request((900, 1), text="pear"), request((901, 1), text=f"pear {EMOJI}")])
     assert lake.search("pear").total == 2
     for query in (f"pear AND {EMOJI}", f"pear -{EMOJI}", f'"pear {EMOJI}"', f"pear -{LONG}", "pear -!!!"):

@@ -1,4 +1,4 @@
-"""While a pipeline is at work, searches find what waits by looking through it, as they find it after the commit."""
+"""While a pipeline runs, searches scan pending rows, with the same results as after the commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tracelake.tracking.uncommitted import StoredPart, Uncommitted
 def left_to(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Let a pipeline be seen at work, and leave all that comes then to it."""
+    """Simulate a running pipeline, so that all later rows are left to it."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AT_WORK_S", HANG_S)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FOR_S", HANG_S)
@@ -53,7 +53,7 @@ def left_to(
 
 @contextmanager
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Yield the numbers of rows whose spans are read meanwhile."""
+    """Yield the numbers of the rows whose spans are read during the block."""
     read: list[int] = []
     parts = Uncommitted.parts
 
@@ -69,7 +69,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def test_queries_find_what_is_left_to_a_pipeline(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any query that has a sieve: with facets, orders and conditions as after the commit; others say what they lack."""
+    """Any query with a text filter has facets, orders and conditions as after the commit; others report the gap."""
     chance = random.Random(31)
     left_to(lake, store, pipeline, monkeypatch)
     queries = [(some_query(chance), chance.choice((None, None, "duration_ns > 3e9"))) for _ in range(60)]
@@ -93,7 +93,7 @@ def test_queries_find_what_is_left_to_a_pipeline(
 def test_each_text_is_read_once(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What came is read by a search, or ahead of it, in small steps; and what has left is forgotten."""
+    """New rows are read by a search, or before it, in small steps; rows that left the outbox are dropped."""
     left_to(lake, store, pipeline, monkeypatch)
     for number in range(1, 5):
         store.write([request((number, 1), text=f"apple word{number}")])
@@ -122,7 +122,8 @@ def test_each_text_is_read_once(
 def test_the_newest_that_pass_are_found_and_the_rest_is_said(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where much passes, the newest is found; a rare word is, however much waits; and where time ends, it is said."""
+    """If many rows match, a search finds the newest. It finds a rare word among any number of rows, and reports a
+    timeout."""
     left_to(lake, store, pipeline, monkeypatch)
     for number in range(1, 11):
         store.write([request((number, 1), text=f"apple word{number}")])
@@ -152,7 +153,8 @@ def test_the_newest_that_pass_are_found_and_the_rest_is_said(
 def test_the_claim_that_stands_is_found(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A span is found by the words of the newest claim that waits, whether others passed or were indexed before."""
+    """A span is found by the words of its newest pending version, even if other versions matched or were indexed
+    before."""
     store.write([request((1, 1), end_ns=0, text="apple")])
     left_to(lake, store, pipeline, monkeypatch)
     store.write([request((2, 1), (3, 1), end_ns=0, text="apple")])
@@ -178,7 +180,7 @@ def test_pages_go_on_where_they_began(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Pages have each span once, also where another process asks for the next, or a commit has come in between."""
+    """Pages have each span once, even if another process requests the next one, or a commit happens in between."""
     store.write([request((50, 1), end_ns=0, text="apple")])
     left_to(lake, store, pipeline, monkeypatch)
     for number in range(1, 31):
@@ -216,7 +218,7 @@ def test_pages_go_on_where_they_began(
 def test_damage_hides_nothing_else(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A part that cannot be read is said to be so, and all others are found."""
+    """A search reports an unreadable part and finds all others."""
     left_to(lake, store, pipeline, monkeypatch)
     store.write([request((1, 1), (2, 1), text="apple")])
     with store.database.writing() as connection:
@@ -232,7 +234,7 @@ def test_damage_hides_nothing_else(
 def test_a_row_of_which_very_much_passes_is_left(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No search indexes more than a step at once, whatever one row has: it says so, and finds what lies behind."""
+    """A search indexes at most one step at once, for any size of a row: it reports the rest, and finds later rows."""
     left_to(lake, store, pipeline, monkeypatch)
     store.write([request((1, 1), text="apple")])
     store.write([request(*((2, number) for number in range(1, 9)), text="apple")])
@@ -255,7 +257,7 @@ def test_a_row_of_which_very_much_passes_is_left(
 def test_workspaces_are_walls(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """W11: what passes of another workspace, by the same ids too, is nobody else's."""
+    """Matching spans of another workspace stay invisible, even with the same ids (W11)."""
     left_to(lake, store, pipeline, monkeypatch)
     store.write([request((1, 1), text="Apple", workspace="a")])
     store.write([request((1, 1), text="APPLE Banana", end_ns=9_000, workspace="b")])
@@ -266,7 +268,7 @@ def test_workspaces_are_walls(
 
 
 def in_pages(reader: tracelake.Lake, query: str, first: SearchResults, limit: int) -> list[str]:
-    """Return the hits of a search in the order of its pages, each of which is to say the same total."""
+    """Return the hits of a search in the order of its pages, each of which must report the same total."""
     ids, page = [hit.id for hit in first], first.next_page
     while page is not None:
         results = reader.search(query, limit=limit, page=page)
@@ -279,7 +281,7 @@ def in_pages(reader: tracelake.Lake, query: str, first: SearchResults, limit: in
 def test_pages_are_of_their_own_search(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What another search had of the same rows is not taken for what this one had."""
+    """A page of one search never uses the rows of another search."""
     left_to(lake, store, pipeline, monkeypatch)
     for number in range(1, 11):
         store.write([request((number, 1), text="apple"), request((number + 100, 1), text="plum")])
@@ -295,7 +297,7 @@ def test_pages_have_no_rows_that_the_first_did_not_have(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    """Between what was indexed before and the newest that passes there are rows that are not searched, on no page."""
+    """Rows between those indexed before and the newest matching ones are not searched, on any page."""
     left_to(lake, store, pipeline, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 1 << 20)
@@ -315,7 +317,7 @@ def test_pages_have_no_rows_that_the_first_did_not_have(
 def test_the_newest_that_a_page_can_name_are_found(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows in many runs, as those of one of several lakes are, do not leave all of them unsearched."""
+    """Rows in many ranges, as in a database of several lakes, are searched up to the number that a page can name."""
     left_to(lake, store, pipeline, monkeypatch)
     monkeypatch.setattr(limits, "UNCOMMITTED_RUN_GAP_MAX", 0)
     monkeypatch.setattr(limits, "UNCOMMITTED_RUNS_MAX", 3)
@@ -331,7 +333,7 @@ def test_the_newest_that_a_page_can_name_are_found(
 def test_what_cannot_be_read_is_said_once_and_while_it_waits(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the trace has another part that passes; and no more once it has left."""
+    """Damage is reported once, also if the trace has another matching part, and no more once the row has left."""
     left_to(lake, store, pipeline, monkeypatch)
     for span in (1, 2):
         store.write([request((1, span), text="apple")])
@@ -351,7 +353,7 @@ def test_what_cannot_be_read_is_said_once_and_while_it_waits(
 def test_what_is_kept_is_not_much_more_than_what_came(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resource is there once, however many spans of a trace it has."""
+    """A resource is kept once, for any number of spans of a trace."""
     left_to(lake, store, pipeline, monkeypatch)
     data = pb.TracesData()
     resource = data.resource_spans.add()
@@ -481,7 +483,7 @@ PAGES: Sequence[Broken] = [
 def test_broken_rules_are_caught(
     lake: tracelake.Lake, store: TrackingStore, broken: Broken, check: Check
 ) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
 
     def checked() -> None:
         with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:
@@ -494,7 +496,7 @@ def test_broken_rules_are_caught(
 def test_broken_pages_are_caught(
     lake: tracelake.Lake, store: TrackingStore, broken: Broken, tmp_path: Path
 ) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
 
     def checked() -> None:
         with closing(lake.pipeline(runner=InProcess())) as pipeline, pytest.MonkeyPatch.context() as patch:

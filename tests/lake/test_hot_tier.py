@@ -1,4 +1,4 @@
-"""Both tiers answer as one: what is acknowledged is readable at once, and nobody can tell which tier answered."""
+"""Both tiers answer as one: acknowledged spans are readable at once, and no answer reveals its tier."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 
 def answers(lake: tracelake.Lake, store: TrackingStore) -> list[object]:
-    """Return what API and façade say of all that is there."""
+    """Return the answers of API and façade about everything in the lake."""
     with closing(TrackingDoor(store)) as door:
         client = Client(create_app(lake, door))
         of_one = f"/api/v1/traces/{trace_id(1)}"
@@ -50,7 +50,7 @@ def answers(lake: tracelake.Lake, store: TrackingStore) -> list[object]:
 def test_nobody_can_tell_the_tier(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """The same JSON at once, after the commit, and when the payload is in the tables alone."""
+    """A trace has the same JSON at once, after the commit, and when only the tables have the payload."""
     store.write([request((1, 1), (1, 2), (2, 1), text="ask"), request((1, 3))])
     hot = answers(lake, store)
     assert [span["_tier"] for span in lake.trace(trace_id(1), tiers=True).spans] == ["hot"] * 3
@@ -65,7 +65,7 @@ def test_nobody_can_tell_the_tier(
 
 
 def archive(store: TrackingStore) -> None:
-    """End the payload of all traces as a pass of layout `lake` does."""
+    """Clear the payload of all traces as a pass of layout `lake` does."""
     with store.database.writing() as connection:
         connection.execute(
             update(trace_info).values(spans_location=ARCHIVE_REPO, archive_location="lake:x@0")
@@ -76,7 +76,7 @@ def archive(store: TrackingStore) -> None:
 def test_a18_a_late_span_is_whole_on_either_side(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """A18: of a trace that is archived in the tables, a late span is read with the others, before and after."""
+    """A late span of a trace archived in the tables is read with the others, before and after its commit (A18)."""
     store.write([request((1, 1), (1, 2))])
     assert pipeline.run_once() is not None
     archive(store)
@@ -93,7 +93,7 @@ def test_a18_a_late_span_is_whole_on_either_side(
 def test_o2_claims_are_merged_by_the_rule(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """O2: a batch that is sent again, and a running span beside the finished one, give one row on either side."""
+    """A repeated batch, and a running span with the finished one, give one row before and after the commit (O2)."""
     running, finished = request((1, 1), end_ns=0), request((1, 1), (1, 2), text="x")
     store.write([finished, running])
     store.write([finished])
@@ -107,7 +107,7 @@ def test_o2_claims_are_merged_by_the_rule(
 
 
 def test_only_what_is_asked_for_is_uncommitted(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Queries see commits, and the traces of the tracking store where they ask for them; other commits never."""
+    """Queries read commits, and the tracking store's traces on request; queries of other commits never do."""
     store.write([request((1, 1), (2, 1))])
     assert lake.sql("SELECT * FROM traces").num_rows == 0
     assert lake.sql("SELECT * FROM traces", uncommitted=True).num_rows == 2
@@ -119,7 +119,7 @@ def test_only_what_is_asked_for_is_uncommitted(lake: tracelake.Lake, store: Trac
 
 
 def test_a_lake_tells_its_tiers(lake: tracelake.Lake) -> None:
-    """Without a tracking store a lake says so; with one, where it is and what waits."""
+    """A lake without a tracking store reports that; a lake with one reports its location and its pending rows."""
     assert lake.hot.describe() == {"hot_tier": False}
     store = lake.hot.set_up()
     store.write([request((1, 1))])
@@ -132,7 +132,7 @@ def test_a_lake_tells_its_tiers(lake: tracelake.Lake) -> None:
 
 
 def test_w11_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
-    """W11: claims with the same ids stand beside one another where they are of two workspaces, in any order."""
+    """Versions with the same ids coexist if they are of two workspaces, in any order (W11)."""
     import pyarrow as pa  # noqa: PLC0415
 
     a, again, b = (
@@ -156,7 +156,7 @@ def test_w11_each_workspace_has_the_claim_that_stands_of_its_own() -> None:
 
 
 def test_both_sides_of_a_call_stand() -> None:
-    """A client and a server span with one id stand both, and each by its own greatest claim."""
+    """A client and a server span with one id both exist, each in its version with the highest precedence."""
     import pyarrow as pa  # noqa: PLC0415
 
     client, again, server = (
@@ -175,7 +175,7 @@ def test_both_sides_of_a_call_stand() -> None:
 
 
 def test_standing_is_what_the_rule_says() -> None:
-    """Of two claims about a span the finished one stands, whichever comes first; others stay as they are."""
+    """The finished version of a span wins over the running one, in any order; other spans are unchanged."""
     import pyarrow as pa  # noqa: PLC0415
 
     one, other = (
@@ -188,7 +188,7 @@ def test_standing_is_what_the_rule_says() -> None:
 def test_a_trace_that_no_part_has_opens_none(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no part may hold a trace no query runs; the answer has the same columns, and the same errors."""
+    """If no part can contain a trace, no query runs; the answer has the same columns, and the same errors."""
     store.write([request((1, 1))])
     pipeline.run_once()
     spans = lake.table("spans")
@@ -205,7 +205,7 @@ def test_a_trace_that_no_part_has_opens_none(
 def test_lists_are_bounded(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One huge trace, many large ones, one with many committed spans: lists read none of them, and show the others."""
+    """Lists skip one huge trace, many large ones and one with many committed spans, and show all others."""
 
     def counts() -> dict[str, int]:
         rows = lake.sql("select trace_id, span_count from traces", uncommitted=True).to_pylist()

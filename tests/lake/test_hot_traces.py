@@ -1,4 +1,4 @@
-"""Of a large trace of the tracking store a read takes what waits, for the tables have the rest."""
+"""A read of a large trace takes only pending spans from the tracking store, because the tables have the rest."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 LARGE = [(2, 10**6), (64, 1)]
-"""Parts and bytes beyond which a trace of three small parts is a large one by either."""
+"""Limits of parts and bytes, each of which makes a trace of three small parts a large one."""
 
 
 @pytest.fixture(name="read")
@@ -28,7 +28,7 @@ def _read(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 
 def notes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Note which parts are read, each in a step of its own, and take a trace of three parts for a large one."""
+    """Record which parts are read, each in a separate step, and treat a trace of three parts as large."""
     read: list[tuple[str, int]] = []
     of_traces = Uncommitted.of_traces
 
@@ -48,7 +48,7 @@ def span_ids(traces: HotTraces, trace: int) -> list[int]:
 
 
 def test_of_a_large_trace_what_waits_is_read(store: TrackingStore, read: list[tuple[str, int]]) -> None:
-    """Of what has left the outbox the tables have the rows; a small trace is read whole."""
+    """The tables have the rows that left the outbox; a small trace is read whole."""
     traces = HotTraces(Uncommitted(store))
     assert span_ids(traces, 1) == []
     for spans in (((1, 1), (1, 2)), ((1, 2),), ((1, 3), (2, 1))):
@@ -65,7 +65,8 @@ def test_of_a_large_trace_what_waits_is_read(store: TrackingStore, read: list[tu
 
 @pytest.mark.usefixtures("read")
 def test_what_was_given_up_is_read(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while that is done, and when somebody has taken the mark away: no table will ever have these spans."""
+    """Discarded spans stay readable, during the discard and after a user deletes its mark, because no table ever
+    has them."""
     traces, waiting = HotTraces(Uncommitted(store)), Outbox(store)
     for span in (1, 2, 3):
         store.write([request((1, span))])
@@ -89,7 +90,7 @@ def test_what_was_given_up_is_read(store: TrackingStore, monkeypatch: pytest.Mon
 def test_a_trace_is_large_by_parts_and_by_bytes(
     store: TrackingStore, monkeypatch: pytest.MonkeyPatch, parts: int, size_bytes: int
 ) -> None:
-    """Either is enough."""
+    """Either limit alone makes a trace large."""
     for span in (1, 2, 3):
         store.write([request((1, span))])
     first, second = (Uncommitted(store).of_trace(trace_id(number)) for number in (1, 2))
@@ -103,7 +104,7 @@ def test_a_trace_is_large_by_parts_and_by_bytes(
 def test_large_traces_are_read_in_turn(
     lake: tracelake.Lake, store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who has no turn in time is told so; small traces need none."""
+    """A reader that gets no turn in time gets an error; small traces need no turn."""
     traces = HotTraces(Uncommitted(store))
     for span in (1, 2, 3):
         store.write([request((1, span))])
@@ -113,7 +114,7 @@ def test_large_traces_are_read_in_turn(
     traces._reading.begin()
     with monkeypatch.context() as patch:
         assert span_ids(traces, 2) == [1]
-        patch.setattr(Uncommitted, "of_traces", None)  # nor has who waits spans in memory meanwhile
+        patch.setattr(Uncommitted, "of_traces", None)  # a waiting reader holds no spans in memory either
         with pytest.raises(BackPressureError, match="read this one again later"):
             traces.rows(trace_id(1))
     traces._reading.end()

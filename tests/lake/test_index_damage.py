@@ -1,4 +1,4 @@
-"""What is damaged of an index, or of the rows that it is built of, is passed on by no merge, and holds up no other."""
+"""Damage of an index, or of the rows that it is built from: no merge copies it, and it delays no other part."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracelake.tasks.runners import InProcess
 
 
 def passing_by(folder: Path) -> None:
-    """Damage rows of some transactions: their parts stay as they are, and others are merged as ever."""
+    """Damage rows of some transactions: their parts stay unchanged, and others are merged as usual."""
     with tracelake.init(folder / "lake", buckets=2) as lake:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
@@ -37,7 +37,7 @@ def passing_by(folder: Path) -> None:
         whole = file.read_bytes()
         file.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
         index_part = next(folder.glob(f"lake/search/spans/parts/spans-{3:010d}/*.pack"))
-        index_part.write_bytes(b"")  # one of the same run: it would be built of rows
+        index_part.write_bytes(b"")  # one of the same run: it would be built from rows
         merger = merger_of(lake)
         merger.maintain()
         assert counts(lake) == (3 * FAN_OUT, FAN_OUT + 2), "of three runs the newer two are merged"
@@ -56,7 +56,7 @@ def passing_by(folder: Path) -> None:
 def test_a_run_that_cannot_be_merged_holds_up_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named, and tried again later, once what is damaged is mended."""
+    """The failed run is named, and retried later, once the damage is repaired."""
     passing_by(tmp_path)
     assert "the index was not merged of transactions 0 to 23" in caplog.text
     assert "the index was not merged of transactions 0 to 7" in caplog.text
@@ -71,7 +71,7 @@ def test_a_run_that_cannot_be_merged_holds_up_no_other(
 
 
 def getting_vectors(folder: Path) -> None:
-    """Damage rows of one of three transactions that came without vectors into an index that has them."""
+    """Damage rows of one of three transactions that entered an index with vectors without having any."""
     with tracelake.init(folder / "lake", buckets=2) as lake:
         ingest(lake, folder, 0, a_span(0, 0, note="refund"))
         lake.maintenance.rebuild_index(vectors=f"{HERE}:bag_of_words", runner=InProcess())
@@ -105,7 +105,7 @@ def getting_vectors(folder: Path) -> None:
 def test_what_cannot_have_vectors_keeps_none_from_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named, and what came after it, and is whole, is found by meaning."""
+    """The damaged part is named, and intact later spans are found by meaning."""
     getting_vectors(tmp_path)
     assert "the index was not merged of transactions 1 to 1" in caplog.text
     broken = Broken(
@@ -118,7 +118,7 @@ def test_what_cannot_have_vectors_keeps_none_from_others(
 
 
 def torn_before_its_commit(folder: Path, left: bytes) -> None:
-    """Tear the manifest of a transaction that is not committed yet, once its staging is gone."""
+    """Truncate the manifest of an uncommitted transaction, after its staging was deleted."""
 
     def die(*_: object) -> None:
         raise Killed
@@ -140,7 +140,7 @@ def torn_before_its_commit(folder: Path, left: bytes) -> None:
 def test_a_torn_manifest_of_a_transaction_that_has_no_commit_counts_as_none(
     tmp_path: Path, left: bytes
 ) -> None:
-    """It is built again, of the input: else the pipeline would ask for what was staged for ever."""
+    """The manifest is built again from the input. Otherwise the pipeline would ask for the staged data forever."""
     torn_before_its_commit(tmp_path, left)
     broken = Broken(
         "a torn one is none",
@@ -152,7 +152,7 @@ def test_a_torn_manifest_of_a_transaction_that_has_no_commit_counts_as_none(
 
 
 def built_of_damaged_rows(folder: Path) -> None:
-    """Build an index anew of rows of which a bit was flipped: Parquet itself notices less than half of these."""
+    """Rebuild an index from rows with a flipped bit: Parquet itself notices less than half of these."""
     with tracelake.init(folder / "lake", buckets=2) as lake:
         ingest(lake, folder, 0, *(a_span(n, 0, note=f"word{n}") for n in range(9)))
         ingest(lake, folder, 1, *(a_span(n, 0, end=99, note=f"other{n}") for n in range(3)))
@@ -170,7 +170,8 @@ def built_of_damaged_rows(folder: Path) -> None:
 
 
 def test_an_index_is_not_built_of_damaged_rows(tmp_path: Path) -> None:
-    """As readers do not believe such rows: what is wrong in the index no `verify` would tell."""
+    """An index is never built from damaged rows, as readers refuse them: `verify` would not report wrong content in
+    it."""
     built_of_damaged_rows(tmp_path)
     broken = Broken(
         "parts are compared with what was written", build._opened, "check_parts(", "(lambda *_: 0)("

@@ -1,4 +1,4 @@
-"""What a machine does to a merge, as a full disk or a store that says no once, is no fault of what is merged."""
+"""Failures of the machine during a merge, such as a full disk or a brief store error, do not count as damage."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RUNS = 2
 
 
 class Failing(InProcess):
-    """Fails as the machine does, as often as it is told, and counts what it was given."""
+    """A merge task that fails like the machine a given number of times, and counts its inputs."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
         self.always: dict[int, Exception] = {}
-        """What fails of each part whose first transaction this is."""
+        """The error for each part that begins with this transaction."""
         self.calls = 0
 
     def run(
@@ -50,7 +50,7 @@ class Failing(InProcess):
 
 
 class Merging:
-    """A merger with a clock of its own."""
+    """A merger with a controllable clock."""
 
     def __init__(self, lake: Lake) -> None:
         self.runner, self.now_s = Failing(), 0.0
@@ -59,7 +59,7 @@ class Merging:
         self.merger._again._pauses._clock = lambda: self.now_s
 
     def waits_s(self) -> float:
-        """Let time pass until it tries again, and return how long that was."""
+        """Advance the clock until the merger retries, and return the elapsed time."""
         before_s = self.now_s
         while not self.merger.tries_again():
             assert self.now_s <= before_s + 2 * MAINTENANCE_PAUSE_MAX_S, "it waits for ever"
@@ -88,7 +88,7 @@ def opened(folder: Path) -> Lake:
 
 
 def check_left(lake: Lake, error: Exception) -> None:
-    """Check that one error ends a call, passes nothing by, and that all is merged a pause later, without a commit."""
+    """Check that one error ends a call and skips nothing, and that a later call merges all without a commit."""
     merging = Merging(lake)
     merging.runner.errors = [error]
     merging.merger.maintain()
@@ -103,12 +103,12 @@ def check_left(lake: Lake, error: Exception) -> None:
 
 @pytest.mark.parametrize("error", FAILURES, ids=str)
 def test_an_error_of_the_machine_passes_nothing_by_and_is_tried_again(lake: Lake, error: Exception) -> None:
-    """After a pause, and whether or not anything comes."""
+    """The merger retries after a pause, with or without new transactions."""
     check_left(lake, error)
 
 
 def check_bound(lake: Lake, error: Exception) -> None:
-    """Check that a run at which the machine always fails keeps others from being merged for some tries only."""
+    """Check that a run with permanent machine errors delays other merges for a few tries only."""
     merging = Merging(lake)
     merging.runner.always = {0: error}
     pauses_s = []
@@ -129,12 +129,12 @@ def check_bound(lake: Lake, error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), StorageError("not this one")], ids=str)
 def test_what_fails_for_ever_is_passed_by_after_some_tries(lake: Lake, error: Exception) -> None:
-    """And it is merged once that is mended, for it is tried again and again, ever more seldom."""
+    """Failing parts are retried with growing pauses, and merged once the cause is fixed."""
     check_bound(lake, error)
 
 
 def check_transactions(lake: Lake, folder: Path) -> None:
-    """Check that transactions that come make a merger try again, and wait for nothing that fails."""
+    """Check that new transactions make a merger retry, and do not wait for failures."""
     merging = Merging(lake)
     merging.runner.errors = [OSError(errno.ENOSPC, "No space left on device")] * 2
     with pytest.MonkeyPatch.context() as patch:
@@ -153,17 +153,17 @@ MAINTAIN = IndexMerger.maintain
 
 
 def patch_free(merging: Merging) -> Callable[[], None]:
-    """Return a call of what a merger does, whatever is in the place of it for others."""
+    """Return a call of a merger's function that is patched for other callers."""
     return lambda: MAINTAIN(merging.merger)
 
 
 def test_transactions_go_on_beside_merges_that_fail(lake: Lake, tmp_path: Path) -> None:
-    """A store that has failed is asked again before very many parts are there, however long its pause is."""
+    """A store that failed is retried before very many parts exist, for any length of its pause."""
     check_transactions(lake, tmp_path)
 
 
 def test_rules_of_failing_merges_are_held(tmp_path: Path) -> None:
-    """Each broken once: a test above fails."""
+    """A test above fails for each broken rule."""
     full, far = FAILURES[0], FAILURES[-2]
     rules: tuple[tuple[Broken, Callable[[Lake, Path], None]], ...] = (
         (

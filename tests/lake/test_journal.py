@@ -1,4 +1,4 @@
-"""Which input made which transaction, what came of it, and whether it still gives that."""
+"""The inputs of each transaction, its outcome, and whether a replay still gives the same result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def a_file(place: Path, name: str, *numbers: int) -> Path:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Iterator[Lake]:
-    """Return a lake of three transactions: a file of a hostile name, a run of segments, one that was set aside."""
+    """Return a lake of three transactions: a file with a hostile name, a range of segments, and a quarantined one."""
     with tracelake.init(tmp_path / "lake", buckets=1) as opened:
         opened.ingest(a_file(tmp_path, f"{HOSTILE}.jsonl", 0, 1), runner=InProcess())
         for number in (2, 3):
@@ -58,7 +58,8 @@ def tree(place: Path) -> dict[Path, bytes]:
 
 
 def test_each_transaction_is_explained(lake: Lake) -> None:
-    """Its inputs, the parts that came of it, its commit, who did it, how long each stage took; or why it has none."""
+    """The journal shows a transaction's inputs, parts, commit, author and stage durations, or the reason for a
+    missing commit."""
     newest = lake.journal.transactions()
     assert [(info.transaction, info.state) for info in newest] == [
         (2, "set aside"),
@@ -89,7 +90,8 @@ def test_each_transaction_is_explained(lake: Lake) -> None:
 def test_an_old_transaction_takes_no_longer_than_a_new_one(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The receipt names its commit; where it is gone, or wrong, or the journal is trimmed, one behind it does."""
+    """The receipt names its commit. If the receipt is missing or wrong, or the journal is trimmed, a later receipt
+    does."""
     walk, read = lake._opened.repository.log, list[str]()
 
     ids = [each.id for each in reversed(lake.log())]
@@ -122,7 +124,8 @@ def test_an_old_transaction_takes_no_longer_than_a_new_one(
 
 
 def test_what_is_trimmed_says_so(lake: Lake) -> None:
-    """Its commit and parts are told, and that nobody knows any more what it read; its receipt has gone, too."""
+    """A trimmed transaction shows its commit and parts, and reports that its inputs are no longer known; its
+    receipt is gone."""
     lake.maintenance.gc(journal_transactions=1)
     account = lake.journal.explain(0)
     assert (account.inputs, account.info.inputs, account.info.spans_new) == ((), None, 2)
@@ -135,7 +138,7 @@ def test_what_is_trimmed_says_so(lake: Lake) -> None:
 
 
 def test_what_is_open_is_told(lake: Lake, tmp_path: Path) -> None:
-    """It comes first in the list, with its client, and has no parts yet."""
+    """An open transaction comes first in the list, with its client, and has no parts yet."""
     lake.transactions.begin(id="mine")
     lake.ingest(a_file(tmp_path, "a.jsonl", 5), transaction="mine", runner=InProcess())
     first = lake.journal.transactions(1)[0]
@@ -146,7 +149,8 @@ def test_what_is_open_is_told(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_replay_says_which_source_or_value_differs(lake: Lake, tmp_path: Path) -> None:
-    """Nothing where all is as it was; a file that changed, and segments that are gone, by name. Nothing is written."""
+    """The replay reports no difference if nothing changed; it names a changed file and missing segments. It writes
+    nothing."""
     before = tree(tmp_path)
     assert lake.journal.replay(0, runner=InProcess()).ok
     path = a_file(tmp_path, f"{HOSTILE}.jsonl", 0, 7)
@@ -160,7 +164,7 @@ def test_replay_says_which_source_or_value_differs(lake: Lake, tmp_path: Path) -
 
 
 def test_the_same_over_http(lake: Lake) -> None:
-    """Pages and their twins; a hostile name is text; what is no transaction is 404."""
+    """Pages and their JSON forms agree; a hostile name is shown as text; an unknown transaction is 404."""
     with closing(Inbox(FaultyStore(), ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         overview = client.get("/api/v1/pipeline?limit=2").json()

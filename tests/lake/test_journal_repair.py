@@ -1,4 +1,4 @@
-"""Damaged journal records of a committed transaction: `verify` names the repair, and ingestion goes on after it."""
+"""Damaged journal records of a committed transaction: `verify` names the repair, and ingestion continues after it."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def remove(lake: Lake, t: int, number: int) -> None:
 
 
 def repair_last(folder: Path, number: int, damage: Callable[[Lake, int, int], None]) -> None:
-    """Damage a record of the last transaction: nothing is taken before its repair, and all of it afterwards."""
+    """Damage a record of the last transaction: no input is committed before its repair, and all of it afterwards."""
     with tracelake.init(folder / "lake", buckets=1) as lake:
         for t in (0, 1):
             arrive(lake, t)
             run(lake)
         seal = Journal(lake._opened.key_value, "main").read(1).seal
         damage(lake, 1, number)
-        arrive(lake, 1)  # as where the pipeline was killed before it deleted what it had committed
+        arrive(lake, 1)  # as if the pipeline was killed before it deleted committed input
         arrive(lake, 2)
-        if damage is tear or number == 0:  # without a seal, `verify` alone notices
+        if damage is tear or number == 0:  # without a seal, only `verify` notices
             with pytest.raises(DamageError, match="`tracelake pipeline repair 1`"):
                 run(lake)
         (finding,) = [each for each in lake.verify().findings if each.what == "journal"]
@@ -78,12 +78,12 @@ def repair_last(folder: Path, number: int, damage: Callable[[Lake, int, int], No
 def test_the_last_transaction_is_repaired(
     tmp_path: Path, number: int, damage: Callable[[Lake, int, int], None]
 ) -> None:
-    """A seal comes back byte for byte; without its step the transaction is forgotten, and its spans stay."""
+    """A seal is restored byte for byte; without its step the transaction is dropped, and its spans stay."""
     repair_last(tmp_path, number, damage)
 
 
 def refuse_uncommitted(folder: Path) -> None:
-    """Nothing proves what the records of an open transaction said (J12)."""
+    """Check the refusal: nothing proves the lost content of an open transaction's records (J12)."""
     with tracelake.init(folder / "lake", buckets=1) as lake:
         arrive(lake, 0)
         run(lake)
@@ -101,12 +101,12 @@ def refuse_uncommitted(folder: Path) -> None:
 
 
 def test_a_transaction_without_a_commit_is_not_repaired(tmp_path: Path) -> None:
-    """It stays a loud failure."""
+    """A transaction without a commit is not repaired, and stays an explicit error."""
     refuse_uncommitted(tmp_path)
 
 
 def test_a_repair_beside_a_pipeline_that_is_under_way(tmp_path: Path) -> None:
-    """A repair between any two records of a pipeline's next transaction changes nothing of it."""
+    """A repair between any two records of a pipeline's next transaction does not change that transaction."""
     with tracelake.init(tmp_path / "lake", buckets=1) as lake, pytest.MonkeyPatch.context() as patch:
         for t in (0, 1):
             arrive(lake, t)

@@ -1,4 +1,4 @@
-"""The main job on the real data: everything goes in, each span once, whatever the way it comes in."""
+"""The main job on the real data: everything is ingested, each span once, by every way of ingestion."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from tracelake.tasks.spark import Spark
 
 PROGRAM = Path(sys.executable).with_name("tracelake")
 CUT_LINES = 60
-"""Lines of the microservices that the variants take: enough for more than one shape task a transaction."""
+"""Lines of the microservices that the variants ingest: enough for more than one shape task per transaction."""
 
 Contents = tuple[str, str]
 
 
 def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark, tmp_path: Path) -> None:
-    """Closing one lake leaves Spark to the other; when both are closed it ends, and a third starts it anew."""
+    """Closing one lake leaves Spark to the other; when both are closed Spark ends, and a third lake starts it
+    again."""
     files = [tmp_path / f"{number}.jsonl" for number in range(2)]
     for number, file in enumerate(files):
         file.write_bytes(a_line(a_span(number, 0)))
@@ -46,8 +47,8 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark
         assert lake.ingest(files[0], master="local[1]").spans_new == 1
         assert (
             "PYSPARK_GATEWAY_PORT" not in os.environ
-        )  # else programs that we start would take our JVM for theirs
-    shared_spark.stop()  # where it ran before, it is theirs now
+        )  # otherwise child programs would use our JVM as theirs
+    shared_spark.stop()  # if Spark ran before, it now belongs to these lakes
     one.close()
     assert two.ingest(files[1]).spans_new == 1
     assert owns_gateway()
@@ -59,13 +60,13 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark
     assert not folder.exists()
     with tracelake.init(tmp_path / "three") as three:
         assert three.ingest(*files, master="local[2]").spans_new == 2
-        shared_spark.start()  # other tests go on with it
+        shared_spark.start()  # other tests use it afterwards
 
 
 def test_a_large_pass_of_the_archive_runs_on_spark(
     shared_spark: Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each batch is a task, in whatever layout; what it archived can be read, and nothing is left over."""
+    """Each batch is a task, in every layout; archived traces are readable, and no leftovers remain."""
     monkeypatch.setattr(candidates, "ARCHIVE_BATCH_TRACES", 2)
     hot = HotLake(tmp_path / "hot", retention="1m")
     with closing(hot.tracking), closing(hot.lake):
@@ -81,7 +82,7 @@ def test_a_large_pass_of_the_archive_runs_on_spark(
 
 @dataclass(frozen=True)
 class Real:
-    """A lake with both real files, and for each ingest what it said and the number of commits after it."""
+    """A lake with both real files, and each ingest's report and number of commits."""
 
     lake: Lake
     reports: tuple[IngestReport, ...]
@@ -103,7 +104,7 @@ def real(shared_spark: Spark, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_every_span_of_both_files_is_in_once(real: Real) -> None:
-    """Both files give exactly their distinct spans and traces, and count every repeat."""
+    """Both files give exactly their distinct spans and traces, and each repeat is counted."""
     first = real.reports[0]
     assert (first.files, first.files_known, first.bad) == (2, 0, ())
     assert (first.spans_new, first.spans_replaced, first.spans_repeated) == (282_709 + 4_931, 0, 1_283)
@@ -119,14 +120,14 @@ def test_every_span_of_both_files_is_in_once(real: Real) -> None:
 
 
 def test_the_table_holds_exactly_the_ids_of_the_files(real: Real) -> None:
-    """No id is lost and none is made up: the keys in the table are those that plain JSON reading finds."""
+    """No id is lost or invented: the keys in the table are those that plain JSON reading finds."""
     ids = sorted(_ids(AGENTS) | _ids(MICROSERVICES))
     table = real.lake.table("spans").to_arrow(["trace_id", "span_id"], order_by="trace_id, span_id")
     assert list(zip(table["trace_id"].to_pylist(), table["span_id"].to_pylist(), strict=True)) == ids
 
 
 def test_the_same_files_again_add_nothing_and_say_so(real: Real) -> None:
-    """Files that are in the lake already are known: no row, no transaction, no commit; all spans are repeats."""
+    """Files ingested before add no row, no transaction and no commit; all their spans count as repeats."""
     again = real.reports[1]
     assert (again.files, again.files_known) == (2, 2)
     assert (again.spans_new, again.spans_replaced) == (0, 0)
@@ -135,7 +136,7 @@ def test_the_same_files_again_add_nothing_and_say_so(real: Real) -> None:
 
 
 def test_the_same_bytes_under_another_name_add_nothing(real: Real) -> None:
-    """A file is known by its content, and not by its name."""
+    """A file is identified by its content, not by its name."""
     renamed = real.reports[2]
     assert (renamed.files, renamed.files_known, renamed.spans_repeated) == (1, 1, 4_931)
     assert (renamed.spans_new, renamed.commit) == (0, None)
@@ -143,7 +144,7 @@ def test_the_same_bytes_under_another_name_add_nothing(real: Real) -> None:
 
 
 def test_the_whole_lake_verifies(real: Real) -> None:
-    """`verify` reads both real files back and finds nothing wrong."""
+    """`verify` reads both real files and finds no damage."""
     report = real.lake.verify()
     assert report.findings == ()
     assert report.rows == 287_640 + 6_965
@@ -151,7 +152,7 @@ def test_the_whole_lake_verifies(real: Real) -> None:
 
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Cut the beginning of the microservices in three files that overlap, and add the agents."""
+    """Cut the beginning of the microservices into three overlapping files, and add the agents."""
     folder = tmp_path_factory.mktemp("pieces")
     with gzip.open(MICROSERVICES) as file:
         lines = list(islice(file, CUT_LINES))
@@ -165,14 +166,14 @@ def pieces(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def expected(pieces: Sequence[Path], tmp_path_factory: pytest.TempPathFactory) -> Contents:
-    """Return the contents after all pieces in one transaction, in this process."""
+    """Return the contents after ingesting all pieces in one transaction, in this process."""
     return _ingested(tmp_path_factory.mktemp("expected") / "lake", pieces, runner=InProcess())
 
 
 def test_order_and_cuts_make_no_difference(
     pieces: Sequence[Path], expected: Contents, tmp_path: Path
 ) -> None:
-    """The files in reverse, each a transaction of its own, give the same rows of both tables."""
+    """The files in reverse order, one per transaction, give the same rows of both tables."""
     contents = _ingested(tmp_path / "lake", pieces[::-1], runner=InProcess(), transaction_bytes=1)
     assert contents == expected
 
@@ -180,7 +181,7 @@ def test_order_and_cuts_make_no_difference(
 def test_spark_makes_no_difference(
     pieces: Sequence[Path], expected: Contents, shared_spark: Spark, tmp_path: Path
 ) -> None:
-    """Two Spark tasks at a time, in several transactions and other buckets, give the same rows."""
+    """Two concurrent Spark tasks, in several transactions and other buckets, give the same rows."""
     contents = _ingested(
         tmp_path / "lake", pieces, buckets=3, runner=shared_spark, transaction_bytes=AGENTS.stat().st_size
     )

@@ -1,4 +1,4 @@
-"""Branches for people: commits, merges with conflicts, reverts, protection; and what a reader sees meanwhile."""
+"""Branches for users: commits, merges with conflicts, reverts, protection, and concurrent readers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tracelake.versions.model import FileAt, IndexAt
 
 
 def ingest(lake: Lake, folder: Path, number: int) -> str:
-    """Bring in a trace of two spans that say which they are; return the commit."""
+    """Ingest a trace of two spans whose texts identify them; return the commit."""
     file = folder / f"{number}.jsonl"
     file.write_bytes(a_line(a_span(number, 0, note=f"word n{number}"), a_span(number, 1)))
     commit = lake.ingest(file, runner=InProcess()).commit
@@ -47,19 +47,19 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def file(text: str) -> FileAt:
-    """Return a reference to a file; it need not be there."""
+    """Return a reference to a file, which need not exist."""
     return FileAt(hashlib.sha256(text.encode()).hexdigest(), len(text))
 
 
 def put(branch: Branch, **files: str | None) -> str:
-    """Commit entries of these names."""
+    """Commit entries with these names."""
     entries = {name: None if text is None else file(text) for name, text in files.items()}
     branch._repository.stage(entries, branch.name)
     return branch.commit(f"put {', '.join(files)}", committer="ada")
 
 
 def test_a_branch_begins_at_a_commit_and_goes_its_own_way(lake: Lake, tmp_path: Path) -> None:
-    """It names what its commit named; later transactions are on main alone, until they are merged."""
+    """A branch has the entries of its first commit; later transactions are on main alone, until they are merged."""
     work = lake.create_branch("work", at="main~1")
     assert work.head == lake.log()[1].id
     assert lake.table("spans", at="work").info().rows == 2
@@ -83,7 +83,7 @@ def test_a_branch_begins_at_a_commit_and_goes_its_own_way(lake: Lake, tmp_path: 
 
 
 def test_staged_entries_are_told_against_the_head(lake: Lake) -> None:
-    """What is staged is added, changed or removed; what is there just so is not told; discard forgets it."""
+    """Staged entries are listed as added, changed or removed; unchanged entries are omitted; discard removes them."""
     main = lake.branch("main")
     put(main, a="1", b="1", c="1")
     entries = {"a": file("2"), "b": None, "c": file("1"), "d": file("1"), "e": None}
@@ -106,7 +106,7 @@ def test_staged_entries_are_told_against_the_head(lake: Lake) -> None:
 
 
 def test_differences_name_tables_by_their_time(lake: Lake) -> None:
-    """Between two transactions both tables and the index differ, by path, and a limit cuts the list."""
+    """The difference of two transactions lists both tables and the index, by path, up to a limit."""
     changes = lake.diff("main~1")
     assert [(change.path, change.change) for change in changes] == [
         ("indexes/spans", "changed"),
@@ -125,7 +125,7 @@ def test_differences_name_tables_by_their_time(lake: Lake) -> None:
 
 
 def test_conflicts_are_listed_and_a_side_can_be_preferred(lake: Lake) -> None:
-    """An entry that both changed stops a merge, which changes nothing; what one side changed does not."""
+    """An entry that both sides changed stops a merge, which changes nothing; changes of one side do not."""
     main, work = lake.branch("main"), None
     put(main, a="1", b="1", c="1")
     work = lake.create_branch("work")
@@ -155,7 +155,7 @@ def test_conflicts_are_listed_and_a_side_can_be_preferred(lake: Lake) -> None:
 
 
 def test_revert_and_cherry_pick(lake: Lake) -> None:
-    """One commit is taken back, or made once more elsewhere, and what came after it stays."""
+    """A commit is reverted, or picked onto another branch, and later commits stay."""
     main = lake.branch("main")
     put(main, a="1")
     wrong = put(main, b="wrong")
@@ -178,7 +178,8 @@ def test_revert_and_cherry_pick(lake: Lake) -> None:
 
 
 def test_a_reverted_transaction_shows_older_rows_until_the_next(lake: Lake, tmp_path: Path) -> None:
-    """The revert takes tables and index back together; the next transaction brings all rows, and all is whole."""
+    """The revert resets tables and index together. The next transaction restores all rows, and everything is
+    consistent."""
     main = lake.branch("main")
     main.revert("main")
     assert (lake.table("spans").info().rows, len(lake.search("n1")), len(lake.search("n0"))) == (2, 0, 1)
@@ -188,7 +189,8 @@ def test_a_reverted_transaction_shows_older_rows_until_the_next(lake: Lake, tmp_
 
 
 def test_protected_branches_take_merges_and_pipelines_only(lake: Lake, tmp_path: Path) -> None:
-    """People's commits are refused with the way out; it can be ended; a protected branch is not deleted."""
+    """Users' commits to a protected branch are refused with a solution; protection can end; the branch cannot be
+    deleted."""
     main, work = lake.branch("main"), lake.create_branch("work")
     main.protect()
     assert main.protected
@@ -213,7 +215,7 @@ def test_protected_branches_take_merges_and_pipelines_only(lake: Lake, tmp_path:
 
 
 def test_branches_are_deleted_with_care(lake: Lake) -> None:
-    """Staged entries hold a branch unless it is forced; main stays; what is gone has a name no more."""
+    """A branch with staged entries is deleted only by force; main stays; a deleted branch has no name any more."""
     work = lake.create_branch("work")
     lake._opened.repository.stage({"a": file("1")}, "work")
     with pytest.raises(UsageError, match="staged entries"):
@@ -240,7 +242,7 @@ def test_branches_are_deleted_with_care(lake: Lake) -> None:
 
 
 def test_who_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller, else the setting, else the user of the process, else nobody that is known."""
+    """The committer is the caller's value, else the setting, else the user of the process, else unknown."""
     main = lake.branch("main")
 
     def nameless() -> str:
@@ -263,7 +265,7 @@ def test_who_commits(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_lake_has_a_branch(tmp_path: Path) -> None:
-    """main is there, with no commit; another branch needs one to begin at."""
+    """Branch main exists without a commit; another branch needs a commit to start from."""
     with tracelake.init(tmp_path / "empty") as empty:
         main = empty.branch()
         assert (main.head, main.log(), main.staged(), empty.log()) == (None, [], [], [])
@@ -275,7 +277,7 @@ def test_an_empty_lake_has_a_branch(tmp_path: Path) -> None:
 
 
 def test_a_reader_sees_tables_and_index_of_one_transaction(lake: Lake, tmp_path: Path) -> None:
-    """While a writer commits transactions, what one view searches is what it has in its tables, all of it."""
+    """While a writer commits transactions, a search of one view finds exactly the rows of its tables."""
     stop = Event()
     seen: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Several at once on one lake: readers beside a writer, writers beside writers, files beside the inbox."""
+"""Concurrent use of one lake: readers and a writer, several writers, files and the inbox."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ with tracelake.open(sys.argv[1]) as lake:
     print(json.dumps(report.to_dict()))
 """
 SPANS = 40
-"""Spans of a file: 20 of traces that all files share, and 20 of a trace of its own."""
+"""Spans of a file: 20 of traces that all files share, and 20 of a separate trace."""
 TRACES = 20
 
 
 def write_files(folder: Path, first: int, last: int) -> list[Path]:
-    """Write files that share one span, so that writers meet in the same traces."""
+    """Write files that share one span, so that writers change the same traces."""
     paths = []
     for number in range(first, last):
         own = [a_span(1_000 + number, n, note=f"own{number}") for n in range(SPANS - TRACES)]
@@ -45,7 +45,7 @@ def write_files(folder: Path, first: int, last: int) -> list[Path]:
 
 
 def check_whole(lake: Lake, files: int) -> None:
-    """Check that all files are in, once each, and that the history is linear and whole."""
+    """Check that each file is ingested once, and that the history is linear and complete."""
     report = lake.verify()
     assert report.findings == ()
     assert {info.name: info.rows for info in lake.tables()} == {
@@ -69,7 +69,7 @@ def ingest(lake: Lake, files: Sequence[Path]) -> IngestReport:
 
 
 def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -> None:
-    """Tables, SQL and search of one `Lake` are of one commit at any time, while another takes files."""
+    """Tables, SQL and search of one `Lake` show one commit at any time, while another ingests files."""
     files = write_files(tmp_path, 0, 8)
     states = {(0, 0), *((n * SPANS + 1, n + TRACES + 1) for n in range(1, len(files) + 1))}
     seen: list[tuple[int, int]] = []
@@ -108,7 +108,7 @@ def test_a_reader_sees_whole_commits_while_another_lake_writes(tmp_path: Path) -
 
 
 def test_two_processes_ingest_at_once(tmp_path: Path) -> None:
-    """Two processes take different files at the same time: all are in, each commit whole, one history."""
+    """Two processes ingest different files concurrently: all are ingested, each commit is complete, in one history."""
     files = write_files(tmp_path, 0, 8)
     tracelake.init(tmp_path / "lake").close()
     command = [sys.executable, "-c", INGEST, str(tmp_path / "lake")]
@@ -133,7 +133,7 @@ def test_two_processes_ingest_at_once(tmp_path: Path) -> None:
 
 
 def test_threads_ingest_at_once_the_same_files_among_others(tmp_path: Path) -> None:
-    """Threads that share a `Lake`, with one file in common, put every file in once."""
+    """Threads that share a `Lake`, with one file in common, ingest every file once."""
     files = write_files(tmp_path, 0, 6)
     shares = [files[:3], files[2:5], [files[5], files[2]]]
     with tracelake.init(tmp_path / "lake") as lake:
@@ -144,7 +144,7 @@ def test_threads_ingest_at_once_the_same_files_among_others(tmp_path: Path) -> N
 
 
 def test_threads_read_different_commits_of_one_lake(tmp_path: Path) -> None:
-    """Threads that share a `Lake` each get the commit that they ask for."""
+    """Threads that share a `Lake` each read the commit that they request."""
     with tracelake.init(tmp_path / "lake") as lake:
         ingest(lake, write_files(tmp_path, 0, 3))
         commits = lake.log()[::-1]
@@ -161,7 +161,7 @@ def test_threads_read_different_commits_of_one_lake(tmp_path: Path) -> None:
 
 
 def test_files_and_the_inbox_at_once(tmp_path: Path) -> None:
-    """While files are ingested, the pipeline takes what a server received: both are in, and the inbox is empty."""
+    """During an ingest of files, the pipeline commits server inputs: the lake has both, and the inbox is empty."""
     files = write_files(tmp_path, 0, 3)
     requests = [path.read_bytes() for path in write_files(tmp_path, 3, 6)]
     with tracelake.init(tmp_path / "lake") as lake, closing(Inbox(lake.objects)) as inbox:
@@ -181,7 +181,7 @@ def test_files_and_the_inbox_at_once(tmp_path: Path) -> None:
 
 
 def at_once(calls: Sequence[Callable[[], object]]) -> None:
-    """Run all calls in threads that start together; raise what one of them raises."""
+    """Run all calls in threads that start together; raise the error of one of them."""
     barrier = threading.Barrier(len(calls))
 
     def run(call: Callable[[], object]) -> None:

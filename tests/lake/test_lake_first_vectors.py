@@ -1,4 +1,4 @@
-"""Vectors that a lake has from its first span on, chosen when it is made."""
+"""Vectors that a lake has from its first span, chosen at its creation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def check_first_spans(folder: Path) -> None:
-    """The spans of the first transaction have vectors, all of them, and those of the second."""
+    """Check that all spans of the first transaction have vectors, and those of the second."""
     with tracelake.init(folder / "lake", buckets=2, vectors=SOURCE) as lake:
         ingest(lake, folder, 0, said(0, 0, "refund of my flight"), said(0, 1, "the weather is nice"))
         check_all(lake, 2)
@@ -37,7 +37,7 @@ def check_first_spans(folder: Path) -> None:
 
 
 def check_all(lake: Lake, spans: int) -> None:
-    """All spans have vectors, and are found by them."""
+    """Check that all spans have vectors, and are found by them."""
     info = lake.index()
     assert info is not None
     assert (info.vectors, info.without_vector, info.documents) == (DESCRIBED, 0, spans)
@@ -46,7 +46,7 @@ def check_all(lake: Lake, spans: int) -> None:
 
 
 def test_the_first_spans_of_a_lake_have_its_vectors(tmp_path: Path) -> None:
-    """No rebuild is needed, and nothing of maintenance."""
+    """No rebuild and no maintenance is needed."""
     check_first_spans(tmp_path)
 
 
@@ -68,13 +68,13 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_rule_is_caught(broken: Broken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each half is needed: what tasks make, and what the manifest says."""
+    """The rule needs both halves: the output of tasks, and the manifest's setting."""
     monkeypatch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
     assert_caught(broken, lambda: check_first_spans(tmp_path))
 
 
 def test_settings_say_it_where_no_argument_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environment before file, with dimensions and metric of an attribute; `none` overrides both."""
+    """The environment overrides the file, with dimensions and metric of an attribute; `none` overrides both."""
     Path("tracelake.toml").write_text(
         'vectors = "attributes.embedding"\nvector_dimensions = 3\nvector_metric = "dot"\n'
     )
@@ -107,7 +107,7 @@ def test_settings_say_it_where_no_argument_does(tmp_path: Path, monkeypatch: pyt
 def test_what_cannot_be_is_refused_before_anything_is_made(
     asked: dict[str, Any], what: str, tmp_path: Path
 ) -> None:
-    """The error says what is wrong with it."""
+    """An invalid choice is refused before anything is created, and the error gives the reason."""
     with pytest.raises(UsageError, match=what):
         tracelake.init(tmp_path / "lake", **asked)
     assert not (tmp_path / "lake").exists()

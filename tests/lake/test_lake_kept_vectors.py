@@ -1,4 +1,4 @@
-"""Vectors that somebody has turned on stay, whatever is built anew beside it by who was not told of them."""
+"""Vectors that a user enabled stay enabled after any concurrent rebuild that has no vector setting."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def vectors_of(lake: Lake) -> tuple[str | None, int]:
-    """Return which vectors the index has, and how many spans lack theirs."""
+    """Return the index's vector setting, and the number of spans without vectors."""
     info = lake.index()
     assert info is not None
     return None if info.vectors is None else info.vectors.partition(" ")[0], info.without_vector
 
 
 def rebuilt(lake: Lake, vectors: str | None) -> None:
-    """Build anew as another process does."""
+    """Rebuild the index as another process does."""
     with tracelake.open(lake.url) as peer:
         peer.maintenance.rebuild_index(vectors=vectors, runner=InProcess())
 
 
 def check_beside(lake: Lake, told: str | None, chosen: str, expected: str | None) -> None:
-    """Build anew, and beside it with other vectors: who was not told of any takes those."""
+    """Rebuild during another rebuild that sets vectors: a rebuild without a vector setting takes over those
+    vectors."""
     others: list[str] = []
 
     def beside(*args: Any) -> Any:
@@ -74,20 +75,20 @@ def check_beside(lake: Lake, told: str | None, chosen: str, expected: str | None
 def test_who_was_told_no_vectors_undoes_none(
     lake: Lake, before: str | None, told: str | None, chosen: str, expected: str | None
 ) -> None:
-    """Whoever commits last has chosen; one that was not told takes those of the other, or none as that."""
+    """The last commit wins. A rebuild without a vector setting takes over the setting of the other, including none."""
     if before is not None:
         rebuild(lake, before)
     check_beside(lake, told, chosen, expected)
 
 
 def test_undone_vectors_are_caught(lake: Lake) -> None:
-    """Which vectors stand is asked again before what was built is published."""
+    """A rebuild reads the current vector setting again before it publishes."""
     broken = Broken("vectors that changed", IndexRebuild.run, " or vectors != self._vectors", "")
     assert_caught(broken, lambda: check_beside(lake, None, VECTORS, VECTORS))
 
 
 def check_after_a_transaction(lake: Lake, folder: Path) -> None:
-    """Build anew where a transaction has put the index of before back, which has no vectors, for one commit."""
+    """Rebuild after a transaction restored the old index without vectors during one commit."""
     rebuilt(lake, "none")
 
     def before_a_rebuild(*args: Any) -> Any:
@@ -108,7 +109,7 @@ def check_after_a_transaction(lake: Lake, folder: Path) -> None:
 def test_a_rebuild_behind_a_transaction_that_did_not_see_vectors_keeps_them(
     lake: Lake, tmp_path: Path
 ) -> None:
-    """It has those that the next transaction would have."""
+    """The rebuilt index has the vectors that the next transaction would have."""
     check_after_a_transaction(lake, tmp_path)
     broken = Broken(
         "of the next transaction", IndexRebuild._standing_vectors, "standing is not None", "False"

@@ -1,4 +1,4 @@
-"""A lake that is read, verified and written while it is compacted and collected."""
+"""A lake that is read, verified and written during compaction and garbage collection."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tracelake.tasks.runners import InProcess, run_reporting
 
 
 def ingest(lake: Lake, folder: Path, number: int) -> None:
-    """Ingest one transaction: a new trace, and one that every transaction changes."""
+    """Ingest one transaction: a new trace, and a trace that every transaction changes."""
     path = folder / f"{number}.jsonl"
     spans = a_span(0, 0, end=10 + number, note=f"n{number}"), a_span(number + 1, number + 1)
     path.write_bytes(a_line(*spans))
@@ -64,7 +64,7 @@ def hashes(lake: Lake) -> list[tuple[str, str]]:
 
 
 def test_history_survives_compaction_and_collection(lake: Lake) -> None:
-    """Every commit reads as before: by content, by totals, by search; and verify finds nothing."""
+    """Every commit reads as before, by content, by totals and by search, and verify finds no damage."""
     before = hashes(lake)
     totals = [table.rows for table in lake.tables()]
     hits = [(hit.span_id, hit.score) for hit in lake.search("work", limit=50)]
@@ -85,7 +85,7 @@ def test_history_survives_compaction_and_collection(lake: Lake) -> None:
 
 
 def test_the_journal_keeps_the_newest_transactions(lake: Lake, tmp_path: Path) -> None:
-    """What is older is erased and told; a file that was taken is known for ever, and verify misses nothing."""
+    """Older transactions are erased and reported; an ingested file stays known forever, and verify misses nothing."""
     dry = lake.maintenance.gc(dry_run=True, journal_transactions=2)[-1]
     trimmed = lake.maintenance.gc(journal_transactions=2)[-1]
     assert (dry.table, dry.replaced, trimmed.replaced) == ("journal", 3, 3)
@@ -103,7 +103,7 @@ def test_the_journal_keeps_the_newest_transactions(lake: Lake, tmp_path: Path) -
 
 
 def test_a_floor_above_the_commits_is_damage(lake: Lake, tmp_path: Path) -> None:
-    """As where the branch alone was set back: a run says so, and does not look for peers for ever."""
+    """If the branch alone was reset, a run reports damage, and does not wait for peers forever."""
     pipeline = main_pipeline(lake._opened, InProcess())
     pipeline._rooms.journal.raise_floor(6)
     with pytest.raises(DamageError, match="forgotten transaction 5"):
@@ -113,7 +113,7 @@ def test_a_floor_above_the_commits_is_damage(lake: Lake, tmp_path: Path) -> None
 
 
 def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
-    """After eight transactions there is one batch, and nothing that it replaced is left on the disk."""
+    """After eight transactions there is one batch, and the batches that it replaced are deleted."""
     for number in range(5, 8):
         ingest(lake, tmp_path, number)
     for shard in (shard for shard, _ in lake.maintenance._maintained()):
@@ -124,7 +124,8 @@ def test_pipelines_compact_as_they_go(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
-    """Maps, lists, bytes, nulls and numbers of real agent traces: the rows are equal, with types and order of keys."""
+    """Maps, lists, bytes, nulls and numbers of real agent traces are preserved: equal rows, with types and order of
+    keys."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.ingest(AGENTS, runner=InProcess(), transaction_bytes=1)
         ingest(lake, tmp_path, 1)
@@ -145,7 +146,8 @@ def test_all_columns_of_real_spans_survive(tmp_path: Path) -> None:
 def test_compaction_stops_where_a_killed_run_did(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run ends between its appends and its commit; everything is compacted; the next run makes the commit."""
+    """A run ends between its appends and its commit, and everything is compacted; the next run still makes the
+    commit."""
 
     def killed(*_given: object, **_more: object) -> str:
         raise StorageError("killed before the commit")
@@ -165,7 +167,7 @@ def test_compaction_stops_where_a_killed_run_did(
 
 
 def begin_epochs(lake: Lake, table: str, count: int) -> None:
-    """Let so many epochs of a table begin, as collections do."""
+    """Start a number of epochs of a table, as collections do."""
     shard = Shard(table, lake._opened.key_value, lake.objects)
     for _ in range(count):
         shard.change(partial(next_epoch, now_s=time.time(), epoch_min_s=0))
@@ -175,7 +177,8 @@ def begin_epochs(lake: Lake, table: str, count: int) -> None:
 def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
     lake: Lake, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parts may have been collected: the epoch of the append is that before its first upload."""
+    """A run that is slower than two epochs appends nothing, because its parts may have been collected. The epoch of
+    the append is the one before its first upload."""
     publish = TableOutput.publish
 
     def slow(output: TableOutput, *given: Any) -> None:
@@ -192,7 +195,7 @@ def test_a_run_that_is_slower_than_two_epochs_appends_nothing(
 
 
 def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
-    """Commits before the named one cannot be read any more, with an error that says so; all others can."""
+    """Commits before the named one become unreadable, with an error that explains it; all others stay readable."""
     before, commits = hashes(lake), list(reversed(lake.log()))
     lake.maintenance.compact(forget_before=commits[3].id[:12], runner=InProcess())
     for commit in commits[:3]:
@@ -204,7 +207,7 @@ def test_forgetting_keeps_what_is_newer(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_forgetting_is_refused_for_what_names_need(lake: Lake) -> None:
-    """A tag or branch that would become unreadable is named, and nothing is compacted; without it, it goes on."""
+    """A tag or branch that would become unreadable is named, and nothing is compacted; without it, compaction runs."""
     commits = list(reversed(lake.log()))
     lake.tag("v1", commits[1].id)
     lake.create_branch("old", commits[2].id)
@@ -221,7 +224,7 @@ def test_forgetting_is_refused_for_what_names_need(lake: Lake) -> None:
 
 
 def expire(peer: Lake) -> int:
-    """Let collectors look on for as long as a lease lasts, and one more collect; return what went."""
+    """Let collectors observe a lease until it expires, and one more collect; return the collected objects."""
     steady = time.monotonic
     peer.maintenance.gc()
     with pytest.MonkeyPatch.context() as patch:
@@ -241,7 +244,8 @@ READS: list[Callable[[tracelake.Table], object]] = [
 
 @pytest.mark.parametrize("read", range(len(READS)))
 def test_s10_a_reader_whose_lease_has_ended(lake: Lake, tmp_path: Path, read: int) -> None:
-    """S10: its parts were collected: an error that says what to do, not one of damage, and never other rows."""
+    """A reader whose parts were collected gets an error with advice, not a damage error, and never other rows
+    (S10)."""
     table = lake.table("spans")
     with tracelake.open(tmp_path / "lake") as peer:
         peer.maintenance.compact(runner=InProcess())
@@ -252,7 +256,7 @@ def test_s10_a_reader_whose_lease_has_ended(lake: Lake, tmp_path: Path, read: in
 
 
 def test_s10_a_reader_that_pauses_between_its_lease_and_its_read(lake: Lake, tmp_path: Path) -> None:
-    """S10: the lease holds when it is looked at, and ends before the parts are read: the same error."""
+    """If a lease is valid when checked and expires before the parts are read, the reader gets the same error (S10)."""
     table = lake.table("spans")
     renew, paused = table._leases.renew, list[bool]()
 
@@ -283,7 +287,8 @@ LAKE_READS: dict[str, Callable[[Lake], object]] = {
 def test_a_lake_that_lost_its_parts_opens_them_anew(
     lake: Lake, tmp_path: Path, read: Callable[[Lake], object]
 ) -> None:
-    """A server that was taken for dead, or slept, answers what it answered before, at once and ever after."""
+    """A server whose lease expired, for example during sleep, gives the same answers as before, at once and ever
+    after."""
     before = read(lake)
     with tracelake.open(tmp_path / "lake") as peer:
         peer.maintenance.compact(runner=InProcess())
@@ -294,7 +299,7 @@ def test_a_lake_that_lost_its_parts_opens_them_anew(
 def test_gc_by_a_clock_that_is_hours_ahead_leaves_readers_alone(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A live reader keeps its parts, however often such a machine collects."""
+    """A live reader keeps its parts, however often a machine with such a clock collects."""
     table, before = lake.table("spans"), lake.table("spans").to_arrow(order_by="all")
     now = time.time
     with tracelake.open(tmp_path / "lake") as peer:
@@ -306,7 +311,7 @@ def test_gc_by_a_clock_that_is_hours_ahead_leaves_readers_alone(
 
 
 def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake) -> None:
-    """Nobody was allowed to delete it."""
+    """A part that disappears under a valid lease is damage, because no process may delete it."""
     table = lake.table("spans")
     Path(table.files()[0]).unlink()
     with pytest.raises(DamageError, match="is gone"):
@@ -314,7 +319,7 @@ def test_a_part_that_is_gone_under_a_good_lease_is_damage(lake: Lake) -> None:
 
 
 def test_verify_beside_compaction_and_collection(lake: Lake, tmp_path: Path) -> None:
-    """What verify has listed stays until it has read it."""
+    """Parts that verify has listed stay until it has read them."""
     with tracelake.open(tmp_path / "lake") as peer:
         meddled: list[object] = []
 
@@ -330,7 +335,7 @@ def test_verify_beside_compaction_and_collection(lake: Lake, tmp_path: Path) -> 
 def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between our look at the head and at the batch, a peer has committed it and made it part of a larger one."""
+    """Between this process's reads of the head and of the batch, a peer commits and compacts it into a larger one."""
     pipeline = main_pipeline(lake._opened, InProcess())
     outputs, journal = pipeline._rooms.outputs, pipeline._rooms.journal
     step = journal.read(1).step
@@ -357,7 +362,7 @@ def test_counts_of_a_transaction_that_a_peer_commits_and_compacts_meanwhile(
 
 
 def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tmp_path: Path) -> None:
-    """A head that cannot be read hides commits, files and index parts: it is named, and tables are collected."""
+    """An unreadable head hides commits, files and index parts: the report names it, and tables are collected."""
     lake.maintenance.compact(runner=InProcess())
     head = lake.log()[0].id
     (damaged,) = (tmp_path / "lake").rglob(f"{head}.json")
@@ -371,7 +376,7 @@ def test_what_is_damaged_keeps_no_other_kind_from_being_collected(lake: Lake, tm
 
 
 def test_a_table_that_is_damaged_keeps_no_other_from_being_collected(lake: Lake) -> None:
-    """What cannot be read of the one is named in its report; the other's parts go."""
+    """The report names the unreadable part of one table; the other table's garbage is collected."""
     lake.maintenance.compact(runner=InProcess())
     lake._opened.key_value.set("shards", "spans", b"torn")
     spans, traces, *_ = lake.maintenance.gc(epoch_min_s=0)
@@ -382,7 +387,7 @@ def test_a_table_that_is_damaged_keeps_no_other_from_being_collected(lake: Lake)
 def test_a_damaged_part_keeps_nothing_newer_from_being_compacted(
     lake: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run of batches that it is in stays due and is named; those that come after are compacted as ever."""
+    """The run of batches with the damaged part stays due and is named; later batches are compacted as usual."""
     shard = lake._opened.shard("spans")
     ref = shard.state().batches[2]
     part = tmp_path / "lake" / shard.batch(ref).parts[0].path
@@ -406,7 +411,7 @@ def test_a_damaged_part_keeps_nothing_newer_from_being_compacted(
 def test_a_damaged_record_of_a_batch_keeps_nothing_newer_from_being_compacted(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though nobody can look there which parts the error may speak of."""
+    """Compaction continues, although no reader can tell from there which parts the error affects."""
     shard = lake._opened.shard("spans")
     with monkeypatch.context() as patch:
         patch.setattr(Maintainer, "maintain", lambda *_: None)
@@ -424,7 +429,8 @@ def test_a_damaged_record_of_a_batch_keeps_nothing_newer_from_being_compacted(
 def test_what_tasks_of_maintenance_raise_ends_no_run(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A full disk, or a bug: in this process as on Spark it is said, and the transaction is committed all the same."""
+    """A full disk or a bug in a maintenance task is reported, in this process and on Spark, and the transaction is
+    committed."""
 
     def fails(_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")

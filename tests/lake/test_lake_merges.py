@@ -1,4 +1,4 @@
-"""Parts of the index are merged as transactions come, beside everything else, and scores forget what was replaced."""
+"""Parts of the index are merged during transactions and all other work, and scores lose replaced rows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def empty(tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a lake, to be copied, of one transaction less than are merged."""
+    """Return a lake, to be copied, with one transaction less than a merge needs."""
     folder = tmp_path_factory.mktemp("filled")
     with tracelake.init(folder / "lake", buckets=2) as lake:
         fill(lake, folder, FAN_OUT - 1)
@@ -50,13 +50,13 @@ def lake(filled: Path, tmp_path: Path) -> Iterator[Lake]:
 
 
 def merger_of(lake: Lake) -> IndexMerger:
-    """Return another merger, as a replica has."""
+    """Return another merger, like another replica's."""
     stores = lake._opened.stores
     return IndexMerger(IndexBuilder(stores.key_value, stores.objects, 2, InProcess()))
 
 
 def fill(lake: Lake, folder: Path, transactions: int, first: int = 0) -> None:
-    """Ingest transactions of one span of its own and one that replaces that of the transaction before."""
+    """Ingest transactions with one new span and one replacement of the previous transaction's span."""
     for number in range(first, first + transactions):
         ingest(
             lake,
@@ -68,7 +68,7 @@ def fill(lake: Lake, folder: Path, transactions: int, first: int = 0) -> None:
 
 
 def same_at_once(folder: Path, transactions: int) -> Lake:
-    """Return a lake that was given the same rows in one transaction, each once: its index is one part."""
+    """Return a lake with the same rows in one transaction, each once: its index is one part."""
     other = tracelake.init(folder / "at-once", buckets=2)
     spans = [a_span(number, 0, note=f"only{number} work") for number in range(transactions)]
     last = transactions - 1
@@ -78,14 +78,15 @@ def same_at_once(folder: Path, transactions: int) -> Lake:
 
 
 def counts(lake: Lake) -> tuple[int, int]:
-    """Return documents and parts of the index of the head."""
+    """Return the numbers of documents and parts in the head's index."""
     info = lake.index()
     assert info is not None
     return info.documents, info.parts
 
 
 def test_merged_parts_score_as_one_index_over_the_live_rows(lake: Lake, tmp_path: Path) -> None:
-    """The top 100 and their scores are those of one tantivy index; before, replaced rows count; commits keep theirs."""
+    """After a merge the top 100 and their scores equal those of one tantivy index. Before it, replaced rows count;
+    older commits keep their scores."""
     assert counts(lake) == (2 * (FAN_OUT - 1), FAN_OUT - 1)
     with same_at_once(tmp_path, FAN_OUT) as other:
         fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -106,7 +107,7 @@ def test_merged_parts_score_as_one_index_over_the_live_rows(lake: Lake, tmp_path
 def test_a_run_without_new_input_merges_what_a_killed_one_left(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is killed between the last commit and the merge leaves parts: the same files once more merge them."""
+    """A run killed between the last commit and the merge leaves parts; a run over the same files merges them."""
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -118,7 +119,7 @@ def test_a_run_without_new_input_merges_what_a_killed_one_left(
 def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
     empty: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts are written again, whatever their size, once too large a share of the index was replaced."""
+    """Parts of any size are rewritten once too large a share of the index was replaced."""
     for number in range(FAN_OUT):
         ingest(empty, tmp_path, number, *(a_span(n, 0, end=20 + number, note=f"old{n}") for n in range(6)))
     assert counts(empty) == (6, 1)
@@ -135,7 +136,7 @@ def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
 
 
 def in_between(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[bool]:
-    """Do something just before a step of a merge; return a list that is empty until then."""
+    """Run an action just before a step of a merge; return a list that is empty until then."""
     module = {"write_parts": "index_build", "finalize": "outputs.index"}.get(step, "index_merge")
     holder: Any = (
         Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
@@ -161,7 +162,7 @@ STEPS = ("write_parts", "standing_of", "with_lists", "write_marker", "commit_ent
 def test_beside_a_merge_nothing_is_lost_or_undone(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, peer_does: str
 ) -> None:
-    """Whatever another merger, a pipeline or a rebuild does at each step: one complete index, all of it merged."""
+    """The index is complete and merged, for any action of another merger, a pipeline or a rebuild at each step."""
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -183,7 +184,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
         assert done
     more = peer_does == "ingest"
     documents, parts = counts(lake)
-    seen = more and step == "standing_of"  # then it is merged, and what it replaced is left behind, as well
+    seen = more and step == "standing_of"  # then it is merged, and its inputs are garbage as well
     assert parts == 1 + (more and not seen)
     assert documents == FAN_OUT + 1 + 2 * more - seen
     if peer_does == "rebuild":
@@ -198,7 +199,8 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
 def test_a_merge_that_is_killed_leaves_one_complete_index(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """The old one or the new one; the next merges all that came, and what was left behind is collected."""
+    """A killed merge leaves the old index or the new one; the next run merges all new parts, and garbage is
+    collected."""
 
     def die() -> None:
         raise Killed
@@ -209,7 +211,7 @@ def test_a_merge_that_is_killed_leaves_one_complete_index(
             fill(lake, tmp_path, 1, FAN_OUT - 1)
     assert len(found(lake, "work", limit=100)) == FAN_OUT + 1
     fill(lake, tmp_path, 1, FAN_OUT)
-    was_merged = step == "clean_staging"  # then the last transaction came after the merge
+    was_merged = step == "clean_staging"  # then the last transaction followed the merge
     assert counts(lake)[1] == 1 + was_merged
     for _ in range(4):
         lake.maintenance.gc(epoch_min_s=0)
@@ -223,7 +225,7 @@ def test_a_merge_that_is_killed_leaves_one_complete_index(
 def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is committed with the parts that it knew; the next goes back to the merged ones, and so does a merger."""
+    """It is committed with the parts that it had read; the next one, or a merger, returns to the merged parts."""
     with monkeypatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, tmp_path, 1, FAN_OUT - 1)
@@ -250,7 +252,7 @@ def test_a_transaction_that_did_not_see_a_merge_does_not_undo_it_for_good(
 def test_a_rebuild_takes_over_what_was_merged_with_older_parts_meanwhile(
     empty: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Transactions that came beside it may be in one part with older ones: each row is there once."""
+    """Concurrent transactions may share a part with older ones: each row exists once."""
     fill(empty, tmp_path, 3)
 
     def act() -> None:
@@ -274,7 +276,7 @@ def test_a_rebuild_takes_over_what_was_merged_with_older_parts_meanwhile(
 def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """What was collected in the middle of it is named by no commit; the transaction is published all the same."""
+    """No commit names the objects collected during the merge; the transaction is published all the same."""
 
     def act() -> None:
         with tracelake.open(lake.url) as peer:
@@ -294,7 +296,7 @@ def test_a_merge_beside_collections_is_published_whole_or_not_at_all(
 
 
 def damaged(lake: Lake, folder: Path) -> None:
-    """Have a byte of a part altered, and merge: what comes of it is whole, and the log says how."""
+    """Alter a byte of a part, then merge, and check that the result is intact and that the log explains it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(IndexMerger, "maintain", lambda *_, **__: None)
         fill(lake, folder, FAN_OUT)
@@ -311,7 +313,7 @@ def damaged(lake: Lake, folder: Path) -> None:
 def test_a_damaged_part_is_replaced_by_one_of_its_rows(
     empty: Lake, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A merge never passes on what it could not read: it builds the transactions anew, of their rows."""
+    """A merge never copies an unreadable part: it rebuilds the transactions from their rows."""
     damaged(empty, tmp_path)
     assert "are built of their rows, not merged" in caplog.text
     with tracelake.init(tmp_path / "broken" / "lake", buckets=2) as other:

@@ -1,4 +1,4 @@
-"""Parts of all buckets beside parts of one, in a lake that is written, compacted, collected and indexed anew."""
+"""Parts of all buckets with parts of one, in a lake that is written, compacted, collected and reindexed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.indexing.build import IndexBuilder
 from tracelake.tasks.runners import InProcess
 
 Model = dict[tuple[int, int], int]
-"""The end of each span, by trace and span: of several claims the latest end stands."""
+"""The end of each span, by trace and span: the version with the latest end wins."""
 
 
 def ends(spans: pa.Table) -> list[int]:
@@ -26,7 +26,7 @@ def ends(spans: pa.Table) -> list[int]:
 
 
 def agrees(lake: Lake, model: Model) -> None:
-    """Compare the tables, what tasks read of them, and the index with a model."""
+    """Compare the tables, the tasks' reads of them, and the index with a model."""
     spans = lake.table("spans")
     assert ends(spans.to_arrow(columns=["end_ns"])) == sorted(model.values())
     assert sum(batch.num_rows for split in spans.splits() for batch in split.batches()) == len(model)
@@ -41,7 +41,7 @@ def agrees(lake: Lake, model: Model) -> None:
 
 
 def mixed(folder: Path, seed: int, transactions: int = 12) -> None:
-    """Write a lake at random, and look at it at each step and at each commit."""
+    """Write a lake at random, and check it after each step and at each commit."""
     chance = random.Random(seed)
     model: Model = {}
     history: list[Model] = []
@@ -79,12 +79,12 @@ def mixed(folder: Path, seed: int, transactions: int = 12) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_lake_of_mixed_parts_has_each_row_once(tmp_path: Path, seed: int) -> None:
-    """In tables, in splits, in changes, as of each transaction, and in the index."""
+    """The rows agree in tables, in splits, in changes, as of each transaction, and in the index."""
     mixed(tmp_path, seed)
 
 
 def test_a_row_that_is_indexed_by_each_task_is_noticed(tmp_path: Path) -> None:
-    """As it were if a task took all rows of a part of all buckets."""
+    """Simulate a task that reads all rows of a part of all buckets."""
     broken = Broken(
         "a task indexes its buckets", IndexBuilder._tasks, "held.for_buckets(set(range(low, high)))", "held"
     )

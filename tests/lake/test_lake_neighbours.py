@@ -16,7 +16,7 @@ TOLD = "the payment amount of the reservation does not add up"
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Return a lake with one text in two traces, nearly the same in a third, and a few of its words in others."""
+    """Return a lake with one text in two traces, a similar one in a third, and a few of its words in others."""
     folder = tmp_path_factory.mktemp("neighbours")
     session = [{"key": "session.id", "value": {"stringValue": "chat 7"}}]
     with tracelake.init(folder / "lake", buckets=2) as lake:
@@ -38,7 +38,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def test_spans_like_another_are_of_other_traces_the_most_alike_first(lake: Lake) -> None:
-    """Of the words that tell most a span must have enough; the span's own trace is left out."""
+    """A similar span has enough of the most significant words, the most similar first; the span's own trace is
+    excluded."""
     hits = lake.search(f"like:{ids(0, 0)}")
     assert [hit.id for hit in hits[:2]] == [ids(1, 0), ids(2, 0)]
     assert hits.total == 3, "one word of it is not enough"
@@ -50,7 +51,7 @@ def test_spans_like_another_are_of_other_traces_the_most_alike_first(lake: Lake)
 
 
 def test_a_hit_names_the_queries_of_its_neighbours(lake: Lake) -> None:
-    """Session and user where it has them, and the same text always; each query is one of the language."""
+    """A hit always has a query for the same text, and queries for its session and user, if any; all of them parse."""
     (hit,) = lake.search(f"trace:{31:032x}")
     assert hit.neighbours == {"session": 'session:"chat 7"', "like": f"like:{ids(30, 0)}"}
     assert [lake.search(query).total for query in hit.neighbours.values()] == [2, 1]
@@ -70,7 +71,7 @@ def test_a_hit_names_the_queries_of_its_neighbours(lake: Lake) -> None:
     ],
 )
 def test_what_is_no_span_is_explained(lake: Lake, query: Any) -> None:
-    """Text that is no span, or one of another lake, is a mistake of who asks, at its character."""
+    """A text that is no span id, or an id of another lake, is an error of the caller, with its position."""
     with pytest.raises(QueryError, match="at character 3") as error:
         lake.search(f"a {query}")
     assert error.value.character == 3

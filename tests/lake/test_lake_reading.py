@@ -1,4 +1,4 @@
-"""Reading a lake: tables, SQL, search and traces, at the head and at older commits; and what is refused."""
+"""Reading a lake: tables, SQL, search and traces, at the head and at older commits, and refused requests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def old(lake: Lake) -> str:
 
 
 def test_to_arrow_selects_filters_orders_and_limits(lake: Lake) -> None:
-    """Columns, condition, order and limit of `to_arrow` do what SQL does with them."""
+    """Columns, condition, order and limit of `to_arrow` give the same result as SQL."""
     spans = lake.table("spans")
     assert len(spans.to_arrow()) == 5
     assert spans.to_arrow().column_names == spans.schema.names
@@ -83,7 +83,7 @@ def test_to_arrow_selects_filters_orders_and_limits(lake: Lake) -> None:
 
 
 def test_other_engines_read_the_same_rows(lake: Lake, old: str) -> None:
-    """Polars and DuckDB give the rows that Arrow gives, and the files are Parquet for anybody."""
+    """Polars and DuckDB return the same rows as Arrow, and the files are ordinary Parquet."""
     spans = lake.table("spans")
     expected = spans.to_arrow(["trace_id", "span_id", "end_ns"], order_by="all").to_pylist()
     frame = spans.to_polars(["trace_id", "span_id", "end_ns"], order_by="all")
@@ -98,7 +98,7 @@ def test_other_engines_read_the_same_rows(lake: Lake, old: str) -> None:
 
 
 def test_an_old_commit_reads_the_old_rows(lake: Lake, old: str) -> None:
-    """Tables, SQL, traces and search at the first commit know nothing of the second."""
+    """Tables, SQL, traces and search at the first commit show nothing of the second."""
     assert [info.rows for info in lake.tables(at=old)] == [3, 2]
     assert [info.rows for info in lake.tables()] == [5, 4]
     query = f"select end_ns from spans where trace_id = '{1:032x}' and span_id = '{1:016x}'"
@@ -112,7 +112,7 @@ def test_an_old_commit_reads_the_old_rows(lake: Lake, old: str) -> None:
 
 
 def test_search_shows_no_replaced_span(lake: Lake, old: str) -> None:
-    """A replaced span is found by its old text at the old commit, and by its new text at the new one, only."""
+    """A replaced span is found by its old text only at the old commit, and by its new text only at the new one."""
     found = [
         [hit.span_id for hit in lake.search(word, at=at)]
         for word in ("apple", "cherry")
@@ -123,7 +123,7 @@ def test_search_shows_no_replaced_span(lake: Lake, old: str) -> None:
 
 
 def test_search_conditions_and_limits(lake: Lake) -> None:
-    """`where` narrows hits by any column, also where the best hits fall out of it; `limit` cuts them."""
+    """`where` filters hits by any column, even if it excludes the best hits; `limit` cuts them."""
     assert {hit.service for hit in lake.search("pear")} == {"shop", "bank"}
     assert [hit.service for hit in lake.search("pear", where="service = 'bank'")] == ["bank"]
     assert lake.search("pear", where="attributes['note'] like '%plum'")[0].name == "other"
@@ -134,7 +134,7 @@ def test_search_conditions_and_limits(lake: Lake) -> None:
 
 
 def test_a_condition_reaches_beyond_the_first_hits(tmp_path: Path) -> None:
-    """The one span that the condition lets through is found, though a thousand others score better."""
+    """The one span that meets the condition is found, though a thousand others score higher."""
     with tracelake.init(tmp_path / "lake") as lake:
         spans = [a_span(n, 0, note="needle needle") for n in range(1_200)]
         ingest(
@@ -147,7 +147,7 @@ def test_a_condition_reaches_beyond_the_first_hits(tmp_path: Path) -> None:
 
 
 def test_trace_by_id_by_prefix_and_not_at_all(lake: Lake) -> None:
-    """A trace is found by its id or a unique beginning, in any case; else the error says what to do."""
+    """A trace is found by its id or a unique prefix, in any case; otherwise the error suggests a solution."""
     trace = lake.trace((TWIN + "11").upper())
     assert (trace.trace_id, trace.summary["span_count"]) == (TWIN + "11", 1)
     assert lake.trace(f"{1:032x}").summary["end_ns"] == 30
@@ -165,7 +165,7 @@ def test_trace_by_id_by_prefix_and_not_at_all(lake: Lake) -> None:
 def test_a_beginning_in_a_workspace_is_two_ids_at_most(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many spans begin so; with few traces and with many, the conditions are of the query."""
+    """The query has constant conditions, for any number of spans with the prefix, with few traces and with many."""
     read: list[int] = []
     select = Scan.select
 
@@ -200,14 +200,14 @@ def test_a_beginning_in_a_workspace_is_two_ids_at_most(
 
 
 def full_id(lake: Lake, workspace: str) -> str:
-    """Return what the beginning of all ids names in a workspace."""
+    """Return the full id for the common prefix of all ids in a workspace."""
     asked = partial(CommitView.full_id, trace_id="0" * 29, workspace=workspace)
     told: str = lake._opened.read("main", asked)
     return told
 
 
 def test_log_is_newest_first_and_links_up(lake: Lake) -> None:
-    """Each commit has the one before as its parent, and says what its transaction did."""
+    """Each commit has the previous one as its parent, and describes its transaction."""
     second, first = lake.log()
     assert (second.parents, first.parents) == ((first.id,), ())
     assert [commit.metadata["transaction"] for commit in (first, second)] == ["0", "1"]
@@ -242,7 +242,7 @@ def test_log_is_newest_first_and_links_up(lake: Lake) -> None:
     ],
 )
 def test_what_does_not_parse_is_a_query_error(lake: Lake, call: Callable[[Lake], Any]) -> None:
-    """A wrong query, condition, column or limit is a QueryError with a sentence, and nothing else."""
+    """A wrong query, condition, column or limit is a QueryError with a message, and no other error."""
     with pytest.raises(QueryError) as caught:
         call(lake)
     assert "Traceback" not in str(caught.value)
@@ -269,7 +269,7 @@ def test_sql_only_reads(lake: Lake, statement: str, tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_there(lake: Lake, tmp_path: Path) -> None:
-    """Unknown tables, commits and lakes have errors of their own kind, which are all usage errors."""
+    """Unknown tables, commits and lakes have separate error classes, which are all usage errors."""
     with pytest.raises(TableNotFoundError, match="there are spans, traces"):
         lake.table("nosuch")
     for ref in ("nosuch", "", "00000000", "../x", "0" * 64):
@@ -284,7 +284,7 @@ def test_names_that_are_not_there(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_an_empty_lake_has_empty_tables(tmp_path: Path) -> None:
-    """Before the first ingest, tables have their columns and no row, and searching finds nothing."""
+    """Before the first ingest, tables have their columns and no row, and a search finds nothing."""
     with tracelake.init(tmp_path / "lake") as empty:
         assert [(info.name, info.rows, info.parts) for info in empty.tables()] == [
             ("spans", 0, 0),
@@ -304,7 +304,7 @@ def test_an_empty_lake_has_empty_tables(tmp_path: Path) -> None:
 
 
 def test_init_takes_empty_places_only(tmp_path: Path) -> None:
-    """A lake is made in an absent or empty directory, never over something."""
+    """A lake is created in a missing or empty directory, never over existing files."""
     (tmp_path / "empty").mkdir()
     tracelake.init(tmp_path / "empty").close()
     tracelake.init(tmp_path / "a" / "b" / "c").close()

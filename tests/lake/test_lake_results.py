@@ -1,4 +1,4 @@
-"""What a search tells of its whole result is that of the live rows, at every commit, whatever was replaced."""
+"""A search's figures for its whole result are those of the live rows, at every commit, after any replacements."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tracelake.tasks.runners import InProcess
 
 DAY_NS = 86_400 * 10**9
 TRANSACTIONS = 11
-"""More than are compacted and merged into one, with some beside."""
+"""Number of transactions: enough for a compaction and a merge, with some left over."""
 FACETS = ("service", "status", "day")
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Return a lake in which later transactions replace some of the spans of earlier ones, in values and words."""
+    """Return a lake in which later transactions replace some earlier spans, in values and words."""
     folder = tmp_path_factory.mktemp("results")
     chance = random.Random(7)
     with tracelake.init(folder / "lake", buckets=2) as lake:
@@ -48,7 +48,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def plain(lake: Lake, at: str, word: str | None, service: str | None = None) -> list[dict[str, Any]]:
-    """Return the rows that a plain evaluation finds."""
+    """Return the rows that a simple evaluation finds."""
     rows: list[dict[str, Any]] = lake.sql(
         "select trace_id, service, status, start_ns, attributes['note'] as note from spans", at=at
     ).to_pylist()
@@ -66,7 +66,7 @@ def day(row: dict[str, Any]) -> str:
 
 
 def test_totals_and_facets_are_those_of_the_live_rows_at_every_commit(lake: Lake) -> None:
-    """Rows that were replaced count nowhere: neither those that retractions tell of, nor those in history."""
+    """Replaced rows count in no figure, whether retractions or history contain them."""
     commits = [commit.id for commit in lake.log()]
     assert len(commits) > TRANSACTIONS, "parts were merged"
     seen = set()
@@ -86,7 +86,7 @@ def test_totals_and_facets_are_those_of_the_live_rows_at_every_commit(lake: Lake
 def test_more_values_than_are_counted_are_said_to_be_inexact(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a part of the index has too many different values, no number is too large, the sum is that of all."""
+    """If a part of the index has too many different values, no count is too high, and the sum is exact."""
     services = Counter(row["service"] for row in plain(lake, "main", None))
     whole = lake.search("*", facets=["service"]).facets["service"]
     assert (whole.exact, whole.others) == (True, 0)
@@ -98,7 +98,7 @@ def test_more_values_than_are_counted_are_said_to_be_inexact(
 
 
 def test_one_service_is_counted_by_its_exact_name(lake: Lake) -> None:
-    """The language takes a service in any case; the argument is a name as it is."""
+    """The query language matches a service in any case; the argument is an exact name."""
     for service in ("shop", "Shop", "bank", "none"):
         rows = plain(lake, "main", None, service)
         results = lake.search("*", service=service, limit=1000, facets=["status"])
@@ -111,7 +111,7 @@ def test_one_service_is_counted_by_its_exact_name(lake: Lake) -> None:
 def test_pages_have_every_hit_once_at_the_commit_of_the_first(
     lake: Lake, sort: Any, service: str | None
 ) -> None:
-    """Whatever comes meanwhile, pages go on where the one before ended, in the order that was asked for."""
+    """Each page continues after the previous one, in the requested order, during any new commits."""
     branch = f"pages-{sort}-{service}"
     lake.create_branch(branch, "main~3")
     at: dict[str, Any] = {"at": branch}
@@ -120,7 +120,7 @@ def test_pages_have_every_hit_once_at_the_commit_of_the_first(
     while True:
         results = lake.search("apple OR pear", service=service, sort=sort, limit=7, page=page, **at)
         hits += list(results)
-        at, page = {}, results.next_page  # the token says which commit; main is another
+        at, page = {}, results.next_page  # the token names the commit; main is another
         if page is None:
             break
     rows = plain(lake, branch, None, service)
@@ -135,7 +135,7 @@ def test_pages_have_every_hit_once_at_the_commit_of_the_first(
 
 
 def test_a_condition_has_pages_and_no_total(lake: Lake) -> None:
-    """What a condition leaves over nobody knows without reading it; its pages are as stable."""
+    """A condition has no total, because counting needs all rows; its pages are as stable as others."""
     rows = [row for row in plain(lake, "main", None) if row["note"] == "pear"]
     where = "attributes['note'] = 'pear'"
     hits, page = [], None
@@ -160,13 +160,13 @@ def test_a_condition_has_pages_and_no_total(lake: Lake) -> None:
     ],
 )
 def test_what_cannot_be_asked_is_explained(lake: Lake, asked: Any, says: str) -> None:
-    """A facet, an order or a page that does not exist is a mistake of who asks."""
+    """An unknown facet, order or page is an error of the caller."""
     with pytest.raises(QueryError, match=says):
         lake.search("apple", **asked)
 
 
 def test_a_page_is_of_one_search(lake: Lake) -> None:
-    """The token of one search is refused by another, and beyond the last page there is none."""
+    """The token of one search is refused by another, and the last page has no token."""
     token = lake.search("apple", limit=1).next_page
     assert token is not None
     others: list[dict[str, Any]] = [
@@ -185,7 +185,7 @@ def test_a_page_is_of_one_search(lake: Lake) -> None:
 
 @pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=5, minutes=30))])
 def test_last_ends_at_the_moment_that_is_given(lake: Lake, zone: tzinfo) -> None:
-    """A question of then finds what it found then, in whichever zone the moment is said; its pages keep the moment."""
+    """A query with a past moment finds the same rows as then, in any time zone; its pages keep the moment."""
     now = datetime.fromtimestamp(2 * DAY_NS // 10**9 + 1, UTC).astimezone(zone)
     expected = [row for row in plain(lake, "main", None) if row["start_ns"] == 2 * DAY_NS + 5]
     results = lake.search("last 1d", limit=3, now=now)
@@ -196,7 +196,7 @@ def test_last_ends_at_the_moment_that_is_given(lake: Lake, zone: tzinfo) -> None
 
 
 def test_a_moment_without_a_zone_or_that_is_none_is_refused(lake: Lake) -> None:
-    """Whose midnight it is, nobody can know; and a text is refused as itself."""
+    """A moment without a zone is ambiguous and refused; an invalid text is refused as such."""
     with pytest.raises(QueryError, match="without a time zone"):
         lake.search("last 1d", now=datetime(2026, 1, 1))
     for none in ("2026-01-01", 5, date(2026, 1, 1)):

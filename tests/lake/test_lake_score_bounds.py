@@ -1,4 +1,4 @@
-"""How far scores may be from those of the live rows, while replaced rows count that no merge has left behind yet."""
+"""Bounds of a score's error while replaced rows count that no merge has removed yet."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from tracelake.tasks.runners import InProcess
 WORDS = ("often", "common", "usual", "seldom", "rare", "single")
 LIVE = 64
 REPLACED = int(INDEX_REWRITTEN_SHARE * LIVE / (1 - INDEX_REWRITTEN_SHARE))
-"""As many as stay in an index of any size, with so many rows: one more, and parts are written again."""
+"""Number of replaced rows that an index with so many live rows keeps: with one more, parts are rewritten."""
 
 
 def weight(documents: int, having: int) -> float:
-    """Return what BM25 makes of a word that so many of the documents have."""
+    """Return BM25's weight of a word with a given document frequency."""
     return math.log(1 + (documents - having + 0.5) / (having + 0.5))
 
 
 def note(chance: random.Random) -> str:
-    """Return a text of four words, some of them more often than others."""
+    """Return a text of four words, some of them more frequent than others."""
     return " ".join(chance.choices(WORDS, [32, 16, 8, 4, 2, 1], k=4))
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_while_replaced_rows_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """Each is between what it were if all replaced rows had the word, and if none had; and none is missing.
+    """Each score is between those if all replaced rows had the word, and if no replaced row had it. No hit is
+    missing.
 
-    Texts are alike in length, so that the weight of the word is all that differs.
+    Texts have similar lengths, so that only the weight of the word differs.
     """
     monkeypatch.setattr("tracelake.search.protocol.INDEX_REPLACED_MIN", 1)
     assert not counts_replaced(LIVE + REPLACED, LIVE)

@@ -1,4 +1,4 @@
-"""The index of a lake, as its users meet it: damage, replacement, collection."""
+"""The index of a lake from its users' view: damage, replacement, collection."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def ingest(lake: Lake, folder: Path, number: int, *spans: dict[str, Any], service: str = "shop") -> None:
-    """Ingest one transaction: these spans, or else one of its own."""
+    """Ingest one transaction with these spans, or with one new span."""
     path = folder / f"{number}.jsonl"
     path.write_bytes(a_line(*(spans or (a_span(number, 0, note=f"only{number}"),)), service=service))
     lake.ingest(path, runner=InProcess())
@@ -43,7 +43,7 @@ def found(lake: Lake, query: str, **options: Any) -> set[str]:
 def test_a_flipped_bit_of_a_staged_part_is_refused_and_the_next_run_mends_it(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it is published, readers stay at the last commit, and running again is all it takes."""
+    """The damaged part is never published, readers stay at the last commit, and another run repairs it."""
     ingest(lake, tmp_path, 0)
 
     def after_a_flip(*args: Any) -> Any:
@@ -67,7 +67,7 @@ def test_a_flipped_bit_of_a_staged_part_is_refused_and_the_next_run_mends_it(
 def test_a_service_without_hits_reads_no_rows(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many spans of other services have the word, the index answers, and no row is looked up."""
+    """The index answers without reading rows, for any number of other services' spans with the word."""
     ingest(lake, tmp_path, 0, *(a_span(0, n) for n in range(300)), service="shop")
     ingest(lake, tmp_path, 1, a_span(1, 0), service="Cart")
     looked_up: list[int] = []
@@ -92,7 +92,8 @@ def scores(lake: Lake, query: str) -> list[tuple[str, float]]:
 
 
 def test_a_rebuilt_index_scores_as_if_nothing_had_ever_been_replaced(lake: Lake, tmp_path: Path) -> None:
-    """Two lakes of equal content score alike once the index is built anew, and the pipeline goes on upon it."""
+    """Two lakes with equal content have equal scores after a rebuild, and the pipeline continues with the new
+    index."""
     for end in range(20, 26):
         ingest(lake, tmp_path, 0, *(a_span(n, 0, end=end, note=f"rare{n} work {end}") for n in range(4)))
     with tracelake.init(tmp_path / "other", buckets=2) as other:
@@ -116,7 +117,7 @@ def test_a_rebuilt_index_scores_as_if_nothing_had_ever_been_replaced(lake: Lake,
 
 @pytest.mark.parametrize("damage", ["manifest", "part", "gone"])
 def test_a_damaged_index_is_built_anew(lake: Lake, tmp_path: Path, damage: str) -> None:
-    """A manifest or part that is damaged or gone stops searches, and rebuilding mends it for what comes."""
+    """A damaged or missing manifest or part stops searches; a rebuild repairs it for later transactions."""
     ingest(lake, tmp_path, 0)
     ingest(lake, tmp_path, 1)
     info = lake.index()
@@ -141,14 +142,14 @@ def test_a_damaged_index_is_built_anew(lake: Lake, tmp_path: Path, damage: str) 
 
 
 def test_an_empty_lake_has_no_index_to_rebuild(lake: Lake) -> None:
-    """It says so, and what to do."""
+    """The error reports that, and suggests a solution."""
     assert lake.index() is None
     with pytest.raises(UsageError, match="still empty"):
         lake.maintenance.rebuild_index(runner=InProcess())
 
 
 def check_refused_of_nothing(lake: Lake) -> None:
-    """Ask an empty lake what no lake answers."""
+    """Check the queries that every lake refuses on an empty lake."""
     assert lake.search("work", facets=["service"]).total == 0
     for query, options in (
         ("nofield:x", {}),
@@ -161,7 +162,7 @@ def check_refused_of_nothing(lake: Lake) -> None:
 
 
 def test_an_empty_lake_refuses_what_others_refuse(lake: Lake) -> None:
-    """Who tries queries out before the first spans come learns what is wrong with them."""
+    """A query over an empty lake reports the same errors as a query over a full one."""
     check_refused_of_nothing(lake)
     for broken in (
         Broken("queries", searcher.check_request, "parse(grammar_of(ENGLISH), query, now_ns)", "pass"),
@@ -175,7 +176,8 @@ def test_an_empty_lake_refuses_what_others_refuse(lake: Lake) -> None:
 def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Whenever a transaction is committed beside it, its spans are found afterwards, and the index is the new one."""
+    """For a transaction committed at any time during the rebuild, its spans are found, and the index is the new
+    one."""
     for number in range(3):
         ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
     target = {
@@ -211,7 +213,7 @@ def test_a_rebuild_keeps_what_pipelines_commit_meanwhile(
 def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is committed with the index that it knew; the next transaction goes back to the new one."""
+    """It is committed with the index that it had read; the next transaction returns to the new one."""
     for number in range(3):
         ingest(lake, tmp_path, 0, a_span(0, 0, end=20 + number))
 
@@ -236,7 +238,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
 
 
 def holder_of(step: str) -> Any:
-    """Return what has the step of a rebuild under its name."""
+    """Return the object that has the rebuild's step as an attribute."""
     module = {"write_parts": "index_build"}.get(step, "reindex")
     return Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
 
@@ -251,7 +253,7 @@ class Killed(BaseException):
 def test_what_a_killed_rebuild_left_is_collected(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Killed anywhere, it has changed nothing or all; what it left goes with the third collection."""
+    """A rebuild killed at any point has changed nothing or everything; the third collection removes its leftovers."""
     ingest(lake, tmp_path, 0)
     ingest(lake, tmp_path, 1)
     before = {info.path for info in lake.objects.list("search/")}
@@ -284,7 +286,7 @@ def test_what_a_killed_rebuild_left_is_collected(
 def test_a_rebuild_beside_collections_is_published_whole_or_refused(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, collections: int
 ) -> None:
-    """However often garbage is collected in the middle of it, no commit names what was taken."""
+    """For any number of collections during the rebuild, no commit names a collected object."""
     ingest(lake, tmp_path, 0)
     holder = holder_of(step)
     original = getattr(holder, step)

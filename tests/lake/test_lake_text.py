@@ -1,4 +1,4 @@
-"""How texts become words: chosen with the lake, changed beside pipelines and readers, and never mixed."""
+"""Text analysis: chosen with the lake, changed during pipelines and reads, and never mixed."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def text_of(lake: Lake, at: str = "main") -> str | None:
-    """Return how texts become words at a commit."""
+    """Return the text analysis of a commit."""
     info = lake.index(at)
     return None if info is None else info.text
 
 
 def rebuilt(lake: Lake, text: str | None = None) -> str:
-    """Build anew as another process does; return how texts become words then."""
+    """Rebuild the index as another process does; return its text analysis."""
     with tracelake.open(lake.url) as peer:
         return peer.maintenance.rebuild_index(text=text, runner=InProcess()).text
 
 
 def test_a_lake_is_made_with_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the argument says, else the setting, else English; another name is refused before anything is made."""
+    """The argument sets the text analysis, else the setting, else English; an unknown name creates no lake."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="there is no text 'klingon', only english, whitespace, cjk"):
         tracelake.init(tmp_path / "none", text="klingon")
@@ -63,11 +63,11 @@ def test_a_lake_is_made_with_a_text(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_readers_keep_the_analyzer_of_their_commit(lake: Lake, tmp_path: Path) -> None:
-    """An older commit is searched as it was built, side by side with the new one, by one process."""
+    """An older commit is searched with its own analysis, in parallel with the new one, by one process."""
     ingest(lake, tmp_path, 0, a_span(0, 0, note="refunds"))
     assert found(lake, "refund") == {"1"}
     assert rebuilt(lake, "whitespace") == "whitespace"
-    lake.maintenance.rebuild_index(runner=InProcess())  # without a text it stays
+    lake.maintenance.rebuild_index(runner=InProcess())  # without a text setting it stays
     for _ in range(2):
         assert found(lake, "refund") == set()
         assert found(lake, "refunds") == {"1"}
@@ -82,7 +82,7 @@ def test_readers_keep_the_analyzer_of_their_commit(lake: Lake, tmp_path: Path) -
 def test_a_transaction_that_was_staged_before_a_rebuild_is_indexed_again(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its tasks knew the old analyzer, and its output finds the new one: it stages its rows anew."""
+    """Its tasks used the old analyzer, and the index has the new one: the transaction stages its rows again."""
     ingest(lake, tmp_path, 0, a_span(0, 0, note="refunds"))
     before: list[str] = []
     base_of = "tracelake.pipeline.outputs.builtin.base_of"
@@ -108,7 +108,8 @@ def test_a_transaction_that_was_staged_before_a_rebuild_is_indexed_again(
 def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_its_text(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    """It puts the old index back, whole, for one commit; the next one, or a merger, has the new one, whole."""
+    """The transaction restores the complete old index for one commit. The next one, or a merger, has the complete
+    new index."""
     ingest(lake, tmp_path, 0, a_span(0, 0, note="refunds"))
 
     def before_a_rebuild(*args: Any) -> Any:
@@ -144,7 +145,7 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_its_text(
 def test_two_rebuilds_of_two_texts_make_one_whole_index(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever commits last has chosen; one that was not told a text takes that of the other."""
+    """The last commit wins. A rebuild without a text setting takes over the setting of the other."""
     for number in range(3):
         ingest(lake, tmp_path, number, a_span(number, 0, note="refunds"))
     reindex = "tracelake.indexing.rebuild.write_marker"
@@ -173,7 +174,7 @@ NFC, NFD = "r\u00e9sum\u00e9", "re\u0301sume\u0301"
 
 
 def test_an_index_of_an_earlier_release_keeps_its_format_until_it_is_rebuilt(tmp_path: Path) -> None:
-    """Transactions and merges add to it as it is; a rebuild without a choice makes one of the current format."""
+    """Transactions and merges extend it in its format; a rebuild without options makes one of the current format."""
     with tracelake.init(tmp_path / "lake", buckets=2, text="english@2") as lake:
         ingest(lake, tmp_path, 0, a_span(0, 0, note=NFC))
         ingest(lake, tmp_path, 1, a_span(1, 0, note=NFD))
@@ -194,7 +195,7 @@ def test_an_index_of_an_earlier_release_keeps_its_format_until_it_is_rebuilt(tmp
 
 @pytest.mark.parametrize("text", ["english", "whitespace", "cjk"])
 def test_a_search_for_chinese_that_finds_nothing_names_the_setting(tmp_path: Path, text: str) -> None:
-    """If the lake's words are English, part of a sentence is not found, and the result says why."""
+    """With English analysis, part of a Chinese sentence is not found, and the result gives the reason."""
     with tracelake.init(tmp_path / "lake", buckets=2, text=text) as lake:
         ingest(lake, tmp_path, 0, a_span(0, 0, note="\u4e1c\u4eac\u90fd\u7684\u5929\u6c14\u600e\u4e48\u6837"))
         results = lake.search("\u5929\u6c14")

@@ -1,4 +1,4 @@
-"""Searches by meaning, as users of a lake meet them: turned on beside all else, with conditions, pages and merges."""
+"""Search by meaning for users of a lake: enabled during other work, with conditions, pages and merges."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def said(trace: int, span: int, text: str, **fields: Any) -> dict[str, Any]:
-    """Return a span whose input is a text."""
+    """Return a span with a text as its input."""
     return a_span(trace, span, attributes=[{"key": "input.value", "value": {"stringValue": text}}], **fields)
 
 
@@ -71,7 +71,7 @@ def ingest(
 
 
 def rebuild(lake: Lake, name: str | None = "bag_of_words") -> Any:
-    """Build the index anew with vectors of a function of tests."""
+    """Rebuild the index with vectors of a test function."""
     source = f"{HERE}:{name}" if name else None
     return lake.maintenance.rebuild_index(vectors=source, runner=InProcess())
 
@@ -79,7 +79,7 @@ def rebuild(lake: Lake, name: str | None = "bag_of_words") -> Any:
 def nearest_plainly(
     lake: Lake, target: Any, service: str | None = None, word: str | None = None
 ) -> list[tuple[float, str]]:
-    """Return score and id of the spans that meet conditions, by comparing with each live row."""
+    """Return score and id of the spans that meet conditions, by comparison with each live row."""
     scored = []
     for row in lake.table("spans").to_arrow(["trace_id", "span_id", "input", "service"]).to_pylist():
         vector = bag(row["input"])
@@ -97,7 +97,7 @@ def nearest_plainly(
 
 
 def told(hits: Sequence[Any]) -> list[tuple[float, str]]:
-    """Return score and id of hits, equal scores by their ids; the hits must be in order."""
+    """Return score and id of hits, equal scores by their ids; check that the hits are in order."""
     scores = [hit.score for hit in hits]
     assert scores == sorted(scores, reverse=True)
     return sorted(((round(hit.score, 6), hit.id) for hit in hits), key=lambda one: (-one[0], one[1]))
@@ -109,7 +109,7 @@ def ids(hits: Sequence[Any]) -> list[str]:
 
 
 def test_an_old_lake_gets_vectors_and_new_spans_have_theirs(lake: Lake, tmp_path: Path) -> None:
-    """One rebuild, and the transactions that follow have them; older commits have none, and say so."""
+    """After one rebuild, it and later transactions have vectors; older commits have none, and report that."""
     ingest(lake, tmp_path, 0, said(0, 0, "refund of my flight"), said(0, 1, "the weather is nice"))
     before = lake.log()[0].id
     report = rebuild(lake)
@@ -140,7 +140,7 @@ def test_an_old_lake_gets_vectors_and_new_spans_have_theirs(lake: Lake, tmp_path
 def test_conditions_and_both_orders_are_those_of_a_plain_evaluation(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Nearest under any conditions as of a comparison with each live row; hybrid is the sum of reciprocal ranks."""
+    """The nearest spans under any conditions equal a full comparison's; hybrid is the sum of reciprocal ranks."""
     words = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=5).map(" ".join)
     folder = tmp_path_factory.mktemp("lake")
     with tracelake.init(folder / "lake", buckets=2) as lake:
@@ -176,7 +176,7 @@ def test_conditions_and_both_orders_are_those_of_a_plain_evaluation(
 
 
 def test_rows_that_were_replaced_are_not_near_before_and_after_a_merge(lake: Lake, tmp_path: Path) -> None:
-    """Their vectors are marked with their documents, and stay behind when parts are merged."""
+    """Their vectors are deleted with their documents, and a merge drops them."""
     rebuild_at = 2
     for number in range(INDEX_FAN_OUT + 1):
         ingest(
@@ -210,7 +210,7 @@ def test_rows_that_were_replaced_are_not_near_before_and_after_a_merge(lake: Lak
 
 
 def test_pages_of_a_search_by_meaning_are_stable_at_a_commit(lake: Lake, tmp_path: Path) -> None:
-    """However much comes in between, each span is on one page; a token is of one search."""
+    """For any commits in between, each span is on one page; a token belongs to one search."""
     ingest(lake, tmp_path, 0, *(said(n, 0, f"refund text{n}") for n in range(30)))
     rebuild(lake)
     first = lake.search("refund", mode="hybrid", limit=7)
@@ -230,7 +230,7 @@ def test_pages_of_a_search_by_meaning_are_stable_at_a_commit(lake: Lake, tmp_pat
 
 
 def test_spans_that_mean_the_same_as_one(lake: Lake, tmp_path: Path) -> None:
-    """`like:` compares with the vector of a span; its own trace is left out."""
+    """`like:` compares with the vector of a span; its own trace is excluded."""
     ingest(
         lake, tmp_path, 0, said(0, 0, "refund flight"), said(0, 1, "refund flight"), said(1, 0, "refund it")
     )
@@ -246,7 +246,7 @@ def test_spans_that_mean_the_same_as_one(lake: Lake, tmp_path: Path) -> None:
 def test_a_span_of_another_workspace_with_the_same_ids_is_not_compared_with(
     lake: Lake, tmp_path: Path, other: str, last: str
 ) -> None:
-    """W11: of the rows with these ids that of the workspace counts, whichever came first, or none."""
+    """Of several rows with these ids only the workspace's counts, in any order, or none at all (W11)."""
     for number, whose in enumerate(["other", "team-a"] if last == "team-a" else ["team-a", "other"]):
         if whose == "other":
             spans = [said(0, 0, "weather"), said(0, 1, "weather")]
@@ -271,7 +271,8 @@ def test_a_span_of_another_workspace_with_the_same_ids_is_not_compared_with(
 def test_conditions_that_leave_many_are_met_by_all_hits(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where they are too many to list, the nearest are looked at until enough meet them: the same result."""
+    """If too many rows meet the condition to list them, the search scans the nearest until enough do, with the same
+    result."""
     ingest(lake, tmp_path, 0, *(said(n, 0, f"refund {VOCABULARY[n % 12]} text{n}") for n in range(40)))
     ingest(lake, tmp_path, 1, *(said(100 + n, 0, f"some text{n}") for n in range(40)), service="cart")
     rebuild(lake)
@@ -294,7 +295,7 @@ def test_conditions_that_leave_many_are_met_by_all_hits(
 def test_a_function_that_fails_stops_neither_spans_nor_words(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it fails on has no vector, which is told, and filled by the next rebuild; a search says what failed."""
+    """A failed text gets no vector. This is reported, the next rebuild fills it, and a search reports the error."""
     ingest(lake, tmp_path, 0, said(0, 0, "refund"))
     report = rebuild(lake, "broken")
     assert (report.vectors, report.without_vector) == (0, 1)
@@ -314,7 +315,7 @@ def test_a_function_that_fails_stops_neither_spans_nor_words(
 def test_parts_that_were_built_before_the_vectors_are_merged_with_them(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A transaction whose tasks began before the rebuild was committed has none; maintenance makes them."""
+    """A transaction whose tasks began before the rebuild's commit has no vectors; maintenance adds them."""
     ingest(lake, tmp_path, 0, said(0, 0, "refund"))
     rebuild(lake)
     with monkeypatch.context() as patch:
@@ -337,7 +338,7 @@ def test_parts_that_were_built_before_the_vectors_are_merged_with_them(
 
 
 def test_a_rebuild_over_a_damaged_manifest_keeps_the_kind_of_vectors(lake: Lake, tmp_path: Path) -> None:
-    """It looks at the commits before; nobody has to remember what was set."""
+    """The rebuild reads the setting from earlier commits, so the user need not repeat it."""
     ingest(lake, tmp_path, 0, said(0, 0, "refund"))
     rebuild(lake)
     ingest(lake, tmp_path, 1, said(1, 0, "refund again"))
@@ -368,7 +369,7 @@ def test_a_rebuild_over_a_damaged_manifest_keeps_the_kind_of_vectors(lake: Lake,
 def test_what_cannot_be_asked_is_refused_in_a_sentence(
     asked: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    """Nothing else happens."""
+    """The error is a sentence, and nothing else happens."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         ingest(lake, tmp_path, 0, said(0, 0, "refund"))
         rebuild(lake)
@@ -377,7 +378,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(
 
 
 def test_dimensions_are_of_attributes(lake: Lake, tmp_path: Path) -> None:
-    """Vectors that spans bring along are searched with a vector or a span; words make none."""
+    """Vectors that spans bring along are searched with a vector or a span; a search by words is refused."""
     with pytest.raises(UsageError, match="say which"):
         lake.maintenance.rebuild_index(dimensions=3, runner=InProcess())
     values = ["[1,0,0]", "[0.9,0.1,0]", "[0,0,1]", "[1,0]"]

@@ -1,7 +1,8 @@
-"""A large resource of many small spans: a megabyte that is sent is a gigabyte of rows, for each has it beside it.
+"""A large resource with many small spans: a request of one megabyte becomes a gigabyte of rows, because each row
+contains the resource.
 
-What waits of it is left to the pipeline by lists and searches, which go on; a trace that does not fit is not read
-whole; and of one of which a commit has very many spans those alone are held that somebody asks about.
+Lists and searches leave its pending rows to the pipeline, and continue. A trace that does not fit in memory is not
+read whole. If a commit has very many spans of a trace, a reader holds only those that a caller requests.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tracelake.tracking.store import TracedRequest, TrackingStore
 from tracelake.tracking.uncommitted import Uncommitted
 
 ROWS_BYTES = 1_000_000
-"""What rows of one part may take here, and are below for text that grows as text does."""
+"""Memory limit for the rows of one part here; text that grows at the usual rate stays below it."""
 
 
 def grown(
@@ -60,7 +61,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_sizes(*_: object) -> None:
-    """What rows take is known before they are made."""
+    """Check that the size of rows is known before they are made."""
     for each in (
         request((1, 1), (1, 2), text="apple " * 1_000),
         grown(1, range(1, 51)),
@@ -74,7 +75,7 @@ def check_sizes(*_: object) -> None:
 
 
 def check_lists(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
-    """Lists show the other traces, whole; and this one as commits have it."""
+    """Check that lists show the other traces completely, and this one as in commits."""
     store.write([request((1, 1), (2, 1))])
     store.write([grown(1, range(2, 60)), request((3, 1))])
     listed = lists_of(lake, store).newest()
@@ -83,7 +84,7 @@ def check_lists(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
 
 
 def check_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
-    """The newest are shown as far as there is room."""
+    """Check that the newest traces are listed as far as the memory limit allows."""
     for trace in range(1, 8):
         store.write([grown(trace, range(1, 11), 20_000)])
     with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +94,7 @@ def check_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
 
 
 def check_room_beside_a_commit(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """Where a commit has more of them than there is room for, they are listed as it has them."""
+    """Check that traces are listed from the commit if it has more of their rows than fit in memory."""
     store.write([grown(1, range(1, 20))])
     assert pipeline.run_once() is not None
     store.write([request((1, 30), (2, 1))])
@@ -104,7 +105,8 @@ def check_room_beside_a_commit(lake: tracelake.Lake, store: TrackingStore, pipel
 
 
 def check_searches(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
-    """What waits of others is found, and the result says what is not; of this trace nothing is, for parts replace."""
+    """Check that a search finds other pending traces and reports the gap. It shows nothing of this one, because
+    parts replace."""
     store.write([request((1, 1), text="apple"), request((2, 1), text="apple")])
     assert lake.search("apple").total == 2
     store.write([grown(1, range(1, 60), text="pear"), request((3, 1), text="apple")])
@@ -115,7 +117,7 @@ def check_searches(lake: tracelake.Lake, store: TrackingStore, _: object) -> Non
 
 
 def check_step(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
-    """One step has no more room than that either."""
+    """Check that one step has the same memory limit."""
     for trace in range(1, 6):
         store.write([grown(trace, range(1, 11), 20_000)])
     with pytest.MonkeyPatch.context() as patch:
@@ -124,14 +126,14 @@ def check_step(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
 
 
 def check_sizes_of_text(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
-    """However much text a part has, it is listed and searched: its rows take a few times its bytes."""
+    """Check that a part with any amount of text is listed and searched: its rows take a few times its bytes."""
     store.write([request(*((1, span) for span in range(1, 30)), text="apple " * 10_000)])
     assert counts(lists_of(lake, store).newest()) == {trace_id(1): 29}
     assert (lake.search("apple").total, lake.search("apple").not_searched) == (29, None)
 
 
 def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """So it is where what waits is looked through, and left to a pipeline."""
+    """Check the same for a scan of pending rows, which are left to a pipeline."""
     store.write([request((8, 1), text="apple")])
     lake.search("apple")
     assert pipeline.run_once() is not None
@@ -145,7 +147,7 @@ def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipe
 
 
 def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """What a search indexes for itself, beside all others, has less room."""
+    """Check that a search's private index has a smaller memory limit."""
     store.write([request((8, 1), text="apple")])
     lake.search("apple")
     assert pipeline.run_once() is not None
@@ -161,7 +163,7 @@ def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbo
 
 
 def check_search_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> None:
-    """All parts of a process have so much room together, the newest of it."""
+    """Check that all parts of a process share one memory limit, the newest first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "UNCOMMITTED_ROWS_MAX_BYTES", 750_000)
         for trace in range(1, 6):
@@ -172,7 +174,7 @@ def check_search_room(lake: tracelake.Lake, store: TrackingStore, _: object) -> 
 
 
 def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """A trace that takes more memory is not read whole, in either tier or half and half; others are."""
+    """Check that a trace that exceeds the limit is not read whole, in either tier or in both; others are."""
 
     def check(*whole: int) -> None:
         for trace in (1, 2, 3):
@@ -185,7 +187,7 @@ def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipel
     with pytest.MonkeyPatch.context() as patch:
         for module in (limits, whole_trace):
             patch.setattr(module, "TRACE_ROWS_MAX_BYTES", 700_000)
-        patch.setattr(limits, "HOT_TRACE_PARTS", 1)  # as one of very many parts is read
+        patch.setattr(limits, "HOT_TRACE_PARTS", 1)  # as for one of very many parts
         store.write([grown(1, range(1, 21)), grown(2, range(1, 21), 1_000), grown(3, range(1, 11))])
         store.write([grown(1, range(1, 3))])
         with pytest.raises(LimitError, match=trace_id(1)):
@@ -203,7 +205,7 @@ def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipel
 
 
 def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """However much another workspace has of a trace, what this one has of it is read, and all of it."""
+    """Check that a workspace reads all its spans of a trace, for any number of spans of another workspace."""
 
     def check() -> None:
         assert [span["span_id"] for span in lake.within("b").trace(trace_id(1)).spans] == [
@@ -233,7 +235,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
             pass
         check()
         assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
-        check()  # of tables alone
+        check()  # in tables alone
         patch.setattr(limits, "HOT_TRACE_PARTS", 64)
         store.write([grown(2, range(1, 2), 1_000, workspace="b")])
         data = (
@@ -248,7 +250,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
 
 
 def check_about(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """Of a trace of which a commit has many spans those alone are read that others are about."""
+    """Check that, if a commit has many spans of a trace, only those are read that the given rows are about."""
     store.write([grown(1, range(1, 41)), request((2, 1))])
     assert pipeline.run_once() is not None
     table, claims = (
@@ -288,7 +290,7 @@ CHECKS: tuple[Check, ...] = (
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline) -> None:
-    """Each holds."""
+    """Each rule of large resources holds."""
     check(lake, store, pipeline)
 
 
@@ -334,5 +336,5 @@ def test_rules(check: Check, lake: tracelake.Lake, store: TrackingStore, pipelin
 def test_broken_rules_are_caught(
     broken: Broken, check: Check, lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, lambda: check(lake, store, pipeline))

@@ -1,4 +1,4 @@
-"""Pages of the list of traces by tokens: nothing twice and nothing left out while traces arrive."""
+"""Pages of the trace list by tokens: no trace appears twice or is missing while traces arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ids_of(page: TracePage) -> list[str]:
 
 
 def check_all_once(lake: tracelake.Lake, store: TrackingStore, order: Order) -> None:
-    """Check that each trace is on one page, while traces arrive that come before all of them."""
+    """Check that each trace is on one page, while traces arrive that precede all of them."""
     wanted, seen, arriving = fill(store), list[str](), 1_000
     page: str | None = None
     for _ in range(TRACES):
@@ -55,7 +55,7 @@ def check_all_once(lake: tracelake.Lake, store: TrackingStore, order: Order) -> 
 def test_pages_have_each_trace_once_while_others_arrive(
     lake: tracelake.Lake, store: TrackingStore, order: Order
 ) -> None:
-    """In every order, with equal keys."""
+    """This holds in every order, with equal keys."""
     check_all_once(lake, store, order)
 
 
@@ -63,7 +63,7 @@ def test_pages_have_each_trace_once_while_others_arrive(
 def test_the_page_before_is_the_page_that_was_there(
     lake: tracelake.Lake, store: TrackingStore, order: Order
 ) -> None:
-    """`previous_page` leads back over the same pages; the first has none."""
+    """`previous_page` returns the same pages in reverse; the first page has none."""
     fill(store)
     pages = [list_traces(lake, TraceFilter(order=order, limit=5))]
     while (following := pages[-1].next_page) is not None:
@@ -80,7 +80,7 @@ def test_the_page_before_is_the_page_that_was_there(
 
 
 def test_offsets_are_taken_as_before(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """An offset is a number of rows; a page by its offset leads on by a token."""
+    """An offset is a number of rows; a page read by offset has a token for the next."""
     wanted = fill(store)
     pages = [
         list_traces(lake, TraceFilter(order="oldest", limit=10, offset=offset)) for offset in (0, 10, 20)
@@ -91,7 +91,7 @@ def test_offsets_are_taken_as_before(lake: tracelake.Lake, store: TrackingStore)
 
 
 def test_a_token_is_of_one_list(lake: tracelake.Lake, store: TrackingStore) -> None:
-    """Another filter or order, an offset beside it, or any other text is refused."""
+    """A token with another filter or order, with an offset, or any other text is refused."""
     fill(store)
     page = list_traces(lake, TraceFilter(limit=5)).next_page
     assert page is not None
@@ -110,7 +110,7 @@ NEWEST = ["skewed", "past", "end", "future"]
 
 
 def write_starts(store: TrackingStore) -> None:
-    """Write traces that start in the past, with a clock that is ahead, and far in the future."""
+    """Write traces that start in the past, slightly in the future as from a fast clock, and far in the future."""
     now_ns = time.time_ns()
     starts = {
         "past": now_ns - HOUR_NS,
@@ -143,7 +143,7 @@ def check_far_future_is_last(lake: tracelake.Lake) -> None:
 def test_a_trace_of_the_far_future_is_the_last_of_the_newest(
     lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipeline
 ) -> None:
-    """Before and after the commit; a clock that is an hour ahead changes nothing."""
+    """This holds before and after the commit; a clock that is an hour ahead changes nothing."""
     write_starts(store)
     check_far_future_is_last(lake)
     assert pipeline.run_once() is not None

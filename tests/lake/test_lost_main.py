@@ -1,4 +1,4 @@
-"""The record of branch `main` gone: everyone is told, and nobody takes the lake for an empty one."""
+"""The record of branch `main` is missing: every caller gets an error, and no caller treats the lake as empty."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ USES: dict[str, Callable[[Lake], object]] = {
 
 @pytest.fixture(params=["memory", "files", "record objects"])
 def lost(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
-    """Return a lake with a commit whose `main` is gone, opened anew."""
+    """Return a reopened lake with a commit whose `main` is missing."""
     url = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else str(tmp_path / "lake")
     metadata = (tmp_path / "metadata").as_uri() if request.param == "record objects" else None
     with tracelake.init(url, buckets=2, metadata=metadata) as lake:
@@ -47,7 +47,7 @@ def lost(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_a_lake_that_has_lost_main_is_not_empty(lost: Lake) -> None:
-    """Reads and writes are refused, collections delete nothing, and no branch is begun anew."""
+    """Reads and writes are refused, collections delete nothing, and no new branch is started."""
     before = {info.path for info in lost.objects.list("")}
     for name, use in USES.items():
         with pytest.raises(DamageError, match=GONE):
@@ -61,7 +61,7 @@ def test_a_lake_that_has_lost_main_is_not_empty(lost: Lake) -> None:
 
 
 def test_pages_of_a_lake_that_has_lost_main_say_so(lost: Lake) -> None:
-    """The error is in words, on pages and in JSON."""
+    """Pages and JSON show the error as a message."""
     with closing(Inbox(lost.objects, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lost, inbox))
         for page in ("/", "/search?q=why", "/versions", "/api/v1/commits", "/api/v1/search?q=why"):
@@ -74,7 +74,7 @@ def test_pages_of_a_lake_that_has_lost_main_say_so(lost: Lake) -> None:
 def test_commands_say_so(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error is told in words."""
+    """Commands print the error as a message."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         lake.objects.put("inbox/1.segment", good(1))
         lake.pipeline(runner=InProcess()).run_once()

@@ -1,4 +1,4 @@
-"""Text that is no Unicode, in every public call that takes a text: refused in words, or a name that nothing has."""
+"""Text that is not valid Unicode, in every public call with a text: an error message, or an unknown name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tracelake import Lake, TracelakeError
 from tracelake.tasks.runners import InProcess
 
 ODD: Final = ("\ud800", "a\udce9b")
-"""No encoding has the first; the second is how Python reads a byte of a path that is no UTF-8."""
+"""The first has no encoding; the second is Python's form of a path byte that is not UTF-8."""
 ENDLESS: Final = frozenset({"compact_forever", "listen"})
 
 
 def parts(lake: Lake) -> Iterator[tuple[str, object]]:
-    """Yield a lake and what it consists of, by name."""
+    """Yield a lake and its components, by name."""
     yield "lake", lake
     for name in dir(type(lake)):
         is_part = isinstance(inspect.getattr_static(type(lake), name), property | cached_property)
@@ -30,19 +30,19 @@ def parts(lake: Lake) -> Iterator[tuple[str, object]]:
 
 
 def has_text(annotation: Any) -> bool:
-    """Whether a text may be given."""
+    """Return whether a parameter accepts a text."""
     return annotation is str or any(has_text(each) for each in typing.get_args(annotation))
 
 
 def value(annotation: Any) -> Any:
-    """Return something harmless that a parameter takes."""
+    """Return a harmless argument for a parameter."""
     if annotation is str:
         return "none"
     return {int: 1, float: 1.0, bool: False}.get(annotation)
 
 
 def calls(part: object) -> Iterator[tuple[str, Callable[[str], object]]]:
-    """Yield each way to give one text to a public method."""
+    """Yield each way to pass one text to a public method."""
     for name, method in inspect.getmembers(part, inspect.ismethod):
         if name.startswith("_") or name in ENDLESS or name == "close":
             continue
@@ -90,7 +90,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def test_text_that_is_no_unicode_is_refused_in_words(lake: Lake) -> None:
-    """No public call fails of it as of a mistake of ours, and what it says can be written anywhere."""
+    """No public call fails with an internal error, and every error message can be encoded."""
     tried, failed = 0, []
     for where, part in parts(lake):
         for name, call in calls(part):
@@ -104,13 +104,13 @@ def test_text_that_is_no_unicode_is_refused_in_words(lake: Lake) -> None:
                 except UnicodeError as error:
                     failed.append(f"{where}.{name}: {error!r}")
                 except (TypeError, AttributeError, ValueError):
-                    pass  # of what stands for its other parameters
+                    pass  # the stand-ins for its other parameters
     assert not failed
     assert tried > 150
 
 
 def is_text(text: str) -> bool:
-    """Whether a text can be encoded."""
+    """Return whether a text can be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Reading commands work on a lake that cannot be written: a read-only mount, and a full disk."""
+"""Reading commands work on a lake that cannot be written, on a read-only mount or a full disk."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_log(lake: Path, folder: Path) -> Path:
-    """Return a copy of the lake as a killed writer leaves it: its last commits are in SQLite's log only."""
+    """Return a copy of the lake as a killed writer leaves it: its last commits exist only in SQLite's log."""
     copy = folder / "killed"
     databases = [lake / "metadata.db", lake / "tracking.db"]
     with closing(sqlite3.connect(databases[0])) as one, closing(sqlite3.connect(databases[1])) as two:
         for db in (one, two):
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            db.execute(f"PRAGMA user_version = {version}")  # changes nothing, yet writes a frame of the log
+            db.execute(f"PRAGMA user_version = {version}")  # changes nothing, but writes a frame of the log
         shutil.copytree(lake, copy)
     for database in databases:
         (copy / f"{database.name}-shm").unlink()
@@ -65,7 +65,7 @@ def with_log(lake: Path, folder: Path) -> Path:
 def run(
     command: str, prepare: str, lake: Path, place: Path, tmp_path: Path
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of the CLI after mounts of its own."""
+    """Run a command of the CLI in a private mount namespace."""
     environment = {
         **os.environ,
         "LAKE": str(lake),
@@ -86,7 +86,7 @@ def run(
 @pytest.mark.parametrize("state", ["closed", "killed"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_read_only_mount(lake: Path, tmp_path: Path, command: str, state: str) -> None:
-    """Each reading command gives its answer, also after a writer was killed, and leaves no copy behind."""
+    """Each reading command works, also after a writer was killed, and leaves no copy."""
     place = lake if state == "closed" else with_log(lake, tmp_path)
     left = set(Path("/tmp").glob("tracelake-read-only-*"))
     done = run(command.format(name=tmp_path.name), READ_ONLY, place, place, tmp_path)
@@ -98,7 +98,7 @@ def test_a_read_only_mount(lake: Path, tmp_path: Path, command: str, state: str)
 @pytest.mark.parametrize("state", ["closed", "killed"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_full_disk(lake: Path, tmp_path: Path, command: str, state: str) -> None:
-    """Each reading command gives its answer on a disk without a free byte."""
+    """Each reading command works on a disk without a free byte."""
     source = lake if state == "closed" else with_log(lake, tmp_path)
     place = tmp_path / "full"
     place.mkdir()
@@ -109,7 +109,7 @@ def test_a_full_disk(lake: Path, tmp_path: Path, command: str, state: str) -> No
 
 @pytest.mark.parametrize("prepare", [READ_ONLY, FULL])
 def test_the_log_is_read(lake: Path, tmp_path: Path, prepare: str) -> None:
-    """A commit that is in SQLite's log only is read, though the log cannot be merged into the database."""
+    """A commit that exists only in SQLite's log is read, though the log cannot be merged into the database."""
     with tracelake.open(lake) as opened:
         opened.tag(f"t-{prepare is FULL}")
         source = Path(shutil.copytree(lake, tmp_path / "killed"))

@@ -1,4 +1,4 @@
-"""Explicit transactions: all of it or nothing, and what becomes of it once its client is gone."""
+"""Explicit transactions: atomic, with a defined outcome if the client is lost."""
 
 from __future__ import annotations
 
@@ -79,12 +79,13 @@ def committed(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_what_is_between_begin_and_commit_is_one_transaction(lake: Lake, tmp_path: Path) -> None:
-    """Files of several calls, and what servers received."""
+    """Files of several calls, and server inputs, are one transaction."""
     committed(lake, tmp_path)
 
 
 def test_abort_publishes_nothing_and_loses_nothing(lake: Lake, tmp_path: Path) -> None:
-    """Its files can be taken again; what servers received is acknowledged, and so the next transaction has it."""
+    """Files of an aborted transaction can be ingested again; server inputs are acknowledged, so the next
+    transaction has them."""
     own = lake.transactions.begin()
     arrive(lake, 0)
     lake.pipeline(runner=InProcess()).run_once()
@@ -103,7 +104,8 @@ def test_abort_publishes_nothing_and_loses_nothing(lake: Lake, tmp_path: Path) -
 def test_a_client_that_is_gone_is_spoken_for(
     lake: Lake, tmp_path: Path, when_gone: WhenGone, rows: int
 ) -> None:
-    """The next run of any pipeline seals what it left, or discards it, as it has said; it is told so later."""
+    """The next pipeline run seals or discards a lost client's transaction, as configured; the client learns that
+    later."""
     own = lake.transactions.begin(when_gone=when_gone, timeout_s=5.0)
     lake.ingest(a_file(tmp_path, 0), runner=InProcess())
     pipeline = lake.pipeline(runner=InProcess())
@@ -127,7 +129,7 @@ def _long_ago(stands: ClientTransaction) -> ClientTransaction:
 
 
 def test_as_a_context_it_is_committed_or_aborted(lake: Lake, tmp_path: Path) -> None:
-    """An exception leaves nothing of it."""
+    """A context that raises leaves nothing of its transaction."""
 
     def fails() -> None:
         with lake.transactions.begin() as own:
@@ -139,14 +141,15 @@ def test_as_a_context_it_is_committed_or_aborted(lake: Lake, tmp_path: Path) -> 
         fails()
     assert spans(lake) == 0
     own = lake.transactions.begin()
-    assert own.commit(InProcess()) is None  # nothing was taken
+    assert own.commit(InProcess()) is None  # there was no input
     lake.transactions.begin(id="next")
     assert own.commit(InProcess()) is None, "asked again, as after an answer that was lost"
 
 
 @pytest.mark.parametrize("when_gone", ["seal", "discard"])
 def test_a_context_that_was_spoken_for_is_told_so(lake: Lake, when_gone: WhenGone) -> None:
-    """It ended as if all were committed, though all was discarded; where that is sealed it is what was wanted."""
+    """A context whose transaction was discarded raises an error; it once ended as if all were committed. If the
+    transaction was sealed, that is the wanted outcome."""
 
     def falls_silent() -> None:
         with lake.transactions.begin(when_gone=when_gone, timeout_s=5.0):
@@ -167,14 +170,14 @@ def test_a_context_that_was_spoken_for_is_told_so(lake: Lake, when_gone: WhenGon
 
 
 class Begins(InProcess):
-    """Lets a client begin while the second segment is read."""
+    """A task runner that begins a client at its second run of tasks."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self.tasks = 0
 
     def run(self, function: Any, tasks: Any, on_done: Callable[[int], None]) -> Any:
-        """See TaskRunner."""
+        """Run the tasks; see TaskRunner."""
         self.tasks += 1
         if self.tasks == 2:
             self._lake.transactions.begin(id="a")
@@ -182,7 +185,7 @@ class Begins(InProcess):
 
 
 def begun_in_the_middle(place: Path) -> None:
-    """What waited when a client began is no part of the transaction that was open: that one takes no more."""
+    """Check that pending input at a client's begin does not join the open transaction, which accepts no more."""
     with tracelake.init(place, buckets=1) as lake:
         for number in (0, 1):
             arrive(lake, number)
@@ -198,7 +201,7 @@ def begun_in_the_middle(place: Path) -> None:
 
 
 def test_a_client_begins_while_a_transaction_is_open(tmp_path: Path) -> None:
-    """Whoever looks again before one more step is recorded sees it; the rule holds, and its test notices."""
+    """A replica that reads again before it records another step sees the client; a broken rule fails the test."""
     begun_in_the_middle(tmp_path / "holds")
     broken = Broken("it is not looked again", _DriverRun._append, "if opened is not None and", "if False and")
     assert_caught(broken, lambda: begun_in_the_middle(tmp_path / "broken"))
@@ -208,7 +211,7 @@ OPEN = ClientTransaction("a", "seal", 5.0, 100.0)
 
 
 def decisions() -> None:
-    """Which client a step belongs to, when one is gone, and when it is over."""
+    """Check the client of each step, a lost client, and the end of its transaction."""
     limit = 100.0 + 5.0
     assert on_poll(OPEN, limit) == OPEN
     gone = on_poll(OPEN, limit + 0.001)
@@ -231,14 +234,14 @@ def decisions() -> None:
     assert takes(over, 3) == ""
     assert on_over(OPEN, "a", 9) == OPEN
     assert client_request("", OPEN, OPEN, 3) is None
-    assert client_request("a", OPEN, gone, 3) == "open"  # what waited when it was said is not taken yet
+    assert client_request("a", OPEN, gone, 3) == "open"  # the input pending at that time is not read yet
     assert client_request("a", gone, gone, 3) == "commit"
     assert client_request("a", None, gone, 3) == "open"
     assert client_request("a", None, None, 3) == "commit"
     after = begin_transaction(over, replace(OPEN, id="b"))
     assert (after.id, after.upper) == ("b", 4)
     assert client_request("a", None, after, 3) == "commit"  # peers have sealed it
-    assert client_request("a", None, after, 4) == "abort"  # it came once all of it was over
+    assert client_request("a", None, after, 4) == "abort"  # it arrived after the end
 
 
 @pytest.mark.parametrize(
@@ -273,13 +276,13 @@ def decisions() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_rules_of_clients(broken: Broken) -> None:
-    """Each rule holds, and its test notices where it is broken."""
+    """Each rule holds, and the test fails if it is broken."""
     decisions()
     assert_caught(broken, decisions)
 
 
 def a_late_first_step() -> None:
-    """A replica records the first step of a client that has aborted meanwhile, once another has begun."""
+    """Record a replica's first step for a client that has aborted, after another client began."""
     with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         lake.transactions.begin(id="own")
         arrive(lake, 0)
@@ -308,7 +311,7 @@ def a_late_first_step() -> None:
 
 
 def test_a_first_step_that_comes_after_the_abort_is_discarded() -> None:
-    """It was committed: nobody spoke for its client any more."""
+    """The late step is discarded. It was once committed, because its client was gone."""
     a_late_first_step()
     rule = "a step that came late counts"
     words = '"abort" if now is not None and t >= now.upper else'
@@ -316,7 +319,7 @@ def test_a_first_step_that_comes_after_the_abort_is_discarded() -> None:
 
 
 def ingest_beside_a_foreign_transaction(folder: Path) -> None:
-    """Another client's transaction takes no file of a plain ingest, so its abort loses none."""
+    """Ingest during another client's transaction: the transaction takes no file, so that its abort loses none."""
     with tracelake.init(folder / "lake") as theirs, tracelake.open(folder / "lake") as lake:
         foreign = theirs.transactions.begin(id="foreign")
         for ingested_by_them in (False, True):
@@ -331,12 +334,12 @@ def ingest_beside_a_foreign_transaction(folder: Path) -> None:
 
 
 def test_a_plain_ingest_stays_out_of_another_clients_transaction(tmp_path: Path) -> None:
-    """It is refused by name, also if that transaction has the same file already."""
+    """The ingest is refused by the transaction's name, even if that transaction has the same file."""
     ingest_beside_a_foreign_transaction(tmp_path)
 
 
 def begun_during_an_ingest(folder: Path) -> None:
-    """A client begins between the first look of a plain ingest and its first record."""
+    """Begin a client's transaction between the first check of a plain ingest and its first record."""
     with tracelake.init(folder / "lake") as theirs, tracelake.open(folder / "lake") as lake:
         with pytest.raises(UsageError, match="transaction a is open"):
             lake.ingest(a_file(folder, 1), a_file(folder, 2), transaction_bytes=1, runner=Begins(theirs))
@@ -350,12 +353,13 @@ def begun_during_an_ingest(folder: Path) -> None:
 
 
 def test_a_client_that_begins_during_a_plain_ingest_gets_none_of_it(tmp_path: Path) -> None:
-    """The rest of the input waits, and the next run takes it."""
+    """The rest of the input is pending, and the next run commits it."""
     begun_during_an_ingest(tmp_path)
 
 
 def test_a_plain_ingest_takes_over_after_a_timeout(lake: Lake, tmp_path: Path) -> None:
-    """It seals the transaction of a silent client with all that servers acknowledged, then takes its own input."""
+    """The ingest seals the transaction of a silent client with all acknowledged server inputs, then commits its own
+    input."""
     theirs = tracelake.open(tmp_path / "lake")
     theirs.transactions.begin(id="gone", timeout_s=5.0)
     theirs.ingest(a_file(tmp_path, 0), runner=InProcess())
@@ -369,7 +373,7 @@ def test_a_plain_ingest_takes_over_after_a_timeout(lake: Lake, tmp_path: Path) -
 
 
 def test_abort_leaves_watched_files_to_the_next_run(lake: Lake, tmp_path: Path) -> None:
-    """Files that a pipeline watches are no client's: the transaction after an abort takes them."""
+    """Watched files belong to no client: the transaction after an abort ingests them."""
     pipeline = lake.pipeline(runner=InProcess(), watch=[str(tmp_path / "*.jsonl")])
     foreign = lake.transactions.begin()
     path = a_file(tmp_path, 0)

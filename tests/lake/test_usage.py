@@ -1,4 +1,4 @@
-"""Token counts of traces: repeated usage counts once, and no number that a sender chooses breaks a list."""
+"""Token counts of traces: repeated usage counts once, and no number from a sender breaks a list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def hot(*spans: dict[str, Any]) -> TracedRequest:
 
 
 def check_order_by_tokens(lake: tracelake.Lake) -> None:
-    """Check that the trace with the most tokens comes first, whatever their sum is."""
+    """Check that the trace with the most tokens comes first, for any sums."""
     listed = [row["trace_id"] for row in list_traces(lake, TraceFilter(order="tokens")).traces]
     assert listed == [f"{number:032x}" for number in (3, 2, 1)]
 
@@ -49,7 +49,7 @@ OVERFLOWING = (used(2, 0, None, (MOST, MOST)), used(1, 0, None, (MOST, 1)), used
 def test_tokens_beyond_int64_are_ordered_and_found(
     lake: tracelake.Lake, store: TrackingStore, tmp_path: Path
 ) -> None:
-    """One span with absurd numbers breaks no list, before and after the commit; searches saturate the sum."""
+    """One span with absurd numbers breaks no list, before and after the commit; searches cap the sum."""
     store.write([hot(*OVERFLOWING)])
     check_order_by_tokens(lake)
     assert lake.search("tokens>1000").total == 3
@@ -59,7 +59,7 @@ def test_tokens_beyond_int64_are_ordered_and_found(
 
 
 def test_sums_of_a_trace_saturate(lake: tracelake.Lake, tmp_path: Path) -> None:
-    """Two spans of one trace with the greatest number."""
+    """Return two spans of one trace with the greatest number."""
     ingest(lake, tmp_path, used(0, 0, None, (MOST, MOST)), used(0, 1, None, (MOST, 1)))
     (row,) = list_traces(lake, TraceFilter(order="tokens")).traces
     assert (row["input_tokens"], row["output_tokens"]) == (MOST, MOST)
@@ -108,7 +108,7 @@ TREES: dict[str, tuple[tuple[dict[str, Any], ...], tuple[int | None, int | None]
 def test_usage_that_a_span_repeats_counts_once(
     lake: tracelake.Lake, store: TrackingStore, tmp_path: Path, name: str
 ) -> None:
-    """In lists and traces, before and after the commit, in one transaction and in several."""
+    """Repeated usage counts once in lists and traces, before and after the commit, in one or several transactions."""
     spans, expected = TREES[name]
 
     def shown() -> set[tuple[int | None, int | None]]:

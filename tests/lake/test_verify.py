@@ -1,4 +1,4 @@
-"""`verify` names exactly what is damaged and goes on; reading what is damaged is an error, never wrong rows."""
+"""`verify` names exactly the damage and continues; reading damaged data is an error, and never gives wrong rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a copy of the lake to damage, and forget what is cached of it."""
+    """Return a copy of the lake to damage, with empty caches."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return Path(shutil.copytree(whole, tmp_path / "lake"))
 
@@ -79,7 +79,7 @@ def forget(root: Path, partition: str, key: str) -> None:
 
 
 def place(root: Path, partition: str, key: str) -> str:
-    """Return what the checksum of a record is turned by."""
+    """Return the value that the location contributes to a record's checksum."""
     return f"{scoped(root, partition).decode()}\0{key}"
 
 
@@ -94,7 +94,7 @@ def read_record(root: Path, partition: str, key: str) -> bytes:
 def overwrite(root: Path, partition: str, key: str, old: bytes, new: bytes) -> None:
     """Replace bytes in one record, and its checksum."""
     value = altered(read_record(root, partition, key), old, new, place(root, partition, key))
-    # As an earlier release writes it: without a checksum of the row.
+    # In the form of an earlier release: without a checksum of the row.
     change = (
         "update records set value = ?, version = lower(hex(randomblob(16))) where partition = ? and key = ?"
     )
@@ -107,7 +107,7 @@ def first(root: Path, pattern: str) -> str:
 
 
 def findings(root: Path) -> list[tuple[str, str, str]]:
-    """Verify, and return kind, what and path of each finding."""
+    """Verify, and return kind, description and path of each finding."""
     with tracelake.open(root) as lake:
         report = lake.verify()
     assert report.ok is (not report.findings)
@@ -129,7 +129,7 @@ def findings(root: Path) -> list[tuple[str, str, str]]:
 )
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "remove"])
 def test_a_damaged_object_is_named(root: Path, pattern: str, what: str, damage: str) -> None:
-    """Each kind of object, with a bit flipped, cut short, emptied or gone, is named, and nothing else is."""
+    """Each kind of object, with a bit flipped, cut short, emptied or missing, is named, and nothing else is."""
     path = first(root, pattern)
     file = root / path
     if damage == "flip":
@@ -143,7 +143,7 @@ def test_a_damaged_object_is_named(root: Path, pattern: str, what: str, damage: 
 
 @pytest.mark.parametrize("kind", ["metaranges", "ranges"])
 def test_a_damaged_tree_of_a_commit_is_named(root: Path, kind: str) -> None:
-    """What a commit consists of is named in the finding of that commit, and the commits before are read."""
+    """The finding of a commit names its damaged objects, and earlier commits are read."""
     path = first(root, f"versions/{kind}/*.json")
     flip(root / path)
     with tracelake.open(root) as lake:
@@ -191,7 +191,7 @@ def test_a_damaged_tree_of_a_commit_is_named(root: Path, kind: str) -> None:
 def test_a_damaged_record_is_named(
     root: Path, damage: Callable[[Path], None], expected: list[tuple[str, str, str]]
 ) -> None:
-    """Each kind of record in the metadata, altered or gone, is named, and nothing else is."""
+    """Each kind of record in the metadata, altered or missing, is named, and nothing else is."""
     damage(root)
     assert findings(root) == expected
 
@@ -201,7 +201,7 @@ def test_a_batch_that_the_state_forgot_is_named(root: Path) -> None:
     state = json.loads(read_record(root, *SPANS_STATE))
     del state["batches"][1]
     del state["xxh3"]
-    # As an earlier release writes it: without a checksum of the row.
+    # In the form of an earlier release: without a checksum of the row.
     change = (
         "update records set value = ?, version = lower(hex(randomblob(16))) where partition = ? and key = ?"
     )
@@ -211,7 +211,7 @@ def test_a_batch_that_the_state_forgot_is_named(root: Path) -> None:
 
 
 def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
-    """A lake whose metadata was lost does not pass for an empty one, and no history is begun anew over it."""
+    """A lake with lost metadata is not treated as empty, and no new history is started over it."""
     records(root, "delete from records where partition != ?", b"lakes")
     found = findings(root)
     assert {
@@ -229,7 +229,7 @@ def test_lost_metadata_is_noticed(root: Path, tmp_path: Path) -> None:
 
 
 def test_several_findings_in_one_run(root: Path) -> None:
-    """`verify` goes on after what it finds, and names all of it."""
+    """`verify` continues after a finding, and names all of them."""
     part, pack = first(root, "shards/traces/parts/*/*.parquet"), first(root, "search/spans/parts/*/*.pack")
     batch, commit = first(root, "shards/spans/batches/*/*.json"), first(root, "versions/metaranges/*.json")
     flip(root / part)
@@ -249,7 +249,7 @@ def test_several_findings_in_one_run(root: Path) -> None:
 
 
 def test_the_command_line_names_it_and_exits_with_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`tracelake verify` prints the finding and exits with 1, with `--json` too; on a whole lake with 0."""
+    """`tracelake verify` prints the finding and exits with 1, with `--json` too; on an intact lake with 0."""
     monkeypatch.setenv("COLUMNS", "300")
     command = [str(PROGRAM), "verify", "--lake", str(root)]
     fine = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
@@ -269,7 +269,7 @@ def test_the_command_line_names_it_and_exits_with_one(root: Path, monkeypatch: p
 
 
 def readers(root: Path) -> Iterator[Callable[[], object]]:
-    """Yield the ways to read rows of both tables, each in a lake that was opened anew."""
+    """Yield the ways to read rows of both tables, each with a reopened lake."""
     for read in (
         lambda lake: lake.table("spans").to_arrow(),
         lambda lake: lake.table("spans").to_polars(),
@@ -293,7 +293,7 @@ def readers(root: Path) -> Iterator[Callable[[], object]]:
 )
 @pytest.mark.parametrize("remove", [False, True])
 def test_reading_what_is_damaged_is_an_error(root: Path, pattern: str, remove: bool) -> None:
-    """Every way to read rows raises DamageError where an object that it needs is altered or gone."""
+    """Every way to read rows raises DamageError if an object that it needs is altered or missing."""
     for path in root.glob(pattern):
         if remove:
             path.unlink()
@@ -306,7 +306,7 @@ def test_reading_what_is_damaged_is_an_error(root: Path, pattern: str, remove: b
 
 @pytest.mark.parametrize("pattern", ["search/spans/parts/*/*.pack", "search/spans/manifests/*.json"])
 def test_searching_a_damaged_index_is_an_error(root: Path, pattern: str) -> None:
-    """A search over an index with a part or manifest altered or gone raises DamageError; tables are still read."""
+    """A search over an index with an altered or missing part or manifest raises DamageError; tables stay readable."""
     path = sorted(root.glob(pattern))[-1]
     data = path.read_bytes()
     for damaged in (data[:-7], b"", None):
@@ -321,14 +321,14 @@ def test_searching_a_damaged_index_is_an_error(root: Path, pattern: str) -> None
 
 
 def test_a_lost_state_is_damage_and_not_an_empty_table(root: Path) -> None:
-    """Tables whose state is gone raise DamageError for every commit."""
+    """Tables with a missing state raise DamageError for every commit."""
     forget(root, *SPANS_STATE)
     with tracelake.open(root) as lake, pytest.raises(DamageError, match="state"):
         lake.table("spans").to_arrow()
 
 
 def test_no_flipped_bit_gives_wrong_rows(tmp_path: Path) -> None:
-    """Whichever bit of a part is flipped, reading the real rows back is an error: Parquet alone misses half."""
+    """A flip of any bit of a part makes reading the real rows an error; Parquet alone misses half of the flips."""
     chance = random.Random(8)
     with tracelake.init(tmp_path / "lake", buckets=1) as lake:
         lake.ingest(AGENTS, runner=InProcess())

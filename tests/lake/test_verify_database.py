@@ -56,7 +56,7 @@ def execute(database: Path, *statements: str) -> None:
 
 
 def check_altered_rows(folder: Path) -> None:
-    """A row whose key, partition, value or version was altered is reported, whatever its record says."""
+    """A row with an altered key, partition, value or version is reported, for any content of its record."""
     place = make(folder)
     whole = (place / "metadata.db").read_bytes()
     of_commits = (
@@ -82,7 +82,7 @@ def check_altered_rows(folder: Path) -> None:
 
 
 def check_tracking_columns(folder: Path) -> None:
-    """A value of the tracking store that is altered in its table, and not in its index, is reported."""
+    """A value of the tracking store that differs from its index is reported."""
     lake = HotLake(folder / "hot")
     lake.write((1, 1))
     assert lake.lake.verify().ok
@@ -112,7 +112,7 @@ def test_altered_columns_of_the_tracking_store_are_reported(tmp_path: Path) -> N
 
 
 def test_a_few_flips_of_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flipped bit is reported, or no row is different."""
+    """Each flipped bit is reported, or changes no row."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     campaign = Campaign(tmp_path, random.Random(3))
     for _ in zip(range(15), campaign.flips(), strict=False):
@@ -122,7 +122,7 @@ def test_a_few_flips_of_the_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_damaged_page_ends_the_check(tmp_path: Path) -> None:
-    """If the index of the metadata differs from its table, `verify` reports that, and what it did not read."""
+    """If the index of the metadata differs from its table, `verify` reports that, and the checks that it skipped."""
     place = make(tmp_path)
     execute(place / "metadata.db", "PRAGMA wal_checkpoint(TRUNCATE)")
     execute(
@@ -139,7 +139,7 @@ def test_a_damaged_page_ends_the_check(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_earlier_release_are_not_checked(tmp_path: Path) -> None:
-    """Rows without a checksum are no damage; `verify` says that it did not check them, as text and as JSON."""
+    """Rows without a checksum are not damage; `verify` reports that it did not check them, as text and as JSON."""
     place = make(tmp_path)
     execute(place / "metadata.db", "UPDATE records SET version = substr(version, 1, 32)")
     report = verified(place)
@@ -154,7 +154,7 @@ def test_rows_of_an_earlier_release_are_not_checked(tmp_path: Path) -> None:
     ]
     assert f"Not checked: {unread}." in said[0].stdout.replace("\n", " ")
     assert json.loads(said[1].stdout)["unread"] == [unread]
-    with tracelake.open(place) as lake:  # whatever is written from now on has one
+    with tracelake.open(place) as lake:  # everything written from now on has one
         lake.tag("v1")
         rows = "SELECT version FROM records WHERE CAST(partition AS TEXT) LIKE '%/tags'"
         with closing(sqlite3.connect(place / "metadata.db")) as db:
@@ -162,7 +162,7 @@ def test_rows_of_an_earlier_release_are_not_checked(tmp_path: Path) -> None:
 
 
 def test_a_closed_lake_has_no_open_file(tmp_path: Path) -> None:
-    """After `close` the process has no file of the lake open, neither the metadata nor the tracking store."""
+    """After `close` the process has no file of the lake open, of the metadata or of the tracking store."""
     lake = HotLake(tmp_path / "hot")
     lake.write((1, 1))
     assert lake.lake.verify().ok
@@ -172,7 +172,7 @@ def test_a_closed_lake_has_no_open_file(tmp_path: Path) -> None:
 
 
 def test_damage_that_came_while_the_lake_was_open(tmp_path: Path) -> None:
-    """Pages that open connections have read before are read again."""
+    """Pages that open connections have cached are read again."""
     lake = HotLake(tmp_path / "hot")
     lake.write((1, 1))
     database = Path(lake.tracking.database.name)
@@ -185,7 +185,7 @@ def test_damage_that_came_while_the_lake_was_open(tmp_path: Path) -> None:
 
 
 def test_postgres(tmp_path: Path, postgres: PostgresServer) -> None:
-    """Rows in PostgreSQL are checked, too; a cluster without checksums of its pages is named as not checked."""
+    """Rows in PostgreSQL are checked, too; a cluster without page checksums is reported as not checked."""
     url = postgres.url(postgres.new_schema())
     place = make(tmp_path, url)
 

@@ -1,4 +1,4 @@
-"""`verify` of a lake with something of everything: whatever is flipped, gone or elsewhere is named."""
+"""`verify` of a lake with every kind of object: anything altered, missing or misplaced is named."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tracelake.tables.builtin import TRACES
 
 @pytest.fixture(scope="module")
 def everything(tmp_path_factory: pytest.TempPathFactory) -> Everything:
-    """Return the lake, which every test leaves as it was."""
+    """Return the lake, which no test may change permanently."""
     return Everything(tmp_path_factory.mktemp("everything"))
 
 
 def flipped(chance: random.Random) -> Callable[[bytes], bytes]:
-    """Return what flips one bit."""
+    """Return a function that flips one bit."""
 
     def flip(data: bytes) -> bytes:
         changed = bytearray(data)
@@ -38,17 +38,17 @@ def flipped(chance: random.Random) -> Callable[[bytes], bytes]:
 
 
 def flipped_at(at: int, bit: int) -> Callable[[bytes], bytes | None]:
-    """Return what flips one bit of one byte."""
+    """Return a function that flips one bit of one byte."""
     return lambda data: data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
 def becomes(other: bytes) -> Callable[[bytes], bytes | None]:
-    """Return what puts other bytes in the place of any."""
+    """Return a function that replaces any bytes with others."""
     return lambda _: other
 
 
 def test_a_flip_in_anything_is_named(everything: Everything) -> None:
-    """One object or record of each kind, with a bit flipped somewhere."""
+    """`verify` names one object or record of each kind with a flipped bit."""
     chance = random.Random(19)
     found = kinds(everything.names())
     assert len(found) >= 27, sorted(found)
@@ -63,7 +63,8 @@ def test_a_flip_in_anything_is_named(everything: Everything) -> None:
 def test_what_cannot_be_read_is_named_and_hides_nothing(
     everything: Everything, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One object of each kind on a bad place of the disk, and a tag that is damaged beside it; collections go on."""
+    """One object of each kind is on a bad disk sector, and a tag is damaged too: all are named, and collections
+    continue."""
     bad, get = "", MemoryObjectStore.get
 
     def get_or_fail(self: MemoryObjectStore, path: str) -> bytes:
@@ -91,11 +92,11 @@ def test_what_cannot_be_read_is_named_and_hides_nothing(
     for path in sorted(
         {info.path for info in everything.objects.list("shards/")}.difference(*found.values())
     ):
-        everything.objects.delete(path)  # by which collectors tell the time
+        everything.objects.delete(path)  # collectors read the time from it
 
 
 def test_whatever_is_gone_is_named(everything: Everything) -> None:
-    """One object or record of each kind, gone: it is named, or nobody can miss it."""
+    """If one object or record of a kind is missing, `verify` names it, or no reader needs it."""
     chance = random.Random(7)
     for of_a_kind in kinds(everything.names()).values():
         name = chance.choice(of_a_kind)
@@ -109,20 +110,20 @@ def test_whatever_is_gone_is_named(everything: Everything) -> None:
 
 
 def test_every_record_of_the_journal_is_missed(everything: Everything) -> None:
-    """Steps and seals of all transactions, one that was set aside too."""
+    """A missing step or seal of any transaction is noticed, including a quarantined one."""
     journal = sorted(name for name in everything.names() if name.startswith("journal/main/"))
-    assert len(journal) == 2 * 2 + 1  # and the floor below which there is none
+    assert len(journal) == 2 * 2 + 1  # and the floor below which no record exists
     for name in journal:
         with everything.damaged(name, lambda _: None):
             assert is_named(name, said := everything.said()), (name, said)
 
 
 def test_what_came_to_the_place_of_another_is_named(everything: Everything) -> None:
-    """One of each kind with the bytes of another of its kind, each whole; or a copy of it under a name of its own."""
+    """An object with the valid bytes of another of its kind is named, and so is a copy under a separate name."""
     chance = random.Random(23)
     for kind, of_a_kind in kinds(everything.names()).items():
         if kind in ("inbox", "lakes"):
-            continue  # spans of a segment are known by their ids; records of other lakes are no concern of this one
+            continue  # ids identify spans of a segment; records of other lakes do not affect this one
         here, there = next(
             (
                 pair
@@ -141,7 +142,7 @@ def test_what_came_to_the_place_of_another_is_named(everything: Everything) -> N
 
 
 def test_no_flip_of_the_header_of_a_page_gives_other_rows(everything: Everything) -> None:
-    """Reads of ranges see no whole part, and the checksums of Parquet's pages leave the headers of pages out."""
+    """Range reads do not see the whole part, and the checksums of Parquet's pages exclude page headers."""
     with tracelake.open(everything.url) as lake:
         snapshot = Shard("traces", lake._opened.key_value, lake.objects).snapshot(1)
         keys = sorted({row["trace_id"] for row in lake.sql("select trace_id from traces").to_pylist()})

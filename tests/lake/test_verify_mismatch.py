@@ -1,4 +1,4 @@
-"""`verify` of records that are whole and say what is not so: each number that they repeat is compared."""
+"""`verify` of intact records with wrong content: each redundant number is compared."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made(tmp_path: Path) -> Lake:
 
 
 def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) -> str:
-    """Change a batch of table `spans`, and what the state says of it; all checksums fit. Return its path."""
+    """Change a batch of table `spans` and its entry in the state, with matching checksums. Return its path."""
     entry = lake._opened.key_value.get(SHARDS_PARTITION, "spans")
     assert entry is not None
     state = json.loads(entry.value)
@@ -54,19 +54,19 @@ def rewrite(lake: Lake, transaction: int, change: Callable[[Json, Json], None]) 
 
 
 def found(lake: Lake) -> list[tuple[str, str, str]]:
-    """Return what a fresh look finds, and not the details."""
+    """Return a new run's findings, without their details."""
     with tracelake.open(lake.url) as again:
         return [(finding.kind, finding.what, finding.path) for finding in again.verify().findings]
 
 
 def test_a_rewrite_that_changes_nothing_is_whole(lake: Lake) -> None:
-    """What the other tests find, they find for what they change."""
+    """A rewrite that changes nothing is intact: the other tests' findings come from their changes."""
     rewrite(lake, 1, lambda _batch, _ref: None)
     assert found(lake) == []
 
 
 def test_rows_of_a_part(lake: Lake) -> None:
-    """A batch that says more rows of a part than are in it."""
+    """A batch that claims more rows of a part than it has is found."""
     parts = []
 
     def change(batch: Json, ref: Json) -> None:
@@ -79,7 +79,7 @@ def test_rows_of_a_part(lake: Lake) -> None:
 
 
 def test_times_of_a_part(lake: Lake) -> None:
-    """A part whose rows are, by what its batch says, of another transaction."""
+    """A part whose batch names another transaction than its rows is found."""
     parts = []
 
     def change(batch: Json, _ref: Json) -> None:
@@ -92,7 +92,7 @@ def test_times_of_a_part(lake: Lake) -> None:
 
 @pytest.mark.parametrize("field", ["rows", "lower", "upper", "id"])
 def test_a_batch_against_the_state(lake: Lake, field: str) -> None:
-    """A state that says of a batch what its record does not."""
+    """A state that contradicts a batch's record is found."""
 
     def change(batch: Json, _ref: Json) -> None:
         if field == "rows":
@@ -105,7 +105,7 @@ def test_a_batch_against_the_state(lake: Lake, field: str) -> None:
 
 
 def test_a_span_that_is_there_twice(lake: Lake) -> None:
-    """Retractions that were lost, together with what counted them: two rows of a span are left, and are found."""
+    """If retractions and their counts are lost, two rows of a span remain, and are found."""
 
     def change(batch: Json, ref: Json) -> None:
         ref["rows"] += len(batch["parts"]) and 2
@@ -116,7 +116,7 @@ def test_a_span_that_is_there_twice(lake: Lake) -> None:
 
 
 def test_a_file_that_only_a_tag_leads_to(lake: Lake) -> None:
-    """The branch on which an example was made is gone, and its tag is there: its file is read."""
+    """If an example's branch is deleted and its tag exists, `verify` still reads its file."""
     lake.create_branch("dev")
     before = {info.path for info in lake.objects.list("files/")}
     made = lake.datasets.create("some", branch="dev", message="some")
@@ -131,7 +131,7 @@ def test_a_file_that_only_a_tag_leads_to(lake: Lake) -> None:
 
 
 def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that comes while the file is written is not in it, nor is what it took away missing."""
+    """A commit during the export adds nothing to the file, and removes nothing from it."""
     made = lake.datasets.create("some", message="some")
     made.add(where="true", limit=1, message="one")
     commit = lake.log()[0].id
@@ -147,7 +147,7 @@ def test_an_export_is_of_one_commit(lake: Lake, tmp_path: Path, monkeypatch: pyt
 
 
 def rewrite_manifest(lake: Lake, change: Callable[[list[Json]], None]) -> tuple[str, str]:
-    """Change the parts that the newest manifest of the index names; return its path, and that of its last part."""
+    """Change the newest index manifest's list of parts; return its path, and that of its last part."""
     path = max(info.path for info in lake.objects.list("search/spans/manifests/"))
     manifest = json.loads(lake.objects.get(path))
     del manifest["xxh3"]
@@ -158,7 +158,7 @@ def rewrite_manifest(lake: Lake, change: Callable[[list[Json]], None]) -> tuple[
 
 
 def test_documents_of_an_index_part(lake: Lake) -> None:
-    """A part of the index that has another number of documents than its transaction has rows."""
+    """A part of the index whose number of documents differs from its transaction's rows is found."""
 
     def change(parts: list[Json]) -> None:
         parts[-1]["documents"] += 1
@@ -168,14 +168,14 @@ def test_documents_of_an_index_part(lake: Lake) -> None:
 
 
 def test_total_of_a_manifest(lake: Lake) -> None:
-    """A manifest that leaves a part out: each of the others is whole, and together they are too few."""
+    """A manifest that omits a part is found: the other parts are intact, but their total is too small."""
     path, _ = rewrite_manifest(lake, lambda parts: parts.clear())
     assert found(lake) == [("mismatch", "manifest", path)]
 
 
 @pytest.mark.parametrize("url", ["memory://queried", "it's a [lake]"])
 def test_a_locked_query_reads_the_lake_wherever_it_is(tmp_path: Path, url: str) -> None:
-    """Parts in memory are read by their copies, and a path with odd letters is a path."""
+    """Parts in memory are read from their copies, and paths with unusual letters work."""
     place = url if "://" in url else str(tmp_path / url)
     with tracelake.init(place, buckets=1) as lake:
         ingest(lake, tmp_path, a_span(0, 0))

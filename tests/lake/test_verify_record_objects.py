@@ -1,4 +1,4 @@
-"""`verify` of a lake whose metadata are objects: a damaged record is named, and those beside it are read."""
+"""`verify` of a lake whose metadata are objects: a damaged record is named, and others are read."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def cut(folder: Path, path: str) -> None:
-    """Cut the end off what stands at a path, or off the newest version of it."""
+    """Cut the end off the object at a path, or off its newest version."""
     file = folder / path
     newest = max(file.iterdir()) if file.is_dir() else file
     newest.write_bytes(newest.read_bytes()[:-1])
 
 
 def test_each_damaged_record_is_named_and_others_are_read(lake: Lake, tmp_path: Path) -> None:
-    """Two of three tags are damaged: both are named by their keys, and what the third leads to is still verified."""
+    """Two of three tags are damaged: `verify` names both by their keys, and still verifies the target of the third."""
     assert lake.verify().ok
     metadata = tmp_path / "metadata"
     for name in ("v1", "v3"):
@@ -46,7 +46,7 @@ def test_each_damaged_record_is_named_and_others_are_read(lake: Lake, tmp_path: 
 
 
 def test_a_record_that_was_copied_over_another_is_named(lake: Lake, tmp_path: Path) -> None:
-    """The file of a record is whole under its own name only, and the version of a record under its own number."""
+    """A record's file is valid only under its own name, and a record's version only under its own number."""
     tags = tmp_path / "metadata"
     first, second = (tags / record_path(f"{lake.config.id}/tags", name) for name in ("v1", "v2"))
     newest = max(first.iterdir())
@@ -56,7 +56,7 @@ def test_a_record_that_was_copied_over_another_is_named(lake: Lake, tmp_path: Pa
 
 
 def test_each_damaged_note_is_named(lake: Lake, tmp_path: Path) -> None:
-    """So are notes, such as requests to commit."""
+    """Damaged notes, such as requests to commit, are named too."""
     for name in ("a", "b", "c"):
         lake._opened.key_value.note("requests/elsewhere", name, b"{}")
     for name in ("a", "c"):

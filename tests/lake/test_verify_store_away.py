@@ -1,4 +1,4 @@
-"""`verify` of a lake whose tracking store is away names that, and hides nothing that is wrong beside it."""
+"""`verify` of a lake with an unreachable tracking store names that, and hides no other damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 
 def make_lake(folder: Path) -> Path:
-    """Make a lake that has committed two traces of its hot tier; the process forgets where its store is."""
+    """Make a lake that has committed two traces of its hot tier, and reset the process's open stores."""
     with tracelake.init(folder / "made") as lake:
         lake.hot.set_up().write([request((1, 1), (2, 1))])
         with closing(lake.pipeline(runner=InProcess())) as pipeline:
@@ -35,13 +35,13 @@ def make_lake(folder: Path) -> Path:
 
 
 def findings(root: Path) -> tuple[Finding, ...]:
-    """Verify."""
+    """Verify the lake and return the findings."""
     with tracelake.open(root) as lake:
         return lake.verify().findings
 
 
 def check_away(folder: Path) -> None:
-    """Damage a part, with a store that no connection comes to."""
+    """Damage a part while the store accepts no connection."""
     root = make_lake(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRACELAKE_TRACKING", NOWHERE)
@@ -55,7 +55,7 @@ def check_away(folder: Path) -> None:
 
 
 def check_gone(folder: Path) -> None:
-    """Forget the store, as a backup does that was made of the wrong files."""
+    """Remove the store, as in a backup of the wrong files."""
     root = make_lake(folder)
     (root / PLACE).unlink()
     (root / "tracking.db").unlink()
@@ -66,7 +66,7 @@ def check_gone(folder: Path) -> None:
 
 
 def check_in_the_middle(folder: Path) -> None:
-    """Let the store go away behind the first thing that is wrong."""
+    """Make the store unreachable after the first finding."""
     wrong = Finding("damaged", "archived trace", "a", "b")
 
     def broken(*_: object) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def check_in_the_middle(folder: Path) -> None:
 
 
 def check_tables_beside(folder: Path) -> None:
-    """Let tables differ from one another while the store is away."""
+    """Make tables disagree while the store is unreachable."""
     wrong = Finding("mismatch", "table", "traces", "another sum")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "check_built_in", lambda _view: [wrong])
@@ -94,14 +94,14 @@ def check_tables_beside(folder: Path) -> None:
 
 
 def make_lake_that_differs(folder: Path) -> Path:
-    """Make a lake while tables are not compared."""
+    """Make a lake without comparing its tables."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verify, "check_built_in", lambda _view: [])
         return make_lake(folder)
 
 
 def test_a_store_that_is_away_hides_nothing(tmp_path: Path) -> None:
-    """Minutes of reading ended in its error, and said nothing of a part that was damaged."""
+    """Minutes of reading once ended in the store's error, and did not report a damaged part."""
     folders = (tmp_path / str(number) for number in count())
     check_away(next(folders))
     check_in_the_middle(next(folders))

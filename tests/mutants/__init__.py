@@ -1,1 +1,1 @@
-"""Each rule of a package, broken: a named test must fail."""
+"""Mutants of each package: for each broken rule, a named test fails."""

@@ -1,4 +1,4 @@
-"""Rules of admission, broken: a named check must fail."""
+"""Mutants of admission control: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CAUGHT = (AssertionError, TimeoutError)
 
 
 def short_wait() -> Any:
-    """Return a patch by which checks wait for a short time."""
+    """Return a patch that shortens the waits of checks."""
     return mock.patch.object(test_admission, "ANSWER_S", 1.0)
 
 
 def test_reads_share_the_slots_of_probes() -> None:
-    """If every request were of the pool of reads, reads would delay probes and sign-ins."""
+    """If every request used the pool of reads, reads would delay probes and sign-ins."""
     with (
         mock.patch.object(admission, "pool_of", return_value="read"),
         pytest.raises(CAUGHT),
@@ -42,7 +42,7 @@ def test_reads_share_the_slots_of_probes() -> None:
 
 
 def test_a_route_needs_no_slot() -> None:
-    """If a path that no rule names needed no slot, a new route could forget it."""
+    """If a path without a rule needed no slot, a new route could bypass admission."""
     of = admission.pool_of
 
     def forgetful(method: str, path: str) -> str | None:
@@ -53,14 +53,14 @@ def test_a_route_needs_no_slot() -> None:
 
 
 def test_one_key_gets_every_slot() -> None:
-    """If a key could have all slots, it would silence the others."""
+    """If a key could use all slots, it would block the others."""
     greedy = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_AT_ONCE_MAX, limits.READ_DEADLINE_S)
     with mock.patch.dict(admission.POOLS, {"read": greedy}), pytest.raises(CAUGHT), short_wait():
         served(check_one_key_leaves_slots)
 
 
 def test_a_disconnect_frees_the_slot() -> None:
-    """If a slot were free once its client disconnects, clients that ask again would multiply work."""
+    """If a client's disconnect freed its slot, clients that retry would multiply work."""
     watch = admission._ClientMessages._watch
 
     async def frees(self: Any, message: Any) -> None:
@@ -85,7 +85,7 @@ def test_a_disconnect_frees_the_slot() -> None:
 
 
 def test_a_disconnect_cancels_nothing() -> None:
-    """If a disconnect were not noticed, reads of clients that went away would go on."""
+    """If a disconnect were not noticed, reads of disconnected clients would continue."""
 
     async def unnoticed(_self: Any, _message: Any) -> None:
         await asyncio.Event().wait()
@@ -112,6 +112,6 @@ def test_no_reserve_of_descriptors() -> None:
 
 
 def test_strangers_take_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a connection of a client with a key were one of a stranger, strangers would end it."""
+    """If a connection with a key counted as anonymous, anonymous clients could close it."""
     with mock.patch.object(limits, "STRANGERS_SHARE", 1), pytest.raises(AssertionError):
         check_strangers(monkeypatch)

@@ -1,4 +1,4 @@
-"""Rules of the archive, broken: a named check must fail."""
+"""Mutants of the archive: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tracelake.lake.hot_tier import HotTier
 
 
 def test_reads_that_do_not_compare_tables_with_the_tracking_store_are_caught(tmp_path: Path) -> None:
-    """Without the check a read says that a reverted trace does not exist."""
+    """Without the check, a read reports that a reverted trace does not exist."""
     with mock.patch.object(HotTier, "_check_archived"), pytest.raises(NotFoundError):
         check_reads_of_a_reverted_trace(tmp_path / "lake")
 
 
 def test_a_restore_of_a_part_is_caught(tmp_path: Path) -> None:
-    """If a restore expects no spans, it makes a part of a trace the whole."""
+    """If a restore expects no spans, it accepts a part of a trace as the whole."""
     with (
         mock.patch.object(ArchiveStore, "archived_spans", return_value=set()),
         pytest.raises((pytest.fail.Exception, AssertionError, DamageError)),

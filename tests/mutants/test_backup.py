@@ -1,4 +1,4 @@
-"""Rules of backups, broken: a named check must fail."""
+"""Mutants of backups: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracelake.tracking import copying
 
 
 def test_numbers_that_begin_anew_are_caught(tmp_path: Path) -> None:
-    """If the outbox of a restored lake begins at 1, the journal takes new rows for known ones."""
+    """If the outbox of a restored lake restarts at 1, the journal takes new rows for known ones."""
     with (
         mock.patch.object(copying, "_number_from"),
         pytest.raises((AssertionError, pytest.fail.Exception)),

@@ -1,4 +1,4 @@
-"""Mutants of the key of spans: each takes the side out of the key in one place, and shows that a named test fails."""
+"""Mutants of the key of spans: each removes the side from the key in one place, and a named test fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of the journal's repair, each broken once: the named test must fail."""
+"""Mutants of the journal's repair: for each broken rule, the named test fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.lake.transaction_history import LakeJournal
 
 
 def test_a_seal_that_the_commit_does_not_prove_is_noticed(tmp_path: Path) -> None:
-    """A seal of other totals was written."""
+    """Without the rule, a seal with other totals is written."""
     with (
         mock.patch.object(
             repair, "seal_of", side_effect=lambda t, _steps, at, _spans: Seal(t, 0, "0" * 32, at)
@@ -26,13 +26,13 @@ def test_a_seal_that_the_commit_does_not_prove_is_noticed(tmp_path: Path) -> Non
 
 
 def test_a_floor_that_is_not_raised_is_noticed(tmp_path: Path) -> None:
-    """The torn step still stops the pipeline."""
+    """Without the rule, the torn step still stops the pipeline."""
     with mock.patch.object(Journal, "raise_floor"), pytest.raises(Exception, match=r"."):
         repair_last(tmp_path, 0, tear)
 
 
 def test_a_repair_without_a_commit_is_noticed(tmp_path: Path) -> None:
-    """The records of an open transaction were forgotten."""
+    """Without the rule, the records of an open transaction are forgotten."""
 
     def repair_anything(of: LakeJournal, t: int) -> None:
         repair.repair(of._journal, t, "", 0)

@@ -1,4 +1,4 @@
-"""Rules of lakes, broken: a named check must fail."""
+"""Mutants of lakes: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracelake.lake import location
 
 
 def test_a_checksum_that_comes_before_the_format_is_caught(tmp_path: Path) -> None:
-    """If earlier formats are not looked for first, their lakes are told as damaged."""
+    """If earlier formats are not checked first, their lakes are reported as damaged."""
     with (
         mock.patch.object(location, "_earlier_release", return_value=None),
         pytest.raises((AssertionError, DamageError)),

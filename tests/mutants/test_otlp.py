@@ -1,4 +1,4 @@
-"""Mutants of decoding: each breaks one rule, and shows that a named test fails."""
+"""Mutants of decoding: for each broken rule, a named test fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def assert_fails(check: Callable[[], object]) -> None:
 
 
 def ignore(*_args: Any) -> list[Any]:
-    """Find no unknown container."""
+    """Return no unknown container."""
     return []
 
 
@@ -43,7 +43,7 @@ def test_unknown_containers_count_as_rejected() -> None:
 
 
 def test_values_stay_readable_and_exact() -> None:
-    """A decoder that keeps no exceptions, or takes such values for unreadable, is noticed."""
+    """A decoder that keeps no exceptions, or treats such values as unreadable, is noticed."""
     with mock.patch.object(values._PlainWriter, "_note", ignore):
         assert_fails(lambda: check_not_plain(*NOT_PLAIN[0]))
     with mock.patch.object(conventions, "READABLE", frozenset("sidbj")):
@@ -58,7 +58,7 @@ def test_structure_is_counted_before_parsing(bomb: str) -> None:
 
 
 def test_careful_pass_is_bounded() -> None:
-    """A careful pass without a bound of its own is noticed."""
+    """A careful pass without a separate limit is noticed."""
     with (
         mock.patch.object(limits, "OTLP_CAREFUL_VALUES_MAX", limits.OTLP_REQUEST_VALUES_MAX),
         pytest.raises((AssertionError, pytest.fail.Exception, DecodeError)),
@@ -68,7 +68,7 @@ def test_careful_pass_is_bounded() -> None:
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_one_byte_costs_no_span(format: Format) -> None:
-    """A decoder that does not replace wrong bytes is noticed."""
+    """A decoder that does not replace invalid bytes is noticed."""
 
     def refuse(*_args: Any) -> Any:
         raise WireError("not replaced")

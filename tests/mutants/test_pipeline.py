@@ -1,4 +1,4 @@
-"""Rules of the pipeline, each broken once: the named test must fail."""
+"""Mutants of the pipeline: for each broken rule, the named test fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of searches, broken: a named check must fail."""
+"""Mutants of search: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_adding_tokens_in_64_bits_is_caught(tmp_path: Path) -> None:
 
 
 def test_an_order_without_the_id_is_caught(tmp_path: Path) -> None:
-    """If equal keys are not told apart, pages leave traces out."""
+    """If equal keys have no tie-breaker, pages leave traces out."""
 
     def without_id(keys: Sequence[tuple[str, str, bool]]) -> str:
         return " AND ".join(f"{column} {'<' if falls else '>'} {value}" for column, value, falls in keys[:-1])
@@ -53,7 +53,7 @@ def test_an_order_without_the_id_is_caught(tmp_path: Path) -> None:
 
 
 def test_a_future_without_bound_is_caught(tmp_path: Path) -> None:
-    """If any start counts as near, a span of the far future heads the newest."""
+    """If any start time counts as recent, a span of the far future comes first among the newest."""
     with tracelake.init(tmp_path / "lake") as lake:
         test_list_pages.write_starts(lake.hot.set_up())
         test_list_pages.check_far_future_is_last(lake)

@@ -1,4 +1,4 @@
-"""Rules of the server, broken: a named check must fail."""
+"""Mutants of the server: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_discarding_a_body_without_a_bound_is_caught() -> None:
 
 
 def test_a_route_that_takes_any_location_is_caught(tmp_path: Path) -> None:
-    """If one of both routes does not ask, an admin key reaches every file and port."""
+    """If one of the two routes does not check locations, an admin key reaches every file and port."""
     for number, name in enumerate(("check_source", "check_repository")):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -39,7 +39,7 @@ def test_a_route_that_takes_any_location_is_caught(tmp_path: Path) -> None:
 
 
 def test_locations_whose_links_are_not_resolved_are_caught(tmp_path: Path) -> None:
-    """A link below a root leads anywhere."""
+    """Without the rule, a link below a root leads anywhere."""
     with mock.patch("os.path.realpath", os.path.abspath), pytest.raises(pytest.fail.Exception):
         test_locations.check_locations(tmp_path)
 

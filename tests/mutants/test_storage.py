@@ -1,4 +1,4 @@
-"""Rules of the stores, broken: a named check must fail."""
+"""Mutants of the stores: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of reading one trace, broken: a named check must fail."""
+"""Mutants of reading one trace: for each broken rule, a named check fails."""
 
 from __future__ import annotations
 

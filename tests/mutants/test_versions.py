@@ -1,4 +1,4 @@
-"""Rules of commits, each broken once: the named test must fail."""
+"""Mutants of commits: for each broken rule, the named test fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FAULTS = Faults(lost=4, late=1, delays=2)
 
 
 def test_an_unknown_outcome_reported_as_a_failure_is_noticed(tmp_path: Path) -> None:
-    """A commit that a helper makes later was reported as not done."""
+    """Without the rule, a commit that a helper makes later is reported as not done."""
     with (
         mock.patch.object(committer, "may_be_committed", return_value=False),
         pytest.raises(AssertionError),
@@ -35,7 +35,7 @@ def test_a_retry_under_another_id_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_simulation_finds_an_unknown_outcome_reported_as_a_failure() -> None:
-    """Without the rule, one of few schedules commits what was reported as failed."""
+    """Without the rule, a few schedules commit a request that was reported as failed."""
     assert search(RetriesScenario(), FAULTS, seed=1, schedules_max=20).failures == []
     with mock.patch.object(committer, "may_be_committed", return_value=False):
         report = search(RetriesScenario(), FAULTS, seed=1, schedules_max=400, shortens=False)

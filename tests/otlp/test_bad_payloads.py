@@ -1,4 +1,4 @@
-"""A bad span is refused alone and by name; only a payload that is no OTLP at all raises."""
+"""A bad span is refused alone and by name; only a payload that is not OTLP raises an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHERE = f"resourceSpans[0].scopeSpans[0].spans[1] (trace {TRACE}, span {SPAN}): 
 
 
 def json_span(**fields: Any) -> dict[str, Any]:
-    """Return a good span, but for these fields."""
+    """Return a good span with these fields replaced."""
     return {"traceId": TRACE, "spanId": SPAN, "name": "n", **fields}
 
 
@@ -33,7 +33,7 @@ def json_payload(*spans: Any) -> bytes:
 
 
 def decoded_beside(bad: Any) -> Decoded:
-    """Decode a bad span between two good ones, which must be taken."""
+    """Decode a bad span between two good ones, which must be accepted."""
     columns, payload = SpanColumns(), json_payload(json_span(), bad, json_span())
     decoded = decode_json(payload, columns)
     assert decode_json(payload, SpanChecks()) == decoded, "who checks refuses what who collects refuses"
@@ -43,7 +43,7 @@ def decoded_beside(bad: Any) -> Decoded:
 
 
 def nested(levels: int) -> dict[str, Any]:
-    """Return an AnyValue of so many arrays in one another."""
+    """Return an AnyValue of this many nested arrays."""
     value: dict[str, Any] = {"stringValue": "core"}
     for _ in range(levels):
         value = {"arrayValue": {"values": [value]}}
@@ -92,7 +92,7 @@ def attribute(value: Any) -> dict[str, Any]:
     ],
 )
 def test_json_span_with_a_bad_field(fields: dict[str, Any], reason: str) -> None:
-    """The span is refused with the field and what is wrong with it; its neighbours are taken."""
+    """A span with a bad field is refused with a reason that names the field; its neighbours are accepted."""
     (found,) = decoded_beside(json_span(**fields)).reasons
     assert found.startswith("resourceSpans[0].scopeSpans[0].spans[1]")
     assert found.endswith(f": {reason}")
@@ -117,18 +117,18 @@ def test_json_span_with_a_bad_field(fields: dict[str, Any], reason: str) -> None
     ],
 )
 def test_json_attribute_with_a_bad_value(value: Any, reason: str) -> None:
-    """A value that is not what its name says refuses the span, which the reason names."""
+    """An attribute value of the wrong type refuses the span, and the reason names the attribute."""
     assert decoded_beside(attribute(value)).reasons == (WHERE + reason,)
 
 
 def test_reason_names_the_span_that_is_not_an_object() -> None:
-    """What is no object has no ids, and is named by its position."""
+    """A span that is not an object has no ids, so the reason names its position."""
     reason = "resourceSpans[0].scopeSpans[0].spans[1]: Expected `object`, got `str`"
     assert decoded_beside("span").reasons == (reason,)
 
 
 def test_nesting_limit() -> None:
-    """OTLP_NESTING_MAX levels are taken, one more refuses the span, by JSON and by protobuf."""
+    """OTLP_NESTING_MAX levels are accepted, and one more refuses the span, in JSON and in protobuf."""
     assert decode_json(json_payload(attribute(nested(OTLP_NESTING_MAX))), SpanColumns()).rejected == 0
     reason = f"attribute 'k': nested deeper than {OTLP_NESTING_MAX} levels"
     assert decoded_beside(attribute(nested(OTLP_NESTING_MAX + 1))).reasons == (WHERE + reason,)
@@ -136,7 +136,7 @@ def test_nesting_limit() -> None:
 
 @pytest.mark.parametrize("levels", [300, 20_000])
 def test_json_nested_beyond_the_parser(levels: int) -> None:
-    """Nesting that no JSON parser here can follow still refuses its span only."""
+    """Nesting beyond every JSON parser refuses only its span."""
     deep = '{"arrayValue":{"values":[' * levels + '{"stringValue":"[{"}' + "]}}" * levels
     payload = json_payload(json_span(), attribute("DEEP"), json_span()).replace(b'"DEEP"', deep.encode())
     decoded = decode_json(payload, SpanColumns())
@@ -145,7 +145,7 @@ def test_json_nested_beyond_the_parser(levels: int) -> None:
 
 
 def test_long_text_refuses_its_span() -> None:
-    """A text above the limit refuses its span; the limit counts bytes of UTF-8."""
+    """A text above the limit, in bytes of UTF-8, refuses its span."""
     fine = json_span(name="ü" * (OTLP_TEXT_MAX_BYTES // 2))
     columns = SpanColumns()
     payload = json.dumps(
@@ -169,7 +169,7 @@ def test_long_text_refuses_its_span() -> None:
 
 
 def test_scope_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scope is repeated like a resource, and counts alike."""
+    """A scope is repeated like a resource, and counts towards the same limit."""
     monkeypatch.setattr(columns_module, "SPANS_EXPANDED_MAX_BYTES", 10_000)
     scopes = [{"scope": {"name": "x" * 3800}, "spans": [json_span()] * 5}]
     payload = json.dumps({"resourceSpans": [{"scopeSpans": scopes}]}).encode()
@@ -178,7 +178,7 @@ def test_scope_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spans whose resource would be repeated into too many bytes are refused from there on."""
+    """Once the repeated resource exceeds the byte limit, further spans are refused."""
     monkeypatch.setattr(columns_module, "SPANS_EXPANDED_MAX_BYTES", 10_000)
     resource = {"attributes": [{"key": "k", "value": {"stringValue": "x" * 3799}}]}
     scopes = [{"spans": [json_span()] * 5}]
@@ -216,7 +216,7 @@ def test_resource_too_large_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_json_that_is_not_otlp(payload: bytes, reason: str) -> None:
-    """The whole payload is refused with the byte where it goes wrong, and adds nothing."""
+    """The whole payload is refused with the offset of the error, and adds nothing."""
     columns = SpanColumns()
     with pytest.raises(DecodeError) as caught:
         decode_json(payload, columns)
@@ -225,7 +225,7 @@ def test_json_that_is_not_otlp(payload: bytes, reason: str) -> None:
 
 
 def test_bad_resource_and_scope_refuse_their_spans() -> None:
-    """All spans of a resource, or scope, that cannot be read are refused, and counted."""
+    """All spans of an unreadable resource or scope are refused and counted."""
     bad, good = {"attributes": 1}, {"spans": [json_span()]}
     groups = [
         {"resource": bad, "scopeSpans": [good, good]},
@@ -240,7 +240,7 @@ def test_bad_resource_and_scope_refuse_their_spans() -> None:
 
 
 def test_only_the_first_reasons_are_kept() -> None:
-    """All refused spans are counted, PROBLEMS_MAX are described."""
+    """All refused spans are counted, and PROBLEMS_MAX of them are described."""
     decoded = decode_json(json_payload(*[json_span(traceId="")] * 50, json_span()), SpanColumns())
     assert (decoded.accepted, decoded.rejected, len(decoded.reasons)) == (1, 50, PROBLEMS_MAX)
 
@@ -268,7 +268,7 @@ def protobuf_payload() -> pb.TracesData:
     ],
 )
 def test_protobuf_span_with_a_bad_field(field: str, value: Any, reason: str) -> None:
-    """The span is refused with the field and what is wrong with it; its neighbours are taken."""
+    """A span with a bad field is refused with a reason that names the field; its neighbours are accepted."""
     data = protobuf_payload()
     setattr(data.resource_spans[0].scope_spans[0].spans[1], field, value)
     decoded = decode_protobuf(data.SerializeToString(), SpanColumns())
@@ -288,7 +288,7 @@ def test_protobuf_event_time() -> None:
 
 
 def check_not_utf8(format: Format) -> None:
-    """Wrong bytes in texts of resource, scope, span, attribute and event cost no span, and one note names them."""
+    """Check that invalid UTF-8 in resource, scope, span, attribute and event costs no span, and one note names it."""
     data = protobuf_payload()
     resource = data.resource_spans[0]
     resource.resource.attributes.add(key="service.name").value.string_value = "XXXX"
@@ -314,12 +314,12 @@ def check_not_utf8(format: Format) -> None:
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_text_that_is_not_utf8(format: Format) -> None:
-    """No span is lost for a byte, in either encoding."""
+    """Invalid UTF-8 costs no span, in either encoding."""
     check_not_utf8(format)
 
 
 def test_ids_that_are_not_utf8() -> None:
-    """An id of wrong bytes refuses its span alone."""
+    """An id with invalid bytes refuses only its span."""
     payload = json_payload(json_span(), json_span(traceId="X" * 32)).replace(b"X", b"\xff")
     decoded = decode_json(payload, SpanColumns())
     assert (decoded.accepted, decoded.rejected, len(decoded.notes)) == (1, 1, 1)
@@ -346,13 +346,13 @@ def test_protobuf_nested_too_deeply(levels: int) -> None:
 
 
 def varint(number: int) -> bytes:
-    """Return a number as protobuf writes it."""
+    """Return a number in protobuf encoding."""
     groups = [number >> shift & 0x7F for shift in range(0, max(number.bit_length(), 1), 7)]
     return bytes([group | 0x80 for group in groups[:-1]] + groups[-1:])
 
 
 def test_protobuf_cut_anywhere() -> None:
-    """A truncated payload is either still whole in itself, or refused with the place of the cut."""
+    """A truncated payload is either complete in itself or refused with the offset of the cut."""
     payload = protobuf_payload().SerializeToString()
     for size in range(1, len(payload)):
         columns = SpanColumns()
@@ -375,7 +375,7 @@ def test_protobuf_cut_anywhere() -> None:
     ],
 )
 def test_bytes_that_are_not_protobuf(payload: bytes, reason: str) -> None:
-    """The whole payload is refused with the byte where it goes wrong."""
+    """The whole payload is refused with the offset of the error."""
     with pytest.raises(DecodeError) as caught:
         decode_protobuf(payload, SpanColumns())
     assert str(caught.value) == f"not OTLP protobuf: {reason}"

@@ -1,4 +1,4 @@
-"""A request taken apart by trace loses nothing of any, and tells what filters ask for."""
+"""Splitting a request by trace loses nothing, and extracts the facts that filters need."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EXAMPLES = settings(max_examples=60, deadline=None)
 
 
 def all_facts(traces: dict[str, TraceSpans]) -> list[bytes]:
-    """Return the spans of all traces, as they are compared."""
+    """Return the spans of all traces in a comparable form."""
     return sorted(
         fact for trace in traces.values() for fact in span_facts(pb.TracesData.FromString(trace.data))
     )
 
 
 def rows_as_text(batches: list[pa.RecordBatch]) -> list[str]:
-    """Return rows in an order of their own."""
+    """Return rows as text, in a canonical order."""
     return sorted(str(row) for batch in batches for row in batch.to_pylist())
 
 
@@ -49,7 +49,7 @@ def test_protobuf_is_kept_whole(data: pb.TracesData) -> None:
 @given(strategies.traces_data)
 @EXAMPLES
 def test_rows_are_those_of_the_request(data: pb.TracesData) -> None:
-    """What a trace's message decodes to are the rows that the pipeline makes of the request, of either encoding."""
+    """The messages by trace decode to the same rows as the request, in both encodings."""
     columns = SpanColumns()
     decode_protobuf(data.SerializeToString(), columns)
     as_json = to_json(encode(batch := columns.take()))
@@ -74,7 +74,7 @@ def test_rows_are_those_of_the_request(data: pb.TracesData) -> None:
 @given(strategies.traces_data, strategies.traces_data)
 @EXAMPLES
 def test_parts_are_one_message_together(first: pb.TracesData, second: pb.TracesData) -> None:
-    """The messages of two requests, one behind the other, are one with the spans of both."""
+    """The concatenated messages of two requests are one message with the spans of both."""
     together = first.SerializeToString() + second.SerializeToString()
     assert sorted(span_facts(pb.TracesData.FromString(together))) == sorted(
         span_facts(first) + span_facts(second)
@@ -82,7 +82,7 @@ def test_parts_are_one_message_together(first: pb.TracesData, second: pb.TracesD
 
 
 def test_a_bad_span_is_left_out_alone() -> None:
-    """A span without an id goes; those beside it stay, of its own trace too."""
+    """A span without an id is left out; others stay, also those of its trace."""
     data = pb.TracesData()
     scope = data.resource_spans.add().scope_spans.add()
     for span_id in (b"\1" * 8, b"", b"\2" * 8):

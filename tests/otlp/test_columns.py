@@ -1,4 +1,4 @@
-"""What each column holds of a span, and the attribute names that fill the derived ones."""
+"""Content of each column of a span, and the attribute names that fill derived columns."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def attributes(**values: Any) -> list[Any]:
 
 
 def test_ids_and_times() -> None:
-    """Ids are lower case; duration is the difference, 0 while the span runs, and negative where clocks are off."""
+    """Ids are lower case; duration is end minus start, 0 for a running span, and negative if clocks differ."""
     row = row_of(startTimeUnixNano="5", endTimeUnixNano=8, parentSpanId="ABCDEF0123456789")
     assert row["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
     assert row["span_id"] == "b7ad6b7169203331"
@@ -49,7 +49,7 @@ def test_ids_and_times() -> None:
 
 @pytest.mark.parametrize("parent", ["", None, "0" * 16])
 def test_roots_have_no_parent(parent: str | None) -> None:
-    """No parent, null, and the zeros that some senders write all mean a root."""
+    """No parent, null, and zeros, which some senders write, all mean a root."""
     assert row_of(parentSpanId=parent)["parent_span_id"] is None
 
 
@@ -65,12 +65,12 @@ def test_roots_have_no_parent(parent: str | None) -> None:
     ],
 )
 def test_kind(kind: Any, word: str) -> None:
-    """Kinds are words; names are taken too, and unknown numbers stay digits."""
+    """Kinds are words; the sender's names are accepted too, and unknown numbers stay digits."""
     assert row_of(kind=kind)["kind"] == word
 
 
 def test_status() -> None:
-    """An absent status is null, an empty one is UNSET, a message stays with its code."""
+    """An absent status is null, an empty one is UNSET, and a message is kept with its code."""
     assert (row_of()["status"], row_of(status=None)["status"]) == (None, None)
     assert (row_of(status={})["status"], row_of(status={})["status_message"]) == ("UNSET", None)
     row = row_of(status={"code": "STATUS_CODE_ERROR", "message": "boom"})
@@ -78,7 +78,7 @@ def test_status() -> None:
 
 
 def test_nulls_and_unknown_fields() -> None:
-    """In OTLP/JSON null means absent, and a field that nobody knows is ignored."""
+    """In OTLP/JSON null means absent, and unknown fields are ignored."""
     row = row_of(
         name=None, attributes=None, events=[{"name": None, "new": 1}], links=None, future={"a": [None]}
     )
@@ -124,14 +124,14 @@ def test_nulls_and_unknown_fields() -> None:
     ],
 )
 def test_attribute_text_and_type(value: Any, text: str, letter: str) -> None:
-    """Every kind of value has its text and its letter; strings alone need no letters."""
+    """Each attribute value has its text and the letter of its type; maps of only strings store no letters."""
     row = row_of(attributes=[{"key": "k", "value": value}])
     assert row["attributes"] == [("k", text)]
     assert row["otlp"]["attribute_types"] == (None if letter == "s" else letter)
 
 
 def check_not_plain(inner: Any, text: str, tail: str) -> None:
-    """A value that JSON cannot hold exactly reads well as text, fills columns, and comes back exactly."""
+    """Check that a value that JSON cannot hold exactly is readable as text, fills columns, and round-trips exactly."""
     value = {"kvlistValue": {"values": [{"key": "text", "value": {"stringValue": "carrot"}}, *inner]}}
     columns = SpanColumns()
     span = SPAN | {"attributes": attributes(mlflow__spanInputs=value, output__value=value)}
@@ -164,12 +164,12 @@ NOT_PLAIN: Final = [
 
 @pytest.mark.parametrize(("inner", "text", "tail"), NOT_PLAIN)
 def test_values_that_plain_json_cannot_hold(inner: Any, text: str, tail: str) -> None:
-    """One null or one NaN leaves the rest of the value readable."""
+    """A null or NaN leaves the rest of the value readable."""
     check_not_plain(inner, text, tail)
 
 
 def test_values_of_lakes_of_earlier_code() -> None:
-    """Letter `p`, base64 of the protobuf value, is no longer written, and still read."""
+    """Letter `p`, base64 of the protobuf value, is no longer written but still readable."""
     value = AnyValue(bytes_value=b"x")
     rows = columns_with(text=base64.b64encode(value.SerializeToString()).decode(), types="p")
     (attribute,) = encode(rows).resource_spans[0].scope_spans[0].spans[0].attributes
@@ -187,14 +187,14 @@ def columns_with(text: str, types: str) -> pa.RecordBatch:
 
 
 def test_repeated_names_and_order_are_kept() -> None:
-    """A name that comes twice is numbered, see test_repeats.py; the order is that of the span."""
+    """A repeated name is numbered (see test_repeats.py), and attributes keep the order of the span."""
     row = row_of(attributes=[{"key": key, "value": {"intValue": i}} for i, key in enumerate("bab")])
     assert row["attributes"] == [("b", "0"), ("a", "1"), ("b#2", "2")]
     assert row["otlp"]["attribute_types"] == "iiI"
 
 
 def test_service_and_workspace() -> None:
-    """Both come from the resource; without it the workspace is `default`."""
+    """Service and workspace come from the resource; without it the workspace is `default`."""
     resource = {
         "attributes": attributes(
             service__name={"stringValue": "s"}, tracelake__workspace={"stringValue": "w"}
@@ -209,7 +209,7 @@ def test_service_and_workspace() -> None:
 
 @pytest.mark.parametrize("column", conventions.TEXT_COLUMNS)
 def test_names_of_a_text_column(column: str) -> None:
-    """Each name of the table fills the column, and the first that is there wins."""
+    """Each attribute name of the mapping fills its column, and the first present one wins."""
     names = conventions.TEXT_COLUMNS[column]
     for i, name in enumerate(names):
         later = [{"key": other, "value": {"stringValue": other}} for other in reversed(names[i:])]
@@ -218,7 +218,7 @@ def test_names_of_a_text_column(column: str) -> None:
 
 @pytest.mark.parametrize("column", conventions.TOKEN_COLUMNS)
 def test_names_of_a_token_column(column: str) -> None:
-    """Each name of the table fills the column, from an integer, digits, or a member of a JSON object."""
+    """Each attribute name of the mapping fills its column, from an integer, digits, or a member of a JSON object."""
     usage = json.dumps({"input": 12, "output": 12, "input_tokens": 12, "output_tokens": 12})
     for name in conventions.TOKEN_COLUMNS[column]:
         value = {"stringValue": usage} if name.startswith(("langfuse", "mlflow")) else {"intValue": "12"}
@@ -256,7 +256,7 @@ def test_names_of_a_token_column(column: str) -> None:
     ],
 )
 def test_tokens_that_are_no_count(value: Any, tokens: int | None) -> None:
-    """What is no whole number, negative or too great leaves the column null, and stays in the map."""
+    """A token count that is fractional, negative or too large leaves the column null, and stays in the map."""
     row = row_of(attributes=[{"key": "gen_ai.usage.input_tokens", "value": value}])
     assert row["input_tokens"] == tokens
     assert len(row["attributes"]) == 1
@@ -307,7 +307,7 @@ UNUSABLE_COUNTS: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("column", conventions.COLUMNS)
 def test_unusable_values_do_not_hide_the_next_name(column: str) -> None:
-    """For every mapped column, any name with an empty or unusable value gives way to the next usable one."""
+    """For every mapped column, an empty or unusable value is skipped, and the next usable name fills the column."""
     is_text = column in conventions.TEXT_COLUMNS
     names = (conventions.TEXT_COLUMNS | conventions.TOKEN_COLUMNS)[column]
     member = {"input_tokens": "input_tokens", "output_tokens": "output_tokens"}.get(column, "")
@@ -322,7 +322,7 @@ def test_unusable_values_do_not_hide_the_next_name(column: str) -> None:
 
 
 def test_empty_json_texts_of_mlflow_are_absent() -> None:
-    """MLflow writes an empty string as two quotes and nothing as null: neither fills a column."""
+    """MLflow writes an empty string as two quotes and an absent value as null; neither fills a column."""
     for empty in ('""', '" "', "null"):
         row = row_of(
             attributes=attributes(
@@ -334,13 +334,13 @@ def test_empty_json_texts_of_mlflow_are_absent() -> None:
 
 @pytest.mark.parametrize("levels", [150, 400, 900, 20_000])
 def test_token_usage_beside_something_deep(levels: int) -> None:
-    """The count is found whatever lies beside it, however deep: a row does not depend on the stack of its task."""
+    """The token count is found next to any deep value, because a row must not depend on the stack of its task."""
     usage = '{"other":' + "[" * levels + "1" + "]" * levels + ',"input_tokens":5}'
     assert row_of(attributes=attributes(mlflow__chat__tokenUsage={"stringValue": usage}))["input_tokens"] == 5
 
 
 def test_mlflow_strings_lose_their_quotes() -> None:
-    """MLflow writes values as JSON: the column has the string, the map what was sent."""
+    """MLflow writes values as JSON: the column has the plain string, the map the original."""
     row = row_of(
         attributes=attributes(
             mlflow__spanInputs={"stringValue": '"ask"'}, mlflow__llm__model={"stringValue": '"m'}
@@ -351,14 +351,14 @@ def test_mlflow_strings_lose_their_quotes() -> None:
 
 
 def test_values_without_readable_text_derive_nothing() -> None:
-    """Bytes and values that are not there are no session."""
+    """Bytes and absent values give no session."""
     for value in ({"bytesValue": "AA=="}, {}, None):
         assert row_of(attributes=[{"key": "session.id", "value": value}])["session_id"] is None
     assert row_of(attributes=[{"key": "session.id", "value": {"intValue": 5}}])["session_id"] == "5"
 
 
 def test_derived_columns_of_neighbours() -> None:
-    """In one scope each span has the values of its own attributes only."""
+    """In one scope, each span's derived columns come only from its own attributes."""
     spans = [
         SPAN | {"attributes": attributes(a={"intValue": 1}, session__id={"stringValue": "one"})},
         SPAN,
@@ -373,7 +373,7 @@ def test_derived_columns_of_neighbours() -> None:
 
 
 def test_builder_counts_and_starts_again() -> None:
-    """Rows and bytes grow with each payload; taking the batch sets both to nothing."""
+    """The builder's row and byte counts grow with each payload; taking the batch resets both to zero."""
     data = pb.TracesData()
     scope = data.resource_spans.add().scope_spans.add()
     for i in range(1, 101):

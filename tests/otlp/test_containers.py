@@ -1,4 +1,4 @@
-"""Spans in containers under old or unknown names: taken, or counted as rejected by name, never lost in silence."""
+"""Spans in containers with old or unknown names: accepted, or counted as rejected by name, never lost silently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def span(**fields: Any) -> dict[str, Any]:
 
 
 def decoded(payload: bytes | dict[str, Any]) -> Decoded:
-    """Decode a payload, JSON for a dictionary."""
+    """Decode a payload; a dictionary is encoded as JSON."""
     columns = SpanColumns()
     if isinstance(payload, dict):
         return decode_json(json.dumps(payload).encode(), columns)
@@ -41,7 +41,7 @@ def decoded(payload: bytes | dict[str, Any]) -> Decoded:
 
 
 def check_old_names() -> None:
-    """Both old names are taken, with their scope, in the fast and in the careful pass."""
+    """Check that spans under both old names are accepted, with their scope, in the fast and the careful pass."""
     one = SPAN.SerializeToString()
     scope = field(1, field(1, b"lib")) + field(2, one)
     old_json = {"instrumentationLibrary": {"name": "lib"}, "spans": [span(), span(links=None)]}
@@ -62,12 +62,12 @@ def check_old_names() -> None:
 
 
 def test_old_names() -> None:
-    """Spans of OTLP before 1.0 are taken."""
+    """Spans of OTLP before 1.0 are accepted."""
     check_old_names()
 
 
 def check_unknown_in_json() -> None:
-    """Each level counts, and the good span beside them is taken."""
+    """Check that unknown containers count at each level, and the good span next to them is accepted."""
     scope = {"spans": [span(childSpans=[{"scope": [span()]}], note=[{"a": 1}])], "Spans": [span()]}
     resource = {"scopeSpans": [scope], "scope_spans": [{"spans": [span(), span()]}]}
     got = decoded({"resourceSpans": [resource], "resource_spans": [{"what": "ever"}], "comment": ["a"]})
@@ -88,7 +88,7 @@ def test_unknown_in_json() -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"links": None}, {"unknown": {"a": [1, {"b": None}]}}])
 def test_careful_and_fast_pass_agree(extra: dict[str, Any]) -> None:
-    """A null, which fails the fast pass, changes nothing."""
+    """A null, which fails the fast pass, does not change the result."""
     resource = {"scopeSpans": [{"spans": [span(**extra)]}], "ScopeSpans": [{"spans": [span(), span()]}]}
     got = decoded({"resourceSpans": [resource]})
     assert (got.accepted, got.rejected) == (1, 2)
@@ -97,7 +97,7 @@ def test_careful_and_fast_pass_agree(extra: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("value", ["text", 7, None, [], [1, 2], {"a": {"b": 1}}, {}])
 def test_other_unknown_fields_are_passed_over(value: Any) -> None:
-    """OTLP asks receivers to ignore unknown fields; these cannot hold spans."""
+    """Other unknown fields are ignored, as OTLP requires; they cannot contain spans."""
     scope = {"spans": [span(new=value)], "new": value}
     assert decoded({"resourceSpans": [{"scopeSpans": [scope], "new": value}], "new": value}) == Decoded(
         1, 0, ()
@@ -105,7 +105,7 @@ def test_other_unknown_fields_are_passed_over(value: Any) -> None:
 
 
 def check_unknown_in_protobuf() -> None:
-    """Each level counts, in the fast and in the careful pass."""
+    """Check that unknown containers count at each level, in the fast and the careful pass."""
     one = SPAN.SerializeToString()
     scope = (
         field(9, one) + field(8, b"hello world") + field(2, one + field(44, one) + field(45, field(1, b"a")))
@@ -119,7 +119,7 @@ def check_unknown_in_protobuf() -> None:
 
 
 def test_unknown_in_protobuf() -> None:
-    """A length-delimited field that is a message is no text."""
+    """A length-delimited field that parses as a message is not taken for text."""
     check_unknown_in_protobuf()
     assert decoded(field(1, field(2, field(2, SPAN.SerializeToString())) + field(999, b"hello"))) == Decoded(
         1, 0, ()
@@ -128,7 +128,7 @@ def test_unknown_in_protobuf() -> None:
 
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_what_is_stored_decodes_without_rejected_spans(format: Format) -> None:
-    """Parts by trace and a request put into a workspace have the old containers' spans, and nothing unknown."""
+    """Stored parts by trace and workspace requests have the old containers' spans and nothing unknown."""
     one = SPAN.SerializeToString()
     if format == "json":
         resource = {

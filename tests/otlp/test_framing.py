@@ -1,4 +1,4 @@
-"""What a file holds is told by its content; what is wrong with it is reported once and ends it."""
+"""The format of a file is detected from its content; an error of the file is reported once and ends it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ LIMIT = f"longer than {OTLP_LINE_MAX_BYTES} bytes"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Return a path to write to; its name says nothing."""
+    """Return a path to write to, with a neutral name."""
     return tmp_path / "input"
 
 
 def read(file: Path, data: bytes) -> list[Payload | Problem]:
-    """Write a file and read it; three stripes together must yield the same, each item once."""
+    """Write a file and read it; three stripes together must yield the same items, each once."""
     file.write_bytes(data)
     whole = Reading(str(file))
     stripes = [Reading(str(file), stripe, 3) for stripe in range(3)]
     payloads = list(whole)
     assert [list(stripe) for stripe in stripes] == [payloads[stripe::3] for stripe in range(3)]
-    # Each stripe has read all of the file, and says the same of it.
+    # Each stripe has read all of the file, and reports the same.
     assert whole.whole is not None
     assert {stripe.whole for stripe in stripes} == {whole.whole}
     assert (whole.whole.size_bytes, whole.whole.sha256) == (len(data), hashlib.sha256(data).hexdigest())
@@ -55,7 +55,7 @@ def read(file: Path, data: bytes) -> list[Payload | Problem]:
 
 
 def items(path: Path, stripe: int = 0, stripes: int = 1) -> list[Payload | Problem]:
-    """Return the payloads of a stripe and, last, what is wrong with the file as a whole."""
+    """Return the payloads of a stripe followed by the error of the file as a whole."""
     reading = Reading(str(path), stripe, stripes)
     found = list(reading)
     assert reading.whole is not None
@@ -81,7 +81,7 @@ def framed(*messages: bytes) -> bytes:
     ids=["plain", "no last newline", "BOM", "gzip", "gzip members and padding", "zstd", "zstd frames"],
 )
 def test_json_lines(file: Path, data: bytes) -> None:
-    """Lines are payloads with line and offset, however they are compressed; blank lines are passed over."""
+    """Lines are payloads with line and offset, in every compression; blank lines are skipped."""
     shift = 3 if data.startswith(b"\xef") else 0
     assert read(file, data) == [
         Payload(item.format, item.data, item.line, item.offset + shift) for item in PAYLOADS
@@ -106,7 +106,7 @@ def test_pretty_printed_document(file: Path) -> None:
 )
 @settings(max_examples=60, deadline=None)
 def test_lines_across_blocks(blocks: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
-    """However the lines lie, the payloads are the lines that are not blank."""
+    """However lines cross blocks, each line that is not blank is a payload."""
     data = b"{}\n" + b"".join(blocks)
     lines = [line for line in data.split(b"\n") if line.strip()]
     found = read(tmp_path_factory.mktemp("lines") / "input", data)
@@ -115,7 +115,7 @@ def test_lines_across_blocks(blocks: list[bytes], tmp_path_factory: pytest.TempP
 
 
 def test_long_lines_across_blocks(file: Path) -> None:
-    """Lines longer than a block of the reader come out whole, in plain and compressed files."""
+    """Lines longer than a block of the reader are returned whole, from plain and compressed files."""
     lines = [b"{" + os.urandom(1_200_000).replace(b"\n", b"") for _ in range(4)]
     data = b"\n".join(lines)
     for stored in (data, gzip.compress(data, 1), zstandard.compress(data)):
@@ -123,13 +123,13 @@ def test_long_lines_across_blocks(file: Path) -> None:
 
 
 def test_bare_protobuf(file: Path) -> None:
-    """A file that begins with field 1 is one protobuf message, even where the length looks like a brace."""
+    """A file that begins with field 1 is one protobuf message, even if the length looks like a brace."""
     for message in (b"\x0a\x00", b"\x0a\x7b\x0a\x22" + b"\x0a" * 121):
         assert read(file, message) == [Payload("protobuf", message, None, 0)]
 
 
 def test_collector_messages(file: Path) -> None:
-    """Length-prefixed messages are protobuf or JSON, each compressed on its own or not."""
+    """Length-prefixed messages are protobuf or JSON, each compressed separately or not at all."""
     message = b"\x0a\x00"
     assert read(file, framed(message, message)) == [
         Payload("protobuf", message, None, 0),
@@ -148,7 +148,7 @@ def test_collector_messages(file: Path) -> None:
 def test_segment_round_trip(
     payloads: list[tuple[str, bytes]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """A segment gives back what was written, in order, also empty payloads."""
+    """A segment returns the written payloads in order, also empty ones."""
     found = read(tmp_path_factory.mktemp("segment") / "input", write_segment(payloads))  # type: ignore[arg-type]
     assert [(item.format, item.data) for item in found if isinstance(item, Payload)] == payloads
 
@@ -162,7 +162,7 @@ def test_segment_file(file: Path) -> None:
 
 
 def test_damaged_segment(file: Path) -> None:
-    """A cut segment, and one with a frame of no known kind, yield what is whole and say where it ends."""
+    """A truncated segment, or one with an unknown frame, yields whole payloads and the offset of the damage."""
     plain = zstandard.decompress(write_segment([("json", b"{}"), ("json", b"[]")]))
     assert read(file, plain[:-1]) == [
         Payload("json", b"{}", None, 7),
@@ -189,20 +189,20 @@ def test_damaged_segment(file: Path) -> None:
     ],
 )
 def test_file_problem(file: Path, data: bytes, problem: Problem) -> None:
-    """What is wrong with the file as a whole comes last, once."""
+    """An error of the file as a whole comes last, once."""
     assert read(file, data)[-1] == problem
 
 
 @pytest.mark.parametrize("data", [b"hello world", b'[{"resourceSpans":[]}]', b"PK\x03\x04", b"PAR1"])
 def test_neither_json_nor_protobuf(file: Path, data: bytes) -> None:
-    """A file of something else is refused with its first bytes."""
+    """A file of another format is refused with its first bytes."""
     reason = f"neither OTLP JSON lines nor OTLP protobuf: it begins with {data[:16]!r}"
     assert read(file, data) == [Problem(reason, offset=0)]
 
 
 @pytest.mark.parametrize("nuls", [4, 5_000, 3 * 1024 * 1024])
 def test_nuls_of_a_rotated_log(file: Path, nuls: int) -> None:
-    """A run of NUL bytes in front of a line is one problem, and the lines behind it are payloads."""
+    """A run of NUL bytes before a line is one problem, and the following lines are payloads."""
     skipped = f"{nuls} NUL bytes, as in a log that was cut off while a program wrote it: they were skipped"
     line = b'{"n":1}\n'
     assert read(file, bytes(nuls)) == [Problem(skipped, offset=0)]
@@ -219,7 +219,7 @@ def test_nuls_of_a_rotated_log(file: Path, nuls: int) -> None:
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_truncated_stream(file: Path, kind: str) -> None:
-    """Lines before the cut are payloads; the cut line is not, and the place of the cut is said."""
+    """Lines before a truncation are payloads; the truncated line is not, and the offset is reported."""
     data = b"".join(b'{"n":"%s"}\n' % os.urandom(400).hex().encode() for _ in range(1000))
     packed = gzip.compress(data) if kind == "gzip" else zstandard.compress(data)
     found = read(file, packed[: len(packed) * 3 // 4])
@@ -242,7 +242,7 @@ def test_cut_at_the_start(file: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["gzip", "zstd"])
 def test_corrupt_stream(file: Path, kind: str) -> None:
-    """A flipped byte, or bytes after the end, end the file with the decoder's own words."""
+    """A flipped byte, or bytes after the end, end the file with the decoder's message."""
     packed = bytearray(gzip.compress(TEXT) if kind == "gzip" else zstandard.compress(TEXT))
     problem = read(file, bytes(packed) + b"trailing")[-1]
     assert isinstance(problem, Problem)
@@ -256,7 +256,7 @@ def test_corrupt_stream(file: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "gzip", "zstd"])
 def test_gigabyte_of_zeros_in_a_line(file: Path, kind: str) -> None:
-    """A line that never ends is given up at the limit, fast and in bounded memory."""
+    """A line above the limit is rejected quickly and in bounded memory, however long it is."""
     head, blocks = b'{"n":1}\n{', 1024
     with file.open("wb") as target:
         if kind == "plain":
@@ -264,10 +264,10 @@ def test_gigabyte_of_zeros_in_a_line(file: Path, kind: str) -> None:
             target.truncate(len(head) + (blocks << 20))
         else:
             zeros = bytes(1 << 20)
-            # One compressed member of 16 MiB, many times: the file takes no time to make.
+            # One compressed member of 16 MiB, many times, so that the file is quick to make.
             pack = gzip.compress if kind == "gzip" else zstandard.compress
             target.write(pack(head) + pack(zeros * 16) * (blocks // 16))
-    started = time.process_time()  # whatever else the machine does
+    started = time.process_time()  # on a busy machine, too
     for stripe in range(2):
         tracemalloc.start()
         found = items(file, stripe, 2)
@@ -280,7 +280,7 @@ def test_gigabyte_of_zeros_in_a_line(file: Path, kind: str) -> None:
 
 
 def test_gigabyte_of_protobuf(file: Path) -> None:
-    """A bare message above the limit, and a zip bomb in a frame, are given up at the limit."""
+    """A bare message above the limit, and a zip bomb in a frame, are rejected at the limit."""
     with file.open("wb") as target:
         target.write(b"\x0a")
         target.truncate(1 << 30)
@@ -294,7 +294,7 @@ def test_gigabyte_of_protobuf(file: Path) -> None:
 
 
 def test_damaged_frame_is_a_problem_in_its_place(file: Path) -> None:
-    """A frame of the Collector that does not unpack is reported by the stripe that has it; the rest is read."""
+    """A Collector frame that does not decompress is reported by its stripe; the rest is read."""
     message = b"\x0a\x00"
     file.write_bytes(framed(message, zstandard.compress(message)[:4] + b"rubbish", message))
     found = items(file)
@@ -304,7 +304,7 @@ def test_damaged_frame_is_a_problem_in_its_place(file: Path) -> None:
 
 
 def test_compressed_message_is_read_to_its_end(file: Path) -> None:
-    """A message of several zstd frames is all of them; one that is cut, or has rubbish at its end, is a problem."""
+    """A message of several zstd frames is read whole; a truncated one, or one with trailing bytes, is a problem."""
     message = b"\x0a\x00" * 300_000
     whole = zstandard.compress(random.Random(5).randbytes(300_000))  # in blocks of 128 KiB
     file.write_bytes(framed(zstandard.compress(message[:7]) + zstandard.compress(message[7:])))
@@ -318,7 +318,7 @@ def test_compressed_message_is_read_to_its_end(file: Path) -> None:
 
 
 def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
-    """A missing file, a directory, a pipe and a device are problems of the file, which every stripe sees."""
+    """A missing file, a directory, a pipe or a device is a problem of the file, which every stripe reports."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zeros").symlink_to("/dev/zero")
     for name, reason in {
@@ -332,7 +332,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_the_disk_is_no_end_of_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in the middle is raised: a file is not taken for shorter than it is, nor the error for its content."""
+    """A disk error is raised; it neither shortens the file nor counts as bad content."""
     file.write_bytes(TEXT)
     reads: list[int] = []
 
@@ -352,7 +352,7 @@ def test_a_failure_of_the_disk_is_no_end_of_the_file(file: Path, monkeypatch: py
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, zstandard.compress])
 def test_a_file_that_grows_has_an_end(file: Path, pack: Callable[[bytes], bytes]) -> None:
-    """Of a file that somebody appends to, the first bytes that were asked for are the input."""
+    """If a file grows, only the bytes up to the requested size are input."""
     before = pack(TEXT)
     file.write_bytes(before + pack(TEXT))
     reading = Reading(str(file), size_bytes=len(before))

@@ -1,4 +1,4 @@
-"""Hostile payloads at the door and in the task: what the door took the task can do, and nothing takes others down."""
+"""Hostile payloads at the server and in the task: the task can read every accepted payload, and none harms others."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from tracelake.storage import open_objects
 ResultT = TypeVar("ResultT")
 URL = f"memory://{uuid.uuid4().hex}"
 TASK_FRAMES = 700
-"""Python frames that a task has left, fewer than in any worker; the door has all there are."""
+"""Python frames that a task has left, fewer than in any worker; the server has the whole stack."""
 
 
 def above(frames: int, call: Callable[[], ResultT]) -> ResultT:
-    """Call with so many frames below."""
+    """Call with this number of frames below."""
     return above(frames - 1, call) if frames else call()
 
 
 def with_stack(left: int | None, call: Callable[[], ResultT]) -> ResultT:
-    """Call on a stack with so many frames left, less a few, or all, whoever runs this test."""
+    """Call with about this number of frames left on the stack, or all, whatever the test runner uses."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(above, 0 if left is None else sys.getrecursionlimit() - left, call).result()
 
 
 def by_the_door(format: Format, payload: bytes) -> Decoded | None:
-    """Give the payload to the server; return what it takes and refuses, None where it refuses the payload."""
+    """Pass the payload to the server; return the accepted and refused spans, or None if it refuses the payload."""
     share = BudgetShare(Budget(limits.REQUESTS_MEMORY_MAX_BYTES))
     try:
         return with_stack(None, lambda: _decode(format, payload, share, None, takes_apart=False)[0])
@@ -57,7 +57,7 @@ def by_the_door(format: Format, payload: bytes) -> Decoded | None:
 
 
 def by_the_task(format: Format, payload: bytes) -> Gathered:
-    """Read a payload that the server stored as the pipeline does."""
+    """Read a payload that the server stored, as the pipeline does."""
     objects, path = open_objects(URL), f"inbox/{uuid.uuid4().hex}"
     segment = write_segment([(format, payload)])
     objects.put(path, segment)
@@ -67,7 +67,7 @@ def by_the_task(format: Format, payload: bytes) -> Gathered:
 
 
 def check(format: Format, payload: bytes) -> tuple[int, int]:
-    """Compare door and task, and return how many spans were taken and refused; (0, -1): all of it."""
+    """Compare server and task; return the numbers of accepted and refused spans, or (0, -1) for a refused payload."""
     answer = by_the_door(format, payload)
     if answer is None:
         return 0, -1
@@ -86,7 +86,7 @@ def check(format: Format, payload: bytes) -> tuple[int, int]:
 
 
 def deep(levels: int, kind: str = "[]") -> str:
-    """Return JSON of so many levels, of arrays, of objects, of values of attributes, or open at the end."""
+    """Return JSON with this many levels of arrays, objects or attribute values, or without an end."""
     match kind:
         case "[]":
             return "[" * levels + "1" + "]" * levels
@@ -130,7 +130,7 @@ GOOD = json.dumps(json_span())[:-1]
 
 
 def of_attribute(key: str, name: str, value: str) -> str:
-    """Return a span with an attribute that has this value."""
+    """Return a span with an attribute of this value."""
     return f'{GOOD},"attributes":[{{"key":"{key}","value":{{"{name}":{value}}}}}]}}'
 
 
@@ -153,7 +153,7 @@ fields = st.builds(lambda name, value: f'{GOOD},"{name}":{value}}}', st.sampled_
 @example(bad=[rf'{GOOD},"\ud800":1,"name":5}}'], header=("unknown", r'{"\ud800":1}'))
 @settings(max_examples=50, deadline=None)
 def test_hostile_json(bad: list[str], header: tuple[str, str] | None) -> None:
-    """Whatever stands in a span, or in a resource of its own, the good spans before and behind it are taken."""
+    """If a span or a separate resource contains any hostile JSON, the good spans before and after it are accepted."""
     spans = ",".join([GOOD + "}", *bad, GOOD + "}"])
     other = "" if header is None else f',{{"{header[0]}":{header[1]},"scopeSpans":[{{"spans":[{GOOD}}}]}}]}}'
     payload = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{spans}]}}]}}{other}]}}'.encode()
@@ -165,7 +165,7 @@ def test_hostile_json(bad: list[str], header: tuple[str, str] | None) -> None:
 @given(text=hostile, at=st.integers(0, 200), kind=st.sampled_from(["instead", "inside", "open"]))
 @settings(max_examples=60, deadline=None)
 def test_hostile_json_anywhere(text: str, at: int, kind: str) -> None:
-    """JSON that is broken or nested at any place is refused as a whole, or in parts: nothing else is raised."""
+    """JSON that is broken or nested anywhere is refused, in whole or in part, and raises nothing else."""
     good = json_payload(json_span(), json_span()).decode()
     at = min(at, len(good))
     inside = good[:at] + (deep(500, "open") if kind == "open" else text) + good[at:]
@@ -173,7 +173,7 @@ def test_hostile_json_anywhere(text: str, at: int, kind: str) -> None:
 
 
 def nested_value(levels: int, of_maps: bool) -> bytes:
-    """Return a protobuf AnyValue of so many levels."""
+    """Return a protobuf AnyValue of this many levels."""
     value = b"\x18\x01"
     for _ in range(levels):
         if of_maps:
@@ -184,7 +184,7 @@ def nested_value(levels: int, of_maps: bool) -> bytes:
 
 
 def with_value(place: str, value: bytes) -> bytes:
-    """Return three spans as protobuf, with an attribute of this value in one place of the second, or its header."""
+    """Return three protobuf spans, with an attribute of this value at one place of the second, or in its header."""
     data = protobuf_payload()
     span = data.resource_spans[0].scope_spans[0].spans[1]
     (span.events.add() if place == "event" else span.links.add() if place == "link" else span).SetInParent()
@@ -210,7 +210,7 @@ def with_value(place: str, value: bytes) -> bytes:
 @pytest.mark.parametrize("of_maps", [False, True])
 @pytest.mark.parametrize("place", ["span", "event", "link", "resource"])
 def test_nested_protobuf(place: str, of_maps: bool) -> None:
-    """The limit on nesting is that of JSON, wherever the value is and whatever it is made of."""
+    """Protobuf has the same nesting limit as JSON, at every place and for every type of value."""
     for levels in (31, 32, 33, 40, 300):
         fine = levels <= 32
         taken = 3 if fine else 0 if place == "resource" else 2
@@ -234,7 +234,7 @@ def test_nested_protobuf(place: str, of_maps: bool) -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_hostile_protobuf(places: list[int], bytes_: bytes, insert: bool) -> None:
-    """Bytes that were flipped, put in or left out: some spans, or none, and nothing else is raised."""
+    """Bytes that are flipped, inserted or deleted give some spans or none, and raise nothing else."""
     data = protobuf_payload()
     for span in data.resource_spans[0].scope_spans[0].spans:
         span.attributes.add(key="gen_ai.usage.input_tokens").value.int_value = -(2**63)
@@ -248,7 +248,7 @@ def test_hostile_protobuf(places: list[int], bytes_: bytes, insert: bool) -> Non
 
 
 def test_groups_in_a_span() -> None:
-    """Groups, which protobuf has and OTLP does not, nested in a span, refuse that span at most."""
+    """Protobuf groups, which OTLP does not have, refuse at most the span in which they are nested."""
     for levels in (1, 90, 200, 5000):
         data = protobuf_payload()
         spans = data.resource_spans[0].scope_spans[0].spans
@@ -262,14 +262,14 @@ def test_groups_in_a_span() -> None:
 
 
 def check_empty_spans() -> None:
-    """See below."""
+    """Check that empty spans are counted."""
     payload = b"\x0a\x0a\x12\x08" + 4 * b"\x12\x00"
     assert has_spans_beyond(payload, 5), "a resource, a scope, and four spans of two bytes"
     assert not has_spans_beyond(payload, 6)
 
 
 def test_empty_spans_are_counted() -> None:
-    """Nothing is passed over as too small for so many spans that may have as many: the smallest takes two bytes."""
+    """A payload of empty spans, two bytes each, is not skipped as too small for many spans."""
     check_empty_spans()
     assert_caught(
         Broken("no message is smaller", has_spans_beyond, "_MESSAGE_MIN_BYTES", "3"), check_empty_spans
@@ -280,7 +280,7 @@ def test_empty_spans_are_counted() -> None:
     "group", [b"\xfb\x07\xfc\x07", b"\x0b\x0b\x08\x01\x0c\x12\x01a\x0c"], ids=["empty", "nested"]
 )
 def test_groups_around_what_is_counted(group: bytes) -> None:
-    """Whoever counts spans before they are parsed sees those behind a group, wherever one stands; so does a refusal."""
+    """Span counters before parsing see the spans after a group, wherever it is; so does a refusal."""
 
     def field(data: bytes, number: bytes) -> bytes:
         return group + number + varint(len(data)) + data + group
@@ -305,7 +305,7 @@ def test_groups_around_what_is_counted(group: bytes) -> None:
 )
 @settings(max_examples=300, deadline=None)
 def test_what_is_pruned(tokens: list[str]) -> None:
-    """Nothing but what lies too deep is blanked; compared with a reader that goes byte by byte, over blocks of 64."""
+    """Pruning blanks exactly the too deep values, as a byte-by-byte reader does, also across 64-byte blocks."""
     text = "".join(tokens).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tracelake.otlp.parse.OTLP_BLOCK_BYTES", 64)
@@ -314,7 +314,7 @@ def test_what_is_pruned(tokens: list[str]) -> None:
 
 
 def plainly_pruned(text: bytes) -> bytes:
-    """Say the same in the plainest way."""
+    """Prune in the simplest way."""
     if text.count(b"[") + text.count(b"{") <= OTLP_JSON_DEPTH_MAX:
         return text
     out, depth, in_text, escaped = bytearray(text), 0, False, False
@@ -329,7 +329,7 @@ def plainly_pruned(text: bytes) -> bytes:
 
 
 def test_a_neighbour_does_not_decide() -> None:
-    """A span with something odd in a field that nobody knows is taken, also beside one that is refused."""
+    """A span with odd content in an unknown field is accepted, also next to a refused span."""
     odd = [f'{GOOD},"unknown":{atom}}}' for atom in (deep(500), "9" * 300, r'"\ud800"', r'{"\udc00":[null]}')]
     for beside in (GOOD + "}", GOOD + ',"name":5}'):
         payload = f'{{"resourceSpans":[{{"scopeSpans":[{{"spans":[{",".join([*odd, beside])}]}}]}}]}}'
@@ -337,7 +337,7 @@ def test_a_neighbour_does_not_decide() -> None:
 
 
 def test_reasons_are_short_and_text() -> None:
-    """However long and odd what came is, a reason is a line that any record can hold."""
+    """A reason is one short line that any record can hold, however long and odd the input is."""
     long: dict[str, Any] = {"stringValue": 5}
     for _ in range(30):
         long = {"kvlistValue": {"values": [{"key": "k", "value": long}]}}

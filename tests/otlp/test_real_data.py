@@ -1,4 +1,4 @@
-"""The two real data sets decode whole, and come back as they were."""
+"""The two real data sets decode without loss, and encode back to the same messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def first_rows(name: str, payloads: int | None = None) -> pa.RecordBatch:
-    """Decode the first payloads of a data set, all of whose spans must be taken."""
+    """Decode the first payloads of a data set without rejected spans."""
     columns = SpanColumns()
     for item in islice(Reading(str(DATA / f"{name}.otlp.jsonl.gz")), payloads):
         assert isinstance(item, Payload)
@@ -28,7 +28,7 @@ def first_rows(name: str, payloads: int | None = None) -> pa.RecordBatch:
 
 
 def test_agents() -> None:
-    """All 4,931 spans of 202 traces and 12 services are there, with sessions, models, texts and tokens."""
+    """All 4,931 spans of 202 traces and 12 services are decoded, with sessions, models, texts and tokens."""
     rows = first_rows("agents")
     assert rows.num_rows == 4_931
     assert len(rows["trace_id"].unique()) == 202
@@ -38,7 +38,7 @@ def test_agents() -> None:
 
 
 def test_agents_round_trip() -> None:
-    """The agents come back from rows as protobuf and as JSON, equal span by span."""
+    """The agents' rows encode back to protobuf and JSON, equal span by span."""
     rows = first_rows("agents", 3)
     message = encode(rows)
     columns = SpanColumns()
@@ -49,7 +49,7 @@ def test_agents_round_trip() -> None:
 
 
 def test_microservices() -> None:
-    """The first payloads of the microservices hold 400 spans each, of known services and kinds."""
+    """The first payloads of the microservices have 400 spans each, of known services and kinds."""
     rows = first_rows("microservices", 20)
     assert rows.num_rows == 8_000
     assert set(rows["kind"].unique().to_pylist()) <= {"INTERNAL", "SERVER", "CLIENT"}

@@ -1,4 +1,4 @@
-"""Attributes whose keys repeat: the maps stay maps for every reader, and nothing is lost."""
+"""Attributes with repeated keys: the maps stay valid for every reader, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWICE: list[dict[str, Any]] = [
 
 
 def rows_of(attributes: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Return one span that carries the attributes wherever OTLP has some."""
+    """Return one span with these attributes at every place that OTLP allows."""
     span = {
         "traceId": "0" * 31 + "1",
         "spanId": "0" * 15 + "1",
@@ -39,7 +39,7 @@ def rows_of(attributes: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def test_repeated_keys_are_numbered_and_come_back() -> None:
-    """A repeated key is stored with the next free number, in spans, events, links, scope and resource."""
+    """A repeated key gets the next free number, in spans, events, links, scope and resource, and is restored."""
     rows = rows_of(TWICE)
     (row,) = rows.to_pylist(maps_as_pydicts="strict")
     expected = {"retry": "a", "retry#2": "b", "retry#3": "3", "retry#4": "", "retry#5": "", "other": "c"}
@@ -56,14 +56,14 @@ def test_repeated_keys_are_numbered_and_come_back() -> None:
 
 
 def test_all_strings_repeat_too() -> None:
-    """The quick path for attributes that are all strings numbers them as well."""
+    """The fast path for attributes that are all strings numbers repeated keys as well."""
     (row,) = rows_of([TWICE[0], TWICE[0]]).to_pylist(maps_as_pydicts="strict")
     assert row["attributes"] == {"retry": "a", "retry#2": "a"}
     assert row["otlp"]["attribute_types"] == "sS"
 
 
 def test_duckdb_reads_them() -> None:
-    """DuckDB refuses maps with repeated keys, so this shows that there are none."""
+    """DuckDB, which refuses maps with repeated keys, reads the rows."""
     rows = pa.Table.from_batches([rows_of(TWICE)])
     with duckdb.connect() as db:
         db.register("spans", rows)

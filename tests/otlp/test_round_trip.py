@@ -1,4 +1,4 @@
-"""OTLP to rows and back loses nothing, whichever of the two encodings it came in."""
+"""OTLP to rows and back loses nothing, in both encodings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLES = settings(max_examples=120, deadline=None)
 
 
 def rows_of(payload: bytes, encoding: str) -> pa.RecordBatch:
-    """Decode one payload, all of whose spans must be taken."""
+    """Decode one payload without rejected spans."""
     columns = SpanColumns()
     decoded = (decode_json if encoding == "json" else decode_protobuf)(payload, columns)
     assert decoded.reasons == ()
@@ -33,14 +33,14 @@ def rows_of(payload: bytes, encoding: str) -> pa.RecordBatch:
 @given(strategies.traces_data)
 @EXAMPLES
 def test_protobuf_round_trip(data: pb.TracesData) -> None:
-    """Protobuf → rows → protobuf keeps every field of every span, its resource and its scope."""
+    """Protobuf to rows to protobuf keeps every field of every span, its resource and its scope."""
     assert span_facts(encode(rows_of(data.SerializeToString(), "protobuf"))) == span_facts(data)
 
 
 @given(strategies.traces_data)
 @EXAMPLES
 def test_json_round_trip(data: pb.TracesData) -> None:
-    """JSON → rows → JSON → rows keeps every row, and what it keeps is what the message said."""
+    """JSON to rows to JSON to rows keeps every row, and the JSON has all of the message."""
     rows = rows_of(to_json(data), "json")
     again = encode(rows)
     assert span_facts(again) == span_facts(data)
@@ -57,7 +57,7 @@ def test_both_encodings_give_equal_rows(data: pb.TracesData) -> None:
 @given(strategies.traces_data)
 @settings(max_examples=50, deadline=None)
 def test_careful_pass_reads_the_same(data: pb.TracesData) -> None:
-    """The pass that decodes span by span sees the same messages as the fast one."""
+    """The pass that decodes span by span reads the same messages as the fast one."""
     wanted = [
         span for resource in data.resource_spans for scope in resource.scope_spans for span in scope.spans
     ]
@@ -67,14 +67,14 @@ def test_careful_pass_reads_the_same(data: pb.TracesData) -> None:
 
 
 def careful_spans(groups: list[ResourceGroup]) -> list[Message]:
-    """Return the spans of a careful pass, which must have decoded each."""
+    """Return the spans of a careful pass, which must decode each one."""
     spans = [span for group in groups for scope in group.scopes for span in scope.spans]
     assert not [span for span in spans if isinstance(span, RefusedError)]
     return spans
 
 
 def serialized(message: Message) -> bytes:
-    """Return bytes that are equal for equal messages, also where they hold NaN."""
+    """Return equal bytes for equal messages, also if they contain NaN."""
     data: bytes = message.SerializeToString(deterministic=True)
     return data
 
@@ -87,7 +87,7 @@ def test_schema_of_an_empty_batch() -> None:
 
 
 def test_encode_groups_equal_resources_and_scopes() -> None:
-    """Spans with equal resource and scope stand together, in the order of the rows."""
+    """Spans with equal resource and scope are grouped, in the order of the rows."""
     data = pb.TracesData()
     for name in ("a", "b", "a"):
         resource = data.resource_spans.add()
@@ -105,7 +105,7 @@ def test_encode_groups_equal_resources_and_scopes() -> None:
 
 
 def test_encode_ignores_the_transaction_column() -> None:
-    """Rows as the table has them, with `transaction`, encode to the same message."""
+    """Rows from the table, with column `transaction`, encode to the same message."""
     data = pb.TracesData()
     data.resource_spans.add().scope_spans.add().spans.add(trace_id=b"\1" * 16, span_id=b"\2" * 8)
     table = pa.Table.from_batches([rows_of(data.SerializeToString(), "protobuf")])
@@ -143,5 +143,5 @@ def test_json_is_otlp() -> None:
 
 @pytest.mark.parametrize("encoding", ["json", "protobuf"])
 def test_empty_messages_hold_no_span(encoding: str) -> None:
-    """An empty object, and no bytes at all, are valid and empty."""
+    """An empty object and an empty payload are valid and have no spans."""
     assert rows_of(b"{}" if encoding == "json" else b"", encoding).num_rows == 0

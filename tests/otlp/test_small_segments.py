@@ -1,4 +1,4 @@
-"""Small segments are read at once: what is read is what reading in pieces gives, whatever was done to their bytes."""
+"""Reading a small segment at once gives the same result as reading it in pieces, for any bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracelake.otlp.framing import (
 
 
 def segments(chance: random.Random) -> list[bytes]:
-    """Return segments, whole and altered in all ways, and other files."""
+    """Return segments, intact and altered in all ways, and other files."""
     kinds: list[Format] = ["json", "protobuf"]
     payloads = [
         (chance.choice(kinds), chance.randbytes(chance.randrange(60))) for _ in range(chance.randrange(5))
@@ -62,7 +62,7 @@ def segments(chance: random.Random) -> list[bytes]:
 
 
 def check(folder: Path) -> None:
-    """Compare what is read at once with what is read in pieces, with any bound between, and of any first bytes."""
+    """Compare reading at once with reading in pieces, for any bound between and any prefix."""
     chance = random.Random(1)
     path = folder / "segment"
     for _ in range(40):
@@ -78,19 +78,19 @@ def check(folder: Path) -> None:
 
 
 def test_what_is_read_at_once_is_what_is_read_in_pieces(tmp_path: Path) -> None:
-    """Payloads, their places, problems, and what the whole was."""
+    """Both ways return the same payloads, positions, problems and digest of the whole."""
     check(tmp_path)
 
 
 def test_a_segment_that_grows_when_it_is_undone_is_not_undone_at_once(tmp_path: Path) -> None:
-    """What a frame says of its size is believed before a byte of it is made."""
+    """A segment with a large decompressed size is not read at once: the frame's stated size is checked first."""
     (tmp_path / "bomb").write_bytes(write_segment([("json", bytes(2**24))]))
     with mock.patch.object(zstandard, "ZstdDecompressor", side_effect=AssertionError("undone at once")):
         assert framing._small_segment((tmp_path / "bomb").read_bytes()) is None
 
 
 def test_a_segment_of_frames_is_a_segment_of_their_payloads(tmp_path: Path) -> None:
-    """And its size is known before it is made, and each of its frames is one of zstd's own."""
+    """A segment of frames equals one of payloads; its size is known beforehand, and each frame is plain zstd."""
     compress = zstandard.ZstdCompressor(level=1, write_checksum=True).compress
     for sizes in ([], [1], [3, 70_000, 400_000], [20] * 300):
         payloads = [
@@ -118,5 +118,5 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    """Each of these would read other payloads than there are."""
+    """Each broken rule, which would read other payloads, is caught."""
     assert_caught(broken, lambda: check(tmp_path))

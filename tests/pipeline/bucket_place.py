@@ -1,4 +1,4 @@
-"""A lake in memory and a bucket beside it: what tests of objects as input stand on."""
+"""An in-memory lake with a bucket: the base of tests that ingest objects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tracelake.tasks.runners import InProcess
 
 @dataclass
 class Place:
-    """A lake in memory, and a bucket beside it."""
+    """An in-memory lake with a bucket."""
 
     lake: Lake
     bucket: ObjectStore
 
     def put(self, key: str, number: int, **fields: Any) -> str:
-        """Put an object with a span of its own into the bucket; return its URL."""
+        """Put an object with one unique span into the bucket; return its URL."""
         self.bucket.put(key, a_line(a_span(number, 0, **fields)))
         return self.url(key)
 
@@ -44,7 +44,7 @@ class Place:
 
 @pytest.fixture(name="place")
 def fixture_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    """Return a new lake and an empty bucket, which is looked at without a pause."""
+    """Return a new lake and an empty bucket, which is polled without a pause."""
     monkeypatch.setattr(buckets, "WATCHED_BUCKET_PAUSE_S", 0.0)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
         yield Place(lake, open_objects(f"memory://{uuid.uuid4().hex}"))
@@ -56,7 +56,7 @@ def bad(report: tracelake.IngestReport) -> dict[str, str]:
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, *keys: str) -> set[str]:
-    """Let the bucket fail to read objects with these keys, for as long as they are in the set."""
+    """Make reads of objects with these keys fail while they are in the set."""
     away, read, head = set(keys), buckets._Address.read, buckets._Address.size_bytes
 
     def failing_read(self: Any, size_bytes: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Looks of pipelines that go on wait for their answers as long as a slow machine takes."""
+"""Polls of continuous pipelines wait for their answers as long as a slow machine takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tracelake.pipeline.sources import poller
 
 @pytest.fixture(autouse=True)
 def _patient_looks() -> Iterator[None]:
-    """What a test is told of a source does not hang on how quick a look was; who tests that sets its own."""
+    """Make poll results independent of poll duration; tests of deadlines set their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(poller, "LOOK_WAIT_S", HANG_S)
         yield

@@ -1,4 +1,4 @@
-"""A cluster of Kafka in memory, which may be gone: what the pipeline asks of one, without a broker."""
+"""An in-memory Kafka cluster that may be unavailable: the pipeline's view of a cluster, without a broker."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ URL = f"kafka://{SERVERS}/topic"
 
 @dataclass
 class KafkaPlace:
-    """One topic, of one partition."""
+    """One topic with one partition."""
 
     values: list[bytes] = field(default_factory=list)
     low: int = 0
     is_gone: bool = False
     corrupt: int | None = None
-    """An offset that nobody can read."""
+    """An unreadable offset."""
     asked: int = 0
-    """How often a broker was looked for."""
+    """The number of times a broker was looked up."""
 
     def ask(self) -> None:
-        """Answer, or not."""
+        """Answer, or fail if the cluster is away."""
         self.asked += 1
         if self.is_gone:
             raise StorageError("no broker answered")
 
     def used(self, patch: pytest.MonkeyPatch) -> KafkaPlace:
-        """Let all ask this cluster."""
+        """Make all sources use this cluster."""
 
         class Asked(PlacedCluster):
             place = self
@@ -48,7 +48,7 @@ class KafkaPlace:
 
 
 class PlacedCluster(Cluster):
-    """Such a cluster as the source asks it."""
+    """The cluster as the source's client sees it."""
 
     place: KafkaPlace
 
@@ -91,5 +91,5 @@ class PlacedCluster(Cluster):
 
 
 def answering(objects: ObjectStore) -> None:
-    """Remember the cluster, as whoever watched it did."""
+    """Register the cluster, as if it had been watched before."""
     clusters.remember_cluster(objects, "cluster", SERVERS)

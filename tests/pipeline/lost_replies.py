@@ -9,7 +9,7 @@ from tracelake.storage.memory import MemoryKeyValueStore
 
 
 class LosesReplies(MemoryKeyValueStore):
-    """Each first conditional write of a record has no reply, and was done or not."""
+    """A store in which each first conditional write of a record has no reply and may have succeeded."""
 
     def __init__(self, *, done: bool) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class LosesReplies(MemoryKeyValueStore):
 
 
 class Silent:
-    """A sink that has nothing and takes nothing."""
+    """A sink without content that accepts nothing."""
 
     def __init__(self, output_id: str) -> None:
         self.id = output_id

@@ -1,4 +1,4 @@
-"""Inputs that no task can do: a marked span makes the task fail that reads it, or the one that shapes it."""
+"""Poison inputs: a marked span makes the task fail that reads it, or the one that merges it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ POISON = "poison"
 
 
 def good(number: int) -> bytes:
-    """Return a segment with one span of a trace of its own."""
+    """Return a segment with one span of a new trace."""
     return write_segment([("json", a_line(a_span(number, number)))])
 
 
 def poisoned(number: int) -> bytes:
-    """Return such a segment whose span the tasks of `Poisoned` cannot do."""
+    """Return a segment whose span makes the tasks of `Poisoned` fail."""
     return write_segment([("json", a_line(a_span(number, number, note=POISON)))])
 
 
 class Poisoned(InProcess):
-    """Runs tasks here; those of a stage fail on the marked span, until it is mended."""
+    """Runner in process; the tasks of a stage fail on the marked span until it is repaired."""
 
     def __init__(self, stage: str) -> None:
-        """Fail when it is `read`, or when it is merged."""
+        """Fail at read if `read`, otherwise at merge."""
         self.stage = stage
         self.mended = False
         self.error: Exception = OverflowError("the sum does not fit")
@@ -51,7 +51,7 @@ class Poisoned(InProcess):
         """Run the tasks in order."""
 
         def carry_out(task: TaskT) -> ReceiptT:
-            receipt = function(task)  # what it writes is there when it fails
+            receipt = function(task)  # the task's output exists when the task fails
             if not self.mended and self._fails(task):
                 self.failures[type(task).__name__] += 1
                 raise self.error

@@ -1,4 +1,4 @@
-"""Small OTLP inputs for tests of the pipeline: a span is (trace, span, end, and what else matters)."""
+"""Small OTLP inputs for pipeline tests: a span is (trace, span, end, and other fields that matter)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MICROSERVICES = SHARED / "microservices.otlp.jsonl.gz"
 def a_span(
     trace: int, span: int, *, end: int = 10, start: int = 1, note: str | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """Return a span as OTLP JSON; `note` is an attribute that tells versions apart, `fields` are OTLP's."""
+    """Return a span as OTLP JSON; `note` is an attribute that distinguishes versions, `fields` are OTLP's."""
     if note is not None:
         fields["attributes"] = [{"key": "note", "value": {"stringValue": note}}]
     return {
@@ -42,7 +42,7 @@ def a_line(*spans: dict[str, Any], service: str = "shop", workspace: str = "") -
 
 
 def a_table(*spans: dict[str, Any], workspace: str = "") -> pa.Table:
-    """Return the rows of these spans, as the merge takes them."""
+    """Return the rows of these spans as the merge's input."""
     columns = SpanColumns()
     decoded = decode_json(a_line(*spans, workspace=workspace), columns)
     assert decoded.rejected == 0, decoded.reasons

@@ -1,4 +1,5 @@
-"""What servers acknowledged is looked up and brought together, many rows by one statement; what fails is told alone."""
+"""Acknowledged requests are looked up and decoded in batches, many rows a statement; each failure is reported
+alone."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def fixture_lake(tmp_path: Path) -> Iterator[tracelake.Lake]:
 
 
 def stored(lake: tracelake.Lake, rows: int) -> TrackingStore:
-    """Let so many rows wait in the outbox, and return its store."""
+    """Put this many rows into the outbox, and return its store."""
     store = lake.hot.set_up()
     for number in range(1, rows + 1):
         store.write([request((number, 1))])
@@ -43,14 +44,14 @@ def stored(lake: tracelake.Lake, rows: int) -> TrackingStore:
 
 
 def taken(lake: tracelake.Lake) -> int:
-    """Run a pipeline once, and return how many spans the tables have."""
+    """Run a pipeline once, and return the number of spans in the tables."""
     with closing(lake.pipeline(runner=InProcess())) as pipeline:
         pipeline.run_once()
     return lake.table("spans").info().rows
 
 
 def check_together(lake: tracelake.Lake) -> None:
-    """Let rows be taken that cannot be asked for one by one."""
+    """Take rows from a store that fails on single lookups."""
 
     def alone(*_: object) -> object:
         raise AssertionError("a row is asked for alone")
@@ -63,12 +64,12 @@ def check_together(lake: tracelake.Lake) -> None:
 
 
 def test_rows_are_looked_up_and_read_together(lake: tracelake.Lake) -> None:
-    """Seven rows need no seven statements."""
+    """Seven rows take fewer than seven statements."""
     check_together(lake)
 
 
 def check_peer(lake: tracelake.Lake) -> None:
-    """Let a peer take some rows between the look and the reading, and some between both lookups."""
+    """Let a peer take some rows between poll and read, and some between both lookups."""
     store = stored(lake, 9)
     asked = set[int]()
     read_all, there = Outbox.read_all, Outbox.there
@@ -90,7 +91,7 @@ def check_peer(lake: tracelake.Lake) -> None:
 
 
 def test_what_a_peer_took_meanwhile_is_left_out(lake: tracelake.Lake) -> None:
-    """What is gone when it is looked up, or read, is taken; all others are read."""
+    """An input that is gone at lookup or at read counts as taken; all others are read."""
     check_peer(lake)
 
 
@@ -98,7 +99,7 @@ def test_what_a_peer_took_meanwhile_is_left_out(lake: tracelake.Lake) -> None:
 def test_where_many_cannot_be_asked_for_each_is(
     lake: tracelake.Lake, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A statement that fails says nothing of a row: who reads it alone has it, or says why not."""
+    """If a batch statement fails, each row is read alone and is either returned or reported with its reason."""
 
     asks = getattr(Outbox, which)
 
@@ -113,7 +114,7 @@ def test_where_many_cannot_be_asked_for_each_is(
 
 
 def check_full(lake: tracelake.Lake) -> None:
-    """Let one copy find no room."""
+    """Let one copy fail because the disk is full."""
     write_bytes, full = Path.write_bytes, f"{OUTBOX}-2"
 
     def write(path: Path, payload: bytes) -> int:
@@ -130,7 +131,7 @@ def check_full(lake: tracelake.Lake) -> None:
 
 
 def test_one_copy_that_cannot_be_written_stops_no_other(lake: tracelake.Lake) -> None:
-    """It is named, as where rows are read one by one, and the others are in."""
+    """The failed copy is named, as with single reads, and all other rows are ingested."""
     check_full(lake)
 
 
@@ -152,13 +153,13 @@ def test_one_copy_that_cannot_be_written_stops_no_other(lake: tracelake.Lake) ->
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )
 def test_broken_rules_are_caught(lake: tracelake.Lake, broken: Broken, check: object) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
     assert callable(check)
     assert_caught(broken, lambda: check(lake))
 
 
 def incomplete(store: TrackingStore, first: int, count: int) -> list[int]:
-    """Return those of some traces that say that the tables may lack spans of them."""
+    """Return those of some traces that report possibly missing spans in the tables."""
     infos = store.infos([trace_id(number) for number in range(first, first + count)])
     marked = {each for each, info in infos.items() if info["archival_failure"] == INCOMPLETE}
     assert marked == {each for each, info in infos.items() if info["given_up"]}
@@ -166,7 +167,7 @@ def incomplete(store: TrackingStore, first: int, count: int) -> list[int]:
 
 
 def check_lacking(lake: tracelake.Lake, first: int) -> None:
-    """Let a row be taken of which the database has lost a part."""
+    """Take a row of which the database has lost a part."""
     store, before = lake.hot.set_up(), taken(lake)
     store.write([request((first, 1), (first + 1, 1))])
     (lacking,) = Outbox(store).waiting()
@@ -181,7 +182,8 @@ def check_lacking(lake: tracelake.Lake, first: int) -> None:
 
 
 def test_a_row_that_lacks_a_part_is_damaged(lake: tracelake.Lake) -> None:
-    """What is there of it is taken, and its traces say so; it was tried again for ever, as one that changes."""
+    """A damaged row's remaining data is taken and its traces report the damage; it was once retried for ever, as a
+    changing input."""
     check_lacking(lake, 1)
     assert_caught(
         Broken("it has its size", segments, '.ljust(row.size_bytes, b"\\0")', ""),
@@ -190,7 +192,7 @@ def test_a_row_that_lacks_a_part_is_damaged(lake: tracelake.Lake) -> None:
 
 
 def check_damaged(lake: tracelake.Lake, first: int) -> None:
-    """Let a row be taken of which one part has flipped, the one that comes first."""
+    """Take a row whose first part has flipped."""
     store, before = lake.hot.set_up(), taken(lake)
     store.write([request((first, 1), (first + 1, 1), (first + 2, 1))])
     with store.database.writing() as connection:
@@ -206,7 +208,7 @@ def check_damaged(lake: tracelake.Lake, first: int) -> None:
 
 
 def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
-    """All whole parts of a row reach the tables: those that came behind the damage had not."""
+    """All intact parts of a row reach the tables; parts behind the damage were once lost."""
     check_damaged(lake, 1)
     assert_caught(
         Broken("damage comes last", segments, "key=_damaged_last", "key=None"),
@@ -215,10 +217,10 @@ def test_a_damaged_part_takes_no_other_along(lake: tracelake.Lake) -> None:
 
 
 def check_again(lake: tracelake.Lake, first: int) -> None:
-    """Let a row be taken whose own payload has flipped: what was sent stands in the parts of its traces too."""
+    """Take a row whose own payload has flipped: the data is also in the parts of its traces."""
     store, before = lake.hot.set_up(), taken(lake)
     sent = request((first, 1), (first + 1, 1))
-    store.write([replace(sent, refused=1)])  # as it came, with what the pipeline refuses again
+    store.write([replace(sent, refused=1)])  # as received, with spans that the pipeline refuses again
     (row,) = Outbox(store).waiting()
     damaged = (
         update(outbox_rows)
@@ -231,7 +233,7 @@ def check_again(lake: tracelake.Lake, first: int) -> None:
         if first % 2:
             connection.execute(lost.values(payload=b"not zstd"))
     lost_spans = first % 2
-    taken(lake)  # its own payload is let go of
+    taken(lake)  # its own payload is deleted
     assert taken(lake) == before + 2 - lost_spans
     assert Outbox(store).waiting() == []
     kept = [info.size_bytes for info in lake.objects.list(f"quarantine/{OUTBOX}/{row.sequence}")]
@@ -240,7 +242,8 @@ def check_again(lake: tracelake.Lake, first: int) -> None:
 
 
 def test_what_a_damaged_row_lacks_comes_again_of_the_parts(lake: tracelake.Lake) -> None:
-    """Spans that were refused at the door, or JSON, leave a payload beside the parts: one of both is enough."""
+    """A damaged row is restored from its parts: refused spans, or JSON, keep a payload next to the parts, and
+    either suffices."""
     check_again(lake, 2)
     number = 1
     check_again(lake, number)
@@ -257,7 +260,7 @@ def test_what_a_damaged_row_lacks_comes_again_of_the_parts(lake: tracelake.Lake)
 
 
 def check_read_before(lake: tracelake.Lake, first: int) -> None:
-    """Let a part flip that was whole again when the row is let go: nobody knows then what was read."""
+    """Flip a part that was intact again when the row was acknowledged: the data read is then unknown."""
     store, before = lake.hot.set_up(), taken(lake)
     store.write([request((first, 1), (first + 1, 1))])
     its = trace_parts.c.trace_id == trace_id(first)
@@ -279,7 +282,8 @@ def check_read_before(lake: tracelake.Lake, first: int) -> None:
 
 
 def test_only_traces_that_lack_spans_say_so(lake: tracelake.Lake) -> None:
-    """Whole neighbours of a damaged part are in the tables, and passes take them; what nobody knows is said of all."""
+    """Intact neighbours of a damaged part are in the tables and archive passes take them; unknown loss marks all
+    traces."""
     check_damaged(lake, 1)
     check_read_before(lake, 10)
     for number, (broken, check) in enumerate(

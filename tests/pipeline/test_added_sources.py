@@ -1,4 +1,4 @@
-"""Sources that are added, paused, resumed and removed while a pipeline runs, whose turn it is, and their lag (J13)."""
+"""Sources that are added, paused, resumed and removed while a pipeline runs, their fair order, and their lag (J13)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def lake() -> Iterator[Lake]:
 
 
 def old_file(path: Path, number: int) -> Path:
-    """Write a file with a span of its own, which nobody has written to for long."""
+    """Write a file with one unique span whose last write is long ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(a_line(a_span(number, 0)))
     os.utime(path, (1, 1))
@@ -58,13 +58,13 @@ def arrive(lake: Lake, number: int) -> None:
 
 
 def new(pipeline: InboxPipeline, **options: Any) -> int:
-    """Run once, and return how many spans were new."""
+    """Run once, and return the number of new spans."""
     report = pipeline.run_once(**options)
     return 0 if report is None else report.spans_new
 
 
 def told(lake: Lake, *pipelines: InboxPipeline) -> dict[str, SourceInfo]:
-    """Return what a lake says of its sources by what these replicas know."""
+    """Return a lake's report on its sources, given the state of these replicas."""
     records = AddedSources(lake._opened.key_value).records()
     replicas = [pipeline._account.record() for pipeline in pipelines]
     now_s = max(replica.heartbeat_s for replica in replicas)
@@ -72,7 +72,7 @@ def told(lake: Lake, *pipelines: InboxPipeline) -> dict[str, SourceInfo]:
 
 
 def test_j13_added_paused_resumed_and_removed_while_pipelines_run(lake: Lake, tmp_path: Path) -> None:
-    """J13: both replicas see it at their next look, with no restart; nothing is lost, and nothing taken twice."""
+    """J13: both replicas see each change at their next poll, without a restart; nothing is lost or taken twice."""
     a, b = (lake.pipeline(replica=name, runner=InProcess()) for name in "ab")
     assert (new(a), new(b)) == (0, 0)
     info = lake.sources.add("drops", str(tmp_path / "in" / "*.jsonl"))
@@ -103,7 +103,7 @@ def test_j13_added_paused_resumed_and_removed_while_pipelines_run(lake: Lake, tm
 
 
 def test_an_unfinished_transaction_of_a_removed_source_is_finished(lake: Lake, tmp_path: Path) -> None:
-    """J13: what the journal has recorded is read again, and committed, though nobody watches the source any more."""
+    """J13: recorded input is read again and committed although its source is no longer watched."""
     lake.sources.add("drops", str(tmp_path / "*.jsonl"))
     old_file(tmp_path / "0.jsonl", 0)
 
@@ -119,9 +119,9 @@ def test_an_unfinished_transaction_of_a_removed_source_is_finished(lake: Lake, t
 
 @pytest.mark.parametrize("url", ["memory://{}/repo", "{}"])
 def test_a_watched_archive_repository(place: Place, tmp_path: Path, url: str) -> None:
-    """A folder, or the prefix of a bucket, stands for the traces archived below it, and nothing beside them."""
+    """A folder or bucket prefix stands for exactly the traces archived below it."""
     name = "7/traces/{}/artifacts/traces.pb"
-    payload = (Path(__file__).parents[1] / "everything.py").read_bytes()  # no OTLP: named, and not taken
+    payload = (Path(__file__).parents[1] / "everything.py").read_bytes()  # not OTLP: named, and not taken
     address = url.format(tmp_path if url == "{}" else place.bucket.url.partition("://")[2])
     pipeline = place.lake.pipeline(runner=InProcess())
     place.lake.sources.add("archive", address)
@@ -137,7 +137,7 @@ def test_a_watched_archive_repository(place: Place, tmp_path: Path, url: str) ->
 def test_a_file_that_is_written_rests_first(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It waits while its last write is newer than WATCHED_FILE_QUIET_S; what grows later is the next input."""
+    """A file waits while its last write is newer than WATCHED_FILE_QUIET_S; later growth is the next input."""
     lake.sources.add("drops", str(tmp_path / "*.jsonl"))
     pipeline = lake.pipeline(runner=InProcess())
     path = tmp_path / "0.jsonl"
@@ -160,7 +160,8 @@ def test_a_file_that_is_written_rests_first(
 def test_one_that_cannot_look_is_named_and_stops_no_other(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that cannot be read is no empty one, a topic without its client no input; the others go in."""
+    """An unreadable folder does not count as empty, nor a topic without its client library; the other sources are
+    ingested."""
     (tmp_path / "shut").mkdir()
     lake.sources.add("shut", str(tmp_path / "shut" / "*"))
     lake.sources.add("drops", str(tmp_path / "*.jsonl"))
@@ -184,7 +185,7 @@ def test_one_that_cannot_look_is_named_and_stops_no_other(
 
 
 def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> None:
-    """It is named, by the run and in the list, and can be removed and added again."""
+    """The source with the damaged record is named by the run and in the list, and can be removed and added again."""
     lake.sources.add("drops", str(tmp_path / "*.jsonl"))
     lake.sources.add("torn", str(tmp_path / "torn" / "*"))
     key_value = lake._opened.key_value
@@ -208,7 +209,7 @@ def test_a_damaged_record_stops_no_other_source(lake: Lake, tmp_path: Path) -> N
 
 
 def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
-    """Also where records are objects, and the store itself cannot read one: others are taken, and can be added."""
+    """If records are objects and the store cannot read one, other sources are taken and can be added."""
     with lake_of_files(tmp_path) as lake:
         lake.sources.add("drops", str(tmp_path / "*.jsonl"))
         lake.sources.add("torn", str(tmp_path / "elsewhere" / "*"))
@@ -237,7 +238,7 @@ def test_a_torn_file_of_a_record_stops_no_other_source(tmp_path: Path) -> None:
 def test_what_cannot_be_added_is_refused_in_words(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names, addresses and their number have bounds; a relative path means the same to every replica."""
+    """Names, addresses and their number are bounded; a relative path means the same to every replica."""
     for name, address in (
         ("", "a"),
         ("a/b", "a"),
@@ -266,7 +267,7 @@ def test_what_cannot_be_added_is_refused_in_words(
 
 
 def change_without_replies() -> None:
-    """Add, pause, resume and remove a source by a store that loses every other reply."""
+    """Add, pause, resume and remove a source in a store that loses every other reply."""
     for done in (False, True):
         sources = AddedSources(LosesReplies(done=done))
         record = sources.add("a", "/x/*", lambda _: None)
@@ -279,12 +280,12 @@ def change_without_replies() -> None:
 
 
 def test_a_lost_reply_is_read_back() -> None:
-    """What was called has happened once when it returns, whatever the store did not answer."""
+    """A call has taken effect exactly once when it returns, even if the store's reply was lost."""
     change_without_replies()
 
 
 def all_in_turn() -> None:
-    """A long source and a short one, each with its share, by bytes."""
+    """Drain a long source and a short one, each with its share, by bytes."""
     order = in_turn([[5] * 100, [1] * 10, [100, 1]])
     assert order[:3] == [(0, 0), (1, 0), (2, 0)]
     assert {(1, n) for n in range(10)} <= set(order[:15])
@@ -294,7 +295,7 @@ def all_in_turn() -> None:
 
 @given(st.lists(st.lists(st.integers(1, 50), max_size=20), max_size=5), st.data())
 def test_each_source_has_its_share_of_any_beginning(costs: list[list[int]], data: st.DataObject) -> None:
-    """Of two sources that wait on, neither has had more than the other, but for one input; orders within stay."""
+    """Two waiting sources differ by at most one input at any time, and each keeps its order."""
     order = in_turn(costs)
     assert sorted(order) == [(s, n) for s, many in enumerate(costs) for n in range(len(many))]
     end = data.draw(st.integers(0, len(order)))
@@ -307,7 +308,7 @@ def test_each_source_has_its_share_of_any_beginning(costs: list[list[int]], data
 
 
 def take_beside_a_backlog(folder: Path) -> None:
-    """The first look takes something of a large backlog, and of the inbox all; the inbox does not wait for the rest."""
+    """Check that the first poll takes some of a large backlog and all of the inbox, without waiting for the rest."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
         for number in range(60):
             old_file(folder / f"{number}.jsonl", number)
@@ -331,12 +332,12 @@ def take_beside_a_backlog(folder: Path) -> None:
 
 
 def test_a_backlog_starves_no_other_source(tmp_path: Path) -> None:
-    """Each transaction has a share of each source, and a look gives no more than some transactions take."""
+    """Each transaction has a share of each source, and a poll returns at most some transactions' worth."""
     take_beside_a_backlog(tmp_path)
 
 
 def test_a_commit_of_a_client_has_all_that_was_acknowledged(lake: Lake) -> None:
-    """However little a look gives else: what comes later is not in its transaction."""
+    """A client's transaction has all acknowledged input, however small a poll is; later input is not in it."""
     pipeline = lake.pipeline(replica="r", runner=InProcess())
     pipeline._fitting._size = type(pipeline._fitting._size)(1, 1)
     client = lake.transactions.begin()
@@ -350,7 +351,7 @@ def test_a_commit_of_a_client_has_all_that_was_acknowledged(lake: Lake) -> None:
 
 
 def test_lag_and_rate_of_each_kind(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and objects by number, bytes and age, also where a look gives some only; the inbox by segments."""
+    """Lag counts files and objects by number, bytes and age, also after partial polls, and the inbox by segments."""
     lake = place.lake
     monkeypatch.setattr("tracelake.pipeline.sources.buckets.WATCHED_OBJECTS_AT_ONCE", 1)
     for number in range(3):
@@ -379,7 +380,7 @@ def test_lag_and_rate_of_each_kind(place: Place, tmp_path: Path, monkeypatch: py
 
 
 def test_what_several_replicas_tell_is_put_together() -> None:
-    """The newest look counts, any that failed is named with its replica, and who is gone says nothing."""
+    """The newest poll counts, every failed poll is named with its replica, and gone replicas are ignored."""
 
     def replica(name: str, heartbeat_s: float, **fields: Any) -> Replica:
         account = SourceAccount(name="w", address="/x/*", id="", kind="files", **fields)
@@ -405,7 +406,7 @@ def test_what_several_replicas_tell_is_put_together() -> None:
 
 
 class Quiet:
-    """Looks at nothing, and counts how often."""
+    """A source without input that counts its polls."""
 
     source = "files"
     looks = 0
@@ -419,11 +420,11 @@ class Quiet:
         """Note nothing."""
 
     def lag(self) -> Lag | None:
-        """Nobody knows."""
+        """Return None: the lag is unknown."""
 
 
 def look_while_paused() -> None:
-    """A source that is paused, or removed, is not asked at all; its watch stays while it is paused."""
+    """Check that a paused or removed source is not polled; a paused one keeps its watch."""
     store: KeyValueStore = MemoryKeyValueStore()
     sources, opened = AddedSources(store), []
 
@@ -448,12 +449,12 @@ def look_while_paused() -> None:
 
 
 def test_a_paused_source_is_not_asked() -> None:
-    """Whatever it would answer: it may be paused since asking it does harm."""
+    """A paused source is not polled, because polling may be why it was paused."""
     look_while_paused()
 
 
 class Changed(Quiet):
-    """While it is looked at somebody changes the source, and then something appears there."""
+    """A source that changes during a poll; then an input appears in it."""
 
     def __init__(self, change: Callable[[], object]) -> None:
         self._change = change
@@ -465,7 +466,7 @@ class Changed(Quiet):
 
 
 def change_while_looking() -> None:
-    """What appears after a pause, or a removal, counts for nobody, though the look had begun; all else does."""
+    """Ignore input that appears after a pause or removal, even if the poll had begun; take all other input."""
 
     def seen(change: Callable[[AddedSources], object]) -> int:
         sources = AddedSources(MemoryKeyValueStore())
@@ -484,7 +485,7 @@ def change_while_looking() -> None:
 
 
 def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
-    """J13: the records are read once more when all was seen."""
+    """J13: source records are read again after the poll, and only input of unchanged sources counts."""
     change_while_looking()
 
 
@@ -551,12 +552,12 @@ def test_j13_what_was_seen_counts_only_of_what_still_stands() -> None:
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )
 def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> None:
-    """Each rule that no schedule decides is held by a test above."""
+    """A test above fails for each broken rule that no simulated schedule covers."""
     assert_caught(broken, check)
 
 
 def test_a_look_without_end_is_noticed(tmp_path: Path) -> None:
-    """The bound of a look is held by the backlog above."""
+    """The backlog test above fails for an unbounded poll."""
     broken = Broken(
         "a look has an end", InboxPipeline.run_once, "inputs = self._fitting.some(inputs)", "pass"
     )
@@ -564,7 +565,7 @@ def test_a_look_without_end_is_noticed(tmp_path: Path) -> None:
 
 
 def test_whether_what_was_seen_counts() -> None:
-    """Only of the same source, as it was added then, while it is not paused."""
+    """Polled input counts only for the same source, as it was added then, while it is not paused."""
     assert counts("a", "a", is_paused=False)
     assert not counts("a", "a", is_paused=True)
     assert not counts("a", None, is_paused=False)
@@ -572,7 +573,7 @@ def test_whether_what_was_seen_counts() -> None:
 
 
 def test_the_outbox_gives_a_client_all() -> None:
-    """Where a client's transaction ends, what servers acknowledged is looked at to the end."""
+    """When a client's transaction ends, the outbox is polled to its end."""
     asked: list[bool] = []
 
     class Asked(Quiet):

@@ -56,17 +56,17 @@ QUOTED = {
     "input.value": '"hello"',
     "output.value": '"bye"',
 }
-"""The same as MLflow's OTLP export sends it: the text of each attribute is JSON."""
+"""The same trace as MLflow's OTLP export sends it: the text of each attribute is JSON."""
 
 
 def key(experiment: str, number: int, *, upload: str = "") -> str:
-    """Return where a repository has a trace."""
+    """Return the key of a trace in a repository."""
     return f"{experiment}/traces/tr-{number}/artifacts/{upload}traces.pb"
 
 
 @pytest.fixture(name="repository")
 def fixture_repository(tmp_path: Path) -> Path:
-    """Return a repository of three good traces, one cut in half, one that is something else, and other files."""
+    """Return a repository of three good traces, a truncated one, a foreign one, and other files."""
     root = tmp_path / "archive [1]"
     for name, data in {
         key("1", 1): archived(1, **MODELLED),
@@ -83,14 +83,15 @@ def fixture_repository(tmp_path: Path) -> Path:
 
 
 def rows_by_trace(lake: tracelake.Lake) -> dict[int, dict[str, Any]]:
-    """Return the root span of each trace by the number that its id is made of."""
+    """Return the root span of each trace by the number in its id."""
     rows = lake.table("spans").to_arrow().to_pylist()
     assert len({(row["trace_id"], row["span_id"]) for row in rows}) == len(rows)
     return {int(row["trace_id"][:2], 16): row for row in rows if row["name"] == "step 0"}
 
 
 def test_a_directory_stands_for_the_repository_in_it(repository: Path, tmp_path: Path) -> None:
-    """Its traces go in with their columns and experiments; a cut and a foreign file are named, and stop none."""
+    """The repository's traces are ingested with columns and experiments; truncated and foreign files are named and
+    stop nothing."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         report = lake.ingest(repository, runner=InProcess())
         assert (report.files, report.spans_new) == (5, 6)
@@ -115,7 +116,8 @@ def test_a_directory_stands_for_the_repository_in_it(repository: Path, tmp_path:
 
 
 def test_a_prefix_in_a_bucket_is_the_same(place: Place) -> None:
-    """What is named is the prefix; an object of that name comes first, and nothing below it is no repository."""
+    """A bucket prefix works like a directory; an object of that exact name wins and then nothing below it is a
+    repository."""
     for number in (1, 2):
         place.bucket.put("runs/" + key("5", number), archived(number))
     place.bucket.put("runs/" + key("5", 3), archived(3)[:-20])
@@ -129,7 +131,7 @@ def test_a_prefix_in_a_bucket_is_the_same(place: Place) -> None:
 
 
 def test_a_directory_that_is_watched(repository: Path, tmp_path: Path) -> None:
-    """What is archived meanwhile comes with the next look."""
+    """A trace archived after the first poll arrives with the next poll."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         pipeline = lake.pipeline(watch=[str(repository)], runner=InProcess())
         for file in repository.rglob("*.pb"):
@@ -157,19 +159,19 @@ def test_a_directory_that_is_watched(repository: Path, tmp_path: Path) -> None:
     ],
 )
 def test_the_experiment_in_a_path(path: str, experiment: str | None) -> None:
-    """Only the whole layout says it."""
+    """A path names the experiment only in the complete layout."""
     assert experiment_of(path) == experiment
 
 
 def test_an_experiment_that_is_named_stays() -> None:
-    """What a resource says of itself counts; bytes that are no message are left to who decodes them."""
+    """An experiment named by the resource stays; the decoder handles bytes that are no message."""
     named = with_experiment(archived(1), "5")
     assert with_experiment(named, "6") == named
     assert with_experiment(b"\xff", "5") == b"\xff"
 
 
 def test_quotes_are_read_only_where_mlflow_wrote_them() -> None:
-    """The same text without MLflow's mark, or beside one that is not quoted, is what the user wrote."""
+    """Without MLflow's mark, or next to an unquoted value, the text is the user's own."""
 
     def session(*pairs: tuple[str, str]) -> Any:
         keys, texts = zip(*pairs, strict=True)

@@ -1,4 +1,4 @@
-"""The loop that runs the pipeline beside the server."""
+"""The loop that runs the pipeline in the server."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tracelake.pipeline.continuous import PipelineLoop
 
 
 class Runs:
-    """A pipeline whose first runs fail; tells when it has run so often."""
+    """A pipeline whose first runs fail; signals after a number of runs."""
 
     def __init__(self, failures: int, until: int) -> None:
-        """Fail so many times, then find nothing."""
+        """Fail this many times, then find nothing."""
         self.count = 0
         self.reached = Event()
         self.during: Callable[[], None] = lambda: None
@@ -37,7 +37,7 @@ class Runs:
 
 
 def test_failures_are_shown_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """A failure is logged and shown; when a later run goes well, nothing is shown any more."""
+    """A failure is logged and shown; after a successful run it is no longer shown."""
     runs, seen = Runs(failures=2, until=4), []
     loop = PipelineLoop(runs.run_once, 0.001)
     runs.during = lambda: seen.append(loop.problem())
@@ -52,7 +52,7 @@ def test_failures_are_shown_and_tried_again(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_pauses_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause after failures grows, and not beyond its limit."""
+    """The backoff after failures grows to its limit."""
     monkeypatch.setattr(limits, "PIPELINE_PAUSE_MAX_S", 0.02)
     runs = Runs(failures=100, until=10)
     loop = PipelineLoop(runs.run_once, 0.01)
@@ -62,7 +62,7 @@ def test_pauses_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_inputs_that_cannot_be_read_slow_no_other_down() -> None:
-    """The loop goes on at its own pace, and tells of it once; `problem` says it as long as it stands."""
+    """The loop keeps its pace and logs unreadable inputs once; `problem` reports them as long as they last."""
     told: list[float] = []
     runs = Runs(failures=20, until=21)
     runs.error = UnreadInputsError
@@ -77,7 +77,8 @@ def test_inputs_that_cannot_be_read_slow_no_other_down() -> None:
 
 
 def test_inputs_that_cannot_be_read_are_told_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """Where a source cannot be read is what its owner has to mend; where in the code it was met, helps nobody."""
+    """An unreadable source is logged without a traceback, because its owner must repair it and code locations do
+    not help."""
     runs = Runs(failures=3, until=4)
     runs.error = UnreadInputsError
     loop = PipelineLoop(runs.run_once, 0.001)
@@ -88,7 +89,7 @@ def test_inputs_that_cannot_be_read_are_told_without_a_traceback(caplog: pytest.
 
 
 def test_stop_lets_a_run_finish() -> None:
-    """Stop returns after the run that is under way, and no other begins."""
+    """Stop returns after the run in progress, and no other begins."""
     runs, release = Runs(failures=0, until=1), Event()
     runs.during = lambda: release.set() if not release.is_set() else None
     loop = PipelineLoop(runs.run_once, 60.0)
@@ -99,7 +100,7 @@ def test_stop_lets_a_run_finish() -> None:
 
 
 def test_a_full_disk_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """While each try finds a full disk, the log says so once, without a traceback."""
+    """While attempts keep finding a full disk, the log has one line about it, without a traceback."""
 
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -1,4 +1,4 @@
-"""What a transaction reads and holds: of a bucket little, and of large texts only so many at a time."""
+"""Bounds on what a transaction reads and holds: little of a bucket, and few large texts at a time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KIB = 1024
 
 
 class Bucket:
-    """A pipeline over a remote store that counts what is read of parts."""
+    """A pipeline over a remote store that counts the bytes read of parts."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         objects = open_objects(f"memory://{uuid.uuid4().hex}")
@@ -62,7 +62,7 @@ class Bucket:
         return data
 
     def ingest(self, *spans: dict[str, Any]) -> RunResult:
-        """Make one transaction, by a process that remembers nothing; `read_bytes` is what it read of parts."""
+        """Make one transaction in a process without memory of earlier ones; `read_bytes` counts its reads of parts."""
         file = self._folder / f"{self._transaction}.jsonl"
         self._transaction += 1
         file.write_bytes(b"\n".join(a_line(*spans[at : at + 10]) for at in range(0, len(spans), 10)))
@@ -71,7 +71,7 @@ class Bucket:
         return self._pipeline.run([find_files(self.objects, str(file))])
 
     def resume(self) -> RunResult:
-        """Finish what a run that failed has left."""
+        """Finish the transaction of a failed run."""
         return self._pipeline.run([])
 
     def compact(self) -> None:
@@ -102,7 +102,7 @@ class Bucket:
 
 
 def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str, Any]]:
-    """Return spans of so many traces, five each, with text that does not compress and ids that are random."""
+    """Return spans of this many traces, five each, with incompressible text and random ids."""
     chance = random.Random(first)
     spans = []
     for trace in range(first, first + count):
@@ -124,12 +124,13 @@ def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str,
     ],
 )
 def test_a_transaction_has_tasks_for_what_it_holds(spans: int, arrow_bytes: int, tasks: int) -> None:
-    """A small one has one task, a large one a few, and a huge one more by its spans or bytes: nothing caps them."""
+    """A small transaction has one task, a large one a few, and a huge one more by its spans or bytes, without a
+    cap."""
     assert shape_tasks(spans, arrow_bytes) == tasks
 
 
 def test_each_piece_is_looked_at_once() -> None:
-    """Each goes to the range of its bucket, in the order that they have: what is asked once cannot be asked again."""
+    """Each slice is read once and goes to its bucket's range in order, because slices cannot be read again."""
     pieces = [
         StagedSlice("a.arrow", at, 1, bucket, 1, 1, at) for at, bucket in enumerate((5, 0, 7, 3, 2, 0, 4))
     ]
@@ -142,10 +143,10 @@ def test_each_piece_is_looked_at_once() -> None:
 def test_what_a_transaction_reads_does_not_grow_with_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten new traces read the footers of parts and no row; spans of an old trace, one row group of it."""
+    """Ten new traces read the parts' footers and no row; spans of an old trace read one row group of it."""
     monkeypatch.setattr(
         limits, "WRITTEN_TOGETHER_MAX_BYTES", 0
-    )  # as where there is more than fits into one part
+    )  # as if there were more than fits into one part
     bucket = Bucket(tmp_path, monkeypatch)
     read, stored = [], []
     for number, traces in enumerate((100, 700)):
@@ -168,9 +169,10 @@ def test_what_a_transaction_reads_does_not_grow_with_the_table(
 
 
 def test_large_texts_are_merged_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With limits of some KiB: the same tables as with the usual ones, out of parts and row groups that keep to them.
+    """The tables under limits of some KiB equal those under the usual limits, and parts and row groups keep the
+    limits.
 
-    A gibibyte of one column at once is an error of Arrow, whatever memory there is.
+    Arrow fails on one gibibyte of one column at once, however much memory exists.
     """
     small = 64 * KIB
     first, second = spans_of(0, 60, text_bytes=4 * KIB), spans_of(0, 30, text_bytes=4 * KIB)
@@ -201,7 +203,7 @@ def test_large_texts_are_merged_a_few_at_a_time(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_flipped_bit_of_what_is_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the footer or in a page: the transaction fails, and names the part, rather than merge wrong rows."""
+    """After a flip in the footer or a page, the transaction fails and names the part instead of merging wrong rows."""
     bucket = Bucket(tmp_path, monkeypatch)
     bucket.ingest(*spans_of(0, 3))
     (first, *_) = bucket.snapshot("spans").parts
@@ -224,7 +226,7 @@ def test_a_flipped_bit_of_what_is_read_is_noticed(tmp_path: Path, monkeypatch: p
 def test_a_store_that_fails_is_not_taken_for_a_damaged_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each read of a part that fails once is the store's error, whichever it is, and the next run does all."""
+    """A single failed read of a part raises the store's error, and the next run does everything."""
     bucket = Bucket(tmp_path, monkeypatch)
     bucket.ingest(*spans_of(0, 1))
     again = spans_of(0, 1)[0] | {"endTimeUnixNano": "77"}

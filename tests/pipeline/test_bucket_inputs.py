@@ -1,4 +1,4 @@
-"""Objects of buckets as input: named by URLs and patterns, taken once by content, and never more than read."""
+"""Bucket objects as input: named by URLs and patterns, taken once by content, and never written."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ __all__ = ["fixture_place"]
     ],
 )
 def test_patterns(pattern: str, matches: list[str], others: list[str]) -> None:
-    """A pattern means what it means for files, in time that grows with the length of the key."""
+    """A pattern means the same as for files, in time linear in the key's length."""
     assert is_pattern(pattern)
     of = KeyPattern(pattern)
     assert [key for key in matches + others if of.matches(key)] == matches
@@ -73,21 +73,21 @@ def test_patterns(pattern: str, matches: list[str], others: list[str]) -> None:
     ],
 )
 def test_what_names_no_input(place: Place, pattern: str, said: str) -> None:
-    """It is refused with the way out, before anything is read, and no secret is repeated."""
+    """An invalid input name is refused with a remedy before any read, and the error repeats no secret."""
     pattern = pattern.replace("BUCKET", place.bucket.url).replace("LAKE", place.lake.url)
     with pytest.raises(UsageError, match=said) as refused:
         place.lake.ingest(pattern, runner=InProcess())
     assert "s3cret" not in str(refused.value)
-    if "matches" not in said:  # what is watched need not be there yet
+    if "matches" not in said:  # a watched object need not exist yet
         with pytest.raises(UsageError, match=said):
             place.watch(pattern)
 
 
 def test_objects_are_taken_once_by_content(place: Place) -> None:
-    """Each goes in once, by whatever name; what is not there, empty or not OTLP stops nothing beside it."""
+    """Each object is ingested once, under any name; a missing, empty or non-OTLP object does not stop the others."""
     for number, key in enumerate(("in/a.jsonl", "in/b/c [1].jsonl", "in/b/100%é.jsonl")):
         place.put(key, number)
-    place.bucket.put("in/b", b"")  # as tools mark a directory
+    place.bucket.put("in/b", b"")  # a directory mark as tools make it
     place.bucket.put("in/bad.jsonl", b"nonsense")
     report = place.ingest("in/**", "in/a.jsonl", "in/b/c [1].jsonl", "absent.jsonl")
     assert (report.files, report.spans_new, len(report.transactions)) == (5, 3, 1)
@@ -100,7 +100,7 @@ def test_objects_are_taken_once_by_content(place: Place) -> None:
 
 
 def test_files_and_objects_side_by_side(place: Place, tmp_path: Path) -> None:
-    """One call takes both; a file has a URL too, as reports write it, and the same bytes are one input."""
+    """One call takes files and objects; a file has a URL in reports too, and equal bytes are one input."""
     path = tmp_path / "a%é [1].jsonl"
     path.write_bytes(a_line(a_span(0, 0)))
     place.put("same.jsonl", 0)
@@ -110,7 +110,7 @@ def test_files_and_objects_side_by_side(place: Place, tmp_path: Path) -> None:
 
 
 def test_what_is_the_lakes_own_is_left_out(place: Place) -> None:
-    """A pattern that is wider than the lake takes what is beside it."""
+    """A pattern that includes the lake takes only the objects outside it."""
     lake_in = place.url("lake")
     for key, own in (("lake/a", True), ("lake", False), ("lakes/a", False), ("a", False)):
         of = buckets._OfTheLake(MemoryObjectStore(lake_in), "", buckets._Address(place.url("**")))
@@ -118,7 +118,7 @@ def test_what_is_the_lakes_own_is_left_out(place: Place) -> None:
 
 
 def test_an_object_that_is_replaced_between_listing_and_reading(place: Place) -> None:
-    """One of another size is found out, longer or shorter; the next run takes what is there then."""
+    """An object of another size, longer or shorter, is detected; the next run takes the current one."""
     for key, number in (("longer.jsonl", 0), ("shorter.jsonl", 1), ("same.jsonl", 2), ("gone.jsonl", 3)):
         place.put(key, number)
 
@@ -141,7 +141,7 @@ def test_an_object_that_is_replaced_between_listing_and_reading(place: Place) ->
 
 
 def test_an_object_that_has_a_pattern_for_a_key(place: Place) -> None:
-    """It is the one that is meant, as with files, though the pattern matches others."""
+    """An object whose key is the pattern itself is taken, as with files, even if the pattern matches others."""
     urls = [place.put(key, 0) for key in ("in/a*", "in/aa")]
     objects = place.lake.objects
     assert [item.path for item in find(objects, urls[:1])] == urls[:1]
@@ -151,13 +151,14 @@ def test_an_object_that_has_a_pattern_for_a_key(place: Place) -> None:
 def test_a_task_has_several_objects_on_their_way(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So many as are bounded, and each comes in its turn with its own failure; a file is not waited for."""
+    """A task downloads a bounded number of objects at once, in order and with separate failures; files need no
+    wait."""
     urls = [place.put(str(number), number) for number in range(4)]
     together, read = threading.Barrier(3), buckets._Address.read
 
     def meeting(self: Any, size_bytes: int) -> Iterator[bytes]:
         if self.key in ("0", "1", "2"):
-            together.wait(HANG_S)  # for the others: one after the other they would never meet
+            together.wait(HANG_S)  # for the others: sequential reads would never meet
         return read(self, size_bytes)
 
     monkeypatch.setattr(registry, "INPUTS_FETCHED_AT_ONCE", 3)
@@ -179,10 +180,10 @@ def test_a_task_has_several_objects_on_their_way(
 
 
 class Meeting(MemoryObjectStore):
-    """A store whose reads wait for each other, three at a time, and count how many there are at once."""
+    """A store whose reads wait for each other, three at a time, and count concurrent reads."""
 
     def __init__(self) -> None:
-        """Nobody reads."""
+        """Start without readers."""
         super().__init__()
         self._together = threading.Barrier(3)
         self._lock = threading.Lock()
@@ -190,7 +191,7 @@ class Meeting(MemoryObjectStore):
         self.most = 0
 
     def get(self, path: str) -> bytes:
-        """Read, once two others do."""
+        """Read once two others do."""
         with self._lock:
             self._now += 1
             self.most = max(self.most, self._now)
@@ -203,7 +204,8 @@ class Meeting(MemoryObjectStore):
 def test_a_task_has_several_segments_of_a_lake_in_a_bucket_on_their_way(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """So many as are bounded, each into a file of its own; segments that are files are read where they lie."""
+    """A task downloads a bounded number of segments at once, each to a separate file; file segments are read in
+    place."""
     monkeypatch.setattr(registry, "INPUTS_FETCHED_AT_ONCE", 3)
     objects, files = Meeting(), FileObjectStore(tmp_path / "lake")
     paths = [f"inbox/{number}.segment" for number in range(6)]
@@ -222,7 +224,7 @@ def test_a_task_has_several_segments_of_a_lake_in_a_bucket_on_their_way(
 def test_what_is_left_of_an_object_that_cannot_be_read(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is gone has no content, and half a copy goes at once: others share its folder."""
+    """A vanished object has no content, and half a copy is deleted at once, because others share its folder."""
     known = IngestedFiles(MemoryKeyValueStore(), "main")
     source = buckets.BucketSource(place.lake.objects, known)
     assert (source.measured_bytes(place.url("absent")), buckets._sha256(place.url("absent"), 1)) == (0, "")
@@ -237,7 +239,7 @@ def test_what_is_left_of_an_object_that_cannot_be_read(
 
 
 def test_more_objects_than_one_call_takes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pattern that matches too much is refused before anything is read."""
+    """A pattern that matches too much is refused before any read."""
     monkeypatch.setattr(buckets, "OBJECTS_FOUND_MAX", 1)
     for key in ("in/a", "in/b"):
         place.put(key, 0)
@@ -248,7 +250,7 @@ def test_more_objects_than_one_call_takes(place: Place, monkeypatch: pytest.Monk
 
 
 def test_an_object_that_cannot_be_read_this_time(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither in a task nor where its size is asked for does a failure stop other inputs; the next run tries again."""
+    """A failed read in a task or a failed size lookup stops no other input; the next run tries again."""
     for number, key in enumerate(("in/a", "in/b", "in/c", "literal")):
         place.put(key, number)
     away = failing(monkeypatch, "in/b", "literal")
@@ -264,7 +266,7 @@ def test_an_object_that_cannot_be_read_this_time(place: Place, monkeypatch: pyte
 def test_a_transaction_that_was_recorded_waits_for_its_bucket(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a crash the object is read again: nothing else is taken for it, and a replaced one is named."""
+    """After a crash the recorded object is read again: no other input replaces it, and a replaced object is named."""
     place.put("a", 0)
 
     def fail_after_the_step(step: tracelake.Progress) -> None:

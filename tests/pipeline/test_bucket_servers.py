@@ -1,4 +1,4 @@
-"""Objects as input in buckets of S3, GCS and Azure, over the servers that stand in for them."""
+"""Objects as input in S3, GCS and Azure buckets, over emulator servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["azure", "fixture_place", "gcs", "s3"]
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """Return the keys for which a function of the client library is called from now on."""
+    """Return the keys of subsequent calls of a client library function."""
     keys: list[str] = []
     function: Callable[..., Any] = getattr(obstore, name)
 
@@ -38,9 +38,9 @@ def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 def test_a_bucket_of_each_kind(
     place: Place, backend: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Objects are listed, read and watched by the URLs of S3, GCS and Azure; one that is gone is named."""
+    """Objects are listed, read and watched by the URLs of S3, GCS and Azure; a missing one is named."""
     bucket = Place(place.lake, open_objects(object_url(backend, request, tmp_path)))
-    for number in range(9):  # more than one page of a stand-in
+    for number in range(9):  # more than one page of an emulator
         bucket.put(f"in/{number}.jsonl", number)
     report = bucket.ingest("in/*.jsonl", "absent")
     assert (report.files, report.spans_new, list(bad(report))) == (10, 9, ["absent"])
@@ -53,7 +53,7 @@ def test_a_bucket_of_each_kind(
 
 
 def test_a_bucket_of_s3(place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Odd keys are named as they are, each object is read by one request, and only what is named is reported."""
+    """Odd keys keep their names, each object takes one request, and only named objects are reported."""
     bucket = open_objects(s3.url())
     prefix = bucket.url.removeprefix("s3://tests/")
     keys = ["a b.gz", "a%20b", "a[1].gz", "é", "q?x#y", "dir/x", "100%", "dir.x/+&<"]
@@ -75,7 +75,7 @@ def test_a_bucket_of_s3(place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPa
 def test_a_bucket_of_s3_that_cannot_be_listed(
     place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says which key is at fault, or that the bucket is not there, and what to do; good input goes in."""
+    """The error names the denied key or the missing bucket and a remedy; good input is ingested."""
     with pytest.raises(
         StorageError, match=r"s3://absent/\*.gz cannot be looked at: .*the bucket is not there"
     ):
@@ -86,7 +86,7 @@ def test_a_bucket_of_s3_that_cannot_be_listed(
 
     def stumbling(
         *_: Any, **__: Any
-    ) -> Any:  # as the library does, over what no other server of the tests keeps
+    ) -> Any:  # as the library does, over objects that no other test server has
         raise InvalidPathError(
             'Path "odd//x.gz" contained empty path segment\n\nDebug source:\nInvalidPath {}'
         )

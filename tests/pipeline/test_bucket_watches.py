@@ -1,4 +1,4 @@
-"""Buckets that a pipeline watches: what appears is taken once, and one that fails or is slow holds up no other."""
+"""Watched buckets: each new object is taken once, and a failing or slow bucket does not delay the others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["fixture_place"]
 
 
 def test_a_watched_bucket(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Objects that appear or are replaced are taken once, the oldest first, as many at a time as are bounded."""
+    """New and replaced objects are taken once, the oldest first, a bounded number at a time."""
     pipeline = place.watch(place.url("in/*"), place.url("in/?"))
     assert pipeline.run_once() is None
     monkeypatch.setattr(buckets, "WATCHED_OBJECTS_AT_ONCE", 2)
@@ -48,7 +48,8 @@ def test_a_watched_bucket(place: Place, monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_pipeline_that_runs_once_takes_all_that_a_bucket_has(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However much it is, or each run that follows, which remembers nothing, would leave the same. Or it says so."""
+    """A single run takes a bucket of any size or reports the rest, because the next run, without memory, would
+    leave the same."""
     monkeypatch.setattr(buckets, "WATCHED_OBJECTS_AT_ONCE", 1)
     monkeypatch.setattr(buckets, "OBJECTS_FOUND_MAX", 3)
     for number in range(3):
@@ -68,7 +69,7 @@ def test_a_pipeline_that_runs_once_takes_all_that_a_bucket_has(
 def test_a_bucket_that_fails_stops_no_other_watch(
     place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Inbox, files and other buckets go in; then the failing one is named, and it is taken once it is back."""
+    """Inbox, files and other buckets are ingested; the failing one is named and is taken once it is back."""
     other = Place(place.lake, open_objects(f"memory://{uuid.uuid4().hex}"))
     place.put("in/a", 0)
     other.put("in/b", 1)
@@ -106,7 +107,7 @@ def test_a_bucket_that_fails_stops_no_other_watch(
 
 
 def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it is listed the inbox is taken; what was found is taken by a later look."""
+    """While a slow bucket is listed, the inbox is taken; a later poll takes the listed objects."""
     monkeypatch.setattr(poller, "LOOK_WAIT_S", 0.0)
     place.put("in/a", 0)
     pipeline = place.watch(place.url("in/*"))
@@ -132,7 +133,7 @@ def test_a_bucket_that_is_slow_holds_nobody_up(place: Place, monkeypatch: pytest
 
 
 def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who goes on asks neither a bucket nor an object that failed before its time, and takes all else meanwhile."""
+    """A failed bucket or object is not retried before its backoff ends; everything else is taken in the meantime."""
     clock = [0.0]
     lists: list[str] = []
     listed = buckets._listed
@@ -167,7 +168,7 @@ def test_what_fails_has_a_pause_of_its_own(place: Place, monkeypatch: pytest.Mon
 
 
 def test_pauses_double_and_end() -> None:
-    """Up to the longest; what went well, or nobody asks for any more, has none."""
+    """Backoff doubles up to its maximum; it ends after a success or when the input is no longer polled."""
     clock = [0.0]
     pauses = Backoff[str](lambda: clock[0])
     waited = []

@@ -1,4 +1,4 @@
-"""The pipeline as one of several replicas: its account, failures that pass, files that appear, an orderly end."""
+"""The pipeline as one of several replicas: its statistics, temporary failures, new files, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def arrive(lake: Lake, number: int) -> None:
 
 
 def test_two_replicas_account_for_every_batch(lake: Lake) -> None:
-    """Batches won and batches of peers add up to all batches, and the one that comes late drops what it read."""
+    """Own and peers' batches add up to all batches, and a late replica drops its input."""
     a = lake.pipeline(replica="a", runner=InProcess())
     b = lake.pipeline(replica="b", runner=InProcess())
     assert b.run_once() is None
@@ -65,7 +65,7 @@ def test_two_replicas_account_for_every_batch(lake: Lake) -> None:
 
 
 def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others see the replica as stuck with the reason, and it goes on once the store is back, by itself."""
+    """Others see the replica as stuck with the reason; it continues by itself once the store is back."""
     put, away = lake.objects.put, [True]
 
     def failing_put(path: str, data: bytes) -> None:
@@ -96,7 +96,7 @@ def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.Monkey
 
 
 def test_a_changed_source_stays_stuck_until_it_is_put_back(lake: Lake, tmp_path: Path) -> None:
-    """The error stays in sight, nothing is published, and the pipeline goes on when the file is as it was."""
+    """The error stays visible, nothing is published, and the pipeline continues once the file is as before."""
     path = tmp_path / "watched.jsonl"
     path.write_bytes(a_line(a_span(0, 0)))
     os.utime(path, (1, 1))
@@ -122,7 +122,7 @@ def test_a_changed_source_stays_stuck_until_it_is_put_back(lake: Lake, tmp_path:
 def test_files_that_appear_are_taken_once(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file is taken when it has been quiet, once for its content, also by the next process and by peers."""
+    """A file is taken after its quiet period, once for its content, also by later processes and peers."""
     folder = tmp_path / "in"
     folder.mkdir()
     pattern = str(folder / "**/*.jsonl")
@@ -152,12 +152,12 @@ def test_files_that_appear_are_taken_once(
 
 @pytest.mark.parametrize("name", ["é" * 200, "a" * 300 + "/*.jsonl", "one/" * 1_024 + "*.jsonl"])
 def test_a_name_that_no_file_can_have_is_one_that_none_has(tmp_path: Path, name: str) -> None:
-    """A pattern whose names are too long for a file system matches nothing, as any that waits for its first file."""
+    """A pattern with names too long for the file system matches nothing, as one that waits for its first file."""
     assert files.FileWatch(str(tmp_path / name)).look() == []
 
 
 def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more waiting, the one that is begun is finished and no other is begun."""
+    """If more input waits, the transaction in progress is finished and no other begins."""
     monkeypatch.setattr("tracelake.pipeline.continuous.TRANSACTION_INPUT_MAX_BYTES", 1)
     for number in range(3):
         arrive(lake, number)
@@ -173,7 +173,7 @@ def test_stop_ends_after_the_transaction_under_way(lake: Lake, monkeypatch: pyte
 def test_a_watched_file_left_while_stopping_is_taken_later(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that the run before the stop did not come to is not taken for done: the next run reads it."""
+    """A watched file that the run before the stop did not reach is not marked as done: the next run reads it."""
     monkeypatch.setattr("tracelake.pipeline.continuous.TRANSACTION_INPUT_MAX_BYTES", 1)
     for number in range(2):
         path = tmp_path / f"{number}.jsonl"
@@ -193,7 +193,7 @@ def test_a_watched_file_left_while_stopping_is_taken_later(
 def test_who_loses_the_race_for_a_transaction_takes_its_inputs_into_the_next(
     lake: Lake, tmp_path: Path
 ) -> None:
-    """What was read when a peer recorded something else for that transaction is read again, in the same run."""
+    """If a peer recorded other inputs for that transaction, the inputs read are read again in the same run."""
     ours, theirs, broken = (tmp_path / name for name in ("ours.jsonl", "theirs.jsonl", "broken.jsonl"))
     ours.write_bytes(a_line(a_span(0, 0)))
     theirs.write_bytes(a_line(a_span(1, 0)))
@@ -216,7 +216,7 @@ def test_who_loses_the_race_for_a_transaction_takes_its_inputs_into_the_next(
 
 
 def test_a_postgresql_that_stops_and_starts(tmp_path: Path) -> None:
-    """While the server is away the replica says that it is stuck and why; then it goes on without a restart."""
+    """While the server is away the replica reports that it is stuck and why; then it continues without a restart."""
     server = PostgresServer()
     try:
         with closing(open_key_value(server.url(server.new_schema()))) as records:
@@ -229,7 +229,7 @@ def test_a_postgresql_that_stops_and_starts(tmp_path: Path) -> None:
             wait_until(lambda: [replica.name for replica in replicas(records)] == ["a"])
             patient_s = records._pool.timeout
             server.kill()
-            records._pool.timeout = 4.0  # so that it is soon said
+            records._pool.timeout = 4.0  # so that the error comes soon
             objects.put("inbox/1.segment", write_segment([("json", a_line(a_span(0, 0)))]))
             wait_until(lambda: pipeline.replica().status == "stuck")
             assert "127.0.0.1" in pipeline.replica().reason

@@ -47,7 +47,7 @@ BUCKETS = 2
 
 
 class CrashingExecutor(InProcess):
-    """Runs tasks here; being killed before or after one of them counts as a call, too."""
+    """Runner in process; a kill before or after a task counts as a call, too."""
 
     def __init__(self, crash: CrashPoint) -> None:
         self._crash = crash
@@ -59,7 +59,7 @@ class CrashingExecutor(InProcess):
 
 
 class World:
-    """Stores that outlive the pipelines that are killed over them, and two files and a segment to read."""
+    """Stores that outlive the killed pipelines over them, with two files and a segment to read."""
 
     def __init__(self, folder: Path, url: str | None = None) -> None:
         url = url or f"memory://{uuid.uuid4().hex}"
@@ -110,13 +110,13 @@ class World:
 
 @pytest.fixture(autouse=True)
 def no_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no call be of a beat: a process that is slow makes one more for each three seconds."""
+    """Disable heartbeats: a slow process makes an extra call every three seconds."""
     monkeypatch.setattr(CrashMarkers, "beat", lambda _: None)
 
 
 @pytest.fixture(name="whole")
 def fixture_whole(tmp_path: Path) -> tuple[list[str], int]:
-    """Return the contents after a run that was never killed, and its number of calls."""
+    """Return the contents after an undisturbed run, and its number of calls."""
     world, crash = World(tmp_path), CrashPoint()
     result = world.run(crash)
     assert result.transactions == [0, 1]
@@ -129,9 +129,10 @@ def fixture_whole(tmp_path: Path) -> tuple[list[str], int]:
 
 
 class Filmed(CrashPoint):
-    """Kills nobody, and remembers what the stores held before each call: all that a killed process leaves.
+    """Crash point that kills nothing and records the stores before each call: every state a killed process can
+    leave.
 
-    A call that changed nothing leaves what the one before it left.
+    A call that changed nothing leaves the same state as the call before it.
     """
 
     def __init__(self, world: World) -> None:
@@ -149,21 +150,21 @@ class Filmed(CrashPoint):
         return super().pass_through(call)
 
     def killed(self) -> Iterator[int]:
-        """Put the stores back to each of these moments in turn; yield the number of the call."""
+        """Restore the stores to each of these moments in turn; yield the number of the call."""
         for at, (objects, records) in self._moments.items():
             self._objects._objects, self._records._partitions = objects, records
             yield at
 
 
 def test_killed_at_every_call_and_run_again(tmp_path: Path, whole: tuple[list[str], int]) -> None:
-    """J1 to J5: whichever call the pipeline dies at, running it again gives the same history, commit by commit."""
+    """J1 to J5: after a death at any call, another run gives the same history, commit by commit."""
     expected, calls = whole
     assert calls > 70
     world = World(tmp_path)
     film = Filmed(world)
     world.run(film)
     assert film.calls == calls
-    for at in film.killed():  # killed after a call is killed before the next one
+    for at in film.killed():  # a kill after a call is a kill before the next one
         before = world.contents()
         assert expected[len(expected) - len(before) :] == before, f"a torn commit at call {at}"
         world.run()
@@ -172,9 +173,9 @@ def test_killed_at_every_call_and_run_again(tmp_path: Path, whole: tuple[list[st
 
 
 def test_j8_killed_during_replay_twice(tmp_path: Path, whole: tuple[list[str], int]) -> None:
-    """J8: killed, killed again while it recovers, at pairs of calls spread over both runs."""
+    """J8: a process killed twice, at pairs of calls spread over both runs, leaves a recoverable transaction."""
     expected, calls = whole
-    firsts = range(5, calls * 2 // 3, calls // 6)  # early enough that recovery makes 41 calls
+    firsts = range(5, calls * 2 // 3, calls // 6)  # early enough for a recovery of 41 calls
     pairs = [(first, second) for first in firsts for second in (9, 25, 41)]
     for first, second in pairs:
         world = World(tmp_path)
@@ -185,7 +186,7 @@ def test_j8_killed_during_replay_twice(tmp_path: Path, whole: tuple[list[str], i
 
 
 def test_j11_a_file_changed_under_the_journal_is_loud(tmp_path: Path) -> None:
-    """J11: the file of a recorded transaction is changed, or gone: an error naming it, nothing published."""
+    """J11: if a recorded file is changed or gone, an error names it and nothing is published."""
     for change in ("changed", "removed", "put back"):
         at, world = 1, World(tmp_path)
         while Journal(world.key_value, "main").read(0).step is None:

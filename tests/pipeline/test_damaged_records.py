@@ -1,4 +1,4 @@
-"""Small records that are torn: each is named with a way out, and what is beside it goes on as far as it may."""
+"""Torn small records: each is named with a remedy, and everything else continues as far as possible."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tracelake.tasks.runners import InProcess
 
 
 class Kept:
-    """A sink that keeps what it gets."""
+    """A sink that keeps its rows."""
 
     def __init__(self, output_id: str) -> None:
         self.id = output_id
 
     def fence(self) -> int | None:
-        """Nothing was written before."""
+        """Report no earlier writes."""
         return None
 
     def write(self, *of: Any, **options: Any) -> None:
-        """Take it."""
+        """Keep the rows."""
 
 
 @pytest.fixture
@@ -45,7 +45,8 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
 
 
 def torn_output(lake: Lake, folder: Path) -> None:
-    """Nothing is committed without it, in words; lists go on; removed, it is gone alone, and all goes on."""
+    """Check that commits wait for a torn output with a clear error, lists work, and its removal lets everything
+    continue."""
     lake.outputs.add("out", "kept_sinks:Kept")
     lake.outputs.add("out2", "kept_sinks:Kept", changes="traces")
     tear(folder, '"changes":""')
@@ -70,12 +71,13 @@ def torn_output(lake: Lake, folder: Path) -> None:
 
 
 def test_an_output_that_cannot_be_read_holds_commits_back_in_words(lake: Lake, tmp_path: Path) -> None:
-    """What would be committed without it, it would never have."""
+    """An unreadable output delays commits with a clear message, because it would never receive what was committed
+    without it."""
     torn_output(lake, tmp_path)
 
 
 def test_commits_without_an_output_are_noticed(lake: Lake, tmp_path: Path) -> None:
-    """The rule that holds them back is held by the test above."""
+    """The test above fails if commits ignore a torn output."""
     broken = Broken(
         "held back", AddedOutputs.opened, "for reason in records.damaged.values():", "for reason in ():"
     )
@@ -83,7 +85,8 @@ def test_commits_without_an_output_are_noticed(lake: Lake, tmp_path: Path) -> No
 
 
 def test_a_transaction_of_a_client_that_cannot_be_read_can_be_forgotten(lake: Lake, tmp_path: Path) -> None:
-    """Nobody may see before its end what it has; so all waits, and says for what, until it is forgotten."""
+    """An unreadable client transaction stays invisible until its end, so everything waits and says why until a user
+    discards it."""
     with pytest.raises(UsageError, match="can be read"):
         lake.transactions.forget()
     lake.transactions.begin(id="nightly")
@@ -107,7 +110,7 @@ def test_a_transaction_of_a_client_that_cannot_be_read_can_be_forgotten(lake: La
 
 
 def begun_after_it_was_forgotten(lake: Lake, folder: Path) -> None:
-    """Who begins next waits until what was recorded is committed; its own is apart from that."""
+    """Begin a transaction that waits until the recorded one is committed and stays separate from it."""
     lake.transactions.begin(id="nightly")
     arrive(lake, 1)
     pipeline = lake.pipeline(runner=InProcess())
@@ -131,18 +134,19 @@ def begun_after_it_was_forgotten(lake: Lake, folder: Path) -> None:
 def test_what_was_recorded_of_a_forgotten_one_is_committed_before_another_begins(
     lake: Lake, tmp_path: Path
 ) -> None:
-    """It was discarded where the next one was begun before a pipeline ran."""
+    """The recorded input of a discarded client transaction is committed even if the next one begins before a
+    pipeline runs."""
     begun_after_it_was_forgotten(lake, tmp_path)
 
 
 def test_a_forgotten_one_that_is_forgotten_whole_is_noticed(lake: Lake, tmp_path: Path) -> None:
-    """The rule is held by the test above."""
+    """The test above fails without the rule."""
     broken = Broken("its steps speak for it", of_steps, "if not client:", "if True:")
     assert_caught(broken, lambda: begun_after_it_was_forgotten(lake, tmp_path))
 
 
 def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake, tmp_path: Path) -> None:
-    """Its transaction is set aside for ever; where nothing is recorded there is nothing to commit."""
+    """A quarantined transaction stays so for ever; without recorded input there is nothing to commit."""
     lake.transactions.begin(id="nightly")
     arrive(lake, 1)
     pipeline = lake.pipeline(runner=InProcess())
@@ -164,7 +168,7 @@ def test_one_that_was_discarded_already_stays_so_when_it_is_forgotten(lake: Lake
 
 
 def test_a_commit_that_is_done_is_no_failure_of_a_source_beside_it(lake: Lake, tmp_path: Path) -> None:
-    """It failed with what another source could not read, though it was committed."""
+    """A finished commit succeeds although another source is unreadable; it once failed with that source's error."""
     lake.sources.add("logs", str(tmp_path / "none" / "*.jsonl"))
     tear(tmp_path, '"name":"logs"')
     own = lake.transactions.begin()
@@ -176,7 +180,7 @@ def test_a_commit_that_is_done_is_no_failure_of_a_source_beside_it(lake: Lake, t
 
 
 def test_a_damaged_record_of_the_journal_hides_no_other(lake: Lake) -> None:
-    """Lists name it, explain says what is known of it, and all else is as it was."""
+    """Lists name the damaged record, explain reports what is known, and everything else is unchanged."""
     pipeline = lake.pipeline(runner=InProcess())
     for number in range(3):
         arrive(lake, number)
@@ -196,7 +200,8 @@ def test_a_damaged_record_of_the_journal_hides_no_other(lake: Lake) -> None:
 
 
 def lost_answers(lake: Lake) -> None:
-    """Asked again after others have begun, an end answers what became of it; another end of it is refused."""
+    """Check that a repeated end returns its earlier result after others have begun, and that a different end is
+    refused."""
     ended = []
     for id in ("a", "b", "c"):
         lake.transactions.begin(id=id)
@@ -225,12 +230,12 @@ def lost_answers(lake: Lake) -> None:
 
 
 def test_an_answer_that_was_lost_can_be_asked_for_again(lake: Lake) -> None:
-    """The end of a transaction is said once more, however many others came since, up to a bound."""
+    """The result of a transaction's end can be requested again, after a bounded number of later ones."""
     lost_answers(lake)
 
 
 def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest is forgotten first."""
+    """The oldest result is dropped first."""
     monkeypatch.setattr("tracelake.journal.explicit_transactions.CLIENTS_ENDED_MAX", 2)
     for id in ("a", "b", "c", "d"):
         lake.transactions.begin(id=id)
@@ -255,12 +260,12 @@ def test_what_is_known_of_ended_ones_is_bounded(lake: Lake, monkeypatch: pytest.
     ids=lambda each: each.rule,
 )
 def test_a_broken_rule_is_noticed(lake: Lake, broken: Broken) -> None:
-    """Each rule of ended transactions is held by a test above."""
+    """A test above fails for each broken rule of ended transactions."""
     assert_caught(broken, lambda: lost_answers(lake))
 
 
 def forgotten_by_one_that_dies(lake: Lake, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed after any of its writes, nothing is lost of what is to be committed."""
+    """Kill the process after any of its writes: no input of the pending commit is lost."""
     lake.transactions.begin(id="nightly")
     arrive(lake, 1)
     assert new(lake.pipeline(runner=InProcess()), goes_on=True) == 0
@@ -289,14 +294,15 @@ def forgotten_by_one_that_dies(lake: Lake, folder: Path, monkeypatch: pytest.Mon
 def test_a_forgotten_one_is_committed_though_who_forgets_it_dies(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record was erased first: the next transaction then discarded what was to be committed."""
+    """A discarded transaction is committed although the discarding process dies; erasing the record first once lost
+    it."""
     forgotten_by_one_that_dies(lake, tmp_path, monkeypatch)
     with pytest.raises(UsageError, match="can be read"):
         lake.transactions.forget()
 
 
 def test_two_that_forget_say_the_same(lake: Lake, tmp_path: Path) -> None:
-    """What a peer has put in its place, and what was begun since, stays."""
+    """Two processes that discard agree: a peer's replacement and newer transactions stay."""
     lake.transactions.begin(id="empty")
     tear(tmp_path, '"id":"empty"')
     clients = ExplicitTransactions(lake._opened.key_value, "main")
@@ -313,7 +319,7 @@ def test_two_that_forget_say_the_same(lake: Lake, tmp_path: Path) -> None:
 def test_a_record_that_is_erased_first_is_noticed(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule is held by the test above."""
+    """The test above fails if the record is erased first."""
     broken = Broken(
         "one write",
         ExplicitTransactions._replace,

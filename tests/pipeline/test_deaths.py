@@ -1,4 +1,4 @@
-"""Runs that are killed at the same input, again and again: it is narrowed, and what is at fault is set aside."""
+"""Runs that die repeatedly at the same input: the input is bisected and the poison input is quarantined."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TASKS = {"read": ReadTask, "merge": TransactionMergeTask}
 
 
 class Killed(BaseException):
-    """Ends a process without a word."""
+    """Ends a process without an error message."""
 
 
 class Killing(Poisoned):
-    """Kills the process that reads, or merges, the poison."""
+    """Kills the process that reads, or merges, the poison input."""
 
     def run(
         self, function: Callable[[TaskT], ReceiptT], tasks: Sequence[TaskT], on_done: Callable[[int], None]
@@ -43,7 +43,7 @@ class Killing(Poisoned):
 
 
 class Preempted(InProcess):
-    """Is killed from outside, so often, as it begins the tasks of a stage."""
+    """Runner that is killed from outside, this many times, as it begins the tasks of a stage."""
 
     def __init__(self, stage: str, deaths: int) -> None:
         self.left = deaths
@@ -72,7 +72,7 @@ def _looks_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(lake: Lake, tasks: TaskRunner) -> bool:
-    """Run once, as a process of its own on a machine of its own; return whether it lived to the end."""
+    """Run once, as a separate process on a separate machine; return whether it survived."""
     try:
         lake.pipeline(runner=tasks).run_once()
     except Killed:
@@ -81,7 +81,7 @@ def run(lake: Lake, tasks: TaskRunner) -> bool:
 
 
 def runs_that_died(lake: Lake, tasks: TaskRunner) -> int:
-    """Run until one lives to the end; return how many did not."""
+    """Run until one run survives; return the number of deaths."""
     deaths = 0
     while not run(lake, tasks):
         deaths += 1
@@ -90,13 +90,13 @@ def runs_that_died(lake: Lake, tasks: TaskRunner) -> int:
 
 
 def notes(lake: Lake) -> list[Any]:
-    """Return what is noted of tries."""
+    """Return the crash markers."""
     return lake._opened.key_value.notes("tries/main")
 
 
 @pytest.mark.parametrize("stage", TASKS)
 def test_what_kills_each_run_is_set_aside(lake: Lake, stage: str) -> None:
-    """After so many deaths it is narrowed, and the input that kills alone is named; all others are in."""
+    """After enough deaths the input is bisected and the poison input is named; all others are ingested."""
     for number in range(4):
         lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 2 else good(number))
     assert runs_that_died(lake, Killing(stage)) == TRANSACTION_TRIES_MAX + 1 + TRANSACTION_TRIES_MAX
@@ -111,7 +111,7 @@ def test_what_kills_each_run_is_set_aside(lake: Lake, stage: str) -> None:
 
 @pytest.mark.parametrize("stage", TASKS)
 def test_what_kills_alone_kills_as_often_before_it_is_set_aside(lake: Lake, stage: str) -> None:
-    """A single input is offered once more, alone, for deaths say nothing of why."""
+    """A single input is tried once more, alone, because deaths do not tell their reason."""
     lake.objects.put("inbox/0.segment", poisoned(0))
     tasks = Killing(stage)
     assert runs_that_died(lake, tasks) == 2 * TRANSACTION_TRIES_MAX
@@ -126,7 +126,7 @@ def test_what_kills_alone_kills_as_often_before_it_is_set_aside(lake: Lake, stag
 
 @pytest.mark.parametrize("stage", TASKS)
 def test_new_input_does_not_wait_for_what_kills(lake: Lake, stage: str) -> None:
-    """Segments that come between the deaths are in no later than the first time that it is narrowed."""
+    """Segments that arrive between the deaths are ingested no later than the first bisection."""
     lake.objects.put("inbox/0.segment", poisoned(0))
     tasks = Killing(stage)
     for number in range(1, 2 * TRANSACTION_TRIES_MAX):
@@ -142,7 +142,7 @@ def test_new_input_does_not_wait_for_what_kills(lake: Lake, stage: str) -> None:
 def test_a_file_that_kills_whoever_reads_it_is_counted_across_transactions(
     lake: Lake, tmp_path: Path
 ) -> None:
-    """Other files go in between its deaths, so that each happens at another transaction."""
+    """Deaths count across transactions: other files are ingested between them."""
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     deaths = 0
@@ -162,7 +162,7 @@ def test_a_file_that_kills_whoever_reads_it_is_counted_across_transactions(
 @pytest.mark.parametrize("stage", TASKS)
 @pytest.mark.parametrize("inputs", [1, 4])
 def test_good_input_that_is_killed_from_outside_is_taken(lake: Lake, stage: str, inputs: int) -> None:
-    """TRANSACTION_TRIES_MAX deaths make it suspected; it is tried by itself then, taken, and nothing is left."""
+    """TRANSACTION_TRIES_MAX deaths make an input suspected; it is then tried alone, taken, and no marker remains."""
     for number in range(inputs):
         lake.objects.put(f"inbox/{number}.segment", good(number))
     tasks = Preempted(stage, deaths=TRANSACTION_TRIES_MAX)
@@ -178,7 +178,7 @@ def test_good_input_that_is_killed_from_outside_is_taken(lake: Lake, stage: str,
 
 @pytest.mark.parametrize("stage", TASKS)
 def test_fewer_deaths_change_nothing(lake: Lake, stage: str) -> None:
-    """One death less, and all is taken in one transaction."""
+    """With one death less, everything is taken in one transaction."""
     for number in range(4):
         lake.objects.put(f"inbox/{number}.segment", good(number))
     assert runs_that_died(lake, Preempted(stage, TRANSACTION_TRIES_MAX - 1)) == TRANSACTION_TRIES_MAX - 1
@@ -187,7 +187,7 @@ def test_fewer_deaths_change_nothing(lake: Lake, stage: str) -> None:
 
 
 def test_failures_that_are_told_are_no_deaths(lake: Lake) -> None:
-    """However often the store fails, the machine, or the user ends it: nothing is set aside."""
+    """Failures of the store or machine, or a user's stop, quarantine nothing, however often they happen."""
     for number in range(2):
         lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number else good(number))
     for stage in TASKS:
@@ -207,7 +207,7 @@ def test_failures_that_are_told_are_no_deaths(lake: Lake) -> None:
 def test_a_machine_on_which_no_task_works_sets_nothing_aside(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    """After the deaths a good input fails, too: the error is raised, and the tries count from the beginning."""
+    """After the deaths a good input fails, too: the error is raised, and the count starts from zero."""
     lake.objects.put("inbox/0.segment", poisoned(0))
     tasks = Killing(stage)
     for _ in range(TRANSACTION_TRIES_MAX):
@@ -225,7 +225,7 @@ def test_a_machine_on_which_no_task_works_sets_nothing_aside(
 def test_who_shows_that_he_lives_is_not_counted(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    """Others are at the same input on machines that we cannot see: as long as they go on, nobody has died of it."""
+    """Processes on other machines that still send heartbeats at the same input are not counted as crashed."""
     for number in range(2):
         lake.objects.put(f"inbox/{number}.segment", good(number))
     for _ in range(TRANSACTION_TRIES_MAX):
@@ -245,7 +245,7 @@ def test_who_shows_that_he_lives_is_not_counted(
 
 
 def test_notes_have_an_end(lake: Lake) -> None:
-    """Of what is never read again some are kept, and a damaged one is forgotten."""
+    """A bounded number of unused markers is kept, and a damaged one is dropped."""
     lake._opened.key_value.note("tries/main", "zz", b"torn")
     for number in range(TRY_NOTES_MAX + 5):
         path = f"inbox/{number}.segment"

@@ -1,4 +1,4 @@
-"""Tasks on a real Spark: Java found or brought along, errors told in one line."""
+"""Tasks on a real Spark: Java is found or supplied, and errors are one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fails_on_two(number: int) -> int:
 
 
 def test_results_come_in_order_and_errors_in_one_line(shared_spark: Spark) -> None:
-    """Receipts are in order of the tasks; a failed task is one error that names its Python cause."""
+    """Receipts are in the order of the tasks; a failed task is one error that names its Python cause."""
     told = list[int]()
     assert shared_spark.run(fails_on_two, [5, 3, 4], told.append) == [50, 30, 40]
     assert told[-1] == 3
@@ -32,7 +32,7 @@ def test_results_come_in_order_and_errors_in_one_line(shared_spark: Spark) -> No
 
 
 def test_workers_of_our_own_spark_talk_by_sockets_that_are_ours(shared_spark: Spark) -> None:
-    """No other user may enter their folder: by Unix domain sockets Spark asks who connects for no secret."""
+    """No other user may enter the sockets' folder, because Spark authenticates no client of Unix domain sockets."""
     shared_spark.run(fails_on_two, [1], lambda _: None)
     folder = Path(shared_spark._started().getConf().get("spark.python.unix.domain.socket.dir", ""))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -40,7 +40,7 @@ def test_workers_of_our_own_spark_talk_by_sockets_that_are_ours(shared_spark: Sp
 
 
 def test_errors_are_the_same_once_the_process_has_a_session(shared_spark: Spark) -> None:
-    """A `SparkSession` turns Java's errors into PySpark's own, in the whole process and for good."""
+    """A `SparkSession` permanently replaces Java's errors with PySpark's in the whole process."""
     from pyspark.sql import SparkSession  # noqa: PLC0415  slow to import
 
     shared_spark.run(fails_on_two, [1], lambda _: None)
@@ -52,7 +52,7 @@ def test_errors_are_the_same_once_the_process_has_a_session(shared_spark: Spark)
 def test_java_home_comes_first_and_old_ones_are_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JAVA_HOME is taken where it is new enough; an old Java there and a broken one on PATH are not."""
+    """JAVA_HOME is used if its Java is new enough; an old Java there and a broken one on PATH are skipped."""
     real = find_java().path
     for folder, text in (("new", "17.0.1"), ("old", "11.0.2")):
         java = tmp_path / folder / "bin" / "java"
@@ -69,7 +69,7 @@ def test_java_home_comes_first_and_old_ones_are_passed_over(
 
 
 def test_no_java_at_all_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what was looked at, and what to do."""
+    """The error names the places searched and a remedy."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(java, "_INSTALLED", ())

@@ -1,4 +1,4 @@
-"""A transaction whose spans are in table `spans` is finished from them: its input may have changed or gone."""
+"""A transaction whose spans are in table `spans` is finished from them: its input may have changed or vanished."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lake() -> Iterator[Lake]:
 
 
 def stop_before_traces(lake: Lake, *paths: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run take inputs, and end once table `spans` has its rows."""
+    """Let a run take inputs, and die once table `spans` has its rows."""
     publish = TableOutput.publish
 
     def fail(self: TableOutput, *rest: Any) -> None:
@@ -50,7 +50,7 @@ def stop_before_traces(lake: Lake, *paths: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def tables(lake: Lake) -> list[Any]:
-    """Return all rows of both tables, and what a search finds."""
+    """Return all rows of both tables, and the hits of a search."""
     rows = [lake.sql(f"select * from {table} order by all").to_pylist() for table in ("spans", "traces")]
     return [*rows, sorted(str(hit) for hit in lake.search("work"))]
 
@@ -59,7 +59,7 @@ def tables(lake: Lake) -> list[Any]:
 def test_its_file_is_not_needed(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fate: str
 ) -> None:
-    """Tables and index are those of a run that was never stopped, replaced and repeated spans among them."""
+    """Tables and index equal those of an undisturbed run, with replaced and repeated spans."""
     before, path = tmp_path / "before.jsonl", tmp_path / "a.jsonl"
     before.write_bytes(BEFORE)
     path.write_bytes(FILE)
@@ -87,7 +87,7 @@ def test_its_file_is_not_needed(
 
 
 def test_maintenance_leaves_what_no_commit_names(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch of a transaction that is not committed stays alone, however many wait with it to be compacted."""
+    """A batch of an uncommitted transaction is not compacted, however many are due with it."""
     for number in range(8):
         lake.objects.put(f"inbox/{number}.segment", good(number))
         if number < 7:
@@ -107,7 +107,7 @@ def test_maintenance_leaves_what_no_commit_names(lake: Lake, monkeypatch: pytest
 def test_who_cannot_finish_it_says_so_and_sets_nothing_aside(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are published: whoever can do the tasks finishes it."""
+    """The rows of a transaction are published, so a run that cannot finish it reports so and leaves it to another."""
     lake.objects.put("inbox/0.segment", good(0))
     lake.objects.put("inbox/1.segment", poisoned(1))
     stop_before_traces(lake, monkeypatch=monkeypatch)
@@ -123,7 +123,7 @@ def test_who_cannot_finish_it_says_so_and_sets_nothing_aside(
 
 
 def peer_appends_while_reading_fails() -> None:
-    """A replay whose last try to read fails once a peer has appended the rows goes on with those."""
+    """Check that a replay whose last read fails after a peer appended the rows continues with those."""
     with pytest.MonkeyPatch.context() as patch, tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         lake.objects.put("inbox/0.segment", good(0))
 
@@ -151,7 +151,8 @@ def peer_appends_while_reading_fails() -> None:
 
 
 def test_what_a_peer_appended_stands_for_what_cannot_be_read() -> None:
-    """It failed with the advice to run it elsewhere, though the next run would have finished it."""
+    """A peer's appended rows replace an unreadable input; the run once failed although the next one would have
+    finished."""
     peer_appends_while_reading_fails()
     rule = "rows that a peer appended stand for what cannot be read"
     words = "isinstance(fed, Undone) and fed.held"

@@ -1,4 +1,4 @@
-"""How much a transaction takes: it follows the time that they took, within bounds; nothing is left or taken twice."""
+"""Adaptive batch size: it follows transaction durations within bounds; no input is skipped or taken twice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MIDDLE = BatchSize(8 * MIB, 200)
 def done(
     seconds: float, *, took: BatchSize = MIDDLE, arrow_bytes: int = 0, was_cut: bool = True
 ) -> BatchStats:
-    """Return what a transaction took, all that it may unless it is said."""
+    """Return the statistics of a transaction that took the maximum, unless arguments say otherwise."""
     return BatchStats(took.input_bytes, took.inputs, arrow_bytes, seconds, was_cut)
 
 
@@ -57,7 +57,8 @@ def done(
     ],
 )
 def test_the_size_follows_the_time(size: BatchSize, took: BatchStats, expected: BatchSize) -> None:
-    """Twice as quick is twice as much, at most four times; slow is less, to a quarter; all that waited says nothing."""
+    """Half the time doubles the size, up to four times; slowness cuts it, down to a quarter; an emptied backlog
+    changes nothing."""
     assert next_size(size, took) == expected
 
 
@@ -65,12 +66,12 @@ counts = st.integers(0, 1 << 40)
 
 
 clocks = st.floats(-1e308, 1e308)
-"""What a clock says of a duration: it may have been set, and a machine may have slept."""
+"""Durations as a clock measures them: the clock may have been set, and the machine may have slept."""
 
 
 @given(st.lists(st.builds(BatchStats, counts, counts, counts, clocks, st.booleans()), max_size=20))
 def test_the_size_is_bounded(transactions: list[BatchStats]) -> None:
-    """Whatever transactions took, by whatever clock, the next one has a size between the least and the greatest."""
+    """The next batch size is within its bounds, whatever earlier transactions and clocks measured."""
     size = FIRST
     for transaction in transactions:
         before, size = size, next_size(size, transaction)
@@ -82,7 +83,7 @@ def test_the_size_is_bounded(transactions: list[BatchStats]) -> None:
 
 @given(st.lists(st.integers(0, 10), max_size=20), st.integers(1, 20), st.integers(1, 5))
 def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) -> None:
-    """At least one is taken, at most what fits, and no less than fits."""
+    """A cut takes at least one input and exactly those that fit."""
     inputs = [Input("files", str(number), size) for number, size in enumerate(sizes)]
     size = BatchSize(input_bytes, most)
     end = cut(inputs, size)
@@ -93,10 +94,11 @@ def test_inputs_are_cut_in_order(sizes: list[int], input_bytes: int, most: int) 
 
 
 def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline that goes on takes a few inputs first, then more; each is in once, the oldest in the first."""
+    """A continuous pipeline takes a few inputs first, then more; each is in once, the oldest in the first
+    transaction."""
     bounds = Bounds(first=BatchSize(MIB, 2), least=BatchSize(MIB, 1))
     monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda **_: BatchSizer(bounds))
-    # On a machine however slow, each is quick.
+    # Each transaction is quick, even on a slow machine.
     monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         for number in range(9):
@@ -124,14 +126,15 @@ def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) ->
 def test_until_something_has_started_transactions_are_small(
     took: BatchStats | None, expected: BatchSize
 ) -> None:
-    """They have what is done in this process, as it was read and in memory; a small one stays as it is."""
+    """Until the executor has started, transactions are small enough for this process, by read and memory size; a
+    small one is unchanged."""
     assert limits.NEAR_WORK_MAX_BYTES == 64 * MIB
     assert while_cold(BatchSize(32 * MIB, 200), took) == expected
     assert while_cold(BatchSize(MIB, 7), took) == BatchSize(MIB, 7)
 
 
 def test_what_is_judged_is_held() -> None:
-    """Broken once, the rule lets the test fail."""
+    """The test fails for the broken rule."""
     broken = Broken(
         "rows in memory are judged by the one before", while_cold, "before.arrow_bytes:", "False:"
     )
@@ -141,7 +144,7 @@ def test_what_is_judged_is_held() -> None:
 
 
 def test_what_failed_says_nothing() -> None:
-    """Only a transaction that is committed changes the size of the next."""
+    """Only a committed transaction changes the size of the next."""
     fitting = BatchSizer()
     inputs = [Input("files", str(number), 1) for number in range(FIRST.inputs + 1)]
     assert list(map(len, fitting.cut(inputs))) == [FIRST.inputs, 1]

@@ -1,4 +1,4 @@
-"""Maintenance on workers gives way: a low priority for it, on Linux, and for nothing else that the worker does."""
+"""Maintenance on workers runs at low priority on Linux, and nothing else of the worker does."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A task that tells how much it is."""
+    """A task that reports its size."""
 
     work_bytes: int
 
 
 class Workers:
-    """Runs tasks here, and stands for who has workers."""
+    """Runner that runs tasks in process and represents one with workers."""
 
     has_workers = True
 
@@ -71,7 +71,7 @@ def niceness() -> int:
 
 
 def tell(_task: object) -> Told:
-    """Be a task."""
+    """Report the niceness of the task."""
     inherited = list[int]()
     thread = threading.Thread(target=lambda: inherited.append(niceness()))
     thread.start()
@@ -91,13 +91,14 @@ LARGE = limits.NEAR_WORK_MAX_BYTES + 1
 
 
 def check_worker() -> None:
-    """A task gives way with all that it starts, and the worker as before does not."""
+    """Check that a task and its threads run at low priority and that the worker does not."""
     assert LowPriorityTask(tell)(None) == LOW
     assert tell(None) == USUAL
 
 
 def check_pipeline() -> None:
-    """Maintenance gives way on workers, and not in the process of the pipeline; transactions never do."""
+    """Check that maintenance has low priority on workers but not in the pipeline's process, and transactions never
+    do."""
     for by_work in (True, False):
         workers = Workers()
         runner = SizedRunner(workers) if by_work else workers
@@ -120,17 +121,17 @@ def check_pipeline() -> None:
 
 
 def test_a_worker_gives_way_for_one_task() -> None:
-    """What it has next may be waited for."""
+    """A worker yields for one task only; callers may wait for its next task."""
     check_worker()
 
 
 def test_maintenance_gives_way_where_there_are_workers() -> None:
-    """In the pipeline's own process it would keep the interpreter's lock while it waits for a processor."""
+    """In the pipeline's process, low-priority maintenance would hold the interpreter lock while waiting for a CPU."""
     check_pipeline()
 
 
 def test_what_fails_there_is_told() -> None:
-    """As it is without."""
+    """Errors are the same as at normal priority."""
     with pytest.raises(ZeroDivisionError):
         LowPriorityRunner(InProcess()).run(lambda task: 1 // task, [0], lambda _: None)
 
@@ -151,7 +152,8 @@ print({os.getpriority(os.PRIO_PROCESS, thread) for thread in shared})
 
 
 def test_threads_that_all_tasks_share_do_not_give_way() -> None:
-    """The first task of a worker may be maintenance, and what starts with it, as obstore's threads, stays."""
+    """If a worker's first task is maintenance, shared threads that start with it, such as obstore's, keep normal
+    priority."""
     run = subprocess.run(
         [sys.executable, "-c", POOLS], capture_output=True, text=True, check=True, timeout=HANG_S
     )
@@ -159,7 +161,7 @@ def test_threads_that_all_tasks_share_do_not_give_way() -> None:
 
 
 def test_who_is_low_already_is_lower_still() -> None:
-    """As in a container that was started so: else maintenance would come first."""
+    """In a container with low priority, maintenance is lower still; otherwise, it would come first."""
 
     def low(_task: object) -> Told:
         return LowPriorityTask(tell)(None)
@@ -168,7 +170,7 @@ def test_who_is_low_already_is_lower_still() -> None:
 
 
 def check_refused() -> None:
-    """Check that a task is carried out where its priority cannot be changed."""
+    """Check that a task runs even if its priority cannot be changed."""
 
     def refuse(*_: object) -> None:
         raise PermissionError("by a sandbox")
@@ -179,19 +181,20 @@ def check_refused() -> None:
 
 
 def test_a_system_that_refuses_stops_no_maintenance() -> None:
-    """It takes as much as others then."""
+    """It then runs at normal priority."""
     check_refused()
 
 
 def test_workers_of_our_own_spark_give_way_to_us(shared_spark: Spark) -> None:
-    """A JVM in a session of its own would have as much of the processors as all of ours, where they go by sessions."""
+    """Our Spark's workers share the pipeline's session. If the scheduler groups by session, a JVM in another one
+    would get as much CPU as all of ours."""
     assert shared_spark.run(session, [0], lambda _: None) == [os.getsid(0)]
     assert told(LowPriorityRunner(shared_spark), 1) == LOW
     assert told(shared_spark, 1) == USUAL
 
 
 def session(_task: object) -> int:
-    """Be a task that tells the session of its worker."""
+    """Return the session of the worker."""
     return os.getsid(0)
 
 
@@ -215,13 +218,13 @@ def session(_task: object) -> int:
     ids=lambda broken: broken.rule,
 )
 def test_broken_worker(broken: Broken) -> None:
-    """Each is caught, in a thread that is spoilt."""
+    """The check detects each broken rule, in a disposable thread."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(assert_caught, broken, check_worker).result()
 
 
 def test_broken_refusal() -> None:
-    """It is caught."""
+    """The check detects it."""
     assert_caught(
         Broken(
             "none the less", low_priority._lower, "contextlib.suppress(OSError)", "contextlib.nullcontext()"
@@ -247,5 +250,5 @@ def test_broken_refusal() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken_pipeline(broken: Broken) -> None:
-    """Each is caught."""
+    """The check detects each broken rule."""
     assert_caught(broken, check_pipeline)

@@ -1,4 +1,4 @@
-"""The index of a transaction's text is made while the parts of its tables are written, not after them."""
+"""The index of a transaction's text is built while the parts of its tables are written, not after them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracelake.tasks.runners import InProcess
 
 
 def documents_come_first(folder: Path, together_bytes: int | None) -> None:
-    """Each part of `spans` is written once its rows are with tantivy, which has a thread of its own."""
+    """Check that each part of `spans` is written once tantivy, in its own thread, has the rows."""
     told = list[str]()
 
     def documents(*arguments: Any) -> Iterator[Any]:
@@ -47,12 +47,12 @@ def documents_come_first(folder: Path, together_bytes: int | None) -> None:
 
 
 def all_together(folder: Path) -> None:
-    """A small transaction."""
+    """Check a small transaction."""
     documents_come_first(folder, None)
 
 
 def by_bucket(folder: Path) -> None:
-    """One that has parts for each bucket."""
+    """Check a transaction with parts for each bucket."""
     documents_come_first(folder, 0)
 
 
@@ -61,7 +61,7 @@ CHECKS: list[Callable[[Path], None]] = [all_together, by_bucket]
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_text_is_indexed_beside_parts(tmp_path: Path, check: Callable[[Path], None]) -> None:
-    """See both of them."""
+    """The text of small and of per-bucket transactions is indexed concurrently."""
     check(tmp_path)
 
 
@@ -81,6 +81,6 @@ _WRITTEN_OF_BUCKET = "        self._write(TABLE_SPANS, bucket, numbered)\n"
     ],
 )
 def test_the_order_is_held(tmp_path: Path, old: str, new: str, check: Callable[[Path], None]) -> None:
-    """Parts that are written first are found."""
+    """The test fails if parts are written first."""
     rule = Broken("rows go to the index first", merge_task._MergeRun._write_spans, old, new)
     assert_caught(rule, lambda: check(tmp_path))

@@ -1,4 +1,4 @@
-"""Which offsets are read: whatever order ranges are taken in, and whatever fails, each is taken once or named."""
+"""Offset protocol: in any order of ranges and under any failure, each offset is read once or named."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tracelake.pipeline.protocol import Log, Offsets
 
 END = 4
 SPANS: list[Offsets] = [(start, stop) for start in range(END + 1) for stop in range(END + 1)]
-"""All ranges of a small partition, also those that have nothing."""
+"""All ranges of a small partition, including empty ones."""
 SOME = [span for span in SPANS if span[0] < span[1]]
 
 
 def offsets(ranges: tuple[Offsets, ...] | list[Offsets]) -> list[int]:
-    """Return all offsets of ranges, as often as they are in one."""
+    """Return all offsets of ranges, with repeats."""
     return sorted(offset for start, stop in ranges for offset in range(start, stop))
 
 
@@ -31,7 +31,8 @@ def test_ranges_are_united_without_a_loss() -> None:
 
 
 def test_what_is_read_is_what_is_left() -> None:
-    """All that is neither taken nor held is in one range; a lost offset is in none with one that is there."""
+    """All offsets that are neither taken nor quarantined are in one range; lost and existing offsets never share a
+    range."""
     for first, second, held, low, at_once in product(SOME, SOME, SOME, range(END + 1), (1, 3)):
         log = Log(protocol.united((first, second)), (held,), low, END)
         ranges = protocol.ranges(log, at_once, 1000)
@@ -45,7 +46,7 @@ def test_what_is_read_is_what_is_left() -> None:
 
 
 def test_a_range_is_taken_where_all_of_it_is() -> None:
-    """Wholly, partly, not at all: each is told apart; who gives up a range in part loses nothing of the rest."""
+    """A range taken wholly, partly or not at all is recognized; discarding a partial range loses no other offset."""
     for first, second, (start, stop), low in product(SPANS, SPANS, SOME, range(END + 1)):
         taken, each = (first, second), set(range(start, stop))
         assert protocol.has_all(taken, start, stop) == (each <= set(offsets(taken)))
@@ -57,7 +58,7 @@ def test_a_range_is_taken_where_all_of_it_is() -> None:
 
 
 def test_ranges_are_as_large_as_messages_allow() -> None:
-    """The first is small; then their bytes count, up to a number of messages; a large one goes alone."""
+    """The first range is small; then bytes decide, up to a number of messages; a large message goes alone."""
     assert protocol.messages_at_once(None) == KAFKA_RANGE_FIRST_MESSAGES
     assert protocol.messages_at_once(1.0) == KAFKA_RANGE_MESSAGES_MAX
     assert protocol.messages_at_once(0.0) == KAFKA_RANGE_MESSAGES_MAX
@@ -90,7 +91,7 @@ MUTANTS = (
 
 @pytest.mark.parametrize(("broken", "number"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
 def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
-    """Each rule of the page is held by one of the tests above."""
+    """A test above fails for each broken rule of the page."""
     checks = (
         test_ranges_are_united_without_a_loss,
         test_what_is_read_is_what_is_left,

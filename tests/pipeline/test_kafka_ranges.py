@@ -1,4 +1,4 @@
-"""Ranges of Kafka without a broker: what the pipeline asks about them, and what it is told."""
+"""Kafka ranges without a broker: the pipeline's requests and the replies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = PartitionName("cluster", "topic", "id", 0)
 
 
 def a_source() -> KafkaSource:
-    """Return the source of a new lake that knows the cluster."""
+    """Return the source of a new lake, with the cluster configured."""
     url = f"memory://{uuid.uuid4().hex}"
     objects = open_objects(url)
     remember_cluster(objects, NAME.cluster, "broker:1")
@@ -31,7 +31,7 @@ def a_source() -> KafkaSource:
 
 
 def test_a_range_that_an_open_transaction_has_in_part_is_cut_anew() -> None:
-    """Who looked when less was there has cut otherwise: an offset is in one transaction once."""
+    """A range that overlaps an open transaction is cut again: an offset is in exactly one transaction."""
     source = a_source()
     held = Held({}, {}, frozenset(), frozenset([(KAFKA, NAME.path(10, 20))]))
     for start, stop, judged in [
@@ -45,7 +45,7 @@ def test_a_range_that_an_open_transaction_has_in_part_is_cut_anew() -> None:
 
 
 def test_of_ranges_that_overlap_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two looks at one topic, between which more came, are offered together."""
+    """If two polls of a growing topic return overlapping ranges, one range is taken."""
     url = f"memory://{uuid.uuid4().hex}"
     read: list[str] = []
 
@@ -61,7 +61,7 @@ def test_of_ranges_that_overlap_one_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def of_another_id(cluster_id: str, topic: str) -> list[PartitionName]:
-    """A topic that was made anew."""
+    """A recreated topic."""
     return [PartitionName(cluster_id, topic, "another", 0)]
 
 
@@ -74,7 +74,8 @@ def gone(cluster_id: str, topic: str) -> list[PartitionName]:
 def test_ranges_of_a_topic_that_is_gone_can_be_given_up(
     partitions: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of them is left to read: all of each is over, and no broker's word on another topic counts."""
+    """A deleted topic's ranges count as finished, because nothing remains to read; no broker's reply about another
+    topic counts."""
 
     class Deleted(Cluster):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`verify` reads what the lake knows of topics and outputs: what is missing, damaged or contradictory is named."""
+"""`verify` checks what the lake knows of topics and outputs, and names missing, damaged and contradictory records."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Change = Callable[[KeyValueStore, ObjectStore], None]
 
 @pytest.fixture(scope="module")
 def lake() -> Iterator[Lake]:
-    """A lake that took some transactions from a topic, to be damaged and mended again."""
+    """Return a lake with transactions from a topic, to be damaged and repaired."""
     with (
         pytest.MonkeyPatch.context() as patch,
         tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as opened,
@@ -42,7 +42,7 @@ def lake() -> Iterator[Lake]:
 
 
 def a_record(partition: str, key: str, value: bytes | None) -> Change:
-    """Return what puts a record in the place of another, or takes it away."""
+    """Return a function that replaces or deletes a record."""
 
     def change(store: KeyValueStore, _: ObjectStore) -> None:
         if value is not None:
@@ -56,17 +56,17 @@ def a_record(partition: str, key: str, value: bytes | None) -> Change:
 
 
 def an_object(path: str, data: bytes | None) -> Change:
-    """Return what puts an object in the place of another, or takes it away."""
+    """Return a function that replaces or deletes an object."""
     return lambda _, objects: objects.delete(path) if data is None else objects.put(path, data)
 
 
 def output(name: str, since: int = 1, to: str = "kafka://b:1/t", of: str = "id") -> Change:
-    """Return what puts the record of an output there."""
+    """Return a function that writes the record of an output."""
     return a_record("outputs/main", "o/", encode(OutputRecord(name, to, of, since=since)))
 
 
 def left_out(*transactions: int, total: int) -> Change:
-    """Return what puts the record of left out rows there."""
+    """Return a function that writes the record of oversized rows."""
     newest = tuple(OversizedInTransaction(t, 1, 10, ()) for t in transactions)
     return a_record("left-out/main", "id", encode(OversizedRecord("o", total, newest)))
 
@@ -99,7 +99,7 @@ def left_out(*transactions: int, total: int) -> Change:
     ],
 )
 def test_what_is_wrong_with_records_is_named(lake: Lake, change: Change, kind: str, detail: str) -> None:
-    """Each record is read, and compared with the journal and with the others."""
+    """Each record is read and compared with the journal and the other records."""
     store, objects = lake._opened.key_value, lake.objects
     kept = {partition: store.scan(partition) for partition in PARTITIONS}
     cluster = objects.get("kafka/cluster.json")
@@ -146,11 +146,11 @@ RULES = [
 def test_a_record_that_is_not_compared_is_noticed(
     lake: Lake, function: Callable[..., object], old: str, new: str, change: Change, kind: str
 ) -> None:
-    """Each rule of what is read back of topics is held by the test above."""
+    """The test above fails if any comparison of records with topics is removed."""
     broken = Broken(old, function, old, new)
     assert_caught(broken, lambda: test_what_is_wrong_with_records_is_named(lake, change, kind, ""))
 
 
 def test_a_lake_with_topics_and_outputs_is_whole(lake: Lake) -> None:
-    """Nothing is found where nothing is wrong."""
+    """An intact lake has no findings."""
     assert lake.verify().ok

@@ -1,4 +1,4 @@
-"""Outputs that users add: each transaction that has new spans is there once, whatever fails and whoever writes."""
+"""Outputs that users add: each transaction with new spans arrives once, under any failure and from any writer."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lake() -> Iterator[Lake]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the sink of the documentation writes, as module `my_sinks`."""
+    """Return the directory that the documentation's sink, module `my_sinks`, writes to."""
     (source,) = re.findall(r"```python\n(# my_sinks\.py\n.*?)```", HOW_TO.read_text("utf-8"), re.DOTALL)
     module = ModuleType("my_sinks")
     exec(compile(source, "my_sinks.py", "exec"), module.__dict__)
@@ -57,7 +57,7 @@ def ingest(lake: Lake, path: Path, *numbers: int) -> None:
 
 
 def written(folder: Path) -> dict[int, list[int]]:
-    """Return the numbers of the spans that an output has, by transaction."""
+    """Return the numbers of an output's spans, by transaction."""
     found = {}
     for path in sorted(folder.glob("*/*.spans")):
         data, numbers = path.read_bytes(), []
@@ -76,10 +76,10 @@ def written(folder: Path) -> dict[int, list[int]]:
 def test_the_sink_of_the_documentation_gets_each_transaction_once(
     lake: Lake, folder: Path, tmp_path: Path
 ) -> None:
-    """What was there before is not sent, what comes is, once; repeats are nothing new, and no batch is empty."""
+    """Only input after the sink was added is sent, once; repeats are not new, and no batch is empty."""
     ingest(lake, tmp_path / "a.jsonl", 0)
     info = lake.outputs.add("files", "my_sinks:Files")
-    ingest(lake, tmp_path / "b.jsonl", 1)  # somebody might have begun it before the output was there
+    ingest(lake, tmp_path / "b.jsonl", 1)  # another run might have begun it before the output existed
     assert info.since == 2
     ingest(lake, tmp_path / "c.jsonl", 2, 3)
     ingest(lake, tmp_path / "d.jsonl", 3)
@@ -94,7 +94,7 @@ def test_the_sink_of_the_documentation_gets_each_transaction_once(
 def test_j7_a_run_that_dies_after_the_output_does_not_write_twice(
     lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next run finds the marker, and goes on to the commit."""
+    """The next run finds the marker and continues with the commit."""
     lake.outputs.add("files", "my_sinks:Files")
     ingest(lake, tmp_path / "a.jsonl", 0)
 
@@ -117,7 +117,8 @@ def test_j7_a_run_that_dies_after_the_output_does_not_write_twice(
 def test_an_output_that_fails_holds_the_commit_back(
     lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is committed that an output does not have; once it works again, all goes on. Its error names it."""
+    """No transaction is committed that an output lacks; the error names the output, and work continues once it
+    recovers."""
     lake.outputs.add("files", "my_sinks:Files")
     ingest(lake, tmp_path / "a.jsonl", 0)
     sink = sys.modules["my_sinks"].Files
@@ -135,7 +136,7 @@ def test_an_output_that_fails_holds_the_commit_back(
 
 
 def test_an_output_that_cannot_be_opened_is_refused(lake: Lake, folder: Path) -> None:
-    """Names that lead nowhere, and names that are taken, are refused before anything is noted."""
+    """Names that cannot be imported and names in use are refused before anything is recorded."""
     del folder
     for to in ("nowhere:at_all", "my_sinks:Nothing", "kafka://no-port/topic", "plain"):
         with pytest.raises(UsageError):
@@ -149,7 +150,7 @@ def test_an_output_that_cannot_be_opened_is_refused(lake: Lake, folder: Path) ->
 
 
 def test_what_is_written_follows_from_four_numbers() -> None:
-    """Each transaction of the output with rows is written once: where the system has no marker of it or a later one."""
+    """Each transaction with rows is written once: if the system has no marker of it or of a later one."""
     for t, since, rows, marker in product(range(4), range(4), range(2), range(-1, 4)):
         wanted = since <= t and rows == 1 and marker < t
         assert protocol.is_to_be_written(t, since, rows, marker) == wanted
@@ -171,14 +172,14 @@ RULES = (
 
 @pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
 def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each rule of the table is held by the test above."""
+    """The test above fails for each broken rule of the table."""
     assert_caught(broken, test_what_is_written_follows_from_four_numbers)
 
 
 def test_a_marker_is_asked_for_anew_after_a_failure(
     lake: Lake, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a try that was carried out, and of which nobody heard, is carried out twice."""
+    """The marker is read again after a failure. Otherwise, an attempt that succeeded without a reply is repeated."""
 
     def check() -> None:
         lake.outputs.add(name := f"n{uuid.uuid4().hex}", "my_sinks:Files")
@@ -205,7 +206,7 @@ def test_a_marker_is_asked_for_anew_after_a_failure(
 
 @pytest.mark.parametrize("name", ["", "ü", "~", "two words", "a/b", "n" * (limits.NAME_MAX_CHARS + 1)])
 def test_an_output_that_no_pipeline_would_look_up_is_refused(lake: Lake, folder: Path, name: str) -> None:
-    """A name beyond those that are listed had an output to which nothing was ever written, without a word."""
+    """An output name beyond the listing's bound is refused; such an output was once silently never written."""
     del folder
     with pytest.raises(UsageError, match="is no name of an output"):
         lake.outputs.add(name, "my_sinks:Files")
@@ -214,14 +215,14 @@ def test_an_output_that_no_pipeline_would_look_up_is_refused(lake: Lake, folder:
 
 @pytest.mark.parametrize("to", ["json", "json:loads", "os:getcwd", "types:SimpleNamespace", "builtins:str"])
 def test_what_makes_no_sink_is_refused_in_words(lake: Lake, to: str) -> None:
-    """Something that can be imported, and is no sink, is a mistake of the user."""
+    """An importable object that is not a sink is refused as a user error."""
     with pytest.raises(UsageError, match="does not make a sink"):
         lake.outputs.add("files", to)
     assert lake.outputs.all() == []
 
 
 def outputs_change_without_replies() -> None:
-    """Add and remove an output by a store that loses every other reply."""
+    """Add and remove an output in a store that loses every other reply."""
     for done in (False, True):
         outputs = AddedOutputs(LosesReplies(done=done), open_objects(f"memory://{uuid.uuid4().hex}"), 1)
         to = f"{Silent.__module__}:{Silent.__name__}"
@@ -235,7 +236,8 @@ def outputs_change_without_replies() -> None:
 
 
 def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> None:
-    """It was said to be there already, or to be removed, where nothing was written (found by simulation)."""
+    """Adding and removing report the truth after lost replies; they once reported success without a write (found by
+    simulation)."""
     outputs_change_without_replies()
 
 
@@ -255,12 +257,12 @@ def test_an_output_is_added_and_removed_whatever_the_store_did_not_answer() -> N
     ids=lambda broken: broken.rule,
 )
 def test_a_lost_reply_of_an_output_is_read_back(broken: Broken) -> None:
-    """Each of them rests on it."""
+    """The test above fails if any lost reply is not read back."""
     assert_caught(broken, outputs_change_without_replies)
 
 
 def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:
-    """Return the changes that an output has, by transaction."""
+    """Return the changes of an output, by transaction."""
     changes: dict[int, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*/*.spans")):
         data = path.read_bytes()
@@ -277,14 +279,16 @@ def lines(folder: Path) -> dict[int, list[dict[str, Any]]]:
 def test_the_changes_of_a_table_go_out_with_their_sign(
     lake: Lake, folder: Path, tmp_path: Path, table: str
 ) -> None:
-    """Who adds what is +1 and takes away what is -1, in order, has the table, and never two rows of one key."""
+    """Adding each +1 row and removing each -1 row, in order, gives the table and never two rows of one key."""
     key = ("trace_id", "span_id")[: 1 + (table == "spans")]
 
     def check() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as fresh:
             fresh.outputs.add("changes", "my_sinks:Files", table)
-            ingest(fresh, tmp_path / "a.jsonl", 9)  # somebody might have begun it before the output was there
+            ingest(
+                fresh, tmp_path / "a.jsonl", 9
+            )  # another run might have begun it before the output existed
             rows: dict[tuple[str, ...], dict[str, Any]] = {}
             ingest(fresh, tmp_path / "b.jsonl", 1, 2)
             (tmp_path / "c.jsonl").write_bytes(a_line(a_span(1, 1, end=99), a_span(3, 3)))  # one replaces
@@ -314,7 +318,7 @@ def test_the_changes_of_a_table_go_out_with_their_sign(
 
 
 def test_changes_of_no_table_are_refused(lake: Lake, folder: Path) -> None:
-    """The tables are named that there are."""
+    """The error names the existing tables."""
     del folder
     with pytest.raises(UsageError, match="spans or traces"):
         lake.outputs.add("changes", "my_sinks:Files", "nothing")

@@ -20,11 +20,12 @@ from tracelake.pipeline.staged_slices import read_piece
 from tracelake.storage import FileObjectStore
 
 PIECE_BYTES = 300_000
-"""Bytes of rows of one piece here, of which a payload has twenty times as much."""
+"""Bytes of rows in one slice here; a payload has twenty times as many."""
 
 
 def check_batches() -> None:
-    """Batches of so many bytes are the same rows; what one span takes alone is a batch, and nothing is one of none."""
+    """Check that byte-limited batches have the same rows, an oversized span is a batch alone, and no batch is
+    empty."""
     mixed = grown(1, range(1, 21)).payload + request((2, 1), (2, 2), text="apple").payload
     for data, max_bytes in ((mixed, 150_000), (mixed, 1), (mixed, 10**9)):
         every = rows_of(data).take()
@@ -40,7 +41,7 @@ def check_batches() -> None:
 
 
 def check_staged(folder: Path) -> None:
-    """A task holds so much of a payload at a time, and stages all of it."""
+    """Check that a task holds a bounded slice of a payload at a time, and stages all of it."""
     path = folder / "large.pb"
     payload = grown(1, range(1, 151)).payload
     path.write_bytes(payload)
@@ -66,12 +67,12 @@ def check_staged(folder: Path) -> None:
 
 
 def test_batches() -> None:
-    """Each has no more."""
+    """No batch exceeds the bound."""
     check_batches()
 
 
 def test_staged(tmp_path: Path) -> None:
-    """So does what is staged."""
+    """No staged slice exceeds the bound."""
     check_staged(tmp_path)
 
 
@@ -97,11 +98,11 @@ def test_staged(tmp_path: Path) -> None:
     ids=lambda each: each.rule,
 )
 def test_broken_batches_are_caught(broken: Broken) -> None:
-    """Each is noticed when it is gone."""
+    """The test detects each missing rule."""
     assert_caught(broken, check_batches)
 
 
 def test_broken_staging_is_caught(tmp_path: Path) -> None:
-    """So is a task that takes all at once."""
+    """The test detects a task that takes everything at once."""
     broken = Broken("a piece at a time", decode_task._Reader._stage, "(STAGED_PIECE_MAX_BYTES)", "(None)")
     assert_caught(broken, lambda: check_staged(tmp_path))

@@ -1,4 +1,4 @@
-"""Rows that are too large for an output: left out by name, in the system and in the lake; all others go out once."""
+"""Rows too large for an output: left out by name, in the system and in the lake; all others go out once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def lake() -> Iterator[Lake]:
 
 
 class Narrow:
-    """A system in memory that takes small messages only."""
+    """An in-memory system that accepts small messages only."""
 
     written: dict[int, tuple[int, Marker]]
 
@@ -76,7 +76,7 @@ class Narrow:
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> type[Narrow]:
-    """Such a system, as `narrow:Narrow`."""
+    """Return such a system, as `narrow:Narrow`."""
 
     class Fresh(Narrow):
         pass
@@ -97,7 +97,7 @@ def arrive(lake: Lake, *spans: tuple[int, int]) -> None:
 def test_what_is_too_large_is_left_out_by_name_and_counted_once(
     lake: Lake, narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever finds the marker of a run that died copies the names, before the commit; `verify` tells them."""
+    """The run that finds a dead run's marker copies the names before the commit; `verify` reports them."""
     lake.outputs.add("narrow", "narrow:Narrow")
     pipeline = lake.pipeline(runner=InProcess())
     arrive(lake, (0, 1))
@@ -127,7 +127,7 @@ def test_what_is_too_large_is_left_out_by_name_and_counted_once(
 
 
 def messages(rows: Sequence[int], fits: int) -> Messages:
-    """Return messages of rows, each of so many bytes, where so many fit."""
+    """Return messages of rows of the given sizes under a size limit."""
     table = pa.table({"size": rows})
 
     def as_bytes(few: pa.Table) -> bytes:
@@ -139,7 +139,7 @@ def messages(rows: Sequence[int], fits: int) -> Messages:
 
 
 def test_messages_are_cut_until_they_fit() -> None:
-    """Each row is in one message, in order, or named; what is together stays so as far as it fits."""
+    """Each row is in one message, in order, or named as too large; groups stay together if they fit."""
     some = messages([3, 1, 9, 1, 2, 8, 1, 1], 4)
     assert [len(message) for message in some] == [4, 1, 2, 2]
     assert some.left_out == [OversizedRow("row 9", 9), OversizedRow("row 8", 8)]
@@ -152,7 +152,7 @@ def test_messages_are_cut_until_they_fit() -> None:
 
 
 def test_what_is_read_from_is_let_go_of_where_a_sink_fails() -> None:
-    """Copies of parts would stay else until somebody collects what refers to itself."""
+    """Resources are released when a sink fails. Otherwise, copies of parts stay until the cycle collector runs."""
     over: list[bool] = []
 
     def tables() -> Iterator[pa.Table]:
@@ -169,7 +169,7 @@ def test_what_is_read_from_is_let_go_of_where_a_sink_fails() -> None:
 
 
 def test_left_out_rows_are_counted_once_and_their_names_are_bounded() -> None:
-    """The newest are named; a transaction that is counted already changes nothing."""
+    """The newest oversized rows are named; a transaction that is already counted changes nothing."""
     record = OversizedRecord("o", 0, ())
     for t in range(4):
         more = OversizedInTransaction(
@@ -191,14 +191,15 @@ def records(*values: tuple[str, bytes | None]) -> list[tuple[int, bytes | None, 
 
 
 def a_marker(t: int, output: str = "a") -> bytes:
-    """Return a marker as it is where nothing was left out."""
+    """Return a marker without oversized rows."""
     return encode(Marker(output, t, 1))
 
 
 def test_a_torn_record_of_what_was_left_out_holds_up_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is for people: the markers have the names still. Those of other outputs are told, and it can be removed."""
+    """A torn record of oversized rows blocks nothing: the markers have the names, other outputs report theirs, and
+    it can be removed."""
     with lake_of_files(tmp_path) as lake:
         left_outs = OversizedRowStore(lake._opened.key_value)
         left_outs.note("1", "torn", OversizedInTransaction(3, 1, 10, (OversizedRow("a", 20),)))
@@ -211,7 +212,7 @@ def test_a_torn_record_of_what_was_left_out_holds_up_nothing(
 
 
 def test_what_the_topic_of_markers_says() -> None:
-    """Others' records are passed over; what contradicts our own is named, by topic and offset."""
+    """Foreign records in the marker topic are skipped; contradictions with our own are named by topic and offset."""
     said = last_marker("a", "t", records(("b", b"x"), ("a", a_marker(1)), ("a", a_marker(4)), ("b", None)))
     assert said is not None
     assert (said.transaction, said.of_left_out()) == (4, None)
@@ -238,7 +239,7 @@ RULES = (
 
 @pytest.mark.parametrize(("broken", "number"), RULES, ids=lambda each: getattr(each, "rule", ""))
 def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
-    """Each rule is held by one of the tests above."""
+    """A test above fails for each broken rule."""
     checks = (
         test_left_out_rows_are_counted_once_and_their_names_are_bounded,
         test_messages_are_cut_until_they_fit,
@@ -248,7 +249,7 @@ def test_broken_rules_are_caught(broken: Broken, number: int) -> None:
 
 
 def test_what_a_topic_takes() -> None:
-    """A message fits as it is, or compressed where no broker has refused one and it is of no size that none takes."""
+    """A message must fit as it is, or compressed unless a broker has refused one or its size never fits."""
     sink = KafkaSink("o", "kafka://127.0.0.1:1/spans")
     most = KAFKA_BATCH_MAX_BYTES - KAFKA_MESSAGE_OVERHEAD_BYTES
     random = Random(14).randbytes(most + 1)
@@ -271,14 +272,14 @@ FITTING = (
 
 @pytest.mark.parametrize("broken", FITTING, ids=lambda each: each.rule)
 def test_another_measure_of_what_fits_is_noticed(broken: Broken) -> None:
-    """Each rule is held by the test above."""
+    """The test above fails for each other size rule."""
     assert_caught(broken, test_what_a_topic_takes)
 
 
 def test_a_sink_that_is_not_asked_what_fits_is_noticed(
     narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else it would get what it refuses for ever."""
+    """Without the size check, the sink would receive messages that it refuses for ever."""
 
     def check() -> None:
         with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as fresh:
@@ -291,7 +292,7 @@ def test_a_sink_that_is_not_asked_what_fits_is_noticed(
 def test_names_are_copied_by_who_finds_the_marker(
     narrow: type[Narrow], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else what a run that died has left out would be named in the system alone."""
+    """Without the copy, only the system would name a dead run's oversized rows."""
 
     def check() -> None:
         with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as fresh:

@@ -1,4 +1,4 @@
-"""Looks at sources beside each other: one that is slow, or has no answer, holds up no other, and its answer counts."""
+"""Concurrent polls of sources: a slow or silent source delays no other, and its late answer counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracelake.tasks.runners import InProcess
 
 
 class Source:
-    """Has one input after another, and says how it was asked; `error` is what it raises."""
+    """A source with a sequence of inputs that records its polls; `error` is the exception that it raises."""
 
     source = "files"
 
@@ -39,7 +39,7 @@ class Source:
         self.error: Exception | None = None
 
     def look(self, suspects: Any, *, goes_on: bool) -> list[BacklogEntry]:
-        """Give the next, at once or when the test says so."""
+        """Return the next input, at once or when the test allows."""
         del suspects
         self.asked.append(goes_on)
         if self.name in self.place.slow:
@@ -51,15 +51,15 @@ class Source:
         return [BacklogEntry(f"{self.name}{len(self.asked)}", 1, 0.0)]
 
     def took(self, paths: Any) -> None:
-        """Note what was taken."""
+        """Record the taken inputs."""
         self.took_paths += paths
 
     def lag(self) -> Lag | None:
-        """Nobody knows."""
+        """Return None: the lag is unknown."""
 
 
 class Place:
-    """Sources, some of whose looks are answered when the test says so, and the others before anything else is done."""
+    """Sources, some of whose polls are answered when the test allows, and the others at once."""
 
     def __init__(self, *slow: str) -> None:
         self.sources = {name: Source(name, self) for name in "abc"}
@@ -82,18 +82,18 @@ class Place:
         self.events.get(timeout=HANG_S)
 
     def look(self, **options: Any) -> PollResult:
-        """Look once; who is late is so at once."""
+        """Poll once; a source without an immediate answer is late."""
         options.setdefault("goes_on", True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "LOOK_WAIT_S", 0.0)
             return self.looks.look((), **options)
 
     def paths(self, **options: Any) -> list[str]:
-        """Return what a look gives."""
+        """Return the paths from a poll."""
         return [item.path for _, item in self.look(**options).waiting]
 
     def answer(self) -> None:
-        """Let all answer that were asked."""
+        """Answer all pending polls."""
         gates, self.gates = self.gates, []
         for gate in gates:
             gate.set()
@@ -101,7 +101,7 @@ class Place:
 
 
 def one_is_late() -> None:
-    """The others are taken meanwhile; it is asked once, told nothing, and its answer is taken when it is there."""
+    """Take the other sources without delay; call the late one once and take its answer when it arrives."""
     place = Place("b")
     assert place.paths() == ["a1", "c1"]
     assert place.paths() == ["a2", "c2"]
@@ -114,12 +114,12 @@ def one_is_late() -> None:
 
 
 def test_who_is_late_holds_up_nobody() -> None:
-    """Nor does its watch change while it looks."""
+    """A late source delays no other, and its watch does not change during its poll."""
     one_is_late()
 
 
 def late_and_removed() -> None:
-    """What was asked of a source that is removed, or another by now, counts for nobody; these are bounded."""
+    """Ignore late answers of a removed or replaced source; their number is bounded."""
     place = Place("b")
     place.look()
     place.records.remove("b")
@@ -142,12 +142,13 @@ def late_and_removed() -> None:
 
 
 def test_looks_that_nobody_waits_for_are_bounded() -> None:
-    """However often a source without an answer is removed and added again."""
+    """The number of abandoned polls is bounded, even if a silent source is removed and added again and again."""
     late_and_removed()
 
 
 def who_must_see_all_waits() -> None:
-    """An answer to what was asked before, for some of it, does not do: it is asked again, for all."""
+    """Reject an answer to an earlier, partial poll when a complete one is required: the source is polled again for
+    everything."""
     place = Place("b")
     place.look()
     place.slow.clear()
@@ -157,7 +158,7 @@ def who_must_see_all_waits() -> None:
 
 
 def test_who_runs_once_asks_anew() -> None:
-    """Also where an earlier look is not answered before."""
+    """A single run polls again even if an earlier poll is unanswered."""
     who_must_see_all_waits()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LOOK_ONCE_MAX_S", 0.0)
@@ -171,7 +172,8 @@ def test_who_runs_once_asks_anew() -> None:
 
 
 def told() -> None:
-    """Who has no answer for long is failing until it answers; who failed stays so while it is asked again."""
+    """Report a source without an answer as failing until it answers; a failed one stays failing while it is
+    retried."""
     place = Place("b")
     assert not place.look().unseen, "not yet"
     with pytest.MonkeyPatch.context() as patch:
@@ -190,7 +192,7 @@ def told() -> None:
 
 
 def test_who_has_no_answer_is_named() -> None:
-    """And so is what a source cannot do since a record of its own is damaged: no other stops for it."""
+    """A source without an answer, or limited by its damaged record, is named; other sources continue."""
     told()
     place = Place()
     place.sources["b"].error = DamageError("record x cannot be read")
@@ -205,7 +207,8 @@ def test_who_has_no_answer_is_named() -> None:
 
 
 def stopped() -> None:
-    """Who must see all waits for a source that hangs in slices, and no longer once it is stopped: all was not seen."""
+    """Wait for a hanging source in slices when a complete poll is required; a stop ends the wait with an incomplete
+    poll."""
     waits: list[float] = []
 
     def wait_no_time(_looks: object, timeout: float) -> None:
@@ -226,12 +229,12 @@ def stopped() -> None:
 
 
 def test_a_stop_waits_for_no_source() -> None:
-    """However long one that goes on would wait."""
+    """A stop returns at once, however long a continuous run would wait."""
     stopped()
 
 
 def test_threads_answer_beside_each_other() -> None:
-    """Two sources that wait for each other's look both answer, in the order of the sources."""
+    """Two sources that wait for each other's poll both answer, in the order of the sources."""
     place = Place()
     looks = SourcePoller([], [], place.records, lambda address: place.sources[address[1:]])
     meeting = threading.Barrier(3, timeout=60)
@@ -247,7 +250,8 @@ def test_threads_answer_beside_each_other() -> None:
 
 
 def end_while_the_inbox_fails(lake: Lake) -> None:
-    """What servers acknowledged is in no look: the transaction stays open until it is seen, and has it then."""
+    """End a transaction while the inbox fails: it stays open until acknowledged input is polled, and then includes
+    it."""
     pipeline = lake.pipeline(runner=InProcess())
     own = pipeline._looks._fixed[0].watch
     assert own is not None
@@ -273,7 +277,7 @@ def end_while_the_inbox_fails(lake: Lake) -> None:
 
 
 def test_a_commit_waits_for_what_servers_acknowledged() -> None:
-    """A look at the inbox that fails does not make the end of a client's transaction come without it."""
+    """A failed inbox poll does not end a client's transaction without its acknowledged input."""
     with tracelake.init("memory://looks-commit", buckets=2) as lake:
         end_while_the_inbox_fails(lake)
 
@@ -313,12 +317,12 @@ def test_a_commit_waits_for_what_servers_acknowledged() -> None:
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )
 def test_a_broken_rule_is_noticed(broken: Broken, check: Callable[[], None]) -> None:
-    """Each rule is held by a test above."""
+    """A test above fails for each broken rule."""
     assert_caught(broken, check)
 
 
 def test_a_commit_that_does_not_wait_is_noticed(tmp_path: Path) -> None:
-    """The rule that holds it back is held by the test above."""
+    """The test above fails if a commit does not wait."""
     broken = Broken("a commit waits", InboxPipeline.run_once, "if seen.is_own_unseen:", "if False:")
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         assert_caught(broken, lambda: end_while_the_inbox_fails(lake))

@@ -1,4 +1,4 @@
-"""Maintenance beside transactions: none waits for it, unless it has come too far ahead; nothing of it is lost."""
+"""Maintenance concurrent with transactions: none waits for it unless too many commits are ahead; no pass is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
 
 class Gate(InProcess):
-    """Lets no compaction go on before it is opened."""
+    """Runner that blocks compactions until the gate opens."""
 
     def __init__(self) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -56,12 +56,13 @@ def commit(lake: Lake, pipeline: InboxPipeline, first: int, last: int) -> None:
 
 
 def parts(lake: Lake) -> int:
-    """Return how many parts table `spans` has."""
+    """Return the number of parts of table `spans`."""
     return len(lake._opened.shard("spans").state().batches)
 
 
 def test_no_transaction_waits_for_maintenance(lake: Lake) -> None:
-    """However long it takes; it is finished at the end, and what came meanwhile waits for the next commit."""
+    """Maintenance of any length never delays a transaction; it is finished at the end, and new work waits for the
+    next commit."""
     gate = Gate()
     pipeline = lake.pipeline(runner=gate)
     try:
@@ -83,7 +84,7 @@ def test_no_transaction_waits_for_maintenance(lake: Lake) -> None:
 
 
 class Later:
-    """Does what is to be done beside once it is waited for, and counts passes of maintenance and who waits."""
+    """Background runner that runs work when a caller waits for it, and counts maintenance passes and waiters."""
 
     def __init__(self) -> None:
         self.passes = self.waits = self.rests = 0
@@ -92,22 +93,22 @@ class Later:
         self.maintaining = MaintenanceScheduler(None, self._begin)  # type: ignore[arg-type]  # what it has is replaced
 
     def maintain(self) -> None:
-        """Stand for all of maintenance."""
+        """Stand in for all maintenance."""
         if self.error is not None:
             raise self.error
         self.passes += 1
         self.rests += self.maintaining._rests
 
     def commit(self, *, goes_on: bool = True) -> None:
-        """Tell of a commit."""
+        """Report a commit."""
         self.maintaining.after_commit(lambda _: None, goes_on=goes_on)
 
     def look(self) -> None:
-        """Tell of a run without one."""
+        """Report a run without a commit."""
         self.maintaining.after_commit(lambda _: None, goes_on=True, committed=False)
 
     def rest(self) -> None:
-        """Tell of a look that saw nothing, and wait for what that began."""
+        """Report an empty poll, and wait for the work that it began."""
         self.maintaining.rest()
         self.maintaining.end()
 
@@ -121,14 +122,14 @@ class Later:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Return what maintains nothing."""
+    """Return a scheduler without real maintenance."""
     later = Later()
     monkeypatch.setattr(MaintenanceScheduler, "_maintain", lambda _self, _progress: later.maintain())
     return later
 
 
 def check_beside(later: Later) -> None:
-    """Check that who goes on waits for nothing, until it is as far ahead as it may be."""
+    """Check that a continuous pipeline waits for no pass until it reaches the maximum lead."""
     later.commit()
     for _ in range(MAINTENANCE_BEHIND_MAX - 1):
         later.commit()
@@ -136,7 +137,7 @@ def check_beside(later: Later) -> None:
 
 
 def check_bound(later: Later) -> None:
-    """Check that who is as far ahead as it may be waits for the pass that is under way, and for no other."""
+    """Check that a pipeline at the maximum lead waits for the pass in progress, and for no other."""
     for _ in range(MAINTENANCE_BEHIND_MAX + 1):
         later.commit()
     assert later.waits == 1
@@ -145,19 +146,19 @@ def check_bound(later: Later) -> None:
 
 
 def test_who_goes_on_waits_for_nothing(later: Later) -> None:
-    """One pass is for all commits that came before it began."""
+    """One pass covers all commits from before it began."""
     check_beside(later)
     later.maintaining.end()
     assert (later.passes, later.waits) == (1, 1)
 
 
 def test_who_comes_too_far_ahead_waits(later: Later) -> None:
-    """So what readers open has a bound."""
+    """A pipeline too far ahead waits, which bounds the parts that readers open."""
     check_bound(later)
 
 
 def check_looks(later: Later) -> None:
-    """Check that runs without a commit begin what may be left, and wait for nothing, however many there are."""
+    """Check that any number of runs without a commit begin due maintenance and never wait."""
     for _ in range(2 * MAINTENANCE_BEHIND_MAX):
         later.look()
     assert later.waits == 0
@@ -166,12 +167,12 @@ def check_looks(later: Later) -> None:
 
 
 def test_runs_without_a_commit_wait_for_nothing(later: Later) -> None:
-    """As long as a client's transaction is open there are many."""
+    """An open client transaction causes many runs without a commit."""
     check_looks(later)
 
 
 def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that one pass comes once nothing has come for long, and another after the next commit."""
+    """Check that one pass follows a long rest, and another the next commit."""
     later = Later()
     monkeypatch.setattr(MaintenanceScheduler, "_maintain", lambda _self, _progress: later.maintain())
     monkeypatch.setattr(MaintenanceScheduler, "_tries_again", lambda _: later.tries_again)
@@ -195,14 +196,15 @@ def check_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_nothing_comes_the_index_is_merged_further_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not before its time, not again until something has come, and not beside another pass."""
+    """The idle merge runs after its delay, once until new input arrives, and not during another pass."""
     check_rest(monkeypatch)
 
 
 def test_a_pipeline_that_goes_on_and_rests_leaves_one_part_of_the_index(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its looks see nothing; then nothing more is due, and what comes later is found beside it."""
+    """An idle continuous pipeline merges the index to one part; then nothing is due, and later input is found with
+    it."""
     pipeline = lake.pipeline(runner=InProcess())
     try:
         commit(lake, pipeline, 0, 3)
@@ -224,7 +226,7 @@ def test_a_pipeline_that_goes_on_and_rests_leaves_one_part_of_the_index(
 
 
 def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail once where nothing comes; check that the index is merged further a pause later, and then no more."""
+    """Fail once at rest; check that the index is merged further after one backoff, and then no more."""
     runner = InProcess()
     pipeline = lake.pipeline(runner=runner)
     maintaining, now_s = pipeline._pipeline._maintaining, [0.0]
@@ -255,26 +257,26 @@ def rests_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def full(*_: object, **__: object) -> None:
-    """Fail as a disk does that is full."""
+    """Fail like a full disk."""
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_merge_at_rest_that_fails_is_tried_again_though_nothing_comes(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else one full disk would leave the parts of a lake at rest for as long as it rests."""
+    """Otherwise, one full disk would leave an idle lake's parts unmerged while it rests."""
     rests_again(lake, monkeypatch)
 
 
 def index_parts(lake: Lake) -> int:
-    """Return how many parts the index has."""
+    """Return the number of parts of the index."""
     info = lake.index()
     assert info is not None
     return info.parts
 
 
 def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one under way is finished; what came meanwhile waits for the next commit."""
+    """A stop finishes the running pass and begins no other; new work waits for the next commit."""
     begun, opened, passes = threading.Event(), threading.Event(), []
 
     def maintain(_self: MaintenanceScheduler, _progress: object) -> None:
@@ -301,14 +303,14 @@ def test_a_stop_begins_no_other_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_runs_once_has_it_in_turn(later: Later) -> None:
-    """And waits for what is under way before."""
+    """A single run does maintenance in turn and waits for the pass in progress."""
     later.commit()
     later.commit(goes_on=False)
     assert (later.passes, later.waits) == (2, 1)
 
 
 def test_what_fails_beside_is_told(later: Later) -> None:
-    """Once, to who waits or asks next; and it is done again."""
+    """A background failure is raised once, to the next waiter or caller; the work is then repeated."""
     later.error = OSError("no space left")
     later.commit()
     with pytest.raises(OSError, match="no space left"):
@@ -320,7 +322,7 @@ def test_what_fails_beside_is_told(later: Later) -> None:
 
 
 def test_where_nothing_can_be_done_beside_it_is_told(later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a process may have no more threads; the next commit tries again."""
+    """If no thread can start, the failure is reported, and the next commit tries again."""
 
     def refused(_: Callable[[], None]) -> Callable[[], None]:
         raise RuntimeError("can't start new thread")
@@ -335,7 +337,7 @@ def test_where_nothing_can_be_done_beside_it_is_told(later: Later, monkeypatch: 
 
 
 def check_own_note(lake: Lake) -> None:
-    """Check that who maintains beside itself may still read ahead, and a peer may not."""
+    """Check that our own maintenance allows prefetch and a peer's does not."""
     ours, peer = CrashMarkers(lake._opened.key_value, "main"), CrashMarkers(lake._opened.key_value, "main")
     with ours.another().maintaining() as is_harmless:
         assert is_harmless
@@ -344,7 +346,7 @@ def check_own_note(lake: Lake) -> None:
 
 
 def test_a_note_of_our_own_maintenance_is_no_peers(lake: Lake) -> None:
-    """Else nothing would be read ahead as long as maintenance is under way."""
+    """Otherwise, prefetch would stop during our own maintenance."""
     check_own_note(lake)
 
 
@@ -378,7 +380,7 @@ RESTS = (
 
 
 def test_rules_of_maintenance_are_held(lake: Lake, later: Later, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each broken once: a test above fails."""
+    """A test above fails for each broken rule."""
     assert_caught(IN_TURN, lambda: check_beside(later))
     assert_caught(NO_BOUND, lambda: check_bound(later))
     assert_caught(COUNTED, lambda: check_looks(later))

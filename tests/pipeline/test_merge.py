@@ -1,4 +1,4 @@
-"""The upsert: which spans are new, replaced, repeated, whatever their order."""
+"""The upsert: new, replaced and repeated spans, in any order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tracelake.tables.builtin import BUILT_IN, TRACES
 
 
 class Bucket:
-    """Both tables, of one bucket, to which transactions are applied as the pipeline does."""
+    """Both tables of one bucket, with transactions applied as the pipeline does."""
 
     def __init__(self, folder: Path) -> None:
         self._objects = FileObjectStore(str(folder))
@@ -39,7 +39,7 @@ class Bucket:
         self._transaction = 0
 
     def apply(self, *spans: dict[str, Any]) -> UpsertResult:
-        """Apply a transaction; `workspace` of a span is of its resource."""
+        """Apply a transaction; a span's `workspace` comes from its resource."""
         t = self._transaction
         incoming = [
             a_table(
@@ -91,7 +91,7 @@ def counts(merged: UpsertResult) -> tuple[int, int, int]:
 
 
 def test_s5_s6_what_is_there_gives_no_output(tmp_path: Path) -> None:
-    """S5, S6: an identical span, in the same transaction or a later one, adds and retracts nothing."""
+    """S5, S6: an identical span, in the same or a later transaction, adds and retracts nothing."""
     bucket = Bucket(tmp_path)
     assert counts(bucket.apply(a_span(0, 0), a_span(0, 0), a_span(0, 1))) == (2, 0, 1)
     merged = bucket.apply(a_span(0, 1), a_span(0, 0))
@@ -100,7 +100,7 @@ def test_s5_s6_what_is_there_gives_no_output(tmp_path: Path) -> None:
 
 
 def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether statements make the rows of few traces or not, the tables are the same."""
+    """The tables are the same whether the rows are made by the few-traces path or not."""
     names = [(trace, number) for trace in (2, 0, 1) for number in (3, 1, 2)]
     spans = [a_span(*each, start=each[1], end=7 - each[1]) for each in names]
     merged = [Bucket(tmp_path / "few").apply(*spans)]
@@ -117,7 +117,7 @@ def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_w11_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
-    """W11: the same ids in two workspaces, the later with the greater claim, in one transaction and in several."""
+    """W11: equal ids in two workspaces have separate rows, in one transaction or several, even if the later wins."""
     ours, theirs = (a_span(0, 0, end=end) | {"workspace": name} for name, end in (("a", 10), ("b", 99)))
     alone, again = Bucket(tmp_path / "alone"), Bucket(tmp_path / "again")
     assert counts(alone.apply(theirs, ours)) == (2, 0, 0)
@@ -133,7 +133,7 @@ def test_w11_workspaces_have_rows_of_their_own(tmp_path: Path) -> None:
 
 
 def test_sides_of_a_call_have_rows_of_their_own(tmp_path: Path) -> None:
-    """A client and a server span with one id are two rows, by one transaction or several, in any order."""
+    """A client and a server span with one id are two rows, in one transaction or several, in any order."""
     client, server = (a_span(0, 0, end=end, kind=kind) for end, kind in ((10, 3), (99, 2)))
     several: dict[str, list[tuple[dict[str, Any], ...]]] = {
         "one": [(client, server)],
@@ -163,7 +163,7 @@ def test_sides_of_a_call_have_rows_of_their_own(tmp_path: Path) -> None:
 
 
 def test_row_ids_of_both_sides_are_the_same_for_any_order() -> None:
-    """A replay that reads the two sides of a call in another order gives them the row ids that they had."""
+    """A replay that reads the two sides of a call in another order gives them the same row ids."""
     claimed = [a_table(a_span(0, 0, kind=kind)) for kind in (3, 2)]
     for order in ((0, 1), (1, 0)):
         rows = taken([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
@@ -172,7 +172,7 @@ def test_row_ids_of_both_sides_are_the_same_for_any_order() -> None:
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)])
 def test_w11_row_ids_are_the_same_for_any_order_of_claims(order: tuple[int, ...]) -> None:
-    """W11: a replay reads in another order, and its rows have the ids that an index part of before points at."""
+    """W11: a replay in another order gives rows the ids that an earlier index part refers to."""
     claimed = [a_table(a_span(0, span), workspace=workspace) for span in (0, 1) for workspace in ("a", "b")]
     rows = taken([claimed[at] for at in order], 0, np.empty(0, np.int64), 0)
     by_id = with_row_ids(rows, 0, 0, 1).sort_by("_row_id")
@@ -181,7 +181,7 @@ def test_w11_row_ids_are_the_same_for_any_order_of_claims(order: tuple[int, ...]
 
 
 def test_rows_of_built_in_tables_have_one_order() -> None:
-    """Of two rows one is first, whatever was read first: what sorts a table has its key."""
+    """Two rows have the same order, whichever was read first, because a table's sort key includes its primary key."""
     assert all(set(table.key) <= set(table.sorted_by) for table in BUILT_IN.values())
 
 
@@ -217,12 +217,12 @@ def test_rows_of_built_in_tables_have_one_order() -> None:
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )
 def test_what_is_of_few_is_held(tmp_path: Path, broken: Broken, check: Callable[[Path], None]) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
     assert_caught(broken, lambda: check(tmp_path))
 
 
 def test_a_finished_span_replaces_the_running_one(tmp_path: Path) -> None:
-    """A span that was exported while it ran, end 0, is replaced by the finished one; not the other way round."""
+    """A finished span replaces its export from while it ran, with end 0; not the other way round."""
     bucket = Bucket(tmp_path)
     assert counts(bucket.apply(a_span(0, 0, end=0, start=5))) == (1, 0, 0)
     assert counts(bucket.apply(a_span(0, 0, end=30, start=5))) == (0, 1, 0)
@@ -234,7 +234,7 @@ def test_a_finished_span_replaces_the_running_one(tmp_path: Path) -> None:
 
 
 def test_a_trace_row_is_made_anew_from_all_its_spans(tmp_path: Path) -> None:
-    """Spans of one trace that come in several transactions make one row, with root, counts and sums over all."""
+    """Spans of one trace from several transactions make one row, with root, counts and sums over all."""
     tokens: dict[str, Any] = {
         "attributes": [{"key": "gen_ai.usage.input_tokens", "value": {"intValue": "7"}}]
     }
@@ -277,7 +277,7 @@ def test_a_trace_row_is_made_anew_from_all_its_spans(tmp_path: Path) -> None:
 )
 @settings(max_examples=15, deadline=None)
 def test_aggregates_stop_at_the_bounds_of_int64(spans: list[tuple[int | None, int, int]]) -> None:
-    """Numbers that senders made up overflow neither sums nor durations of a trace, in any mixture."""
+    """Made-up numbers from senders overflow neither sums nor durations of a trace, in any mixture."""
 
     def tokens(count: int | None) -> list[dict[str, Any]]:
         key = "gen_ai.usage.input_tokens"
@@ -285,12 +285,12 @@ def test_aggregates_stop_at_the_bounds_of_int64(spans: list[tuple[int | None, in
 
     with tempfile.TemporaryDirectory() as folder:
         bucket = Bucket(Path(folder))
-        for number, (count, start, end) in enumerate(spans):  # each time the stored spans are summed up, too
+        for number, (count, start, end) in enumerate(spans):  # each time the stored spans are summed, too
             bucket.apply(a_span(0, number, start=start, end=end, attributes=tokens(count)))
         (trace,) = bucket.rows("traces")
     given_counts = [
         count for count, _, _ in spans if count is not None and count >= 0
-    ]  # else the column is null
+    ]  # otherwise, the column is null
     total = min(sum(given_counts), 2**63 - 1) if given_counts else None
     start = min(start for _, start, _ in spans)
     end = max(max(start, end) for _, start, end in spans)
@@ -305,7 +305,7 @@ def an_attribute(key: str, **value: Any) -> dict[str, Any]:
 def a_claim(
     end: int = 10, status: int | None = None, events: int = 0, **attributes: str | int
 ) -> dict[str, Any]:
-    """Return a claim about one and the same span."""
+    """Return a version of one fixed span."""
     given = [
         an_attribute(
             key.replace("__", "."), **({"intValue": str(v)} if isinstance(v, int) else {"stringValue": v})
@@ -347,7 +347,8 @@ A_LINK = {"traceId": f"{7:032x}", "spanId": f"{7:016x}"}
 def test_the_greater_claim_stands_whichever_comes_first(
     greater: dict[str, Any], less: dict[str, Any]
 ) -> None:
-    """Revision, end, status, columns, attributes, events, links: in this order, in one transaction or two."""
+    """Revision, end, status, columns, attributes, events and links decide, in this order, in one transaction or
+    two."""
     for cut in ([[greater], [less]], [[less], [greater]], [[less, greater, less]]):
         with tempfile.TemporaryDirectory() as folder:
             bucket = Bucket(Path(folder))
@@ -398,7 +399,7 @@ def test_tables_do_not_depend_on_order_or_boundaries(
     shuffled = flat.copy()
     chance.shuffle(shuffled)
     contents = []
-    again = [*transactions, shuffled, flat]  # what is there already changes nothing
+    again = [*transactions, shuffled, flat]  # existing rows change nothing
     for cut in (transactions, [flat], [[span] for span in shuffled], again):
         with tempfile.TemporaryDirectory() as folder:
             bucket, total = Bucket(Path(folder)), 0

@@ -1,4 +1,4 @@
-"""Small work in the pipeline's own process: what is small, and what becomes of input that kills the process."""
+"""Small work in the pipeline's process: the definition of small, and the handling of input that kills the process."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from tracelake.tasks.spark import Spark
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A task that tells how much it is."""
+    """A task that reports its size."""
 
     work_bytes: int
 
 
 class Far(InProcess):
-    """Says what it ran; it takes so long to start as it is told."""
+    """Remote runner that records its tasks and takes a given time to start."""
 
     def __init__(self, gate: threading.Event | None = None) -> None:
         self.ran: list[object] = []
@@ -76,7 +76,7 @@ class Far(InProcess):
     ],
 )
 def test_what_is_small_runs_here(tasks: list[object], *, is_near: bool) -> None:
-    """All tasks together are small, or none is; what does not tell how much it is runs elsewhere."""
+    """All tasks run in process only if all of them are small; a task of unknown size runs remotely."""
     far = Far()
     told = list[int]()
     assert SizedRunner(far).run(lambda task: task, tasks, told.append) == tasks
@@ -86,7 +86,7 @@ def test_what_is_small_runs_here(tasks: list[object], *, is_near: bool) -> None:
 
 
 def test_small_work_does_not_wait_for_the_start() -> None:
-    """The other runner starts behind the work, once; to stop waits until it has, and a failing start stops nothing."""
+    """The other runner starts once behind the work; a stop waits for the start, and a failed start stops nothing."""
     gate = threading.Event()
     far = Far(gate)
     runner = SizedRunner(far)
@@ -102,7 +102,8 @@ def test_small_work_does_not_wait_for_the_start() -> None:
 def test_what_does_large_work_starts_once_there_may_be_some(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the transactions, with the input of which compaction makes what is no longer small."""
+    """The runner of large work starts once some may come: after transactions with input too large for small
+    compactions."""
     monkeypatch.setattr("tracelake.limits.NEAR_WORK_MAX_BYTES", 2 * STORED_EXPANDS * len(good(0)))
     far = Far()
     with tracelake.init(tmp_path / "lake") as lake:
@@ -140,7 +141,7 @@ def test_a_lake_starts_spark_for_nothing_small(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_backlog_does_not_wait_for_the_start(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the JVM has started transactions are small ones, which this process does; then they are large."""
+    """Until the JVM has started, transactions are small and run in this process; then they are large."""
     words = random.Random(1)
 
     def store() -> int:
@@ -171,7 +172,7 @@ def test_a_backlog_does_not_wait_for_the_start(lake: Lake, monkeypatch: pytest.M
 
 
 def test_that_it_does_not_wait_is_held() -> None:
-    """Broken once, the rule lets the test fail."""
+    """The test fails for the broken rule."""
     broken = Broken("large work waits", BatchSizer.cut, "if self._is_warm() else", "if True else")
 
     def check() -> None:
@@ -189,14 +190,14 @@ def lake() -> Iterator[Lake]:
 
 
 def dies_here(near: InProcess, far: InProcess) -> SizedRunner:
-    """Return who runs small tasks with `near`."""
+    """Return a runner that runs small tasks with `near`."""
     runner = SizedRunner(far)
     runner._near = near
     return runner
 
 
 class Workers(Poisoned):
-    """Runs tasks as workers do: one that dies is a failure that is told."""
+    """Runner that acts like workers: a worker that dies is a reported failure."""
 
     def __init__(self, stage: str) -> None:
         super().__init__(stage)
@@ -205,7 +206,7 @@ class Workers(Poisoned):
 
 @pytest.mark.parametrize("stage", ["read", "merge"])
 def test_what_kills_the_pipeline_kills_it_once(lake: Lake, stage: str) -> None:
-    """Who starts again lets workers do it, which may die; it is set aside, and all others are in."""
+    """After a crash, workers run the input and may die; it is quarantined, and all other inputs are committed."""
     for number in range(4):
         lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 2 else good(number))
     assert runs_that_died(lake, dies_here(Killing(stage), Workers(stage))) == 1
@@ -216,11 +217,11 @@ def test_what_kills_the_pipeline_kills_it_once(lake: Lake, stage: str) -> None:
     lake.objects.put("inbox/4.segment", good(4))
     far = Far()
     lake.pipeline(runner=SizedRunner(far)).run_once()
-    assert (names(lake), far.ran) == ({0, 1, 3, 4}, [])  # what comes next is small, and not suspected
+    assert (names(lake), far.ran) == ({0, 1, 3, 4}, [])  # the next input is small, and not suspected
 
 
 class KillingMaintenance(InProcess):
-    """Kills the process that compacts, or its worker, until that is mended."""
+    """Kills the process that compacts, or its worker, until this is repaired."""
 
     def __init__(self, error: BaseException) -> None:
         self.mended = False
@@ -238,7 +239,8 @@ class KillingMaintenance(InProcess):
 
 
 def test_maintenance_that_kills_the_pipeline_kills_it_once(lake: Lake) -> None:
-    """Then workers do it, as long as they die of it, too; once they do not, the note of who died goes."""
+    """After a crash, workers do the maintenance as long as it kills them; once they succeed, the crash marker is
+    removed."""
     near, far = KillingMaintenance(Killed()), KillingMaintenance(TaskError("a worker has exited"))
     runner = dies_here(near, far)
     for number in range(COMPACTION_FAN_OUT + 3):
@@ -287,7 +289,7 @@ with tracelake.open(sys.argv[1]) as lake:
 
 
 def test_a_process_that_is_killed_is_not_killed_again(tmp_path: Path) -> None:
-    """A real process ends by a signal at a segment; the next takes all others and sets the segment aside."""
+    """A real process dies of a signal at a segment; the next one takes all others and quarantines the segment."""
     with tracelake.init(tmp_path / "lake", buckets=1) as lake:
         for number in range(3):
             lake.objects.put(f"inbox/{number}.segment", poisoned(number) if number == 1 else good(number))

@@ -1,4 +1,4 @@
-"""Files with odd names, kinds and times: each is taken, or refused in a line, and stops nothing beside it."""
+"""Files with odd names, kinds and times: each is taken or refused in one line, and stops no other."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def odd_path(folder: Path) -> Path:
 
 @pytest.mark.parametrize("path", ["/plain/é.jsonl", "/a%20b", "/file:/x", os.fsdecode(b"/\xff/100%\xe9 \n")])
 def test_names_of_paths(path: str) -> None:
-    """A name is text, and stands for one path."""
+    """A name is text and identifies one path."""
     assert to_path(to_name(path)) == path
     assert to_name(path).encode().decode() == to_name(path)
     assert (to_name(path) == path) == path.isprintable()
 
 
 def test_a_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
-    """It is taken like any other, known the next time, and named in reports by its URL."""
+    """The file is taken like any other, recognized the next time, and reported by its URL."""
     path = odd_path(tmp_path)
     path.write_bytes(a_line(a_span(0, 0)) + b"\nnonsense")
     first, again = (lake.ingest(path, runner=InProcess()) for _ in range(2))
@@ -55,7 +55,7 @@ def test_a_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_a_watched_file_name_that_is_not_utf8(lake: Lake, tmp_path: Path) -> None:
-    """Inbox and files beside it go on, and so does it, also after a crash behind its step."""
+    """The file, the inbox and other files are taken, also after a crash behind its step."""
     folder = tmp_path / "in"
     folder.mkdir()
     for path, number in ((odd_path(folder), 0), (folder / "plain.jsonl", 1)):
@@ -96,8 +96,8 @@ KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 def test_what_is_no_file(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each kind is refused in a line, without waiting for it; the good file beside it goes in, and is known then."""
-    monkeypatch.chdir(tmp_path)  # the address of a socket is short
+    """Each other kind is refused in a line without a wait; the good file is ingested and then recognized."""
+    monkeypatch.chdir(tmp_path)  # a socket address must be short
     Path("good").write_bytes(a_line(a_span(0, 0)))
     for name, (make, _) in KINDS.items():
         make(Path(name))
@@ -110,7 +110,7 @@ def test_what_is_no_file(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_only_files_are_watched(lake: Lake, tmp_path: Path) -> None:
-    """A pipe or a device where files are watched is passed over: nothing waits for it."""
+    """A watch skips pipes and devices without waiting for them."""
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "zeros.jsonl").symlink_to("/dev/zero")
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
@@ -120,7 +120,7 @@ def test_only_files_are_watched(lake: Lake, tmp_path: Path) -> None:
 def test_a_watched_file_that_becomes_readable(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file whose permission comes after its bytes is taken then, though neither size nor time of it changes."""
+    """A file that becomes readable after it is written is taken then, though neither its size nor time changes."""
     path = tmp_path / "late.jsonl"
     path.write_bytes(a_line(a_span(1, 0)))
     os.utime(path, (1, 1))
@@ -145,7 +145,7 @@ def test_a_watched_file_that_becomes_readable(
 
 
 def test_a_watched_file_replaced_by_one_of_equal_size_and_time(lake: Lake, tmp_path: Path) -> None:
-    """Another file under the same name is taken, as one that is put there with the time of the first."""
+    """A replaced file with the same name, size and time is taken."""
     path, other = tmp_path / "same.jsonl", tmp_path / "other"
     for number, one in enumerate((path, other)):
         one.write_bytes(a_line(a_span(number, 0)))
@@ -161,7 +161,7 @@ def test_a_watched_file_replaced_by_one_of_equal_size_and_time(lake: Lake, tmp_p
 
 
 def test_a_watched_file_of_the_future(lake: Lake, tmp_path: Path) -> None:
-    """A time that no clock can have does not keep a file waiting for ever; one that is a moment ahead does for that."""
+    """An impossible time does not delay a file for ever; a time slightly ahead delays it that long."""
     for number, ahead_s in enumerate((1e9, CLOCK_DIFFERENCE_MAX_S - 5)):
         path = tmp_path / f"{number}.jsonl"
         path.write_bytes(a_line(a_span(number, 0)))

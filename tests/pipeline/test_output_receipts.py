@@ -1,4 +1,4 @@
-"""Where outputs have what they wrote of a transaction: kept for `explain`, whoever found the marker, and trimmed."""
+"""Publish receipts: the position of each transaction in its outputs, kept for `explain` by every run and trimmed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["cli"]
 
 
 class Telling:
-    """A system in memory that says at which offsets it has what was written."""
+    """An in-memory system that reports the offsets of its writes."""
 
     log: list[bytes]
     receipts: list[OutputReceipt]
@@ -56,7 +56,7 @@ class Telling:
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """A lake with such an output, from transaction 1 on; 0 is committed."""
+    """Return a lake with such an output from transaction 1 on; 0 is committed."""
     module = ModuleType("telling")
     module.Telling = type("Telling", (Telling,), {"log": [], "receipts": []})  # type: ignore[attr-defined]  # a user's
     monkeypatch.setitem(sys.modules, "telling", module)
@@ -74,7 +74,7 @@ def ingest(lake: Lake, place: Path, *numbers: int) -> None:
 
 
 def test_explain_names_the_offsets(lake: Lake, tmp_path: Path, cli: RunCli) -> None:
-    """Python, command line, API and page tell where the messages of a transaction are; none of one that has none."""
+    """Python, command line, API and page show the offsets of a transaction's messages, or none if it has none."""
     ingest(lake, tmp_path, 1, 2)
     ingest(lake, tmp_path, 3)
     ingest(lake, tmp_path, 2, 3)  # repeats
@@ -101,7 +101,7 @@ def test_explain_names_the_offsets(lake: Lake, tmp_path: Path, cli: RunCli) -> N
 
 
 def check_a_death(lake: Lake, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run dies once the output has its transaction and before it noted where; the next one notes it."""
+    """Check that the next run records the offsets if a run dies after the write and before the record."""
 
     def die(*_: object) -> None:
         raise RuntimeError("killed")
@@ -117,7 +117,7 @@ def check_a_death(lake: Lake, place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_who_finds_the_marker_notes_where_it_is(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a kill between the system and the commit costs no answer."""
+    """A kill between the system and the commit loses no offsets."""
     check_a_death(lake, tmp_path, monkeypatch)
     assert len(sys.modules["telling"].Telling.receipts) == 2
 
@@ -125,14 +125,15 @@ def test_who_finds_the_marker_notes_where_it_is(
 def test_where_who_finds_it_notes_nothing_it_is_caught(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule, broken."""
+    """The check detects the broken rule."""
     old = "self._note(t)  # who wrote it may have died before"
     broken = Broken("who finds the marker notes it", KeyedOutput._write, old, "pass")
     assert_caught(broken, lambda: check_a_death(lake, tmp_path, monkeypatch))
 
 
 def test_offsets_by_partition() -> None:
-    """From the first to behind the last; all or nothing is known; of very many partitions the first are told."""
+    """Offsets run from the first to one past the last, complete or unknown; only the first of very many partitions
+    are shown."""
     offsets = OutputOffsets()
     for partition, offset in ((1, 7), (0, 3), (1, 5), (1, 9)):
         offsets.add(partition, offset)

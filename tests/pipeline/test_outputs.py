@@ -1,4 +1,4 @@
-"""Outputs: each holds a transaction once, whatever fails between two of them, and readers see it when all do."""
+"""Outputs: each has a transaction once, whatever fails between two of them, and readers see it once all have it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracelake.tasks.runners import InProcess
 
 
 class Topic:
-    """An output as of another system: rows and a marker in one step; once, it fails before that or after."""
+    """An output of a foreign system: rows and marker in one step; it fails once, before or after that."""
 
     def __init__(self, fails: str = "") -> None:
         self.marker = -1
@@ -30,11 +30,11 @@ class Topic:
         self._fails = fails
 
     def holds(self, transaction: int) -> bool:
-        """Whether its marker is at a transaction, or beyond it."""
+        """Return whether its marker is at a transaction or beyond it."""
         return self.marker >= transaction
 
     def publish(self, sealed: SealedTransaction, publication: Publication) -> None:
-        """Write the rows that table `spans` has of it, unless they are there."""
+        """Write the transaction's rows of table `spans`, unless they exist."""
         del publication
         t = sealed.transaction
         self._fail("before")
@@ -80,7 +80,7 @@ def add(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_output_holds_each_transaction_once(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    """A run that ends there leaves readers on the last commit; the next one goes on, and nothing is there twice."""
+    """A run that ends there leaves readers on the last commit; the next run continues without duplicates."""
     topic = Topic(fails)
     add(topic, monkeypatch)
     lake.objects.put("inbox/0.segment", good(0))
@@ -97,7 +97,7 @@ def test_another_output_holds_each_transaction_once(
 
 
 def test_another_output_goes_past_what_is_set_aside(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gets no rows of a transaction that is set aside, and all of those behind it."""
+    """The output gets no rows of a quarantined transaction, and all rows of those behind it."""
     topic = Topic()
     add(topic, monkeypatch)
     lake.objects.put("inbox/0.segment", poisoned(0))
@@ -115,7 +115,7 @@ def test_another_output_goes_past_what_is_set_aside(lake: Lake, monkeypatch: pyt
 def test_all_begins_and_only_the_commit_is_missing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, missing: int
 ) -> None:
-    """A transaction has begun where any output before the commit holds it; all must before nothing is shaped again."""
+    """A transaction has begun if any output before the commit has it; all must have it to skip the merge."""
     outputs = Outputs(lake._opened.key_value, lake.objects, 2)
     several = outputs._before_commit
     assert len(several) == 3

@@ -1,4 +1,4 @@
-"""The input of T+1 is read while T is merged and published: it stands where its turn finds it as it was."""
+"""Prefetch: the input of T+1 is read while T is merged and published, and used if it is unchanged at its turn."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ReceiptT = TypeVar("ReceiptT")
 
 
 class Watched(InProcess):
-    """Runs tasks here, counts what is read, and calls what a test wants before a task."""
+    """Runner in process that counts reads and calls a test's hook before a task."""
 
     def __init__(self, before: Callable[[Any], None] = lambda _: None) -> None:
         self.read: Counter[str] = Counter()
@@ -61,18 +61,18 @@ class Watched(InProcess):
 
 
 def path_of(number: int) -> str:
-    """Return the segment of a number."""
+    """Return the path of a segment by its number."""
     return f"inbox/{number}.segment"
 
 
 def reads(task: object, number: int) -> bool:
-    """Whether a task reads a segment."""
+    """Return whether a task reads a segment."""
     return isinstance(task, ReadTask) and any(share.path == path_of(number) for share in task.shares)
 
 
 @pytest.fixture
 def lake() -> Iterator[Lake]:
-    """Yield a lake with three segments, which stand for as many transactions."""
+    """Yield a lake with three segments, one for each transaction."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         for number in range(3):
             lake.objects.put(path_of(number), good(number))
@@ -80,14 +80,14 @@ def lake() -> Iterator[Lake]:
 
 
 def run(lake: Lake, runner: InProcess, beside: StartWork = run_inline, **given: Any) -> list[int]:
-    """Make a transaction of each segment; return which were made."""
+    """Make a transaction of each segment; return the made ones."""
     pipeline = Pipeline("main", lake._opened.key_value, lake.objects, 1, runner, beside=beside)
     runs = [[Input(INBOX, info.path, info.size_bytes)] for info in lake.objects.list("inbox/")]
     return pipeline.run(runs, **given).transactions
 
 
 def test_input_is_read_while_the_transaction_before_is_merged(lake: Lake) -> None:
-    """A merge that does not begin before the next input is read goes through; each input is read once."""
+    """A merge that waits for the read of the next input succeeds; each input is read once."""
     is_read = threading.Event()
 
     def before(task: object) -> None:
@@ -107,7 +107,7 @@ def test_input_is_read_while_the_transaction_before_is_merged(lake: Lake) -> Non
 def test_what_a_peer_took_meanwhile_is_not_recorded(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, *, may_be_there: bool
 ) -> None:
-    """A segment that is gone when its turn comes is in no transaction, also where nobody can tell."""
+    """A segment that a peer took before its turn is in no transaction, even if its absence cannot be confirmed."""
     head = lake.objects.head
 
     def unsure(path: str) -> Any:
@@ -128,7 +128,7 @@ def test_what_a_peer_took_meanwhile_is_not_recorded(
 
 
 def test_who_is_told_to_stop_leaves_what_was_read_ahead(lake: Lake) -> None:
-    """The transaction under way is finished, no other is begun, and nothing is left but the segments."""
+    """A stop finishes the transaction in progress, begins no other, and leaves only the segments."""
     stopping = threading.Event()
 
     def before(task: object) -> None:
@@ -144,7 +144,7 @@ def test_who_is_told_to_stop_leaves_what_was_read_ahead(lake: Lake) -> None:
 
 
 def test_a_transaction_that_fails_drops_what_was_read_ahead(lake: Lake) -> None:
-    """It is tried again with nothing beside it; all are in."""
+    """The transaction is retried without prefetch; all inputs are ingested."""
     failures = iter([OverflowError("the sum does not fit")])
 
     def before(task: object) -> None:
@@ -163,7 +163,7 @@ def test_a_transaction_that_fails_drops_what_was_read_ahead(lake: Lake) -> None:
 
 
 def test_what_fails_ahead_counts_when_its_turn_has_come(lake: Lake) -> None:
-    """A segment on which tasks fail is set aside alone; the transaction beside it is none the worse."""
+    """A segment on which tasks fail is quarantined alone at its turn; the concurrent transaction is unaffected."""
 
     def before(task: object) -> None:
         if reads(task, 1):
@@ -175,7 +175,7 @@ def test_what_fails_ahead_counts_when_its_turn_has_come(lake: Lake) -> None:
 
 
 def test_what_was_not_read_whole_ahead_is_read_again(lake: Lake) -> None:
-    """What became of it since counts: a transaction is made of it as it is when its turn has come."""
+    """An incompletely prefetched input is read again: the transaction has its current content."""
     whole = lake.objects.get(path_of(1))
 
     def before(task: object) -> None:
@@ -193,7 +193,7 @@ def test_what_was_not_read_whole_ahead_is_read_again(lake: Lake) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()])
 def test_where_nothing_can_be_read_beside_it_is_read_in_turn(lake: Lake, error: Exception) -> None:
-    """As where a process may have no more threads; no note is left of it."""
+    """If no thread can start, the input is read in turn, and no marker remains."""
 
     def refused(_: Callable[[], None]) -> Callable[[], None]:
         assert len(lake._opened.key_value.notes("tries/main")) == 2
@@ -205,7 +205,7 @@ def test_where_nothing_can_be_read_beside_it_is_read_in_turn(lake: Lake, error: 
 
 
 def test_who_is_told_to_stop_does_not_wait_until_it_is_read(lake: Lake) -> None:
-    """What is under way ends after its next task."""
+    """A stop ends the read in progress after its next task."""
     stopping = threading.Event()
     read: list[bool] = []
 
@@ -224,14 +224,15 @@ def test_who_is_told_to_stop_does_not_wait_until_it_is_read(lake: Lake) -> None:
 
 @pytest.mark.parametrize(("path", "totals"), [("inbox/gone.segment", [2, 3, 3]), (path_of(2), [2, 2, 3])])
 def test_only_who_died_of_this_input_stands_in_its_way(lake: Lake, path: str, totals: list[int]) -> None:
-    """A note of input that is gone is taken away by nobody, and does not end reading ahead for ever."""
+    """Only crashes on this input block its prefetch; a leftover marker of a vanished input does not disable
+    prefetch for ever."""
     earlier = -1
     CrashMarkers(lake._opened.key_value, "main").begin(earlier, [Input(INBOX, path, 5)])
     assert read_before_merges(lake) == totals
 
 
 def read_before_merges(lake: Lake) -> list[int]:
-    """Run; return how many inputs were read when each merge began."""
+    """Run; return the number of inputs read at the start of each merge."""
     totals: list[int] = []
 
     def before(task: object) -> None:
@@ -245,7 +246,7 @@ def read_before_merges(lake: Lake) -> list[int]:
 
 
 def test_who_dies_reading_ahead_leaves_a_note_of_both(lake: Lake) -> None:
-    """So the next one does neither in its own process at first, and nothing beside the other."""
+    """A death during prefetch leaves markers of both inputs, so the next run uses workers and no prefetch at first."""
 
     def before(task: object) -> None:
         if reads(task, 1):
@@ -258,7 +259,7 @@ def test_who_dies_reading_ahead_leaves_a_note_of_both(lake: Lake) -> None:
 
 
 def test_nothing_is_read_beside_a_replay(lake: Lake) -> None:
-    """A transaction that a run has recorded and not published is finished first; then they overlap again."""
+    """A recorded and unpublished transaction is finished first; then transactions overlap again."""
 
     def before(task: object) -> None:
         if isinstance(task, TransactionMergeTask):
@@ -287,7 +288,7 @@ STEP = Step(3, {}, "1")
     ],
 )
 def test_only_the_next_new_input_may_follow(action: Any, *, kept: bool) -> None:
-    """Whatever else comes first drops what was read ahead: a peer's step, a failure, the end."""
+    """Any other action first (a peer's step, a failure, the end) discards the prefetched input."""
     assert keeps(action) is kept
 
 
@@ -295,7 +296,7 @@ def test_only_the_next_new_input_may_follow(action: Any, *, kept: bool) -> None:
     ("is_new", "is_alone", "is_stopping"), [(i, j, k) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
 )
 def test_nothing_is_read_beside_what_is_suspected(is_new: int, is_alone: int, is_stopping: int) -> None:
-    """Neither beside a replay, nor where another is at work or has died, nor before the end."""
+    """Nothing is prefetched during a replay, next to another process's crash or work, or before the end."""
     expected = bool(is_new and is_alone and not is_stopping)
     assert (
         may_prefetch(is_new=bool(is_new), is_alone=bool(is_alone), is_stopping=bool(is_stopping)) is expected
@@ -303,7 +304,7 @@ def test_nothing_is_read_beside_what_is_suspected(is_new: int, is_alone: int, is
 
 
 def test_what_was_read_ahead_stands_for_the_same_inputs_alone() -> None:
-    """The same ones, as large as they were, in their order."""
+    """Prefetched rows count only for the same inputs, of the same sizes, in the same order."""
     one, two = Input(INBOX, "1", 5), Input(INBOX, "2", 5)
     assert stands_for([one, two], [one, two])
     for other in ([two, one], [one], [one, two, two], [one, Input(INBOX, "2", 6)], []):

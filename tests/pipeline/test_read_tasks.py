@@ -1,4 +1,4 @@
-"""Tasks follow the bytes and not the files: many small inputs are one task, and none of them takes others down."""
+"""Tasks follow bytes, not files: many small inputs are one task, and a failing input does not fail the others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def a_file(folder: Path, number: int, data: bytes | None = None) -> Input:
 
 
 def tasks_of(*sizes: int) -> list[ReadTask]:
-    """Return the tasks for inputs of these sizes, named by their numbers."""
+    """Return the tasks for inputs of these sizes, named by number."""
     inputs = [Input(FILES, str(number), size_bytes) for number, size_bytes in enumerate(sizes)]
     return read_tasks(inputs, "memory://x", 8, "staging/")
 
@@ -49,7 +49,7 @@ def tasks_of(*sizes: int) -> list[ReadTask]:
     "sizes", [[], [0], [500] * 10_000, [1 << 22] * 3 + [5] * 500, [3 * STRIPE_INPUT_BYTES, 1]]
 )
 def test_each_share_is_in_one_task(sizes: list[int]) -> None:
-    """All of every input is read once, whatever shares a task."""
+    """Every byte of every input is read once, whatever inputs share a task."""
     shares = [share for task in tasks_of(*sizes) for share in task.shares]
     assert len(set(shares)) == len(shares)
     by_path: dict[str, list[InputShare]] = {}
@@ -61,13 +61,13 @@ def test_each_share_is_in_one_task(sizes: list[int]) -> None:
 
 
 def check_ties() -> None:
-    """Inputs of one size are read in one order, in whichever they come: a replay reads as the first run did."""
+    """Check that equal-sized inputs have one order, so that a replay reads as the first run did."""
     inputs = [Input(FILES, str(number), 500) for number in range(20)]
     assert read_tasks(inputs, "memory://x", 8, "s") == read_tasks(inputs[::-1], "memory://x", 8, "s")
 
 
 def test_ties() -> None:
-    """They are."""
+    """The order of equal-sized inputs is fixed."""
     check_ties()
     assert_caught(
         Broken(
@@ -78,7 +78,7 @@ def test_ties() -> None:
 
 
 def test_tasks_follow_the_bytes() -> None:
-    """Ten thousand small inputs are some hundred tasks, none of more than it may read; a large one has its own."""
+    """Ten thousand small inputs become some hundred tasks within the size limit; a large input has a separate task."""
     tasks = tasks_of(*[500] * 10_000)
     assert len(tasks) < 100
     for task in tasks:
@@ -92,13 +92,13 @@ def test_tasks_follow_the_bytes() -> None:
 
 
 def a_task(folder: Path, inputs: list[Input]) -> ReadTask:
-    """Return one task for all."""
+    """Return one task for all inputs."""
     (task,) = read_tasks(inputs, FileObjectStore(folder / "objects").url, 4, "staging/")
     return task
 
 
 def test_a_bad_one_among_many(tmp_path: Path) -> None:
-    """Inputs that are cut, changed, absent or no OTLP are named; no row of them is staged, and all of the others."""
+    """Truncated, changed, absent and non-OTLP inputs are named and not staged; the others are staged."""
     inputs = [a_file(tmp_path, number) for number in range(8)]
     cut, grown, gone, other, absent = inputs[1], inputs[2], inputs[3], inputs[4], Input(FILES, "/nothing", 5)
     Path(cut.path).write_bytes(Path(cut.path).read_bytes()[:-20])
@@ -119,7 +119,7 @@ def test_a_bad_one_among_many(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failure of the machine at one input, before it is read or within, is of that input alone."""
+    """A machine failure at one input, before or during its read, affects that input alone."""
     inputs = [a_file(tmp_path, number) for number in range(5)]
     read = Reading.__iter__
 
@@ -141,7 +141,8 @@ def test_one_that_fails_among_many(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_one_that_is_large_when_decompressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rows are staged alone, and those of one that then turns out to be cut are dropped; the others are there."""
+    """Rows of an input that is large when decompressed are staged alone and dropped if it is truncated; the others
+    remain."""
     monkeypatch.setattr(decode_task, "SHARED_INPUT_MAX_BYTES", 2_000)
     many = b"".join(a_line(a_span(number, 0)) + b"\n" for number in range(100, 140))
     inputs = [
@@ -160,7 +161,7 @@ def test_one_that_is_large_when_decompressed(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_thousand_segments_are_one_transaction_of_few_pieces(tmp_path: Path) -> None:
-    """What waits in the inbox is read by a few tasks, all of it once."""
+    """A few tasks read all pending inbox segments, each once."""
     read_by: list[ReadTask] = []
 
     class Noting(InProcess):
@@ -209,5 +210,5 @@ def check_all(folder: Path) -> None:
     ids=lambda broken: broken.rule,
 )
 def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    """One of the tests above fails with each of these."""
+    """A test above fails for each broken rule."""
     assert_caught(broken, lambda: check_all(tmp_path))

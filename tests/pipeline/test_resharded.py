@@ -1,4 +1,4 @@
-"""J10: a transaction that one run has cut into few tasks is finished by one that cuts it into others."""
+"""J10: a transaction cut into few tasks by one run is finished by a run that cuts it differently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _die(step: tracelake.Progress) -> None:
 
 
 def finish_in_other_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record a transaction in tasks of one size, die, and finish it in others; compare with a run that never died."""
+    """Record a transaction in tasks of one size, die, and finish it in others; compare with an undisturbed run."""
     path = folder / "a.jsonl"
     path.write_bytes(
         b"\n".join(a_line(a_span(number, 0), a_span(number % 7, number)) for number in range(60))
@@ -45,7 +45,7 @@ def finish_in_other_tasks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_j10_other_tasks_give_the_same_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """J10: from one stripe to five, and back: the replay is equal to the record, and the tables are the same."""
+    """J10: from one stripe to five, and back, the replay equals the record and the tables are the same."""
     finish_in_other_tasks(tmp_path, monkeypatch)
 
 

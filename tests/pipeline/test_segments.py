@@ -1,4 +1,4 @@
-"""Segments of the inbox in the pipeline: taken once, and never deleted before all of it was read."""
+"""Inbox segments in the pipeline: taken once, and never deleted before they are read completely."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def paths(lake: Lake, prefix: str) -> list[str]:
 
 
 def run_once(lake: Lake) -> IngestReport | None:
-    """Let the pipeline take what waits."""
+    """Let the pipeline take the pending input."""
     return lake.pipeline(runner=InProcess()).run_once()
 
 
 def test_a_segment_is_deleted_after_its_commit(tmp_path: Path) -> None:
-    """What waits becomes one transaction, and the inbox is empty; then there is nothing to do."""
+    """Pending segments become one transaction and the inbox is empty; the next run has nothing to do."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.objects.put("inbox/1.segment", GOOD)
         lake.objects.put(
@@ -49,7 +49,7 @@ def test_a_segment_is_deleted_after_its_commit(tmp_path: Path) -> None:
 
 
 def test_damaged_segments_are_kept_in_quarantine(tmp_path: Path) -> None:
-    """A segment that is cut, or is nothing at all, gives what can be read; its bytes are kept and it is named."""
+    """The readable rows of a truncated or invalid segment are taken; its bytes are kept and it is named."""
     with tracelake.init(tmp_path / "lake") as lake:
         big = write_segment(
             [("json", a_line(*(a_span(n, n) for n in range(m, m + 50)))) for m in range(0, 500, 50)]
@@ -69,7 +69,7 @@ def test_damaged_segments_are_kept_in_quarantine(tmp_path: Path) -> None:
 
 
 def test_a_segment_that_a_peer_took_is_no_bad_input(tmp_path: Path) -> None:
-    """Deleted after it was listed, or while it is read: nothing is read, and nothing is reported."""
+    """A segment deleted after the listing or during the read gives no rows and no report."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.objects.put("inbox/1.segment", GOOD)
         lake.objects.put("inbox/2.segment", GOOD)
@@ -87,7 +87,7 @@ def test_a_segment_that_a_peer_took_is_no_bad_input(tmp_path: Path) -> None:
 
 
 def test_an_absent_segment_of_a_remote_store_is_empty() -> None:
-    """The task does not fail: its transaction is written by the peer that deleted the segment."""
+    """The task does not fail, because the peer that deleted the segment writes its transaction."""
     task = ReadTask("memory://absent", (InputShare("inbox", "inbox/1.segment", 9),), 8, "staging/")
     (receipt,) = run_read_task(task).shares
     assert (receipt.whole.sha256, receipt.spans, receipt.problems) == ("", 0, [])
@@ -97,7 +97,7 @@ def test_an_absent_segment_of_a_remote_store_is_empty() -> None:
 def test_a_segment_that_a_store_does_not_give_stops_no_other(
     fails: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is named and waits where it is, what is beside it goes in at once; and once it can be read it is taken."""
+    """The unreadable segment is named and waits while the others are ingested; it is taken once it is readable."""
     refused = ["inbox/1.segment"]
 
     def failing(real: Any) -> Any:
@@ -129,7 +129,7 @@ def test_a_segment_that_a_store_does_not_give_stops_no_other(
 
 
 def undeletable(monkeypatch: pytest.MonkeyPatch, refused: set[str]) -> None:
-    """Let the store refuse to delete some objects."""
+    """Make the store refuse to delete some objects."""
     delete_all = FileObjectStore.delete_all
 
     def refusing(self: FileObjectStore, some: Collection[str]) -> None:
@@ -144,7 +144,8 @@ def undeletable(monkeypatch: pytest.MonkeyPatch, refused: set[str]) -> None:
 def test_a_segment_that_cannot_be_deleted_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is taken once, named by each run and in quarantine; what comes later goes in; once it can, it is deleted."""
+    """The segment is taken once and every run reports it in quarantine; later ones are ingested, and it is deleted
+    when possible."""
     refused = {"inbox/1.segment", "inbox/2.segment"}
     with tracelake.init(tmp_path / "lake") as lake:
         undeletable(monkeypatch, refused)
@@ -177,7 +178,7 @@ def test_a_segment_that_cannot_be_deleted_stops_nothing(
 def test_a_discarded_segment_that_cannot_be_deleted_stops_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its record stays and keeps it out; it is deleted as soon as it can be."""
+    """Its record stays and excludes it; it is deleted as soon as that is possible."""
     refused = {"inbox/0-bad.segment"}
     with tracelake.init(tmp_path / "lake") as lake:
         lake.objects.put("inbox/0-bad.segment", poisoned(7))

@@ -1,4 +1,4 @@
-"""What no task can do is set aside, named, and decided by the user; all else goes on."""
+"""Input that no task can process is quarantined, named and left to the user's decision; everything else continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelake.tasks.runners import InProcess
 
 
 class Broken(InProcess):
-    """Can do no task."""
+    """Runner that fails every task."""
 
     def run(self, *_: Any) -> list[Any]:
         """Fail."""
@@ -38,7 +38,7 @@ def lake() -> Iterator[Lake]:
 
 
 def fill(lake: Lake, segments: int, poison: int) -> str:
-    """Put segments into the inbox, one of them poisoned; return its path."""
+    """Put segments into the inbox, one of them poison; return its path."""
     for number in range(segments):
         data = poisoned(number) if number == poison else good(number)
         lake.objects.put(f"inbox/{number}.segment", data)
@@ -53,7 +53,7 @@ def left(lake: Lake, prefix: str) -> list[str]:
 @pytest.mark.parametrize("stage", ["read", "merge"])
 @pytest.mark.parametrize("poison", [0, 2, 4])
 def test_one_poisoned_segment_takes_no_other_down(lake: Lake, stage: str, poison: int) -> None:
-    """The good ones are found in the tables after one run; the poison is named, retried when mended, and in."""
+    """After one run the good segments are in the tables; the poison one is named, and retried once repaired."""
     path = fill(lake, 5, poison)
     tasks = Poisoned(stage)
     pipeline = lake.pipeline(runner=tasks)
@@ -101,7 +101,7 @@ def test_what_is_discarded_is_named_for_ever(lake: Lake, stage: str) -> None:
 
 @pytest.mark.parametrize("stage", ["read", "merge"])
 def test_retried_too_early_it_is_set_aside_again(lake: Lake, stage: str) -> None:
-    """A retry of what still fails ends where it began, whether or not other transactions came between."""
+    """A retry of input that still fails ends in quarantine again, with or without other transactions in between."""
     fill(lake, 1, poison=0)
     pipeline = lake.pipeline(runner=Poisoned(stage))
     for number in range(3):
@@ -119,7 +119,8 @@ def test_retried_too_early_it_is_set_aside_again(lake: Lake, stage: str) -> None
 
 @pytest.mark.parametrize("stage", ["read", "merge"])
 def test_a_poisoned_file_is_set_aside_by_its_content(lake: Lake, tmp_path: Path, stage: str) -> None:
-    """It is named by each ingest that meets it, under any name; mended, it is another content, and goes in."""
+    """Each ingest that meets the file names it, under any name; once repaired, it has other content and is
+    ingested."""
     bad, fine = tmp_path / "bad.jsonl", tmp_path / "fine.jsonl"
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     fine.write_bytes(a_line(a_span(1, 1)))
@@ -140,7 +141,7 @@ def test_a_poisoned_file_is_set_aside_by_its_content(lake: Lake, tmp_path: Path,
 
 
 def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake, tmp_path: Path) -> None:
-    """What was to be taken again is not forgotten because somebody wrote to it just then; the next run takes it."""
+    """An offered file stays offered if it changes during the read; the next run takes it."""
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     tasks = Poisoned("read")
@@ -159,7 +160,7 @@ def test_an_offered_file_that_changes_while_it_is_read_stays_offered(lake: Lake,
 
 
 def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
-    """A machine on which even a good input fails is no reason to set inputs aside: the error is raised."""
+    """If even a good input fails, the machine is at fault: the error is raised and nothing is quarantined."""
 
     fill(lake, 2, poison=5)
     with pytest.raises(ValueError, match="no such codec"):
@@ -174,7 +175,7 @@ def test_nothing_is_set_aside_when_no_task_works(lake: Lake) -> None:
 )
 @pytest.mark.parametrize("stage", ["read", "merge"])
 def test_failures_of_stores_and_machines_do_not_count(lake: Lake, stage: str, error: Exception) -> None:
-    """Each is raised at its first occurrence, nothing is set aside, and what was staged is gone."""
+    """Store and machine failures are raised at once; nothing is quarantined and staged rows are removed."""
     fill(lake, 2, poison=0)
     tasks = Poisoned(stage)
     tasks.error = error
@@ -190,7 +191,7 @@ def test_failures_of_stores_and_machines_do_not_count(lake: Lake, stage: str, er
 
 
 def fail_to_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> None:
-    """Let each try to open a file fail with an error of the system."""
+    """Make each attempt to open a file fail with a system error."""
     real_open = os.open
 
     def failing(name: Any, *rest: Any, **more: Any) -> int:
@@ -202,7 +203,7 @@ def fail_to_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> No
 
 
 def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
-    """Leave transaction 0 recorded, of two files and a segment, one of which is changed then."""
+    """Leave transaction 0 recorded, with two files and a segment, one of which then changes."""
     changed, same = folder / "changed.jsonl", folder / "same.jsonl"
     changed.write_bytes(a_line(a_span(0, 0)))
     same.write_bytes(a_line(a_span(1, 1)))
@@ -224,7 +225,7 @@ def stuck_on_a_changed_file(lake: Lake, folder: Path) -> tuple[Path, Path]:
 
 
 def test_j11_a_changed_source_can_be_taken_as_it_is_now(lake: Lake, tmp_path: Path) -> None:
-    """J11: retry sets the stuck transaction aside, and all of its inputs are read anew."""
+    """J11: retry quarantines the stuck transaction, and all of its inputs are read again."""
     stuck_on_a_changed_file(lake, tmp_path)
     assert {item.state for item in lake.quarantine.retry(0)} == {"offered"}
     lake.pipeline(runner=InProcess()).run_once()
@@ -234,7 +235,7 @@ def test_j11_a_changed_source_can_be_taken_as_it_is_now(lake: Lake, tmp_path: Pa
 
 
 def test_j11_a_changed_source_can_be_given_up(lake: Lake, tmp_path: Path) -> None:
-    """J11: discard gives up what changed and nothing else, also where the file is gone."""
+    """J11: discard drops exactly the changed input, also if the file is gone."""
     changed, _ = stuck_on_a_changed_file(lake, tmp_path)
     changed.unlink()
     states = {Path(item.path).name: item.state for item in lake.quarantine.discard(0)}
@@ -250,7 +251,7 @@ def test_j11_a_changed_source_can_be_given_up(lake: Lake, tmp_path: Path) -> Non
 def test_what_cannot_be_read_just_now_has_not_changed(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A failure of the machine decides nothing: no input is given up that would be read a moment later."""
+    """A machine failure decides nothing: no input is dropped that would be readable a moment later."""
     _, same = stuck_on_a_changed_file(lake, tmp_path)
     fail_to_open(monkeypatch, same, number)
     for decide in (lake.quarantine.discard, lake.quarantine.retry):
@@ -265,7 +266,7 @@ def test_what_cannot_be_read_just_now_has_not_changed(
 def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A poisoned file that cannot be opened at that moment is named, and the next run sets it aside."""
+    """A poison file that cannot be opened at that moment is named, and the next run quarantines it."""
     bad = tmp_path / "bad.jsonl"
     bad.write_bytes(a_line(a_span(0, 0, note="poison")))
     os.utime(bad, (1, 1))
@@ -285,7 +286,7 @@ def test_a_file_that_cannot_be_read_to_be_set_aside_waits(
 
 
 def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
-    """A transaction that is done, or that there is not, is refused by name."""
+    """A decision on a finished or nonexistent transaction is refused by name."""
     lake.objects.put("inbox/0.segment", good(0))
     lake.pipeline(runner=InProcess()).run_once()
     for t in (0, 1, -1):
@@ -294,7 +295,7 @@ def test_only_what_is_stuck_or_set_aside_can_be_decided(lake: Lake) -> None:
 
 
 def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
-    """The first transaction may be empty: searches find nothing, and then what comes later."""
+    """If the first transaction is empty, searches find nothing, and later input once it arrives."""
     fill(lake, 1, poison=0)
     lake.pipeline(runner=Poisoned("merge")).run_once()
     assert lake.search("work") == []
@@ -307,7 +308,8 @@ def test_a_lake_that_begins_with_poison_has_an_index(lake: Lake) -> None:
 
 
 def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number, and by the size of the journal's record: what is too much waits for the next transaction."""
+    """A transaction's inputs are bounded by number and by the size of the journal's record; the rest waits for the
+    next."""
     monkeypatch.setattr("tracelake.pipeline.decode_task.TRANSACTION_INPUTS_MAX", 4)
     monkeypatch.setattr("tracelake.pipeline.input_queue.STEP_RECORD_MAX_BYTES", 360)
     fill(lake, 9, poison=9)
@@ -320,7 +322,7 @@ def test_inputs_of_a_transaction_are_bounded(lake: Lake, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("source", ["inbox", "files"])
 def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path, source: str) -> None:
-    """Who cannot read an input looks, once its record is written, whether a peer could."""
+    """A replica that cannot read an input writes its record, then checks whether a peer could read it."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(a_line(a_span(0, 0, note="poison")))
     if source == "inbox":
@@ -349,7 +351,7 @@ def test_what_a_peer_takes_meanwhile_is_not_set_aside(lake: Lake, tmp_path: Path
 def test_a_damaged_record_stops_nothing_but_its_own_input(
     lake: Lake, tmp_path: Path, source: str, stage: str
 ) -> None:
-    """All other input goes in; its own is kept, not taken, and named by each run, until the record is restored."""
+    """All other input is ingested; its own input is kept and named by each run until the record is restored."""
     path = tmp_path / "bad.jsonl"
     path.write_bytes(a_line(a_span(0, 0, note="poison")))
     tasks = Poisoned(stage)
@@ -391,7 +393,7 @@ def test_a_damaged_record_stops_nothing_but_its_own_input(
 
 
 def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damaged(lake: Lake) -> None:
-    """It is damaged between the tries: what it says nobody knows, and the pipeline goes on behind it."""
+    """A transaction with an input whose record is damaged between retries is skipped, and the pipeline continues."""
     fill(lake, 1, poison=0)
     tasks = Poisoned("merge")
     lake.pipeline(runner=tasks).run_once()
@@ -415,7 +417,7 @@ def test_a_transaction_is_passed_where_the_record_of_one_of_its_inputs_is_damage
 def test_a_size_that_cannot_be_told_is_not_none(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Of a file whose size the machine cannot tell just now nothing is taken, forgotten or known; the others go in."""
+    """A file of temporarily unknown size is not taken, forgotten or recorded; the others are ingested."""
     paths = [tmp_path / f"{index}.jsonl" for index in range(3)]
     for index, path in enumerate(paths):
         path.write_bytes(a_line(a_span(index, index, note=None if index else "poison")))

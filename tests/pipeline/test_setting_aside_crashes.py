@@ -1,4 +1,4 @@
-"""The pipeline killed between its writes while it sets a poisoned segment aside."""
+"""The pipeline killed between its writes while it quarantines a poison segment."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Partitions = dict[str, dict[str, object]]
 
 
 class Filmed(CrashPoint):
-    """Kills nobody, and remembers what the stores held before each call that changes them."""
+    """Crash point that kills nothing and records the stores before each changing call."""
 
     def __init__(self, objects: MemoryObjectStore, records: Partitions) -> None:
-        """Watch the insides of two stores in memory."""
+        """Watch the internals of two in-memory stores."""
         super().__init__()
         self._objects, self._records = objects, records
         self.moments: list[tuple[dict[str, tuple[bytes, float]], Partitions]] = []
 
     def pass_through(self, call: Callable[[], ResultT]) -> ResultT:
-        """Look, and carry out the call."""
+        """Record the state, and carry out the call."""
         moment = (dict(self._objects._objects), {name: dict(held) for name, held in self._records.items()})
         if not self.moments or self.moments[-1] != moment:
             self.moments.append(moment)
@@ -37,13 +37,13 @@ class Filmed(CrashPoint):
 
 
 def run(lake: Lake, objects: ObjectStore, records: KeyValueStore) -> None:
-    """Let a pipeline that cannot merge the poison take all that waits, as one transaction."""
+    """Run a pipeline that cannot merge the poison input on all input, as one transaction."""
     inbox = [Input(INBOX, info.path, info.size_bytes) for info in lake.objects.list("inbox/")]
     Pipeline("main", records, objects, 1, Poisoned("merge")).run([inbox])
 
 
 def test_killed_while_it_sets_aside() -> None:
-    """Whichever write is the last, the next run ends alike: the good one is in, the poison kept and named."""
+    """After any last write the next run has the same end: the good segment is in, the poison one kept and named."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         lake.objects.put("inbox/0.segment", good(0))
         lake.objects.put("inbox/1.segment", poisoned(1))
@@ -73,7 +73,7 @@ def test_killed_while_it_sets_aside() -> None:
 
 
 def _partitions(records: object) -> Partitions:
-    """Return the insides of the store in memory below whatever wraps it."""
+    """Return the internals of the in-memory store below its wrappers."""
     while not hasattr(records, "_partitions"):
         records = next(value for value in vars(records).values() if hasattr(value, "set_if"))
     found: Partitions = records._partitions

@@ -1,4 +1,4 @@
-"""Sources behind their port: the journal names them, and the registry has them by these names."""
+"""Sources behind their interface: the journal and the registry use the same names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.tasks.runners import InProcess
 
 
 def test_a_source_that_this_release_does_not_know_stops_the_pipeline(tmp_path: Path) -> None:
-    """A transaction of another release is not guessed at, nor set aside: the error names its source."""
+    """A transaction of another release is neither guessed at nor quarantined: the error names its source."""
     lake = tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2)
     path = tmp_path / "a.jsonl"
     path.write_bytes(a_line(a_span(0, 0)))

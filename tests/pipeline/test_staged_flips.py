@@ -1,4 +1,4 @@
-"""Rows wait in a store between the two tasks of a transaction: what was altered there is never published."""
+"""Rows altered in the store between a transaction's two tasks are never published."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lake() -> Iterator[Lake]:
 
 
 class Altering(InProcess):
-    """Flips a bit of the staged rows before they are merged: of the last byte but `before_end` of each piece."""
+    """Flips a bit of the staged rows before they are merged: `before_end` bytes before the end of each slice."""
 
     def __init__(self, before_end: int) -> None:
         self.before_end = before_end
@@ -50,7 +50,7 @@ class Altering(InProcess):
 
 
 def test_altered_rows_are_not_published(lake: Lake, tmp_path: Path) -> None:
-    """The run says so and publishes nothing; the next one stages the input anew, which is at no fault."""
+    """The run reports it and publishes nothing; the next one stages the intact input again."""
     file = tmp_path / "a.jsonl"
     file.write_bytes(a_line(*(a_span(trace, 0, note="why") for trace in range(5))))
     for before_end in (9, 40, 400):
@@ -63,7 +63,7 @@ def test_altered_rows_are_not_published(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_no_flip_of_staged_rows_is_believed() -> None:
-    """Whichever byte is flipped, and where a piece has the bytes of another one."""
+    """A flip of any byte, or another slice's bytes, is detected."""
     objects = MemoryObjectStore()
     data, other = (staged_bytes(a_table(a_span(0, 0, note=note))) for note in ("why", "how"))
     piece = slice_of("staged", 0, data, 0, a_table(a_span(0, 0)))
@@ -82,7 +82,7 @@ def test_no_flip_of_staged_rows_is_believed() -> None:
 def test_what_a_run_that_died_has_staged_for_the_index_stops_no_other(
     lake: Lake, tmp_path: Path, kind: str
 ) -> None:
-    """Altered while it waits, it is left out: the next run stages the same anew, and that is published."""
+    """Altered index parts of a dead run are ignored: the next run stages them again and publishes them."""
     file = tmp_path / "a.jsonl"
     file.write_bytes(a_line(a_span(0, 0)))
 

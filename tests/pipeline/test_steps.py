@@ -1,4 +1,4 @@
-"""Transactions of many steps: modes, what waits over runs, and what a kill leaves (J9)."""
+"""Transactions of several steps: modes, input that waits over runs, and the state after a kill (J9)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class World:
         return pipeline.run([[item] for item in waiting], goes_on=goes_on)
 
     def steps(self, t: int) -> list[int]:
-        """Return how many inputs each step of a transaction has."""
+        """Return the number of inputs of each step of a transaction."""
         return [sum(map(len, step.sources.values())) for step in self.journal.read(t).steps]
 
 
@@ -82,12 +82,12 @@ class World:
 def test_when_a_transaction_takes_more(
     mode: CommitPolicy, opened: OpenTransactionStats, *, exhausted: bool, goes_on: bool, verdict: Verdict
 ) -> None:
-    """By rows, by time, by the wish of a client, and never beyond the bound of steps."""
+    """Rows, time and a client's request decide whether a transaction takes more, within the bound of steps."""
     assert decide(mode, opened, exhausted=exhausted, goes_on=goes_on) == verdict
 
 
 def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
-    """J9: steps of three runs are one transaction, though a process that knew nothing came in between."""
+    """J9: steps of three runs are one transaction, even with a fresh process in between."""
     world = World()
     first = world.pipeline()
     for number in range(2):
@@ -95,7 +95,7 @@ def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
         result = world.take(first)
         assert (result.waits, result.transactions, result.steps) == (0, [], 1)
     assert world.steps(0) == [1, 1]
-    assert (world.take(first).waits, world.steps(0)) == (0, [1, 1])  # nothing of it is taken twice
+    assert (world.take(first).waits, world.steps(0)) == (0, [1, 1])  # no input of it is taken twice
     second = world.pipeline()  # the first is killed
     world.arrive(2)
     result = world.take(second, goes_on=False)
@@ -106,7 +106,7 @@ def test_j9_an_open_transaction_outlives_runs_and_processes() -> None:
 
 
 def peer_goes_on(world: World) -> None:
-    """One waits; a peer commits what it waits for, and opens the next."""
+    """Wait; let a peer commit the waiting input, and open the next transaction."""
     late, peer = world.pipeline(), world.pipeline()
     world.arrive(0)
     assert world.take(late).waits == 0
@@ -120,7 +120,7 @@ def peer_goes_on(world: World) -> None:
 
 
 def test_what_waits_is_dropped_where_a_peer_has_committed_it() -> None:
-    """Rows that were kept for one transaction never count for another."""
+    """Rows kept for one transaction never count for another."""
     peer_goes_on(World())
     broken = Broken(
         "what was fed of one stands for another", Replayer.fed, "list(steps[: len(ours)]) == ours", "True"
@@ -129,7 +129,7 @@ def test_what_waits_is_dropped_where_a_peer_has_committed_it() -> None:
 
 
 def changed_between(tmp_path: Path) -> None:
-    """The file of the second step of an open transaction changes while nobody runs."""
+    """Change the file of an open transaction's second step while no pipeline runs."""
     world = World()
     first = world.pipeline()
     for number in range(2):
@@ -149,7 +149,7 @@ def test_j9_each_step_is_verified_before_more_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_pipeline_that_goes_on_tells_of_what_is_open(tmp_path: Path) -> None:
-    """It says so once for each step; and one that is to end seals it."""
+    """The pipeline reports each step once; a pipeline about to end seals the transaction."""
     with tracelake.init(tmp_path / "lake") as lake:
         pipeline = lake.pipeline(runner=InProcess())
         pipeline._pipeline._mode = MANY
@@ -166,14 +166,14 @@ def test_a_pipeline_that_goes_on_tells_of_what_is_open(tmp_path: Path) -> None:
 
 
 class FirstOnly(InboxWatch):
-    """Gives no more than the first that waits, as some looks do of very many."""
+    """Source that returns only the first pending input, as some polls do of very many."""
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
         return super().look(suspects, goes_on=goes_on)[:1]
 
 
 def test_looks_that_give_the_first_only_fill_a_transaction_that_waits(tmp_path: Path) -> None:
-    """What it has already hides nothing that comes behind: ranges of Kafka and rows of the outbox are looked at so."""
+    """Inputs already taken do not hide later ones, because Kafka ranges and outbox rows are polled from the first."""
     with tracelake.init(tmp_path / "lake") as lake, closing(lake.pipeline(runner=InProcess())) as pipeline:
         pipeline._pipeline._mode = MANY
         pipeline._looks._fixed[0].watch = FirstOnly(lake.objects)
@@ -189,7 +189,8 @@ def test_looks_that_give_the_first_only_fill_a_transaction_that_waits(tmp_path: 
 def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each answer names all its inputs: one for each input that waits took minutes where thousands did."""
+    """Progress is reported a few times, because each report names all inputs; one report an input once took minutes
+    for thousands."""
     world = World()
     for number in range(20):
         world.arrive(number)
@@ -213,7 +214,7 @@ def test_what_a_transaction_has_is_told_a_few_times_however_much_waits(
 def test_the_delay_of_a_transaction_does_not_begin_anew_with_each_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else one whose processes are ended again and again before it is over would never be sealed."""
+    """Otherwise, a transaction whose processes keep ending early would never be sealed."""
 
     def check() -> None:
         world, mode = World(), CommitPolicy(100, 60.0)
@@ -230,7 +231,7 @@ def test_the_delay_of_a_transaction_does_not_begin_anew_with_each_process(
 
 
 def test_a_pipeline_that_is_closed_leaves_no_rows_staged() -> None:
-    """Who goes on reads the input again: rows that were staged would stay for a day."""
+    """A closed pipeline deletes its staged rows, which would stay for a day; the next run reads the input again."""
     world = World()
     world.arrive(0)
     pipeline = world.pipeline()

@@ -1,4 +1,4 @@
-"""Small transactions: rows of all buckets share a staged stream and a part, and nobody can tell by the rows."""
+"""Small transactions: rows of all buckets share a staged stream and a part, and the rows are unaffected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def rows_of(lake: Lake) -> list[str]:
 
 
 def test_rows_are_the_same_as_in_parts_of_buckets(tmp_path: Path) -> None:
-    """By rows, ids, and what verify says: as of every transaction."""
+    """Rows, ids and `verify` agree as of every transaction."""
     with ingested(tmp_path / "together") as together:
         assert {part.bucket for part in together.table("spans").scan.snapshot.parts} == {-4}
         with patch.object(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0), ingested(tmp_path / "apart") as apart:
@@ -60,7 +60,7 @@ def test_rows_are_the_same_as_in_parts_of_buckets(tmp_path: Path) -> None:
 
 
 def finished(folder: Path) -> None:
-    """Let a run die once spans have a transaction; the next one finishes it by their rows, without its input."""
+    """Let a run die once `spans` has a transaction; the next one finishes it from its rows, without its input."""
     with tracelake.init(folder, buckets=4) as lake:
         for number in range(6):
             lake.objects.put(f"inbox/{number}.segment", good(number))
@@ -79,12 +79,12 @@ def finished(folder: Path) -> None:
 
 
 def test_it_is_finished_by_the_rows_of_a_part_of_all(tmp_path: Path) -> None:
-    """Rows that are staged out of such a part go to their buckets."""
+    """Rows staged from such a part go to their buckets."""
     finished(tmp_path / "lake")
 
 
 def test_a_stream_is_shared_by_few_rows_only(tmp_path: Path) -> None:
-    """With any bound on what is shared, and on what stays in memory, the tables are the same."""
+    """The tables are the same under any bound on shared rows and on rows in memory."""
     wanted = rows_of(ingested(tmp_path / "wanted"))
     for name, shared, held in (("apart", 0, 2**28), ("again", 2**20, 2**20 - 1), ("bucket", 2**20, 1)):
         with (
@@ -118,7 +118,7 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_rule_is_noticed(broken: Broken, tmp_path: Path) -> None:
-    """Each of these would lose rows, or take those of another bucket."""
+    """Each broken rule would lose rows, or take those of another bucket."""
 
     def check() -> None:
         finished(tmp_path / "finished")

@@ -1,4 +1,4 @@
-"""Recorded inputs that nobody can read any more: they are set aside after a while, by name, and all others go on."""
+"""Recorded inputs that became unreadable are quarantined by name after a while; all other inputs continue."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> KafkaPlace:
 
 
 class Clock:
-    """The time of notes."""
+    """The time of markers."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now_s = 1e9
@@ -78,7 +78,7 @@ def spans(lake: Lake) -> list[int]:
 
 
 def take(lake: Lake, *, watch: bool = True) -> None:
-    """Run once, whatever cannot be taken."""
+    """Run once, even if some input cannot be taken."""
     try:
         lake.pipeline(watch=[URL] if watch else [], runner=InProcess()).run_once()
     except TracelakeError:
@@ -100,7 +100,8 @@ def die_with_a_transaction(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_that_is_gone_for_good_holds_up_nothing_for_ever(
     lake: Lake, place: KafkaPlace, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its ranges are set aside by name after a stated time, what was beside them is taken; `retry` brings them back."""
+    """A lost cluster's ranges are quarantined by name after a stated time, other inputs are taken; `retry` restores
+    the ranges."""
     arrive(lake, 10)
     die_with_a_transaction(lake, monkeypatch)
     place.is_gone = True
@@ -130,7 +131,7 @@ def test_a_cluster_that_is_gone_for_good_holds_up_nothing_for_ever(
 def test_retry_and_discard_need_no_cluster_that_answers(
     lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once a run has said that it cannot be read, the user need not wait; what is discarded is asked for no more."""
+    """After one run has reported unreadable input, the user need not wait; discarded input is not polled again."""
     arrive(lake, 10)
     die_with_a_transaction(lake, monkeypatch)
     place.is_gone = True
@@ -151,7 +152,8 @@ def test_retry_and_discard_need_no_cluster_that_answers(
 
 
 def corrupt_messages(lake: Lake, place: KafkaPlace) -> None:
-    """Whether they are new or recorded already: named and set aside by one run, and what is beside them is in."""
+    """Check that corrupt messages, new or recorded, are named and quarantined by one run while the others are
+    ingested."""
     place.corrupt = 1
     arrive(lake, 11)
     lake.pipeline(watch=[URL], runner=InProcess()).run_once()
@@ -162,7 +164,7 @@ def corrupt_messages(lake: Lake, place: KafkaPlace) -> None:
 
 
 def test_what_is_corrupt_for_good_is_waited_for_by_nobody(lake: Lake, place: KafkaPlace) -> None:
-    """New messages that are corrupt go aside at once; mended, they are taken by `retry`."""
+    """New corrupt messages are quarantined at once; once repaired, `retry` takes them."""
     corrupt_messages(lake, place)
     place.corrupt = None
     (named,) = lake.quarantine.all()
@@ -175,7 +177,7 @@ def test_what_is_corrupt_for_good_is_waited_for_by_nobody(lake: Lake, place: Kaf
 def test_what_is_corrupt_and_recorded_holds_up_one_run(
     lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So with a transaction that is recorded: no time has to pass, and its messages are given up by `discard`."""
+    """A recorded transaction with corrupt messages delays only one run, without a wait; `discard` drops them."""
     arrive(lake, 10)
     die_with_a_transaction(lake, monkeypatch)
     corrupt_messages(lake, place)
@@ -188,7 +190,7 @@ def test_what_is_corrupt_and_recorded_holds_up_one_run(
 
 
 def test_a_wait_for_what_is_corrupt_is_noticed(place: KafkaPlace) -> None:
-    """The rule that tells corrupt messages from a broker that is away is held by the tests above."""
+    """The tests above fail if corrupt messages are treated like an unavailable broker."""
     broken = Broken("corrupt for good", Cluster.frames, "except DamageError", "except ZeroDivisionError")
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as lake:
         assert_caught(broken, lambda: corrupt_messages(lake, place))
@@ -197,7 +199,7 @@ def test_a_wait_for_what_is_corrupt_is_noticed(place: KafkaPlace) -> None:
 def test_what_is_offered_again_and_cannot_be_read_is_set_aside_at_once(
     lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who retries too early is told so, and no run asks for it again."""
+    """A premature retry returns an explanation, and no run polls the input again."""
     die_with_a_transaction(lake, monkeypatch)
     place.is_gone = True
     take(lake)
@@ -213,7 +215,7 @@ def test_what_is_offered_again_and_cannot_be_read_is_set_aside_at_once(
 def test_what_is_offered_and_cannot_be_measured_is_set_aside(
     lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A file on a disk that fails is not asked for at each run for ever: after a stated time it is set aside."""
+    """A file on a failing disk is quarantined after a stated time, not retried at each run for ever."""
     path = str(tmp_path / "a")
     offered = QuarantinedInput(
         "files", path, 9, "0" * 64, 0, "of several", 1, "2026-01-01T00:00:00", "offered", 1
@@ -235,7 +237,7 @@ def test_what_is_offered_and_cannot_be_measured_is_set_aside(
 
 
 def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
-    """Nothing waits for what they said, and the next try leaves a whole one."""
+    """Torn markers delay nothing, and the next attempt writes a complete one."""
     with lake_of_files(tmp_path) as lake:
         notes = input_failures.UnreadableInputs(lake._opened.key_value, "main")
         notes.again(3, "0")
@@ -252,8 +254,9 @@ def test_notes_that_are_torn_say_nothing(tmp_path: Path) -> None:
 def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(
     lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is left of it may still be there: so the rest is not given up, nor is it asked for at each run."""
-    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no pause is ever over
+    """A range that lost its beginning is polled with backoff, not at each run and not discarded: the rest may still
+    exist."""
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(monotonic=lambda: 0.0))  # no backoff ever ends
     pipeline = lake.pipeline(watch=[URL], runner=InProcess())
     pipeline.run_once()
     place.values += [a_line(a_span(number, number)) for number in range(3, 9)]
@@ -275,7 +278,8 @@ def test_a_range_that_lost_its_beginning_is_asked_for_with_pauses(
 
 
 def test_how_long_something_was_asked_for() -> None:
-    """Time counts from try to try, each up to a bound; another transaction begins anew, and no clock goes back."""
+    """Time adds up from attempt to attempt, each within a bound; another transaction starts from zero, and clocks
+    never go back."""
     first = note_unreadable(None, 3, 100.0)
     assert first.waited_s == 0
     assert note_unreadable(first, 3, 130.0) == UnreadableSince(3, 130.0, 30.0, 2)
@@ -307,14 +311,14 @@ RULES = (
 
 @pytest.mark.parametrize("broken", RULES, ids=lambda broken: broken.rule)
 def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each rule is held by the test above."""
+    """The test above fails for each broken rule."""
     assert_caught(broken, test_how_long_something_was_asked_for)
 
 
 def test_an_input_that_is_read_again_begins_anew(
     lake: Lake, place: KafkaPlace, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A cluster that answers now and then is waited for, as long as nothing else is wrong."""
+    """A cluster that answers now and then is waited for, as long as nothing else fails."""
     del tmp_path
     die_with_a_transaction(lake, monkeypatch)
     for _ in range(3):
@@ -345,7 +349,7 @@ def test_an_input_that_is_read_again_begins_anew(
 def test_a_cluster_that_is_asked_again_and_again_is_noticed(
     broken: Broken, lake: Lake, place: KafkaPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rule is held by the test of a range that lost its beginning."""
+    """The test of a range that lost its beginning fails for each broken rule."""
     check = test_a_range_that_lost_its_beginning_is_asked_for_with_pauses
     assert_caught(broken, lambda: check(lake, place, monkeypatch))
 
@@ -363,6 +367,6 @@ def test_a_cluster_that_is_asked_again_and_again_is_noticed(
 def test_a_wait_without_measure_is_noticed(
     broken: Broken, lake: Lake, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each rule is held by the test of a file on a disk that fails."""
+    """The test of a file on a failing disk fails for each broken rule."""
     check = test_what_is_offered_and_cannot_be_measured_is_set_aside
     assert_caught(broken, lambda: check(lake, clock, monkeypatch, tmp_path))

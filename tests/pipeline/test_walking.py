@@ -1,4 +1,4 @@
-"""Which files a pattern names: as `glob` says, but with an end, whatever links lead to."""
+"""Files that a pattern names: the same as `glob` returns, but bounded, wherever links lead."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tree(folder: Path, *files: str) -> Path:
      "l/*.gz", "*/l2/*.gz", "?/b.gz", "a//*.gz", "dangling*"],
 )  # fmt: skip
 def test_a_pattern_names_what_glob_says(tmp_path: Path, pattern: str) -> None:
-    """Files of each depth, hidden ones, by links, and none twice; of what is no file only for who asks."""
+    """A pattern names files of any depth, hidden and linked ones, each once; other entries only on request."""
     tree(tmp_path, "a/b.gz", "a/c/a/d.gz", ".h/e.gz", "[x]/f.gz", "g.gz", "a/.i.gz", "z/a/j.gz")
     (tmp_path / "l").symlink_to("a")
     (tmp_path / "z" / "l2").symlink_to("../a/c/a")
@@ -47,7 +47,7 @@ def test_a_pattern_names_what_glob_says(tmp_path: Path, pattern: str) -> None:
 
 
 def links_that_lead_nowhere(folder: Path) -> None:
-    """A link to itself, or to a name that is too long, hides none of the files beside it."""
+    """Check that a link to itself, or to a name that is too long, hides no other files."""
     tree(folder, *(f"d/{number}.gz" for number in range(20)))
     (folder / "d" / "itself.gz").symlink_to("itself.gz")
     (folder / "d" / "long.gz").symlink_to("x" * 300)
@@ -62,7 +62,7 @@ def test_links_that_lead_nowhere_hide_nothing(tmp_path: Path) -> None:
 
 
 def links_without_end(folder: Path) -> None:
-    """Links to the folder itself, and out of it, and two that multiply, lead to each folder once."""
+    """Check that links to the folder itself, out of it, and two that multiply lead to each folder once."""
     tree(folder, "in/0.gz", "in/deep/1.gz", "out/2.gz")
     for number in range(12):
         (folder / "in" / f"up{number}").symlink_to("../in")
@@ -82,12 +82,12 @@ def links_without_end(folder: Path) -> None:
 
 
 def test_links_have_an_end(tmp_path: Path) -> None:
-    """However they lead in circles."""
+    """Circular links end."""
     links_without_end(tmp_path)
 
 
 def bounded(folder: Path) -> None:
-    """What is really there comes before what links lead to; what was left out is named, with where."""
+    """Check that real files come before linked ones and that skipped directories are named."""
     tree(folder, "in/z/0.gz", *(f"far/{number}/{number}.gz" for number in range(9)))
     (folder / "in" / "a").symlink_to("../far")
     (folder / "in" / "b").symlink_to("../far/1")
@@ -108,12 +108,12 @@ def bounded(folder: Path) -> None:
 
 
 def test_a_walk_is_bounded(tmp_path: Path) -> None:
-    """By entries, links and time."""
+    """A walk is bounded by entries, links and time."""
     bounded(tmp_path)
 
 
 def test_a_folder_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All beside it is met; one that is gone, or is not for us, is left out as the shell does."""
+    """All other files are found; a missing or forbidden folder is skipped as the shell does."""
     tree(tmp_path, "a/0", "bad/1", "gone/2", "shut/3")
     scandir = os.scandir
     errors = {"bad": OSError(5, "Input/output error"), "gone": OSError(2, "No"), "shut": OSError(13, "No")}
@@ -131,7 +131,7 @@ def test_a_folder_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A link out to much does not hold up what is there; an ingest of as much is refused, with what to do."""
+    """A link to a large tree does not delay a watch's other files; an ingest of as much is refused with a remedy."""
     drop = tree(tmp_path, "in/0.jsonl", *(f"far/{number}" for number in range(9))) / "in" / "0.jsonl"
     drop.write_bytes(a_line(a_span(0, 0)))
     os.utime(drop, (1, 1))
@@ -175,5 +175,5 @@ def test_what_a_watch_left_out_is_named_and_the_rest_is_taken(
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )
 def test_a_broken_rule_is_noticed(tmp_path: Path, broken: Broken, check: Callable[[Path], None]) -> None:
-    """Each bound is held by a test above."""
+    """A test above fails for each broken bound."""
     assert_caught(broken, lambda: check(tmp_path))

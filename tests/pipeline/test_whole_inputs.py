@@ -1,4 +1,4 @@
-"""Only an input that was read whole counts: whatever happens to it between two tasks, no span of it is lost."""
+"""Only completely read inputs count: no span is lost, whatever happens to an input between two tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OTHER = LINES.replace(b"work", b"play")
 
 @pytest.fixture(name="lake")
 def fixture_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """Return a new lake, in which small inputs are read by four tasks."""
+    """Return a new lake that reads small inputs with four tasks."""
     monkeypatch.setattr(decode_task, "STRIPE_INPUT_BYTES", len(LINES) // 4)
     monkeypatch.setattr(decode_task, "STRIPES_MAX", 4)
     with tracelake.init(tmp_path / "lake") as opened:
@@ -38,7 +38,7 @@ def _stripes(task: ReadTask) -> list[tuple[int, str]]:
 
 
 class Meddling(InProcess):
-    """Does something to the inputs before the task that reads a stripe of one, once."""
+    """Changes the inputs once before the task that reads a given stripe."""
 
     def __init__(self, stripe: int, path: Path | str, meddle: Callable[[], object]) -> None:
         self._at = (stripe, str(path))
@@ -54,14 +54,15 @@ class Meddling(InProcess):
 
 
 def nothing_is_left_over(lake: Lake) -> bool:
-    """Return whether no rows of inputs that were not taken lie about, and all is well."""
+    """Return whether no rows of inputs that were not taken remain, and the lake is intact."""
     return not list(lake.objects.list("staging/")) and lake.verify().ok
 
 
 @pytest.mark.parametrize("stripe", range(4))
 @pytest.mark.parametrize("what", ["renamed", "replaced", "cut", "now a pipe"])
 def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what: str, stripe: int) -> None:
-    """Nothing of it is taken, it is named, and not known; the file beside it goes in. The next run takes it."""
+    """No row of the changed file is taken, it is named and not recorded; the other file is ingested. The next run
+    takes it."""
     path, good = tmp_path / "big.jsonl", tmp_path / "good.jsonl"
     path.write_bytes(LINES)
     good.write_bytes(a_line(a_span(100, 0)))
@@ -94,7 +95,7 @@ def test_a_file_that_changes_between_its_tasks(lake: Lake, tmp_path: Path, what:
 
 
 def test_what_is_appended_while_it_is_read_is_the_next_input(lake: Lake, tmp_path: Path) -> None:
-    """A file that grows under its tasks is taken as it was; the next run takes the rest."""
+    """A file that grows during its tasks is taken as it was; the next run takes the rest."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(LINES)
 
@@ -109,7 +110,7 @@ def test_what_is_appended_while_it_is_read_is_the_next_input(lake: Lake, tmp_pat
 
 
 def failing_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> list[int]:
-    """Let opening a file fail that many times from the third on, as when no descriptor is free."""
+    """Make opening a file fail that many times from the third on, as if no descriptor were free."""
     opened: list[int] = []
     real = os.open
 
@@ -127,7 +128,7 @@ def failing_open(monkeypatch: pytest.MonkeyPatch, path: Path, number: int) -> li
 def test_a_file_that_cannot_be_opened_for_a_moment(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of four tasks gets no descriptor: nothing of the file is taken, and nothing is remembered of it."""
+    """If one of four tasks gets no descriptor, no row of the file is taken or recorded."""
     path = tmp_path / "big.jsonl"
     path.write_bytes(LINES)
     failing_open(monkeypatch, path, 1)
@@ -142,7 +143,8 @@ def test_a_file_that_cannot_be_opened_for_a_moment(
 def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was acknowledged stays, loudly; what is beside it goes in at once, and the next run takes it."""
+    """An acknowledged segment that cannot be opened is kept with a warning; others are ingested, and the next run
+    takes it."""
     big = write_segment([("json", line) for line in LINES.split(b"\n")])
     monkeypatch.setattr(decode_task, "STRIPE_INPUT_BYTES", len(big) // 4)
     lake.objects.put("inbox/1.segment", big)
@@ -165,7 +167,7 @@ def test_a_segment_that_cannot_be_opened_for_a_moment_is_kept(
 def test_a_disk_that_fails_in_the_middle_of_a_file(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lines before the error are not taken for the whole file: it is read again, and then it is whole."""
+    """The lines before the error do not count as the whole file: it is read again, completely."""
     path = tmp_path / "in" / "big.jsonl"
     path.parent.mkdir()
     path.write_bytes(LINES)
@@ -191,7 +193,7 @@ def test_a_disk_that_fails_in_the_middle_of_a_file(
 def test_a_replay_that_cannot_read_for_a_moment(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recorded file that cannot be opened now has not changed: the run fails, and the next one goes on."""
+    """A recorded file that cannot be opened now is not changed: the run fails, and the next one continues."""
     path = tmp_path / "big.jsonl"
     path.write_bytes(LINES)
     after_the_step(lake, path)
@@ -215,7 +217,7 @@ def after_the_step(lake: Lake, path: Path) -> None:
 
 @pytest.mark.parametrize("stripe", range(4))
 def test_a_file_that_is_replaced_while_it_is_replayed(lake: Lake, tmp_path: Path, stripe: int) -> None:
-    """The rows of another file are never taken for those that the journal recorded."""
+    """Rows of another file never replace those that the journal recorded."""
     path = tmp_path / "big.jsonl"
     path.write_bytes(LINES)
     after_the_step(lake, path)
@@ -233,7 +235,7 @@ def test_a_file_that_is_replaced_while_it_is_replayed(lake: Lake, tmp_path: Path
 
 
 def test_a_file_that_grew_after_its_step_is_replayed(lake: Lake, tmp_path: Path) -> None:
-    """The recorded bytes are still there: they are the transaction, and the grown file is a new input."""
+    """The recorded bytes still exist: they are the transaction, and the grown file is a new input."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(LINES)
     after_the_step(lake, path)

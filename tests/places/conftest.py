@@ -1,4 +1,4 @@
-"""The servers of the storage tests, for lakes that are kept on them."""
+"""Servers of the storage tests, for lakes stored on them."""
 
 from __future__ import annotations
 

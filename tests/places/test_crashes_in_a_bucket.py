@@ -1,4 +1,4 @@
-"""The pipeline killed at its calls to a bucket that holds the metadata, too (J1 to J5)."""
+"""Pipeline killed at its calls to a bucket that also holds the metadata (J1 to J5)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tests.storage.servers.s3 import S3Server
 from tracelake.testing import Crashed, CrashPoint
 
 STEP = 29
-"""Every so manieth call: the other ones are tried where a call costs nothing."""
+"""Every STEP-th call is tried; the others are tried where a call is cheap."""
 
 
 def test_killed_at_calls_to_a_bucket_and_run_again(s3: S3Server, tmp_path: Path) -> None:
-    """Whichever call to the bucket the pipeline dies at, running it again gives the same history."""
+    """If the pipeline dies at a call to the bucket, running it again gives the same history."""
     whole, crash = World(tmp_path, s3.url()), CrashPoint()
     whole.run(crash)
     expected = whole.contents()

@@ -1,4 +1,4 @@
-"""Where a lake is and where its metadata is: made once, found again, never taken for another."""
+"""Location of a lake and of its metadata: made once, found again, never confused with another."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tracelake.testing import Crashed, CrashingKeyValueStore, CrashingObjectStor
 
 
 def metadata_of(lake: Path) -> str:
-    """Return what `lake.json` says of the metadata."""
+    """Return the metadata URL in `lake.json`."""
     said: str = json.loads((lake / "lake.json").read_text())["metadata"]
     return said
 
 
 @pytest.mark.parametrize("metadata", [None, "objects", "sqlite", "SQLITE URL", "FILE URL"])
 def test_a_lake_that_holds_its_metadata_can_be_moved(tmp_path: Path, metadata: str | None) -> None:
-    """Whether it is named by a word or a URL, metadata in the lake's directory goes where the directory goes."""
+    """A lake can be moved with metadata in its directory, whether a word or a URL names it."""
     one = tmp_path / "a lake"
     urls = {"SQLITE URL": f"sqlite://{one}/metadata.db", "FILE URL": f"{one.as_uri()}/metadata/"}
     with tracelake.init(one.as_uri(), metadata=urls.get(metadata or "", metadata)) as lake:
@@ -57,7 +57,7 @@ def test_a_lake_that_holds_its_metadata_can_be_moved(tmp_path: Path, metadata: s
     ],
 )
 def test_places_that_cannot_be(tmp_path: Path, place: str, metadata: str | None, said: str) -> None:
-    """Each is refused with the way out, and nothing is made."""
+    """Each invalid location is refused with a remedy, and nothing is created."""
     lake = tmp_path / "lake"
     with pytest.raises(UsageError, match=said):
         tracelake.init(
@@ -67,7 +67,7 @@ def test_places_that_cannot_be(tmp_path: Path, place: str, metadata: str | None,
 
 
 def test_one_database_holds_many_lakes(tmp_path: Path, postgres: PostgresServer) -> None:
-    """Lakes in one table keep apart: each has its own history, and none is opened with another's metadata."""
+    """Lakes in one table are separate: each has its own history, and none opens with another's metadata."""
     url = postgres.url(postgres.new_schema())
     for number in range(2):
         with tracelake.init(tmp_path / f"lake{number}", metadata=url) as lake:
@@ -84,7 +84,7 @@ def test_one_database_holds_many_lakes(tmp_path: Path, postgres: PostgresServer)
 
 
 def test_metadata_that_was_moved_is_named_on_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `lake.json` says is overridden, for this one lake; metadata that is gone is not made anew."""
+    """A metadata option overrides `lake.json` for this lake; lost metadata is not created again."""
     before, after = tmp_path / "before.db", tmp_path / "after.db"
     with tracelake.init(tmp_path / "lake", metadata=f"sqlite://{before}") as lake:
         ingest(lake, tmp_path)
@@ -106,7 +106,7 @@ def test_metadata_that_was_moved_is_named_on_opening(tmp_path: Path, monkeypatch
 def test_a_password_is_used_and_not_kept(
     tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The URL that was given may hold a password; `lake.json` does not, nor does an error."""
+    """A password in the metadata URL is used, but neither `lake.json` nor an error contains it."""
     url = postgres.url(postgres.new_schema())
     secret = url.replace("tests@", "tests:s3cret@") + "&password=s3cret2&sslpassword=s3cret3"
     tracelake.init(tmp_path / "lake", metadata=secret).close()
@@ -124,7 +124,7 @@ def test_a_password_is_used_and_not_kept(
 def test_init_that_was_killed_is_repeated(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed before or after any call to a store, `init` leaves a whole lake or none, and can be run again."""
+    """If `init` is killed before or after any call, it leaves a whole lake or none, and can be repeated."""
 
     def crashing_objects(url: str) -> ObjectStore:
         return CrashingObjectStore(open_objects(url), crash)
@@ -160,7 +160,7 @@ def test_init_that_was_killed_is_repeated(
 def test_of_many_that_make_a_lake_at_once_one_does(
     metadata: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """One `init` wins, the others say that there is a lake, and the metadata knows the winner alone."""
+    """If several processes make one lake, one `init` succeeds, the others report an existing lake."""
     place = str(tmp_path / "lake")
     if metadata == "s3":
         server: S3Server = request.getfixturevalue("s3")
@@ -193,7 +193,7 @@ def test_of_many_that_make_a_lake_at_once_one_does(
 
 
 def test_a_place_in_a_bucket_must_be_empty(s3: S3Server) -> None:
-    """Where other objects are, no lake is made; and where there is none, none is opened."""
+    """A lake is created only in an empty prefix, and opened only where one exists."""
     url = s3.url()
     with pytest.raises(LakeNotFoundError, match=f"tracelake init {url}"):
         tracelake.open(url)
@@ -207,7 +207,7 @@ def test_a_place_in_a_bucket_must_be_empty(s3: S3Server) -> None:
 def test_stores_that_are_not_there(
     change: str, s3: S3Server, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is one sentence that says what to do, after a bounded time."""
+    """An unreachable store is one sentence with a remedy, after a bounded time."""
     if change == "endpoint":
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     attempts: dict[str, tuple[Callable[[], object], str]] = {
@@ -229,7 +229,7 @@ def test_stores_that_are_not_there(
 
 
 def test_spark_cannot_reach_a_lake_in_memory(tmp_path: Path) -> None:
-    """Its tasks run in this process; who asks for Spark is told why not. Closed and opened, it is still there."""
+    """A lake in memory refuses Spark, because its tasks run in this process; its data survives reopening."""
     url = f"memory://{uuid.uuid4().hex}"
     with pytest.raises(LakeNotFoundError, match="in this process"):
         tracelake.open(url)
@@ -245,7 +245,7 @@ def test_spark_cannot_reach_a_lake_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_bad_copy_is_no_damage(tmp_path: Path) -> None:
-    """A copy that was altered or removed is made again; a part that is gone from the store is named."""
+    """An altered or deleted local copy is fetched again; a part absent from the store is named."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}") as lake:
         ingest(lake, tmp_path)
         table = lake.table("spans")
@@ -261,7 +261,7 @@ def test_a_bad_copy_is_no_damage(tmp_path: Path) -> None:
 
 
 def ingest(lake: tracelake.Lake, folder: Path, spans: int = 1) -> None:
-    """Put some spans in, without Spark."""
+    """Ingest some spans without Spark."""
     file = folder / f"{spans}.jsonl"
     file.write_bytes(a_line(*(a_span(number, 0) for number in range(spans))))
     assert lake.ingest(file, runner=InProcess()).spans_new == spans
@@ -269,7 +269,7 @@ def ingest(lake: tracelake.Lake, folder: Path, spans: int = 1) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no database at all" * 100])
 def test_metadata_that_was_cut_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
-    """A lake whose metadata.db is empty, or something else, is damage, and opening it changes nothing."""
+    """A lake whose metadata.db is empty or foreign is damaged, and opening it changes nothing."""
     tracelake.init(tmp_path / "lake").close()
     for end in ("-wal", "-shm"):
         (tmp_path / "lake" / f"metadata.db{end}").unlink(missing_ok=True)

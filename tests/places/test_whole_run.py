@@ -1,4 +1,4 @@
-"""The main job on every kind of place: the same input gives the same lake, whatever keeps it."""
+"""The main workflow on every kind of storage: the same input gives the same lake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ON_SPARK = ("s3", "objects")
 
 @pytest.fixture(scope="module")
 def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Cut the beginning of both real files, with some lines in two of the cuts."""
+    """Split the beginning of both real files into slices, with some lines in two of them."""
     folder = tmp_path_factory.mktemp("slices")
     cuts = [(MICROSERVICES, 0, 2), (MICROSERVICES, 1, 3), (AGENTS, 0, 1)]
     for number, (source, first, last) in enumerate(cuts):
@@ -43,7 +43,7 @@ def slices(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @dataclass(frozen=True)
 class Content:
-    """What two lakes must agree on."""
+    """Content that lakes must agree on."""
 
     spans: str
     traces: str
@@ -61,7 +61,7 @@ def expected(slices: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Co
 
 @pytest.fixture(params=PLACES, ids=lambda pair: f"{pair[0]}+{pair[1] or 'default'}")
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str | None, TaskRunner | None]:
-    """Each kind of place in turn: where the lake is to be, where its metadata, and what runs its tasks."""
+    """Yield each kind of storage in turn: the lake's URL, its metadata URL, and its runner."""
     where, records = request.param
     if where == "s3":
         server: S3Server = request.getfixturevalue("s3")
@@ -72,7 +72,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str | No
     runner: TaskRunner | None = InProcess()
     if request.param == ON_SPARK:
         shared: Spark = request.getfixturevalue("shared_spark")
-        shared.stop()  # so that it starts after the servers: its workers have the environment of that moment
+        shared.stop()  # so that it starts after the servers, because its workers have the environment of that moment
         runner = shared
     return url or server.url(), records, None if where == "memory" else runner
 
@@ -80,7 +80,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str | No
 def test_the_same_lake_in_every_place(
     place: tuple[str, str | None, TaskRunner | None], slices: list[Path], expected: Content
 ) -> None:
-    """Make, ingest, read, verify, open again, ingest again: the same rows and hits, and nothing new at last."""
+    """Make, ingest, read, verify, reopen and ingest again give the same rows and hits, and nothing new at last."""
     url, metadata, runner = place
     with tracelake.init(url, metadata=metadata) as lake:
         assert lake.tables()[0].rows == 0
@@ -106,7 +106,7 @@ def test_the_same_lake_in_every_place(
 
 
 def content(lake: Lake) -> Content:
-    """Return what all lakes must agree on."""
+    """Return the content that all lakes must agree on."""
     rows = lake.sql("select service, count(*)::int as n from spans group by all order by all").to_pylist()
     return Content(
         lake.table("spans").content_hash(),

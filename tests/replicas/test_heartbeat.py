@@ -1,4 +1,4 @@
-"""The record of a replica: written beside the work, never in its way, and honest about others of its name."""
+"""Heartbeat of a replica: independent of its work, never blocking it, and aware of others with its name."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from tracelake.storage.ports import Expected, Indeterminate, Outcome
 
 
 class FailingStore(MemoryKeyValueStore):
-    """Records whose writes fail, or whose replies are lost, while told so."""
+    """Records whose writes fail, or whose replies are lost, while enabled."""
 
     failing = False
     losing = False
     tries = 0
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
-        """Write, fail, or write and not know it."""
+        """Write, fail, or write and lose the reply."""
         self.tries += 1
         if self.failing:
             raise StorageError("no store")
@@ -46,7 +46,7 @@ def account(name: str = "a") -> ReplicaProgress:
 
 
 def test_the_record_says_what_the_account_says() -> None:
-    """Frontier, what waits, what was won and dropped, and the last error."""
+    """The record has frontier, pending input, won and dropped batches, and the last error of the account."""
     store, tally = MemoryKeyValueStore(), BatchCounts()
     own = ReplicaProgress("a", tally, tables=2)
     own.look(3, [BacklogEntry("inbox/1", 10, 5.0), BacklogEntry("inbox/2", 20, 6.0)])
@@ -66,7 +66,7 @@ def test_the_record_says_what_the_account_says() -> None:
 
 
 def test_the_heartbeat_reports_no_progress_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the main loop hangs, beats go on and the time of its last move stays."""
+    """While the main loop hangs, heartbeats continue and the time of its last progress stays."""
     monkeypatch.setattr(heartbeats, "REPLICA_HEARTBEAT_S", 0.01)
     store, own = MemoryKeyValueStore(), account()
     own.begin("reading new input")
@@ -85,7 +85,7 @@ def test_the_heartbeat_reports_no_progress_of_its_own(monkeypatch: pytest.Monkey
 
 
 def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beats that fail, and beats whose reply is lost, are followed by others, and nobody is met by mistake."""
+    """Failed heartbeats, and those with a lost reply, are followed by others, and report no false duplicate."""
     monkeypatch.setattr(heartbeats, "REPLICA_HEARTBEAT_S", 0.01)
     store, own, met = FailingStore(), account(), list[str]()
     store.failing = True
@@ -104,7 +104,7 @@ def test_a_store_that_fails_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_two_of_one_name_notice_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both say so once, in their records too; the successor of one that was killed does not."""
+    """Two replicas with one name both report it once, in their records too; the successor of a killed one does not."""
     store, met = MemoryKeyValueStore(), list[str]()
     killed, successor = Heartbeat(store, account()), Heartbeat(store, account())
     for one in (killed, successor):
@@ -126,7 +126,7 @@ def test_two_of_one_name_notice_each_other(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that starts removes what is left of those that are gone for long; unknown formats are left out."""
+    """A starting replica deletes the records of those gone for long; unknown formats are skipped."""
     store = MemoryKeyValueStore()
     Heartbeat(store, account("old")).beat()
     store.set(PARTITION, "strange", b'{"format_version": 99}')
@@ -139,7 +139,7 @@ def test_records_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_torn_record_hides_no_other_replica(tmp_path: Path) -> None:
-    """Nothing rests on it: it is left out until its replica writes it anew."""
+    """A torn record is skipped until its replica writes it again."""
     with lake_of_files(tmp_path) as lake:
         for name in ("good", "torn"):
             Heartbeat(lake._opened.key_value, ReplicaProgress(name, BatchCounts(), 1)).beat()

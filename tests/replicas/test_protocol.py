@@ -1,4 +1,4 @@
-"""What counts as progress of a replica, and which word its record deserves."""
+"""Progress of a replica, and the status of its record."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STILL = NOW - REPLICA_STUCK_S - 5
     ],
 )
 def test_words(record: Replica, word: str, reason: str) -> None:
-    """Each word for its case, with the reason; a loop that hangs is stuck however fresh its heartbeat is."""
+    """Each case has its status and reason; a hanging loop is stuck however recent its heartbeat is."""
     found = status(record, NOW)
     assert found.word == word
     assert reason in found.reason
@@ -59,7 +59,7 @@ def test_words(record: Replica, word: str, reason: str) -> None:
 
 
 def test_looking_again_at_the_same_input_is_no_progress() -> None:
-    """Only an input that is no longer there, a transaction that passed, or nothing to do is progress."""
+    """Only input that is gone, a passed transaction or an empty source is progress, not another look."""
     moves, moved = on_look(Advance(), 3, "inbox/1")
     assert moved
     for frontier, oldest, expected in ((3, "inbox/1", False), (3, "inbox/2", True), (4, "inbox/2", True)):
@@ -70,7 +70,7 @@ def test_looking_again_at_the_same_input_is_no_progress() -> None:
 
 
 def test_a_stage_counts_once() -> None:
-    """A transaction that comes as far as before, or less far, has not moved."""
+    """A transaction that reaches an earlier stage or the same one again has made no progress."""
     moves, moved = on_stage(Advance(), 5, 0, 1)
     assert moved
     for at, expected in (((5, 0, 1), False), ((5, 0, 2), True), ((5, 0, 1), False), ((5, 1, 0), True)):
@@ -81,7 +81,7 @@ def test_a_stage_counts_once() -> None:
 
 
 def test_trying_again_is_no_progress_until_it_goes_further() -> None:
-    """A writer that fails at the same stage for ever does not move, even while its peers do its work."""
+    """A writer that always fails at the same stage makes no progress, even while its peers do its work."""
     moves, _ = on_stage(Advance(), 5, 1, 0)
     moves = on_failure(moves)
     for transaction in range(5, 50):
@@ -105,7 +105,7 @@ def test_trying_again_is_no_progress_until_it_goes_further() -> None:
     st.integers(0, 40),
 )
 def test_progress_ends(steps: list[tuple[int, int, int]], fails_at: int) -> None:
-    """Whatever steps are repeated, the second time brings no progress."""
+    """Repeating any steps gives no progress the second time."""
     moves = Advance()
     for number, step in enumerate(steps):
         moves, _ = on_stage(moves, *step)
@@ -117,7 +117,7 @@ def test_progress_ends(steps: list[tuple[int, int, int]], fails_at: int) -> None
 
 
 def test_figures() -> None:
-    """Lag and batches of peers are never below nothing."""
+    """Lag and peers' batches are never negative."""
     record = replace(CALM, frontier=4, oldest_waiting_s=NOW - 3)
     assert transactions_behind(record, 6) == 2
     assert transactions_behind(record, 3) == 0

@@ -1,4 +1,4 @@
-"""What the tests of the search room share: rows, a store that fails on request, and the real data."""
+"""Shared helpers of the search tests: rows, a store that fails on request, and the real data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class HookedStore:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """Return the store's URL."""
         return self.inner.url
 
     def put(self, path: str, data: bytes) -> None:
@@ -47,7 +47,7 @@ class HookedStore:
         self.inner.put(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write the object iff nothing is there."""
+        """Write the object iff the path is free."""
         self.hook("create", path)
         return self.inner.create(path, data)
 
@@ -87,7 +87,7 @@ class HookedStore:
 
 
 def span(number: int, **columns: Any) -> dict[str, Any]:
-    """Return one row whose ids are made of a number, with some columns set."""
+    """Return one row with ids made from a number and some columns set."""
     digest = hashlib.sha256(str(number).encode()).hexdigest()
     row: dict[str, Any] = {field.name: None for field in SPANS_TABLE}
     row.update(
@@ -139,7 +139,7 @@ def stage(
     attempt: str = "a",
     analyzer: Analyzer = ENGLISH,
 ) -> list[Receipt]:
-    """Stage one part for each range of buckets; each bucket has two spans that say which bucket it is."""
+    """Stage one part for each range of buckets; each bucket has two spans that name their bucket."""
     receipts = []
     for lo, hi in ranges:
         numbers = [(bucket, n) for bucket in range(lo, hi) for n in (0, 1)]
@@ -162,7 +162,7 @@ def finalize_build(
 
 
 def paths(objects: ObjectStore, kind: str) -> list[str]:
-    """Return the paths of the staging, parts or manifests that are in the store."""
+    """Return the paths of the staging, parts or manifests in the store."""
     return [info.path for info in objects.list(f"search/{INDEX}/{kind}/")]
 
 

@@ -1,4 +1,4 @@
-"""Functions that make vectors, of words alone: good ones, and ones that fail in every way."""
+"""Functions that make vectors of words: good ones, and ones that fail in every way."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = itertools.count()
 
 
 def bag(text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return a vector of a text: each word adds to one number of it."""
+    """Return a vector of a text: each word adds to one component."""
     vector = np.zeros(DIMENSIONS, np.float32)
     for word in re.findall(r"\w+", text.lower()):
         digest = zlib.crc32(word.encode())
@@ -34,7 +34,7 @@ def bag_of_words(texts: list[str]) -> Any:
 
 @embedder(dimensions=DIMENSIONS, metric="dot")
 def by_dot(texts: list[str]) -> Any:
-    """Return lists, of long vectors."""
+    """Return lists of long vectors."""
     return [(1000 * bag(text)).tolist() for text in texts]
 
 
@@ -47,7 +47,7 @@ def never_the_same(texts: list[str]) -> Any:
 
 @embedder(dimensions=DIMENSIONS)
 def not_of_poison(texts: list[str]) -> Any:
-    """Fail on texts with a word in them."""
+    """Fail on texts that contain a poison word."""
     next(COUNT)
     if any("poison" in text for text in texts):
         raise RuntimeError("it is poisoned")
@@ -63,7 +63,7 @@ def broken(texts: list[str]) -> Any:
 
 @embedder(dimensions=DIMENSIONS)
 def hanging(texts: list[str]) -> Any:
-    """Never answer, as far as a test waits."""
+    """Hang for longer than any test waits."""
     next(COUNT)
     time.sleep(300)
     return texts
@@ -77,13 +77,13 @@ def of_other_shape(texts: list[str]) -> Any:
 
 @embedder(dimensions=DIMENSIONS)
 def of_words(texts: list[str]) -> Any:
-    """Return what is no number."""
+    """Return values that are not numbers."""
     return [["a"] * DIMENSIONS for _ in texts]
 
 
 @embedder(dimensions=DIMENSIONS)
 def sometimes_nan(texts: list[str]) -> Any:
-    """Return numbers that are none, and zeros."""
+    """Return NaNs and zeros."""
     vectors = np.stack([bag(text) for text in texts])
     for row, text in enumerate(texts):
         if "nan" in text:
@@ -96,5 +96,5 @@ def sometimes_nan(texts: list[str]) -> Any:
 
 
 def undeclared(texts: list[str]) -> Any:
-    """Must not be called: nobody has declared it."""
+    """Fail if called: the function is not declared."""
     raise AssertionError(texts)

@@ -1,4 +1,4 @@
-"""Words of each analyzer: generated texts and queries against a plain evaluation over the texts."""
+"""Tokens of each analyzer: generated texts and queries against a plain evaluation over the texts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLOSED: Final = ((" ", " "), ('{"', '":'), (" (", ") "), (", ", ". "), ("\n", "\
 
 
 def cjk_text(draw: random.Random) -> str:
-    """Return runs of letters without spaces, and Latin words, beside and between each other."""
+    """Generate runs of letters without spaces, and Latin words, next to each other."""
     pieces = [
         draw.choice(LATIN) if draw.random() < 0.3 else "".join(draw.choices(LETTERS, k=draw.randrange(1, 6)))
         for _ in range(draw.randrange(1, 6))
@@ -44,7 +44,7 @@ def cjk_text(draw: random.Random) -> str:
 
 
 def whitespace_text(draw: random.Random) -> str:
-    """Return words with punctuation in them, between white space, quotes and brackets."""
+    """Generate words with punctuation in them, between white space, quotes and brackets."""
     return "".join(
         opened + draw.choice(WORDS) + closed
         for opened, closed in draw.choices(CLOSED, k=draw.randrange(1, 5))
@@ -52,18 +52,18 @@ def whitespace_text(draw: random.Random) -> str:
 
 
 def searcher_of(analyzer: Analyzer, texts: list[str], place: Path) -> Searcher:
-    """Return an index of three parts over texts."""
+    """Return a searcher of an index of three parts over texts."""
     rows = [span(n, name="", input=text) for n, text in enumerate(texts)]
     return Searcher(*index_of([table(rows[part::3]) for part in range(3)], analyzer), place)
 
 
 def hits(searcher: Searcher, query: str) -> set[str]:
-    """Return the spans that a query finds."""
+    """Return the span numbers of a query's hits."""
     return {hit.span_id for hit in searcher.search(query, 1_000)}
 
 
 def of_texts(texts: list[str], holds: re.Pattern[str]) -> set[str]:
-    """Return the spans of the texts in which an expression is."""
+    """Return the spans whose texts match an expression."""
     return {span(n)["span_id"] for n, text in enumerate(texts) if holds.search(text)}
 
 
@@ -73,18 +73,18 @@ SPACED_TEXTS: Final = [whitespace_text(random.Random(n)) for n in range(120)]
 
 @pytest.fixture(scope="module")
 def cjk(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """The mixed texts, with the analyzer for scripts without spaces."""
+    """Return the mixed texts with the analyzer for scripts without spaces."""
     return searcher_of(CJK, CJK_TEXTS, tmp_path_factory.mktemp("cjk"))
 
 
 @pytest.fixture(scope="module")
 def spaced(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """Identifiers and URLs, with the analyzer that cuts at white space."""
+    """Return identifiers and URLs with the analyzer that splits at white space."""
     return searcher_of(WHITESPACE, SPACED_TEXTS, tmp_path_factory.mktemp("spaced"))
 
 
 def check_runs(searcher: Searcher, run: str) -> None:
-    """A run of letters is found wherever it stands, and nowhere else."""
+    """Check that a run of letters is found in exactly the texts that contain it."""
     expected = of_texts(CJK_TEXTS, re.compile(re.escape(run)))
     assert hits(searcher, run) == hits(searcher, f'"{run}"') == hits(searcher, f"{run}*") == expected
 
@@ -92,12 +92,12 @@ def check_runs(searcher: Searcher, run: str) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.text(LETTERS, min_size=1, max_size=4))
 def test_a_run_of_letters_is_found_wherever_it_stands(cjk: Searcher, run: str) -> None:
-    """Within longer runs, at their ends, and one letter alone: as a plain look at the texts says."""
+    """Runs within longer runs, at their ends, and single letters are found as in a plain scan of the texts."""
     check_runs(cjk, run)
 
 
 def check_mixed(searcher: Searcher, parts: list[str]) -> None:
-    """A phrase of runs and Latin words is found where these follow each other with no other letter between."""
+    """Check that a phrase of runs and Latin words matches where these are adjacent."""
     ends = [rf"(?<![a-z0-9]){part}(?![a-z0-9])" if part.isascii() else part for part in parts]
     expected = of_texts(CJK_TEXTS, re.compile(r"[^\w]*".join(ends)))
     spaces = [a + ("" if a.isascii() != b.isascii() else " ") for a, b in pairwise(parts)]
@@ -111,12 +111,12 @@ def check_mixed(searcher: Searcher, parts: list[str]) -> None:
     st.booleans(),
 )
 def test_phrases_of_both_kinds_of_script(cjk: Searcher, latin: list[str], run: str, first: bool) -> None:
-    """English and Japanese beside each other, with or without a space, are one phrase."""
+    """Adjacent English and Japanese, with or without a space, form one phrase."""
     check_mixed(cjk, [run, *latin] if first else [*latin, run])
 
 
 def test_english_in_the_other_script_has_stems_and_parts(tmp_path: Path) -> None:
-    """Mixed text is found sensibly: stems, identifiers, prefixes and letters that differ, beside Japanese."""
+    """Stems, identifiers, prefixes and letter variants are found in text mixed with Japanese."""
     texts = ["注文のrefundsを確認", "refundPolicyの説明", "กรุงเทพมหานคร เป็นเมืองหลวง", "서울특별시에서 만나요"]
     searcher = searcher_of(CJK, texts, tmp_path)
     ids = [span(n)["span_id"] for n in range(len(texts))]
@@ -137,12 +137,12 @@ def test_english_in_the_other_script_has_stems_and_parts(tmp_path: Path) -> None
 
 
 def held(text: str) -> set[str]:
-    """Return the words of a text as `whitespace` has them, by another way than the analyzer."""
+    """Return the words of a text as `whitespace` has them, computed independently of the analyzer."""
     return {word for word in WORDS if re.search(rf"(?<![\w/.=-]){re.escape(word)}(?![\w/?=]|[.-]\w)", text)}
 
 
 def check_whole(searcher: Searcher, word: str) -> None:
-    """A word is found whole, in any case, and by its beginning."""
+    """Check that a word is found complete, in any case, and by its prefix."""
     expected = {span(n)["span_id"] for n, text in enumerate(SPACED_TEXTS) if word in held(text)}
     quoted = f'"{word}"'
     assert expected
@@ -152,7 +152,7 @@ def check_whole(searcher: Searcher, word: str) -> None:
 
 @pytest.mark.parametrize("word", WORDS)
 def test_words_between_spaces_are_found_whole(spaced: Searcher, word: str) -> None:
-    """Identifiers, ids, URLs and keys of JSON are words."""
+    """Identifiers, ids, URLs and JSON keys are words."""
     check_whole(spaced, word)
 
 
@@ -167,21 +167,21 @@ PARTS: Final = {
 
 
 def check_parts(searcher: Searcher, query: str) -> None:
-    """A part finds every text that has the word, and no other."""
+    """Check that a part finds exactly the texts with the word."""
     expected = {span(n)["span_id"] for n, text in enumerate(SPACED_TEXTS) if PARTS[query] in held(text)}
     assert hits(searcher, query) == expected != set()
 
 
 @pytest.mark.parametrize("query", PARTS)
 def test_words_between_spaces_are_found_by_part(spaced: Searcher, query: str) -> None:
-    """Also by parts between their punctuation, and between capitals."""
+    """Parts between punctuation and between capitals find their words, too."""
     check_parts(spaced, query)
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(WORDS), st.sampled_from(WORDS))
 def test_phrases_between_spaces(spaced: Searcher, first: str, second: str) -> None:
-    """Words that follow each other are a phrase, whatever brackets or commas are between."""
+    """Consecutive words are a phrase, even with brackets or commas between them."""
     between = re.compile(
         rf"(?<![\w/.=-]){re.escape(first)}[^\w]+(?<![/=]){re.escape(second)}(?![\w/?=]|[.-]\w)"
     )
@@ -189,7 +189,7 @@ def test_phrases_between_spaces(spaced: Searcher, first: str, second: str) -> No
 
 
 def test_whitespace_has_no_stems_and_long_words_are_cut(tmp_path: Path) -> None:
-    """`refunds` is not `refund`; a word that no index takes is found by its parts, as the query for it is."""
+    """`refunds` is not `refund`; a word too long for the index is found by its parts, as its query is."""
     long = "https://shop/" + "/".join(f"part{n}" for n in range(40))
     searcher = searcher_of(WHITESPACE, ["refunds", "refund", f"see {long}."], tmp_path)
     assert len(hits(searcher, "refund")) == len(hits(searcher, "refunds")) == 1
@@ -214,7 +214,7 @@ def test_whitespace_has_no_stems_and_long_words_are_cut(tmp_path: Path) -> None:
     ],
 )
 def test_highlights_of_each_analyzer(analyzer: Analyzer, text: str, query: str, expected: str) -> None:
-    """What was found is marked as it is written."""
+    """Matches are marked in their original spelling."""
     assert highlight([text], query, analyzer) == expected
 
 
@@ -226,7 +226,7 @@ def test_highlights_of_each_analyzer(analyzer: Analyzer, text: str, query: str, 
     st.integers(1, 8),
 )
 def test_highlights_never_fail_and_keep_the_text(name: str, text: str, start: int, size: int) -> None:
-    """Whatever is looked for, the excerpt is the text with marks in it."""
+    """For any query, the excerpt is the text with marks added."""
     words = re.sub(r'[\\"]', " ", text[start : start + size])
     excerpt = highlight([text], f'"{words}"', ANALYZERS[name])
     assert excerpt.replace("[[", "").replace("]]", "") == re.sub(r"\s+", " ", text).strip()
@@ -247,7 +247,7 @@ def test_what_is_like_a_text_in_each_analyzer(tmp_path: Path) -> None:
 
 
 def test_each_analyzer_has_a_fingerprint_and_a_name_of_its_own() -> None:
-    """What one built is never opened as another's; the command line offers all of them."""
+    """An index built by one analyzer is never opened as another's; the command line offers all analyzers."""
     assert len({each.fingerprint for each in ANALYZERS.values()}) == len(NAMES) == 3
     assert all(analyzers.of_fingerprint(each.fingerprint) is each for each in ANALYZERS.values())
     assert TEXTS.split("|") == list(NAMES)
@@ -306,7 +306,7 @@ def test_a_broken_rule_is_caught(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each rule of cutting, broken while texts are indexed and looked for."""
+    """The checks detect each tokenizer rule broken at index or query time."""
     texts = CJK_TEXTS if analyzer is CJK else SPACED_TEXTS
     tokenization._parts_of_short_name.cache_clear()
     query_compiler._prepared.cache_clear()

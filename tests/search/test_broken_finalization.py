@@ -1,4 +1,4 @@
-"""Each scenario of the index is broken on purpose once, and the test of its name notices."""
+"""Each scenario of the index is broken on purpose once, and the test of its name detects it."""
 
 from __future__ import annotations
 

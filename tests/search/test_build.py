@@ -1,4 +1,4 @@
-"""Rows become documents, documents one part: columns in bulk say the same as rows one by one."""
+"""Rows become documents, documents one part: bulk columns give the same result as single rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ rows = st.fixed_dictionaries(
 @settings(deadline=None)
 @given(st.lists(rows, min_size=1, max_size=6), st.integers(0, 3))
 def test_columns_in_bulk_give_the_texts_of_the_rows(columns: list[dict[str, object]], skipped: int) -> None:
-    """A document made from columns, also of a slice of a batch, has the texts that `document_text` says."""
+    """A document made from columns, also of a slice of a batch, has the texts of `document_text`."""
     spans = table([span(number, **one) for number, one in enumerate(columns)])
     skipped = min(skipped, len(columns) - 1)
     batch = spans.combine_chunks().to_batches()[0].slice(skipped)
@@ -50,7 +50,7 @@ def test_columns_in_bulk_give_the_texts_of_the_rows(columns: list[dict[str, obje
 
 
 def test_a_document_says_which_row_it_is() -> None:
-    """The stored id is trace id, span id and row id, which tells the transaction, whatever number that is."""
+    """The stored id is trace id, span id and row id, which includes the transaction, whatever its number."""
     row = span(1, transaction=2**31 - 3)
     [document] = documents(table([row]).to_batches()[0])
     hit = RawHit(document["id"][0], 0.0)
@@ -69,7 +69,7 @@ values = (
 @settings(deadline=None)
 @given(st.lists(st.dictionaries(keys, values, max_size=4), min_size=1, max_size=5), st.integers(0, 3))
 def test_columns_in_bulk_give_the_terms_of_each_attribute(rows: list[dict[str, str]], skipped: int) -> None:
-    """tantivy splits the text of a row into exactly the terms that a query for one attribute asks for."""
+    """tantivy splits the text of a row into exactly the terms that a query for one attribute uses."""
     types = ["".join("d" if value in ("7", "-0.5") else "s" for value in row.values()) for row in rows]
     otlp = [{"attribute_types": letters, "resource_types": None} for letters in types]
     spans = table(
@@ -96,27 +96,27 @@ def test_columns_in_bulk_give_the_terms_of_each_attribute(rows: list[dict[str, s
 
 
 def _terms(document: tantivy.Document, field: str) -> list[str]:
-    """Return what tantivy makes of the texts of a field, but for its case."""
+    """Return tantivy's tokens of a field's texts, without case folding."""
     split = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.whitespace()).build()
     return [term for text in document.get_all(field) for term in split.analyze(text)]
 
 
 def test_an_input_that_is_an_attribute_too_counts_once() -> None:
-    """Input and output are columns made of attributes; the same text twice would weigh twice."""
+    """Input and output are columns made from attributes; the same text twice would weigh twice."""
     row = plain_rows(table([span(1, input="same", output="same", attributes=[("input.value", "same")])]))[0]
     assert document_text(row) == ["same"]
 
 
 @pytest.mark.parametrize(("column", "digits"), [("trace_id", 32), ("span_id", 16)])
 def test_a_wrong_id_is_named(column: str, digits: int) -> None:
-    """An id of the wrong length would shift all that follow; it is refused."""
+    """An id of the wrong length would shift all later ids, so it is refused."""
     for wrong in ("abc", "", "0" * 48):
         with pytest.raises(ValueError, match=f"{column} '{wrong}' does not have {digits} hex"):
             list(documents(table([span(1), span(2, **{column: wrong})]).to_batches()[0]))
 
 
 def test_the_heap_suffices_for_one_segment_of_the_real_data() -> None:
-    """The agents data becomes one part of one segment, and its receipt says what is in it."""
+    """The agents data becomes one part of one segment, with a matching receipt."""
     objects = MemoryObjectStore()
     receipt = build_part(objects, INDEX, BUILD, 0, 8, "a", agents())
     assert receipt.path is not None
@@ -131,7 +131,7 @@ def test_the_heap_suffices_for_one_segment_of_the_real_data() -> None:
 def test_a_part_that_outgrows_the_heap_is_searched_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a small heap there are several segments in one part, and all of them are found."""
+    """With a small heap one part has several segments, and all of them are searched."""
     monkeypatch.setattr(limits, "INDEX_HEAP_BYTES", 15_000_000)
     unique = [" ".join(f"w{row}x{n}" for n in range(200)) for row in range(4_500)]
     spans = table([span(row, input=f"common {text}") for row, text in enumerate(unique)])
@@ -147,7 +147,7 @@ def test_a_part_that_outgrows_the_heap_is_searched_all_the_same(
 
 
 def test_batches_and_a_table_make_the_same_index(tmp_path: Path) -> None:
-    """Rows may come as an iterator of batches, and with no more columns than needed."""
+    """Rows may be an iterator of batches, with only the needed columns."""
     objects, manifest = index_of([agents()])
     narrow = agents().select(COLUMNS).to_batches(max_chunksize=1_000)
     build_part(objects, INDEX, "spans-batches", 0, 1, "a", iter(narrow))
@@ -159,7 +159,7 @@ def test_batches_and_a_table_make_the_same_index(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A build that succeeds and one that fails both clean up, and the latter stages nothing."""
+    """A successful build and a failed one both clean up, and the latter stages nothing."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     objects = MemoryObjectStore()
     build_part(objects, INDEX, BUILD, 0, 1, "a", table([span(1)]))

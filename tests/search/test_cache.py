@@ -1,4 +1,4 @@
-"""Unpacked parts on local disk: those that nobody uses go, and nobody who opens an index minds."""
+"""Unpacked parts on local disk: unused parts are evicted, and open readers are not affected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OBJECTS = MemoryObjectStore()
 
 
 def made(count: int) -> list[Manifest]:
-    """Return the manifests of as many transactions of one span."""
+    """Return the manifests of this many one-span transactions."""
     manifests: list[Manifest] = []
     for number in range(count):
         build = f"spans-{uuid.uuid4().hex}"
@@ -43,14 +43,14 @@ def there(directory: Path) -> set[str]:
 
 
 def age(directory: Path) -> None:
-    """Let all that is there have been used long ago."""
+    """Set the last use of everything in the cache to long ago."""
     long_ago_s = time.time() - PART_COPY_IDLE_MIN_S - 60
     for path in directory.iterdir():
         os.utime(path, (long_ago_s, long_ago_s))
 
 
 def check_unused(directory: Path) -> None:
-    """Check that parts go which nobody has used for long, and that those of the manifest stay, known or not."""
+    """Check that long-unused parts are evicted and that the manifest's parts stay, whether they are known or not."""
     manifests = made(3)
     first, second, third = (part.sha256 for part in manifests[2].newest)
     part_cache = PartCache(OBJECTS, directory)
@@ -68,7 +68,7 @@ def check_unused(directory: Path) -> None:
 
 
 def check_used(directory: Path) -> None:
-    """Check that what another process uses stays, which shows so whenever it asks for it."""
+    """Check that parts in use by another process stay, because each request marks them."""
     manifests = made(2)
     other = PartCache(OBJECTS, directory)
     other.fetch(manifests[1].newest, {})
@@ -79,7 +79,7 @@ def check_used(directory: Path) -> None:
 
 
 def check_own_links(directory: Path) -> None:
-    """Check that links of a process stay, however long ago it made them, while it looks for parts to delete."""
+    """Check that a process's own links stay at any age while it looks for parts to delete."""
     manifests = made(2)
     index = OpenIndex(OBJECTS, directory)
     Searcher(OBJECTS, manifests[0], index)
@@ -93,7 +93,7 @@ def check_own_links(directory: Path) -> None:
 
 
 def check_slow(directory: Path) -> None:
-    """Check that what came first is shown to be used while the rest still comes."""
+    """Check that early parts of a slow fetch are marked as used while the rest is fetched."""
     (*_, manifest) = made(2)
     first, second = manifest.newest
     slow, is_shown = PartCache(OBJECTS, directory), list[bool]()
@@ -117,12 +117,12 @@ def check_slow(directory: Path) -> None:
 
 
 def is_idle(place: Path) -> bool:
-    """Whether nobody has shown for long that a part is used."""
+    """Return whether a part has long had no sign of use."""
     return place.stat().st_mtime < time.time() - 60
 
 
 def check_vanished(directory: Path) -> None:
-    """Check that a part which goes while it is looked at is unpacked again."""
+    """Check that a part that vanishes during a look is unpacked again."""
     (manifest,) = made(1)
     part_cache = PartCache(OBJECTS, directory)
     part_cache.fetch(manifest.newest, {})
@@ -141,7 +141,7 @@ def check_vanished(directory: Path) -> None:
 
 
 def check_blocks(directory: Path) -> None:
-    """Check that parts in use stay also where nothing new is asked for."""
+    """Check that parts in use stay even if nothing new is requested."""
     (*_, manifest) = made(2)
     part_cache = PartCache(OBJECTS, directory)
     part_cache.fetch(manifest.newest, {})
@@ -152,7 +152,7 @@ def check_blocks(directory: Path) -> None:
 
 
 def check_now_and_then(directory: Path) -> None:
-    """Check that it is looked for once in a while, and not with each opening."""
+    """Check that eviction runs once in a while, and not with each opening."""
     manifests = made(2)
     part_cache = PartCache(OBJECTS, directory)
     part_cache.fetch(manifests[1].newest, {})
@@ -162,7 +162,7 @@ def check_now_and_then(directory: Path) -> None:
 
 
 def check_robbed(directory: Path) -> None:
-    """Check that who is about to link a part that goes brings it back."""
+    """Check that a process about to link a vanished part restores it."""
     (manifest,) = made(1)
     index, robbed = OpenIndex(OBJECTS, directory), list[str]()
     whole = index._cache.fetch
@@ -182,7 +182,7 @@ def check_robbed(directory: Path) -> None:
 
 
 def check_altered(directory: Path) -> None:
-    """Check that a part that was altered in the cache comes again, alone, and is read for that once."""
+    """Check that only the altered cached part is fetched again, after one read of it."""
     (*_, manifest) = made(2)
     first, second = manifest.newest
     Searcher(OBJECTS, manifest, directory)
@@ -214,7 +214,7 @@ CHECKS = (
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
-    """See each."""
+    """Parts in use stay, and unused or damaged ones are replaced."""
     check(tmp_path)
 
 
@@ -266,5 +266,5 @@ def test_cache(check: Callable[[Path], None], tmp_path: Path) -> None:
     ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
 )
 def test_broken(check: Callable[[Path], None], broken: Broken, tmp_path: Path) -> None:
-    """Each is caught."""
+    """The checks detect each broken rule."""
     assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))

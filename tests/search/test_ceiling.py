@@ -1,4 +1,4 @@
-"""An index of more parts than a process can map is refused early, and never called damaged."""
+"""An index of more parts than a process can map is refused early, and never reported as damaged."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tracelake.storage.memory import MemoryObjectStore
 
 @pytest.fixture
 def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the file that says how many maps a process may have: so many that three parts can be opened."""
+    """Return the file with the process's map limit, set so that three parts can be opened."""
     path = tmp_path / "max_map_count"
     path.write_text(f"{INDEX_MAPS_KEPT_FREE + 3 * part_cache.MAPS_PER_PART}\n")
     monkeypatch.setattr(part_cache, "_ALLOWED", path)
-    # What other tests have mapped in this process is not to count.
+    # Mappings of other tests in this process must not count.
     (tmp_path / "used").touch()
     monkeypatch.setattr(part_cache, "_USED", tmp_path / "used")
     return path
@@ -43,7 +43,7 @@ def four() -> tuple[MemoryObjectStore, Manifest]:
 def test_one_part_too_many_is_refused_before_anything_is_fetched(
     four: tuple[MemoryObjectStore, Manifest], allowed: Path, tmp_path: Path
 ) -> None:
-    """The error says how many there are and may be, and what to do; a machine that allows more opens them."""
+    """The error gives the number of parts, the limit and a remedy; a machine that allows more opens them."""
     objects, manifest = four
     assert part_cache.ceiling() == 3
     with pytest.raises(
@@ -59,7 +59,7 @@ def test_one_part_too_many_is_refused_before_anything_is_fetched(
 def test_what_the_process_has_open_counts(
     allowed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Maps of other searchers take from what is allowed, beyond those that are kept free."""
+    """Maps of other searchers reduce the limit, beyond the reserve."""
     used = tmp_path / "maps"
     monkeypatch.setattr(part_cache, "_USED", used)
     used.write_bytes(b"a map\n" * INDEX_MAPS_KEPT_FREE)
@@ -81,7 +81,7 @@ def test_what_the_process_has_open_counts(
 def test_a_system_that_has_no_more_to_give_is_no_damage(
     four: tuple[MemoryObjectStore, Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    """Where opening fails all the same, because maps or files have run out, the error is the same."""
+    """The error is the same if opening fails because maps or file descriptors have run out."""
 
     def fail(*_: object) -> None:
         raise ValueError(f"Failed to open file for read: 'IoError {{ io_error: {said} }}'")
@@ -92,7 +92,7 @@ def test_a_system_that_has_no_more_to_give_is_no_damage(
 
 
 def check_blocks_count(allowed: Path, folder: Path) -> None:
-    """Vectors are one map more for each part: words are found where these are too many, and then all is found."""
+    """Check that vectors need one map more for each part: if these are too many, only word search works."""
     settings = load(f"{HERE}:bag_of_words")[1]
     objects, manifest = index_of([table([span(n, input="refund")]) for n in range(4)], vectors=settings)
     needed = 4 * (part_cache.MAPS_PER_PART + 1)
@@ -108,7 +108,7 @@ def check_blocks_count(allowed: Path, folder: Path) -> None:
 
 
 def test_vectors_count(allowed: Path, tmp_path: Path) -> None:
-    """What is mapped of vectors is what is counted of them."""
+    """The mapped size of vectors equals their counted size."""
     check_blocks_count(allowed, tmp_path)
 
 
@@ -123,14 +123,14 @@ def test_vectors_count(allowed: Path, tmp_path: Path) -> None:
     ids=lambda broken: broken.rule,
 )
 def test_uncounted_vectors_are_noticed(broken: Broken, allowed: Path, tmp_path: Path) -> None:
-    """The rule that counts them."""
+    """The check detects uncounted vectors."""
     assert_caught(broken, lambda: check_blocks_count(allowed, tmp_path))
 
 
 def test_new_blocks_take_from_what_is_free(
     allowed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that are mapped already are among what the process has."""
+    """Already mapped vectors count as open in the process."""
     used = tmp_path / "maps"
     monkeypatch.setattr(part_cache, "_USED", used)
     used.write_bytes(b"a map\n" * (INDEX_MAPS_KEPT_FREE + 17))
@@ -156,7 +156,7 @@ def test_new_blocks_take_from_what_is_free(
 def test_a_cache_that_cannot_be_used_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: type[Exception], says: str, at: str
 ) -> None:
-    """Files, memory or space may run out at any step; the error says of what, and the next search goes on."""
+    """If files, memory or space run out at any step, the error names it, and the next search works."""
     settings = load(f"{HERE}:bag_of_words")[1]
     objects, manifest = index_of([table([span(1, input="refund")])], vectors=settings)
     searcher = Searcher(objects, manifest, tmp_path / "cache", at_once=False)
@@ -195,7 +195,7 @@ def test_a_cache_that_cannot_be_used_is_no_damage(
 def test_doctor_tells_how_near_the_ceiling_is(
     parts: int, most: int | None, documents: int, status: str, says: str
 ) -> None:
-    """It warns from half of it on, and where many documents are of replaced rows; and names the way out."""
+    """It warns from half of the limit on, and about many documents of replaced rows, and names the remedy."""
     verdict = check_index(IndexInfo("m", 1, documents, parts, most), 50)
     assert verdict.status == status
     assert says in verdict.message

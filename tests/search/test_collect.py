@@ -1,4 +1,4 @@
-"""What nobody will ever search is collected, at any moment of a finalizer, and nothing else is."""
+"""Garbage collection deletes exactly what no search will read, at any moment of a finalizer."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def everything(objects: ObjectStore) -> list[str]:
 def swept(
     objects: ObjectStore, *reached: str, over: Callable[[int], bool] = lambda _: True
 ) -> CollectedIndexParts:
-    """Collect; by default no rebuild that is not named can be committed any more."""
+    """Collect; by default no unnamed rebuild can be committed any more."""
     return collect(objects, INDEX, reached, over)
 
 
 def finalize_with_a_sweep(staged: dict[str, bytes], pause: int) -> int:
-    """Finalize a build, with a collection before operation `pause`; return how many operations there were."""
+    """Finalize a build, with a collection before operation `pause`; return the number of operations."""
     objects = MemoryObjectStore()
     for path, data in staged.items():
         objects.put(path, data)
@@ -47,7 +47,7 @@ def finalize_with_a_sweep(staged: dict[str, bytes], pause: int) -> int:
 
 
 def test_nothing_goes_before_the_marker() -> None:
-    """Wherever a finalizer is, what it staged, copied and listed stays until the marker says what is needed."""
+    """At any moment of a finalizer, its staged, copied and listed objects stay until the marker decides."""
     twins = MemoryObjectStore()
     stage(twins, RANGES)
     stage(twins, [(0, 4), (4, 8)], attempt="twin")
@@ -59,7 +59,8 @@ def test_nothing_goes_before_the_marker() -> None:
 
 
 def test_what_a_loser_wrote_goes_and_what_is_published_stays() -> None:
-    """A finalizer that chose other attempts, and died before its marker, leaves parts; a late worker leaves staging."""
+    """Parts of a finalizer that died before its marker, and staging of a late worker, are deleted; published parts
+    stay."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     assert len(write_parts(objects, INDEX, BUILD, SIZE)) == 3
@@ -81,7 +82,7 @@ def test_what_a_loser_wrote_goes_and_what_is_published_stays() -> None:
 
 
 def test_all_manifests_of_transactions_stay_whole() -> None:
-    """Parts and lists of every one, the oldest too, stay; a list that no marker names goes."""
+    """Parts and lists of every manifest stay, also the oldest; a list that no marker names is deleted."""
     objects = MemoryObjectStore()
     manifests = list(chain(objects, 40))
     before = everything(objects)
@@ -96,7 +97,7 @@ def test_all_manifests_of_transactions_stay_whole() -> None:
 
 @pytest.mark.parametrize("damaged", ["marker", "list"])
 def test_nothing_goes_on_doubt(damaged: str) -> None:
-    """Where a marker or list cannot be read, all that lies under the name of its build stays."""
+    """If a marker or list is unreadable, everything under the name of its build stays."""
     objects = MemoryObjectStore()
     *_, manifest = chain(objects, 5)
     path = manifest_path(INDEX, "spans-4") if damaged == "marker" else manifest.lists[0].path
@@ -109,7 +110,7 @@ def test_nothing_goes_on_doubt(damaged: str) -> None:
 
 
 def rebuilt(objects: ObjectStore, epoch: int, unique: str, *, published: bool) -> Manifest | None:
-    """Write what a rebuild writes, up to its manifest or without that."""
+    """Write a rebuild's objects, up to its manifest or without it."""
     build = rebuild_name(epoch, unique)
     for lo in range(10):
         stage_bytes(objects, build, lo, lo + 1)
@@ -131,7 +132,8 @@ def rebuilt(objects: ObjectStore, epoch: int, unique: str, *, published: bool) -
 
 
 def test_a_rebuild_goes_once_it_can_no_longer_be_committed() -> None:
-    """Until its epoch is over all of it stays; then all that no commit names, and the named one is whole."""
+    """Until its epoch is over all of it stays; then everything uncommitted is deleted, and the committed index is
+    complete."""
     objects = MemoryObjectStore()
     list(chain(objects, 5))
     before = everything(objects)
@@ -150,7 +152,7 @@ def test_a_rebuild_goes_once_it_can_no_longer_be_committed() -> None:
 
 
 def test_a_finalizer_that_finds_its_staging_collected_sees_the_marker() -> None:
-    """F11: one that listed before another published, and reads after garbage was collected, is told the same index."""
+    """F11: a finalizer that listed before another published, and reads after collection, returns the same index."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     others: list[Manifest] = []

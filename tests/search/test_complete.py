@@ -1,4 +1,4 @@
-"""What may follow in a query that is being typed."""
+"""Completions of a query as the user types."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     ],
 )
 def test_what_may_follow(searcher: Searcher, typed: str, expected: list[str]) -> None:
-    """Fields, attributes by path or key, and values, the most frequent first, quoted where they must be."""
+    """Completions are fields, attributes by path or key, and values, the most frequent first, quoted if needed."""
     assert searcher.completions(typed) == expected
 
 
@@ -66,13 +66,13 @@ def test_what_may_follow(searcher: Searcher, typed: str, expected: list[str]) ->
     ).map("".join)
 )
 def test_any_text_can_be_completed(searcher: Searcher, typed: str) -> None:
-    """No text ends in an error."""
+    """No text raises an error."""
     assert all(searcher.completions(typed))
 
 
 @pytest.mark.parametrize("typed", ["service:", "attributes.http.status_code:", "attributes.v:", "model:"])
 def test_what_is_offered_finds_something(searcher: Searcher, typed: str) -> None:
-    """A value that is offered is a query that finds its span."""
+    """A completed value is a query that finds its span."""
     offered = searcher.completions(typed)
     assert offered
     assert all(searcher.search(query, 1) for query in offered)
@@ -84,7 +84,7 @@ ODD_VALUES = ("", "ΟΔΟΣ", "C:\\", 'q"q', "..", "*", "a~1", "tab\there", "x" 
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """Spans of each odd value, in each column and attribute."""
+    """Return spans of each odd value, in each column and attribute."""
     rows = [
         span(n, service=value, model=value, session_id=value, attributes=[(key, value) for key in ODD_KEYS])
         for n, value in enumerate(ODD_VALUES)
@@ -108,7 +108,8 @@ def check_odd(odd: Searcher) -> None:
 
 
 def test_what_is_offered_is_a_query_whatever_the_values_are(odd: Searcher) -> None:
-    """Empty, Greek, with quotes and backslashes, in keys as in values; what is too long for a query is not offered."""
+    """Every completion is a valid query, for empty or Greek values and for quotes and backslashes; too long ones
+    are omitted."""
     check_odd(odd)
 
 
@@ -129,12 +130,12 @@ def test_what_is_offered_is_a_query_whatever_the_values_are(odd: Searcher) -> No
     ids=lambda broken: broken.rule,
 )
 def test_broken_rules_are_caught(odd: Searcher, broken: Broken) -> None:
-    """Each rule of what is offered is noticed where it is broken."""
+    """The checks detect each broken completion rule."""
     assert_caught(broken, lambda: check_odd(odd))
 
 
 def test_an_empty_index_offers_fields(tmp_path: Path) -> None:
-    """Without parts there are no values."""
+    """Without parts, fields are completed and values are not."""
     objects, manifest = index_of([table([])])
     searcher = Searcher(objects, manifest, tmp_path)
     assert searcher.completions("serv") == ["service:"]

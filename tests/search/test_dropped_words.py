@@ -1,4 +1,4 @@
-"""A query that asks for what the index cannot hold is refused at its character, never answered with more."""
+"""A query for words that the index cannot hold is refused at its character, never answered with more hits."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def searcher(request: pytest.FixtureRequest, tmp_path: Path) -> Searcher:
 
 @pytest.mark.parametrize("dropped", [LONG, EMOJI, "\u20ac", "\u2192"])
 def test_a_word_that_the_index_cannot_hold_is_refused(searcher: Searcher, dropped: str) -> None:
-    """A long word, an emoji, a sign outside ASCII: under AND, OR, NOT, in groups, fields and phrases."""
+    """A long word, an emoji or a non-ASCII sign is refused under AND, OR, NOT, in groups, fields and phrases."""
     check_every_position(searcher, dropped)
 
 
 @pytest.mark.parametrize("signs", ["!!!", "&", '"-"', '""', "\u2014", "!!!*", "!!!~1"])
 def test_a_clause_of_signs_alone_is_refused(searcher: Searcher, signs: str) -> None:
-    """A clause without a letter or digit would otherwise drop out of AND and NOT."""
+    """A clause without a letter or digit is refused, because it would drop out of AND and NOT."""
     for query in QUERIES:
         check_refused(searcher, query.format(signs), query.index("{}") + 1)
 
 
 def test_a_long_run_of_chinese_is_refused_or_found(tmp_path: Path) -> None:
-    """`cjk` holds it in pairs of letters; the other analyzers cannot hold it."""
+    """`cjk` indexes it as pairs of letters; the other analyzers cannot."""
     rows = [span(0, name="deploy"), span(1, name=f"deploy {CHINESE}")]
     for name in sorted(ANALYZERS):
         objects, manifest = index_of([table(rows)], analyzer=analyzer_named(name))

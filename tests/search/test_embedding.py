@@ -1,4 +1,4 @@
-"""Where vectors come from, and that nothing stops where they fail."""
+"""Sources of vectors, and their failures, which stop nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORDS = ["good refund", "poison refund", "nan refund", "infinite refund", "zero 
 
 
 def settings_of(name: str) -> VectorSettings:
-    """Return the settings of a function of tests."""
+    """Return the settings of a test function."""
     return load(f"{embedders.HERE}:{name}")[1]
 
 
@@ -57,7 +57,7 @@ def built(
 def test_a_text_on_which_the_function_fails_has_no_vector_and_all_else_goes_on(
     name: str, vectors: int, tmp_path: Path
 ) -> None:
-    """All spans are found by their words; those without a vector are counted; a span that says nothing is not."""
+    """All spans are found by their words; those without a vector are counted, except spans without text."""
     rows = [span(number, input=text) for number, text in enumerate(WORDS)] + [span(99)]
     objects, receipt, manifest = built(settings_of(name), rows)
     assert receipt.vectors is not None
@@ -67,7 +67,7 @@ def test_a_text_on_which_the_function_fails_has_no_vector_and_all_else_goes_on(
 
 
 def test_a_function_that_always_fails_is_soon_left_alone() -> None:
-    """However many spans there are, it is called a few times; the first failure is told."""
+    """A failing function is called only a few times for any number of spans; its first failure is reported."""
     source = FunctionSource(load(f"{embedders.HERE}:broken")[0])
     before = next(embedders.COUNT)
     batch = table([span(number, input=f"text {number}") for number in range(2_000)]).to_batches()[0]
@@ -78,7 +78,7 @@ def test_a_function_that_always_fails_is_soon_left_alone() -> None:
 
 
 def test_one_bad_text_takes_few_calls() -> None:
-    """A batch is halved until the bad text is alone."""
+    """A batch is bisected until the bad text is alone."""
     source = FunctionSource(load(f"{embedders.HERE}:not_of_poison")[0])
     texts = [f"text {number}" for number in range(500)]
     texts[77] = "poison"
@@ -89,7 +89,7 @@ def test_one_bad_text_takes_few_calls() -> None:
 
 
 def test_equal_texts_are_asked_for_once() -> None:
-    """Agents say the same again and again."""
+    """Equal texts are embedded once, because agents repeat themselves."""
     source = FunctionSource(load(f"{embedders.HERE}:not_of_poison")[0])
     before = next(embedders.COUNT)
     wanted = source.vectors(table([span(n, input="the same") for n in range(1_000)]).to_batches()[0])
@@ -98,7 +98,7 @@ def test_equal_texts_are_asked_for_once() -> None:
 
 
 def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call of it takes its time, and there is no other."""
+    """A hanging function costs one timeout, and is not called again."""
     monkeypatch.setattr("tracelake.search.vectors.EMBEDDING_CALL_MAX_S", 0.1)
     monkeypatch.setattr(limits, "EMBEDDING_FAILED_MAX_S", 0.05)
     function = load(f"{embedders.HERE}:hanging")[0]
@@ -112,14 +112,14 @@ def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_text_that_is_meant_is_bounded() -> None:
-    """Input, output and status message, so many characters of them."""
+    """The embedded text is a bounded number of characters of input, output and status message."""
     batch = table([span(0, input="a", output="b", status_message="c"), span(1, input="x" * 20_000), span(2)])
     texts = meant_texts(batch.to_batches()[0])
     assert texts == {0: "a\nb\nc", 1: "x" * limits.EMBEDDED_TEXT_MAX_CHARS}
 
 
 def check_import(folder: Path, statement: str) -> None:
-    """Name a function of a module that fails as it is imported: a search says so, and spans have no vector."""
+    """Check that searches report a function whose module fails on import, and that spans have no vector."""
     (folder / "fails_on_import.py").write_text(statement)
     known = VectorSettings(source="fails_on_import:f", dimensions=2)
     with pytest.MonkeyPatch.context() as patch:
@@ -136,12 +136,12 @@ def check_import(folder: Path, statement: str) -> None:
     ["raise RuntimeError('no model')", "import sys\nsys.exit('no model')", "raise BaseException('no model')"],
 )
 def test_a_module_that_fails_on_import_stops_nothing(statement: str, tmp_path: Path) -> None:
-    """Whatever it raises, it ends neither the task nor the server."""
+    """Any exception on import ends neither the task nor the server."""
     check_import(tmp_path, statement)
 
 
 def test_a_module_that_ends_the_process_is_caught(tmp_path: Path) -> None:
-    """All that it raises counts, but what a person at the keyboard says."""
+    """Every exception is caught except a keyboard interrupt."""
     broken = Broken("whatever it raises", load, "except BaseException", "except Exception")
     with broken.applied(), pytest.raises(SystemExit):
         check_import(tmp_path, "import sys\nsys.exit('no model')")
@@ -156,7 +156,7 @@ def test_a_module_that_ends_the_process_is_caught(tmp_path: Path) -> None:
     ],
 )
 def test_only_what_is_declared_is_ever_called(name: str, problem: str) -> None:
-    """A lake may name anything: nothing but an embedder runs because of that."""
+    """Only a declared embedder is called, whatever name a lake contains."""
     with pytest.raises(UsageError, match=problem):
         load(f"{embedders.HERE}:{name}")
     for other in ("os:system", "subprocess:call"):
@@ -171,7 +171,7 @@ def test_only_what_is_declared_is_ever_called(name: str, problem: str) -> None:
 
 
 def test_another_version_of_the_function_is_refused_by_both_names() -> None:
-    """Its vectors do not compare with those of before, so no part has them and no search is made of them."""
+    """Its vectors are not comparable with earlier ones, so parts have none and vector searches are refused."""
     before = VectorSettings(source=f"{embedders.HERE}:bag_of_words", dimensions=32, version="0")
     with pytest.raises(UsageError, match=r"cosine, version 0\), and here .*version 1\).*rebuild --vectors"):
         load_embedder(before)
@@ -192,13 +192,13 @@ def test_another_version_of_the_function_is_refused_by_both_names() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(arguments: tuple[Any, Any, Any], problem: str) -> None:
-    """In a sentence, before anything is built."""
+    """Impossible settings are refused in one sentence before anything is built."""
     with pytest.raises(UsageError, match=problem):
         requested_vectors(*arguments)
 
 
 def test_every_setting_is_in_the_fingerprint() -> None:
-    """Where one differs, so does it."""
+    """A change of any setting changes the fingerprint."""
     same: dict[str, Any] = {"source": "m:f", "dimensions": 2, "metric": "cosine", "version": ""}
     others = [
         same | change
@@ -228,19 +228,20 @@ def test_every_setting_is_in_the_fingerprint() -> None:
     ],
 )
 def test_vectors_in_attributes(value: str, expected: list[float] | None) -> None:
-    """An array of numbers, or float32 in base64; anything else is none, and never an error."""
+    """An array of numbers, or float32 in base64, is a vector; anything else is none, and never an error."""
     vector = vector_in(value)
     assert (None if vector is None else vector.tolist()) == expected
 
 
 def test_a_vector_that_is_nested_too_deep_is_caught() -> None:
-    """Or it would keep all spans that came with it from the tables."""
+    """Otherwise, it would keep all spans of its request from the tables."""
     broken = Broken("never an error", vector_in, ", RecursionError", "")
     assert_caught(broken, lambda: test_vectors_in_attributes("[" * 100_000, None))
 
 
 def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:
-    """Of the wrong length, of no numbers, of zeros: no vector, counted; the numbers are no words of the text."""
+    """A vector of wrong length, without numbers or of zeros is dropped and counted; its numbers are not indexed as
+    words."""
     given = ["[1,0,77123]", "[1,0]", "[0,0,0]", "[NaN,1,1]", "words", base64.b64encode(bytes(12)).decode()]
     rows = [span(n, attributes=[("v", value), ("k", "common")]) for n, value in enumerate(given)]
     known = requested_vectors("attributes.v", 3, "dot")
@@ -266,21 +267,21 @@ def test_spans_bring_their_vectors_along(tmp_path: Path) -> None:
     ],
 )
 def test_what_of_a_query_is_meant(query: str, text: str, conditions: str) -> None:
-    """Words and phrases without a field beside each other; all else is a condition."""
+    """Words and phrases without a field are embedded; everything else is a filter."""
     parts = split_semantic(parse(query))
     assert parts.text == text
     assert (conditions in repr(parts.condition)) if conditions else parts.condition is None
 
 
 def test_only_one_thing_is_compared_with() -> None:
-    """Words and a span, or two spans, are refused at their place."""
+    """Words with a span, or two spans, are refused at their position."""
     for query in ("words like:a-b", "like:a like:b"):
         with pytest.raises(QuerySyntaxError, match="not with both"):
             split_semantic(parse(query))
 
 
 def receipts_of_twins() -> list[Receipt]:
-    """Return the receipts of two attempts at one part, of which the later has the vectors."""
+    """Return the receipts of two attempts at one part; the later one has the vectors."""
     objects = MemoryObjectStore()
     rows = [span(number, input=f"text {number}") for number in range(3)]
     settings = settings_of("never_the_same")
@@ -291,7 +292,7 @@ def receipts_of_twins() -> list[Receipt]:
 
 
 def test_f7_of_twins_that_with_vectors_is_taken() -> None:
-    """An executor without the module has built a part, too; whoever finalizes takes the other."""
+    """F7: if an executor without the module also built a part, the finalizer takes the part with vectors."""
     told = receipts_of_twins()
     fingerprint, wanted = told[0].fingerprint, settings_of("never_the_same").fingerprint
 
@@ -306,7 +307,7 @@ def test_f7_of_twins_that_with_vectors_is_taken() -> None:
 
 
 def test_f10_two_finalizers_of_a_function_that_never_says_the_same_make_one_index() -> None:
-    """Whatever the floats of two attempts are, one of them is the index; the loser's part is in none."""
+    """F10: if two attempts have different floats, one of them is the index; the loser's part is not in it."""
     objects = MemoryObjectStore()
     rows = [span(number, input=f"text {number}") for number in range(3)]
     settings = settings_of("never_the_same")
@@ -321,7 +322,7 @@ def test_f10_two_finalizers_of_a_function_that_never_says_the_same_make_one_inde
 
 
 def test_f14_a_flipped_byte_among_the_vectors_is_refused_and_named(tmp_path: Path) -> None:
-    """By whoever opens the part, and by verify; a part without the block that its manifest names, too."""
+    """F14: opening and `verify` refuse a flipped vector byte, and a part without the block that its manifest names."""
     settings = settings_of("bag_of_words")
     objects, _, manifest = built(settings, [span(n, input=f"text {n}") for n in range(50)])
     [part] = read_parts(objects, manifest)
@@ -335,7 +336,7 @@ def test_f14_a_flipped_byte_among_the_vectors_is_refused_and_named(tmp_path: Pat
 
 
 def test_a_part_without_the_vectors_that_its_manifest_names_is_told() -> None:
-    """Its text is searched all the same; a search by meaning names the part, and so does verify."""
+    """Its text is still searched; a vector search and `verify` name the part."""
     objects, _, manifest = built(settings_of("bag_of_words"), [span(0, input="text")])
     bare, _, other = built(settings_of("broken"), [span(0, input="text")])
     [part], [without] = read_parts(objects, manifest), read_parts(bare, other)
@@ -350,7 +351,7 @@ def test_a_part_without_the_vectors_that_its_manifest_names_is_told() -> None:
 
 
 def test_a_lake_without_vectors_says_how_to_get_them(tmp_path: Path) -> None:
-    """In one sentence."""
+    """The error explains in one sentence how to enable vectors."""
     objects = MemoryObjectStore()
     build_part(objects, INDEX, BUILD, 0, 1, "a", table([span(0, input="text")]))
     searcher = Searcher(objects, finalize_build(objects, 1), tmp_path)

@@ -1,4 +1,4 @@
-"""Facets over many parts: each value is counted in all of them, those that are told are the right ones."""
+"""Facets over many parts: each value is counted in all parts, and the reported values are the right ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ VALUES = FACET_VALUES_MAX + 5
 
 
 def test_the_most_frequent_values_are_told_of_days_the_last_and_others_are_counted(tmp_path: Path) -> None:
-    """Value n has n + 1 spans, spread over three parts; what is left out is counted together."""
+    """Value n has n + 1 spans over three parts: the most frequent values and the last days are returned, the rest
+    as one sum."""
     numbers = [value for value in range(VALUES) for _ in range(value + 1)]
     rows = [
         span(n, service=f"s{value:02d}", start_ns=(VALUES - value) * DAY_NS)
@@ -39,7 +40,7 @@ def test_the_most_frequent_values_are_told_of_days_the_last_and_others_are_count
 
 
 def check_total(searcher: Searcher, of_a: int, of_none: int) -> None:
-    """Spans without a value are in the total, whichever facets are asked for, and are no value."""
+    """Check that spans without a value count in the total of every facet, and are no value."""
     for service, spans, with_session in ((None, of_a + of_none, of_a), ("a", of_a, of_a), ("b", of_none, 0)):
         for facets in (["session"], ["model", "session"], ["day"], []):
             counted = searcher.count("*", service, facets)
@@ -51,7 +52,7 @@ def check_total(searcher: Searcher, of_a: int, of_none: int) -> None:
 
 
 def test_spans_without_a_value_count_in_the_total(tmp_path: Path) -> None:
-    """In some parts no span has one, and of some facets none at all."""
+    """In some parts no span has a value, and some facets have no values at all."""
     with_one = [span(n, service="a", session_id=f"s{n % 2}") for n in range(5)]
     without = [span(n, service="b", session_id=None) for n in range(5, 8)]
     parts = [table([*with_one[:3], without[0]]), table(without[1:]), table(with_one[3:])]
@@ -68,7 +69,7 @@ def test_spans_without_a_value_count_in_the_total(tmp_path: Path) -> None:
 
 
 def test_facets_of_very_many_values_are_counted_one_by_one() -> None:
-    """tantivy refuses more than 65,000 values in one pass, of all facets together: none of them is lost for that."""
+    """No facet is lost although tantivy refuses more than 65,000 values in one pass over all facets."""
     values = 65_500
     index = tantivy.Index(analyzers.schema())
     analyzers.register_tokenizers(index, ENGLISH.tokenizer())

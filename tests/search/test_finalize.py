@@ -1,4 +1,4 @@
-"""Finalization is idempotent, whoever runs it, whatever died before (PROTOCOLS §6)."""
+"""Finalization is idempotent, whichever process runs it and whichever died before (PROTOCOLS §6)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ MARKER = manifest_path(INDEX, BUILD)
 
 
 class Killed(BaseException):
-    """A process that ends; nothing catches it."""
+    """The death of a process; no handler catches it."""
 
 
 def kill_at(step: int) -> Callable[[str, str], None]:
-    """Return a hook that ends the process at its n-th operation."""
+    """Return a hook that kills the process at its n-th operation."""
     count = itertools.count()
 
     def hook(operation: str, path: str) -> None:
@@ -68,7 +68,7 @@ def flip_one_bit(data: bytes) -> bytes:
 
 
 def check_complete(objects: ObjectStore, manifest: Manifest, size: int = SIZE) -> None:
-    """Every bucket is in the manifest once, its parts are whole, and the marker says the same."""
+    """Check that every bucket is in the manifest once, its parts are intact, and the marker agrees."""
     covered = [bucket for part in read_parts(objects, manifest) for bucket in range(part.lo, part.hi)]
     assert sorted(covered) == list(range(size))
     assert list(verify_parts(objects, read_parts(objects, manifest))) == []
@@ -76,7 +76,7 @@ def check_complete(objects: ObjectStore, manifest: Manifest, size: int = SIZE) -
 
 
 def test_f1_a_build_leaves_only_staged_files(tmp_path: Path) -> None:
-    """F1: before finalization there are staged parts and receipts, and nothing else."""
+    """F1: before finalization only staged parts and receipts exist."""
     objects = FileObjectStore(tmp_path)
     receipts = stage(objects, RANGES)
     assert len(paths(objects, "staging")) == 6
@@ -88,7 +88,7 @@ def test_f1_a_build_leaves_only_staged_files(tmp_path: Path) -> None:
 
 
 def test_f2_a_build_on_an_index_stages_too_and_leaves_that_whole(tmp_path: Path) -> None:
-    """F2: wherever a build that follows another dies, the index before it has the same bytes and finds the same."""
+    """F2: wherever a later build dies, the index before it has the same bytes and hits."""
     for step in itertools.count():
         objects = MemoryObjectStore()
         stage(objects, RANGES, build="spans-0")
@@ -134,7 +134,7 @@ def test_f3_partial_canonical_files_are_repaired_from_staging() -> None:
 
 @pytest.mark.parametrize("operation", ["create", "put", "get"])
 def test_f4_a_failing_store_keeps_the_staging(operation: str) -> None:
-    """F4: when the marker, or anything before it, cannot be written, a retry still has all it needs."""
+    """F4: if the marker, or anything before it, cannot be written, a retry still has all it needs."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     before = paths(objects, "staging")
@@ -146,7 +146,7 @@ def test_f4_a_failing_store_keeps_the_staging(operation: str) -> None:
 
 
 def test_f5_stale_staged_objects_are_never_in_the_manifest() -> None:
-    """F5: what appears in staging after the marker changes nothing, neither does a failed clean-up."""
+    """F5: objects staged after the marker change nothing, and neither does a failed cleanup."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     manifest = finalize_build(HookedStore(objects, fail_at("delete")), SIZE)
@@ -158,7 +158,7 @@ def test_f5_stale_staged_objects_are_never_in_the_manifest() -> None:
 
 
 def test_f6_a_retry_after_the_marker_only_reads_it() -> None:
-    """F6: finalizing again reads the marker and does nothing else."""
+    """F6: finalizing again only reads the marker."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     path, manifest = finalize(objects, INDEX, BUILD, 1, SIZE, None)
@@ -169,7 +169,7 @@ def test_f6_a_retry_after_the_marker_only_reads_it() -> None:
 
 
 def test_f7_a_worker_that_died_before_its_receipt_is_not_used() -> None:
-    """F7: a part without a receipt is nothing; the attempt that finished is used."""
+    """F7: a part without a receipt is ignored; the finished attempt is used."""
     objects = MemoryObjectStore()
     stage(objects, RANGES[1:])
 
@@ -186,7 +186,7 @@ def test_f7_a_worker_that_died_before_its_receipt_is_not_used() -> None:
 
 
 def test_f8_a_receipt_without_its_part_stops_it() -> None:
-    """F8: the error names the part, no marker is written, and building that range again is the way out."""
+    """F8: the error names the part, no marker is written, and rebuilding that range is the remedy."""
     objects = MemoryObjectStore()
     lost = stage(objects, RANGES)[1].path
     assert lost is not None
@@ -200,7 +200,7 @@ def test_f8_a_receipt_without_its_part_stops_it() -> None:
 
 @pytest.mark.parametrize("alter", [shorten, flip_one_bit])
 def test_a_damaged_staged_part_stops_it_and_another_attempt_mends_it(alter: Alter) -> None:
-    """A part that is not what its receipt says is named, nothing of it is published, and all staging stays."""
+    """A part that does not match its receipt is named, nothing of it is published, and all staging stays."""
     objects = MemoryObjectStore()
     path = stage(objects, RANGES)[0].path
     assert path is not None
@@ -210,13 +210,13 @@ def test_a_damaged_staged_part_stops_it_and_another_attempt_mends_it(alter: Alte
         finalize_build(objects, SIZE)
     assert paths(objects, "manifests") == []
     assert paths(objects, "staging") == before
-    # Whatever the names of attempts are: the damaged one comes first in their order.
+    # The damaged attempt sorts first, whatever the attempts' names are.
     stage(objects, RANGES[:1], attempt="second")
     check_complete(objects, finalize_build(objects, SIZE))
 
 
 def test_a_damaged_part_does_not_stop_a_twin_of_other_ranges() -> None:
-    """A speculative twin that was cut otherwise serves for the ranges of a damaged part."""
+    """A speculative twin with other cuts replaces the ranges of a damaged part."""
     objects = MemoryObjectStore()
     stage(objects, [(0, 4), (4, 8)], attempt="twin")
     path = stage(objects, [(0, 8)])[0].path
@@ -241,8 +241,8 @@ def test_f9_a_missing_range_is_named_and_can_be_built() -> None:
 def finalize_beside_another(twins: dict[str, bytes], pause: int, death: int) -> tuple[Manifest, int, int]:
     """Finalize with a second finalizer that runs at operation `pause` of the first, and dies at its own `death`.
 
-    It sees twin attempts that the first has not seen if it has listed already. Return the manifest of the
-    first, and how many operations each did.
+    It sees twin attempts that the first has not seen if it has listed already. Return the manifest of the first,
+    and the number of operations of each.
     """
     objects = MemoryObjectStore()
     for path, data in twins.items():
@@ -274,7 +274,7 @@ def finalize_beside_another(twins: dict[str, bytes], pause: int, death: int) -> 
 
 
 def test_f10_f11_two_finalizers_at_every_interleaving_make_one_index() -> None:
-    """F10, F11: wherever the second runs inside the first, and wherever it dies there, one whole index stays."""
+    """F10, F11: wherever the second runs inside the first, and wherever it dies there, one complete index remains."""
     twins = MemoryObjectStore()
     stage(twins, RANGES)
     stage(twins, [(0, 4), (4, 8)], attempt="twin")
@@ -294,7 +294,7 @@ def test_f10_f11_two_finalizers_at_every_interleaving_make_one_index() -> None:
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_f10_a_finalizer_of_other_settings_makes_no_mixed_index(whole: bool) -> None:
-    """F10: wherever one of other settings runs inside ours, there is one index, all of one of the settings."""
+    """F10: wherever a finalizer of other settings runs inside ours, one index of one of the settings exists."""
     ours = ENGLISH.fingerprint
     for pause in range(40):
         objects = MemoryObjectStore()
@@ -324,7 +324,7 @@ def test_f10_a_finalizer_of_other_settings_makes_no_mixed_index(whole: bool) -> 
 
 
 def test_f11_a_finalizer_that_finds_the_staging_cleaned_succeeds() -> None:
-    """F11: it looked before the marker was there, listed after the winner had cleaned, and looks again."""
+    """F11: it read before the marker existed, listed after the winner had cleaned up, and reads again."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
 
@@ -336,7 +336,7 @@ def test_f11_a_finalizer_that_finds_the_staging_cleaned_succeeds() -> None:
 
 
 def test_killed_at_every_operation_a_retry_finishes(tmp_path: Path) -> None:
-    """Wherever finalization dies there is no marker or a whole index, and a retry returns a whole index."""
+    """Wherever finalization dies, the marker is absent or the index complete, and a retry returns a complete index."""
     for step in itertools.count():
         objects = FileObjectStore(tmp_path / str(step))
         stage(objects, RANGES[1:], build="spans-0")
@@ -368,7 +368,7 @@ def test_f12_a_parent_or_parts_with_other_settings_are_refused() -> None:
 
 
 def test_f13_a_failing_list_is_an_error_and_never_empty() -> None:
-    """F13: the error of the store comes through, and nothing is written."""
+    """F13: the store's error is raised, and nothing is written."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     before = list(objects.list("search/"))
@@ -379,7 +379,7 @@ def test_f13_a_failing_list_is_an_error_and_never_empty() -> None:
 
 @pytest.mark.parametrize("kept", [0, 1, 50, -1])
 def test_an_empty_or_torn_marker_is_none_and_is_repaired(kept: int) -> None:
-    """A marker that is only the beginning of one counts as absent, and finalizing writes it whole."""
+    """A truncated marker counts as absent, and finalizing writes it completely."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     finalize_build(HookedStore(objects, fail_at("delete")), SIZE)
@@ -388,7 +388,7 @@ def test_an_empty_or_torn_marker_is_none_and_is_repaired(kept: int) -> None:
 
 
 def test_a_marker_of_a_later_format_is_never_replaced() -> None:
-    """JSON that is no manifest of ours is an error, for another version may read it."""
+    """JSON that is no manifest of ours is an error, because another version may read it."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     later = sealed(b'{"format_version":2}', MARKER)
@@ -399,7 +399,7 @@ def test_a_marker_of_a_later_format_is_never_replaced() -> None:
 
 
 def test_a_damaged_receipt_and_one_of_another_build_are_named() -> None:
-    """A receipt that does not parse, or lies under the wrong build, stops it by name."""
+    """A receipt that does not parse, or is stored under the wrong build, stops finalization by name."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     path = next(path for path in paths(objects, "staging") if path.endswith(".receipt"))
@@ -414,7 +414,7 @@ def test_a_damaged_receipt_and_one_of_another_build_are_named() -> None:
 
 @pytest.mark.parametrize("kind", [".receipt", ".pack"])
 def test_what_cannot_be_read_is_named_and_another_attempt_mends_it(kind: str) -> None:
-    """A store that does not give one object of the staging stops no other attempt at its range."""
+    """An unreadable staged object stops no other attempt at its range."""
     inner = MemoryObjectStore()
     stage(inner, RANGES)
     bad = next(path for path in paths(inner, "staging") if path.endswith(kind))
@@ -431,7 +431,7 @@ def test_what_cannot_be_read_is_named_and_another_attempt_mends_it(kind: str) ->
 
 
 def test_a_failure_that_may_pass_is_said_before_damage() -> None:
-    """Of two attempts one is damaged and one cannot be read this time: it is to be tried again."""
+    """If one attempt is damaged and another temporarily unreadable, the error asks for a retry."""
     inner = MemoryObjectStore()
     damaged, refused = (stage(inner, [(0, SIZE)], attempt=attempt)[0].path for attempt in ("a", "b"))
     assert damaged is not None
@@ -447,7 +447,7 @@ def test_a_failure_that_may_pass_is_said_before_damage() -> None:
 
 
 def test_a_build_published_for_another_transaction_is_refused() -> None:
-    """A build name stands for one transaction."""
+    """A build name belongs to one transaction."""
     objects = MemoryObjectStore()
     stage(objects, RANGES)
     finalize_build(objects, SIZE, upper=1)
@@ -456,7 +456,7 @@ def test_a_build_published_for_another_transaction_is_refused() -> None:
 
 
 def test_a_manifest_is_the_whole_index_as_of_its_transaction(tmp_path: Path) -> None:
-    """Each manifest finds what it and its ancestors hold, old ones keep answering as before."""
+    """Each manifest covers its build and all ancestors; old manifests give the same answers as before."""
     objects = MemoryObjectStore()
     manifests: list[Manifest] = []
     for number in range(3):
@@ -486,6 +486,6 @@ def test_a_build_without_rows_makes_an_index_that_finds_nothing(tmp_path: Path) 
 
 
 def test_a_missing_manifest_is_named() -> None:
-    """A commit that names a manifest which is gone gets an error with its path."""
+    """A commit whose manifest is missing gets an error with its path."""
     with pytest.raises(DamageError, match=MARKER):
         read_manifest(MemoryObjectStore(), MARKER)

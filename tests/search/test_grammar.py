@@ -1,4 +1,4 @@
-"""Generated queries against a plain evaluation over the rows: what is found is what the query says."""
+"""Generated queries compared with a plain evaluation over the rows: hits are exactly what the query means."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ TEXTS: Final = ("", *(" ".join(words) for n in (1, 2, 3) for words in itertools.
 
 Row = dict[str, Any]
 Judge = Callable[[Row], bool]
-"""Tells whether a row is found."""
+"""Predicate that tells whether a row matches."""
 
 
 def rows() -> list[Row]:
-    """Return rows with any words in name and two texts, of two services and of none."""
+    """Generate rows with any words in name and two texts, of two services and of none."""
     draw = random.Random(9)
     pick = draw.choice
 
@@ -101,21 +101,21 @@ ROWS: Final = rows()
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """The rows in three parts."""
+    """Return the rows in three parts."""
     objects, manifest = index_of([table(ROWS[:10]), table(ROWS[10:50]), table(ROWS[50:])])
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A query as it is written, how tightly its outermost operator binds, and what it means."""
+    """A query's text, the precedence of its outermost operator, and its meaning."""
 
     text: str
     binds: int
     judge: Judge
 
     def inside(self, binds: int) -> str:
-        """Return its text for a place beside an operator that binds so tightly."""
+        """Return its text for use next to an operator of this precedence."""
         return self.text if self.binds >= binds else f"({self.text})"
 
 
@@ -123,7 +123,7 @@ BESIDE, OR, AND, OPERAND = range(4)
 
 
 def holds(words: str, field: str | None) -> Judge:
-    """Return what finds a word or phrase in one value of a row."""
+    """Return a predicate for a word or phrase in one value of a row."""
 
     def judge(row: Row) -> bool:
         values = {"name": [row["name"]], "text": [row["input"], row["output"]]}
@@ -134,7 +134,7 @@ def holds(words: str, field: str | None) -> Judge:
 
 
 def of_service(name: str) -> Judge:
-    """Return what finds the spans of a service."""
+    """Return a predicate for the spans of a service."""
     return lambda row: (row["service"] or "").lower() == name.lower()
 
 
@@ -144,7 +144,7 @@ def quoted(text: str) -> str:
 
 
 def prefixed(beginning: str) -> Judge:
-    """Return what finds words that begin so, in names and texts."""
+    """Return a predicate for word prefixes in names and texts."""
     return lambda row: any(
         word.startswith(beginning)
         for value in (row["name"], row["input"], row["output"])
@@ -153,7 +153,7 @@ def prefixed(beginning: str) -> Judge:
 
 
 def compares(operator: str, value: Any) -> Callable[[Any], bool]:
-    """Return what a comparison says of a value; None is never found."""
+    """Return a comparison as a predicate of a value; None never matches."""
     say = {">": float.__gt__, ">=": float.__ge__, "<": float.__lt__, "<=": float.__le__, ":": float.__eq__}
     whole = {">": int.__gt__, ">=": int.__ge__, "<": int.__lt__, "<=": int.__le__, ":": int.__eq__}
     chosen: Any = (whole if isinstance(value, int) else say)[operator]
@@ -161,7 +161,7 @@ def compares(operator: str, value: Any) -> Callable[[Any], bool]:
 
 
 def tokens(row: Row) -> int | None:
-    """Return how many tokens went in and out, as many as 64 bits hold."""
+    """Generate token counts of input and output, as large as 64 bits hold."""
     given, made = row["input_tokens"], row["output_tokens"]
     return None if given is made is None else min((given or 0) + (made or 0), 2**63 - 1)
 
@@ -187,7 +187,7 @@ COMPARED: Final = (">", ">=", "<", "<=", ":")
 
 
 def measured() -> st.SearchStrategy[Asked]:
-    """Comparisons of integers."""
+    """Generate comparisons of integers."""
 
     def asked(field: str, operator: str, text: str) -> Asked:
         read, values = MEASURES[field]
@@ -203,7 +203,7 @@ def measured() -> st.SearchStrategy[Asked]:
 
 
 def times() -> st.SearchStrategy[Asked]:
-    """Times of the start: `last`, days, moments and ranges of days."""
+    """Generate start times: `last`, days, moments and ranges of days."""
     day = 24 * HOUR_NS
     found: dict[str, tuple[int, int]] = {
         "last 1h": (NOW_NS - HOUR_NS, NOW_NS),
@@ -237,7 +237,7 @@ def value_of(row: Row, owner: str, key: str) -> tuple[str, str] | None:
 
 
 def attribute_atoms() -> st.SearchStrategy[Asked]:
-    """Attributes by path: whole values, beginnings, comparisons of numbers, and whether they are there."""
+    """Generate clauses on attributes by path: equality, prefixes, numeric comparisons and existence."""
     comparable = [text for text in NUMBERS if text != "NaN"]
 
     def asked(owner: str, key: str, operator: str, wanted: str) -> Asked:
@@ -278,7 +278,7 @@ def attribute_atoms() -> st.SearchStrategy[Asked]:
 
 
 def atoms() -> st.SearchStrategy[Asked]:
-    """Words, phrases, fields, filters."""
+    """Generate words, phrases, fields and filters."""
     words = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2, unique=True).map(" ".join)
     fielded = st.tuples(st.sampled_from((None, "name", "text")), words)
     written = fielded.map(
@@ -315,7 +315,7 @@ def atoms() -> st.SearchStrategy[Asked]:
 
 
 def negated(inner: Asked, sign: str) -> Asked:
-    """Return what the other does not find."""
+    """Return the negation of a query."""
     judge = inner.judge
     return Asked(sign + inner.inside(OPERAND), OPERAND, lambda row: not judge(row))
 
@@ -328,7 +328,7 @@ def joined(parts: list[Asked], binds: int) -> Asked:
 
 
 def larger(smaller: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
-    """Return queries made of smaller ones."""
+    """Generate queries from smaller ones."""
     several = st.lists(smaller, min_size=2, max_size=4)
     return (
         st.builds(negated, smaller, st.sampled_from(("NOT ", "-")))
@@ -341,7 +341,7 @@ def larger(smaller: st.SearchStrategy[Asked]) -> st.SearchStrategy[Asked]:
 @settings(deadline=None, max_examples=400)
 @given(st.recursive(atoms(), larger, max_leaves=8))
 def test_a_query_finds_what_it_says(searcher: Searcher, asked: Asked) -> None:
-    """Words, phrases, fields, AND, OR, NOT and parentheses, nested, find the rows that a plain evaluation finds."""
+    """Words, phrases, fields, AND, OR, NOT and parentheses, nested, find the rows of a plain evaluation."""
     expected = {row["span_id"] for row in ROWS if asked.judge is not None and asked.judge(row)}
     hits = searcher.search(asked.text, 1_000, now_ns=NOW_NS)
     assert {hit.span_id for hit in hits} == expected
@@ -352,7 +352,7 @@ def test_a_query_finds_what_it_says(searcher: Searcher, asked: Asked) -> None:
 @settings(deadline=None, max_examples=100)
 @given(st.recursive(atoms(), larger, max_leaves=4), st.sampled_from(SERVICES))
 def test_a_service_is_one_more_condition(searcher: Searcher, asked: Asked, service: str) -> None:
-    """A search in one service finds, with the same scores, what a search in all finds of it."""
+    """A search in one service finds its share of a search in all, with the same scores."""
     of_it = {row["span_id"] for row in ROWS if row["service"] == service}
     everywhere = {
         (hit.span_id, round(hit.score, 4)) for hit in searcher.search(asked.text, 1_000, now_ns=NOW_NS)
@@ -365,7 +365,7 @@ def test_a_service_is_one_more_condition(searcher: Searcher, asked: Asked, servi
 
 
 def test_a_quoted_number_is_a_text(searcher: Searcher) -> None:
-    """In quotes a number finds what is written so, and without them what is equal."""
+    """A number in quotes matches its spelling, and without them its value."""
 
     def found(query: str) -> set[str]:
         return {hit.span_id for hit in searcher.search(query, 1_000)}
@@ -380,7 +380,7 @@ def test_a_quoted_number_is_a_text(searcher: Searcher) -> None:
 
 
 def test_groups_beside_each_other_stay_apart() -> None:
-    """Words beside each other mean AND, and bind less than OR, which binds less than AND."""
+    """Adjacent words mean AND, and bind less than OR, which binds less than AND."""
     assert parse("a OR b c OR d") == AllOf(
         (AnyOf((Text(None, "a", 0), Text(None, "b", 5))), AnyOf((Text(None, "c", 7), Text(None, "d", 12))))
     )
@@ -405,7 +405,7 @@ def test_groups_beside_each_other_stay_apart() -> None:
     ],
 )
 def test_a_backslash_takes_the_next_character_as_it_is(query: str, text: str | None, prefix: bool) -> None:
-    """Also where it means something at the end of a word, and where a backslash stands before it itself."""
+    """A backslash escapes the next character, also a special one at a word's end and another backslash."""
     clause = parse(query)
     assert isinstance(clause, Text)
     if text is None:
@@ -416,7 +416,7 @@ def test_a_backslash_takes_the_next_character_as_it_is(query: str, text: str | N
 
 
 def test_operators_need_no_space_before_a_phrase() -> None:
-    """As before a parenthesis: else they would be words that are looked for."""
+    """Operators need no space before a phrase, as before a parenthesis. Otherwise, they would be search words."""
     either = (Text(None, "a", 0), Text(None, "b", 4, quoted=True))
     assert parse('a OR"b"') == AnyOf(either)
     neither = Not(Text(None, "b", 5, quoted=True))
@@ -453,7 +453,7 @@ FOUND: Final = {
 
 
 def test_a_text_with_two_dots_is_a_text() -> None:
-    """Where its field has no order, or its ends have none: also its beginning, such as of a path."""
+    """Two dots are text if the field or the ends have no order, also at the start of a path."""
     check_dots()
 
 
@@ -469,7 +469,7 @@ def check_paths() -> None:
 
 
 def test_has_takes_a_path_as_a_field_is_written() -> None:
-    """With quotes around the key alone, which would be a phrase beside it else."""
+    """Quotes around the key alone would otherwise be a separate phrase."""
     check_paths()
 
 
@@ -484,7 +484,7 @@ def test_has_takes_a_path_as_a_field_is_written() -> None:
     ],
 )
 def test_a_comparison_that_is_taken_apart_by_spaces_is_told(query: str, place: int) -> None:
-    """It would be words, and signs that count for nothing."""
+    """A comparison split by spaces is refused, because it would be words and ignored signs."""
     with pytest.raises(QuerySyntaxError, match="a comparison has no spaces: write ") as caught:
         parse(query)
     assert caught.value.place == place
@@ -495,7 +495,7 @@ def test_a_comparison_that_is_taken_apart_by_spaces_is_told(query: str, place: i
     ["duration > two", "the tokens -> 5", "model > 5", "name:(tokens > 5)", '"tokens > 5"', "tokens 5"],
 )
 def test_words_beside_signs_are_words(query: str) -> None:
-    """Where no field with an order stands before a number, nothing else can be meant."""
+    """A sign before a number is text if no ordered field precedes it."""
     parse(query)
 
 
@@ -513,7 +513,7 @@ def test_words_beside_signs_are_words(query: str) -> None:
     ids=lambda value: value.rule if isinstance(value, Broken) else "",
 )
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each rule of the grammar above is noticed where it is broken."""
+    """The checks detect each broken rule of the grammar."""
     query_compiler._prepared.cache_clear()
     assert_caught(broken, check)
     query_compiler._prepared.cache_clear()

@@ -1,4 +1,4 @@
-"""Excerpts of hits: what a query finds in a text is marked there, however it is written."""
+"""Excerpts of hits: matches of a query are marked in the text, in any spelling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.search.highlight import _Wanted, highlight
 
 
 def check_words() -> None:
-    """A word is marked where it stands, and where another one of its stem does."""
+    """Check that a word is marked, and every other word of its stem."""
     for word in ("visibility", "availability", "hoping", "making", "dying", "skies", "gently", "İstanbul"):
         for analyzer in ANALYZERS.values():
             marked = f"a [[{word}]], so"
@@ -35,33 +35,33 @@ def check_words() -> None:
 
 
 def test_words_are_marked_whatever_their_stem_is() -> None:
-    """The stem of `visibility` is `visibl`, which it does not begin with."""
+    """The stem of `visibility` is `visibl`, which is not a prefix of it."""
     check_words()
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from(ROOTS), st.sampled_from(ENDINGS), st.sampled_from((ENGLISH, CJK)))
 def test_each_word_is_marked_that_is_searched_for(root: str, ending: str, analyzer: Analyzer) -> None:
-    """By itself, and in front of another one."""
+    """Each search word is marked, alone and before another one."""
     word = f"{root}{ending}".partition("'")[0]
     for query in (word, f'"{word} so"', f"{word}*"):
         assert "[[" in highlight([f"a {word} so"], query, analyzer)
 
 
 def check_beginnings() -> None:
-    """What begins as it is written is marked, and what has the stem of it."""
+    """Check that a prefix marks words that begin with it as written or with its stem."""
     assert highlight(["a refund, a ref, refunding"], "refunds*") == "a [[refund]], a ref, [[refunding]]"
     assert highlight(["a polite policy"], '"a policies"*') == "a polite policy"
     assert highlight(["no policy"], '"no policies"*') == "[[no policy]]"
 
 
 def test_beginnings_are_marked_as_they_are_found() -> None:
-    """The index has stems: `refunds*` finds `refund`."""
+    """The index has stems, so `refunds*` finds `refund`."""
     check_beginnings()
 
 
 def check_apart() -> None:
-    """Words of a phrase with others between are marked each by itself, and together where they stand so."""
+    """Check that separated words of a phrase are marked one by one, and adjacent ones together."""
     phrase = '"refund policy"~2'
     assert highlight(["a refund of the policy"], phrase) == "a [[refund]] of the [[policy]]"
     assert highlight(["the refund policy, a refund"], phrase) == "the [[refund policy]], a [[refund]]"
@@ -71,31 +71,31 @@ def check_apart() -> None:
 
 
 def test_words_of_a_phrase_that_stand_apart_are_marked() -> None:
-    """They are what was found."""
+    """Separated words of a phrase are marked, because they matched."""
     check_apart()
 
 
 def check_alike() -> None:
-    """A part of an identifier that differs by a letter is found, so it is marked."""
+    """Check that a part of an identifier with one different letter is found and marked."""
     for analyzer in (ENGLISH, CJK, WHITESPACE):
         assert highlight(["a refundPolicy"], "polici~1", analyzer) == "a [[refundPolicy]]"
         assert highlight(["a refundPolicy"], "polizz~1", analyzer) == "a refundPolicy"
 
 
 def test_parts_of_identifiers_that_are_alike_are_marked() -> None:
-    """As words are that are written alike."""
+    """Similar parts of identifiers are marked as similar words are."""
     check_alike()
 
 
 def check_many() -> None:
-    """Each spelling costs a look through the text: the first are enough for an excerpt."""
+    """Check that only the first spellings are marked, because each costs a scan of the text."""
     words = [f"a{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(limits.HIGHLIGHT_TERMS_MAX + 1)]
     alike = module._terms("a~2", ENGLISH)
     assert len(module._spelled(" ".join(words), alike, ENGLISH)) == limits.HIGHLIGHT_TERMS_MAX
 
 
 def test_of_many_spellings_the_first_are_looked_for() -> None:
-    """A short word with ~2 is like most words of a text."""
+    """A short word with ~2 resembles most words of a text."""
     check_many()
 
 
@@ -127,7 +127,7 @@ def test_of_many_spellings_the_first_are_looked_for() -> None:
     ids=lambda value: value.rule if isinstance(value, Broken) else "",
 )
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each rule of what is marked is noticed where it is broken."""
+    """The checks detect each broken highlighting rule."""
     module._terms.cache_clear()
     assert_caught(broken, check)
     module._terms.cache_clear()

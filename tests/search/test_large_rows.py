@@ -1,4 +1,4 @@
-"""Rows that are large by themselves: made words in pieces, of which little is there at a time."""
+"""Large single rows: they are tokenized in pieces, of which few are in memory at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WITH_PARTS: Final = (
 
 
 def check_large_row(name: str) -> None:
-    """A large row is as a small one, and little of it is in Arrow at a time, and few of its parts are in Python."""
+    """Check that a large row gives a small row's words, with little in Arrow and few parts in Python at a time."""
     held_at_once: list[int] = []
 
     class Counting(BatchTokenizer):
@@ -54,7 +54,7 @@ def check_large_row(name: str) -> None:
 
 @pytest.mark.parametrize("name", ANALYZERS)
 def test_little_of_a_large_row_is_there_at_a_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many parts or none, words between spaces or none, and nothing of it is lost."""
+    """A large row is processed in pieces without loss, with many parts or none, with whitespace or none."""
     few_at_a_time(monkeypatch, AT_ONCE)
     check_large_row(name)
 
@@ -115,6 +115,6 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
 def test_a_broken_rule_is_caught(
     broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rule of large rows."""
+    """The check detects each broken rule of large rows."""
     few_at_a_time(monkeypatch, AT_ONCE)
     assert_caught(broken, check)

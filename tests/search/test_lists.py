@@ -1,4 +1,4 @@
-"""Manifests name what they add, and share lists of what was there before."""
+"""Manifests name the parts they add and share lists of earlier parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelake.storage.ports import ObjectStore
 def stage_bytes(
     objects: ObjectStore, build: str, lo: int, hi: int, attempt: str = "a", documents: int = 1
 ) -> None:
-    """Stage a part that is only bytes, and its receipt."""
+    """Stage a part of opaque bytes, and its receipt."""
     data = f"{build} {lo} {attempt}".encode()
     path, receipt_path = (
         staged_path(INDEX, build, lo=lo, hi=hi, attempt=attempt, suffix=suffix)
@@ -45,7 +45,7 @@ def stage_bytes(
 
 
 def chain(objects: ObjectStore, builds: int) -> Iterator[Manifest]:
-    """Publish builds of two parts each, one on the other; the parts are only bytes."""
+    """Publish a chain of builds with two parts each; the parts are opaque bytes."""
     manifest: Manifest | None = None
     for number in range(builds):
         build = f"spans-{number}"
@@ -56,7 +56,7 @@ def chain(objects: ObjectStore, builds: int) -> Iterator[Manifest]:
 
 
 def test_manifests_name_what_they_add_and_share_the_rest() -> None:
-    """After 300 builds each manifest stands for all parts; it is small, and so are all of them together."""
+    """After 300 builds each manifest covers all parts; it is small, and so are all of them together."""
     objects = MemoryObjectStore()
     manifests = list(chain(objects, 300))
     expected = [f"spans-{number} {lo} a".encode() for number in range(300) for lo in (0, 1)]
@@ -78,7 +78,7 @@ def test_manifests_name_what_they_add_and_share_the_rest() -> None:
 
 @pytest.mark.parametrize("alter", [shorten, flip_one_bit, None])
 def test_a_damaged_or_missing_list_is_named(alter: Alter | None) -> None:
-    """A manifest whose list is not what was written cannot be opened, nor built on; both name the list."""
+    """A manifest with an altered list cannot be opened or extended; both errors name the list."""
     objects = MemoryObjectStore()
     *_, manifest = chain(objects, 5)
     [ref] = manifest.lists
@@ -98,7 +98,7 @@ def test_a_damaged_or_missing_list_is_named(alter: Alter | None) -> None:
 
 
 def test_a_list_of_other_parts_is_refused() -> None:
-    """A whole list that is not the one that the manifest counts is damage: by its parts, or their documents alone."""
+    """An intact list with other parts, or other document counts, than the manifest says is damage."""
     objects = MemoryObjectStore()
     *_, manifest = chain(objects, 5)
     [ref] = manifest.lists

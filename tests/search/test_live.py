@@ -1,4 +1,4 @@
-"""Documents of rows that are gone are in no hit and no count, however that became known, at every commit."""
+"""Documents of deleted rows are in no hit and no count at every commit, however the deletions became known."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = (1, 63, 64, 65, 130)
 
 @dataclass
 class SomeRows:
-    """Rows of which some are gone: how many of these are remembered, and whether it is known how many are there."""
+    """Rows of which some are deleted, with a bound on the remembered ones and an optional row count."""
 
     everything: Sequence[int]
     without: frozenset[int]
@@ -37,28 +37,28 @@ class SomeRows:
 
     @property
     def as_of(self) -> int:
-        """The last transaction."""
+        """Return the last transaction."""
         return len(SIZES) - 1
 
     @property
     def count(self) -> int | None:
-        """How many there are."""
+        """Return the number of rows, or None if unknown."""
         return len(set(self.everything) - self.without) if self.counted else None
 
     def gone(self, parts: Sequence[PartRef]) -> RowIds:
-        """Return those that it remembers."""
+        """Return the remembered deleted rows."""
         assert parts
         return np.array(sorted(self.without)[: self.told], np.int64)
 
     def live(self) -> RowIds:
-        """Return the others."""
+        """Return the live rows."""
         self.read += 1
         return np.array(sorted(set(self.everything) - self.without), np.int64)
 
 
 @pytest.fixture(scope="module")
 def index() -> tuple[Manifest, list[int]]:
-    """Return an index of parts whose sizes are around those of words of bits, and the ids of their rows."""
+    """Return an index of parts with sizes around multiples of a word's bits, and the ids of their rows."""
     manifest: Manifest | None = None
     ids: list[int] = []
     for number, size in enumerate(SIZES):
@@ -72,7 +72,7 @@ def index() -> tuple[Manifest, list[int]]:
 
 
 def found(searcher: Searcher, ids: Sequence[int]) -> set[int]:
-    """Return the ids of the rows that a search finds, which tells that they are the right ones."""
+    """Return the row ids of a search's hits, to show that they are right."""
     by_span = {}
     for row in ids:
         made = span(1000 * (row >> 32) + (row & 0xFFFF))
@@ -85,7 +85,7 @@ def found(searcher: Searcher, ids: Sequence[int]) -> set[int]:
 def test_exactly_the_rows_that_are_there_are_found(
     index: tuple[Manifest, list[int]], tmp_path: Path, seed: int, told: float, counted: bool, reads: int
 ) -> None:
-    """The table need not remember all that is gone: where the numbers differ, or are not known, all is looked at."""
+    """The table need not remember all deletions: if the numbers differ or are unknown, all rows are checked."""
     manifest, ids = index
     chance = random.Random(seed)
     opened = OpenIndex(OBJECTS, tmp_path)
@@ -102,11 +102,11 @@ def test_exactly_the_rows_that_are_there_are_found(
 def test_what_was_marked_before_is_not_written_again(
     index: tuple[Manifest, list[int]], tmp_path: Path
 ) -> None:
-    """One more row that goes costs one file: that of its segment."""
+    """One more deleted row costs one file: that of its segment."""
     manifest, ids = index
     opened = OpenIndex(OBJECTS, tmp_path)
     written: list[int] = []
-    kept: list[Searcher] = []  # or the links would go
+    kept: list[Searcher] = []  # otherwise the links would be deleted
     for gone in (ids[:70], ids[:70], ids[:71]):
         kept.append(
             Searcher(OBJECTS, manifest, opened, SomeRows(ids, frozenset(gone), len(gone), counted=True))
@@ -117,7 +117,8 @@ def test_what_was_marked_before_is_not_written_again(
 
 
 def marked_often(index: tuple[Manifest, list[int]], folder: Path) -> None:
-    """Open an index again and again, one more row of the same part gone each time, and now and then the first again."""
+    """Open an index repeatedly, each time with one more deleted row of the same part, and now and then with the
+    first."""
     manifest, ids = index
     opened = OpenIndex(OBJECTS, folder)
     kept: list[tuple[Searcher, int]] = []
@@ -132,7 +133,8 @@ def marked_often(index: tuple[Manifest, list[int]], folder: Path) -> None:
 
 
 def test_marks_of_a_part_that_stays_do_not_add_up(index: tuple[Manifest, list[int]], tmp_path: Path) -> None:
-    """A part may stay for weeks, while each commit replaces a row of it; searchers of before keep what they have."""
+    """Marks do not accumulate although each commit may replace a row of a part for weeks; earlier searchers keep
+    theirs."""
     marked_often(index, tmp_path / "whole")
     for number, broken in enumerate(
         (

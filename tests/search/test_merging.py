@@ -1,4 +1,4 @@
-"""Parts become one: with the documents of rows that are there, as if it had been made of these rows."""
+"""Merged parts have the documents of live rows, as if built from these rows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ids_of(rows: Sequence[pa.Table]) -> RowIds:
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 20])
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
 def test_merged_parts_are_a_part_of_the_rows_that_are_there(tmp_path: Path, count: int, share: float) -> None:
-    """However many parts, of whatever sizes, and however many of their rows are gone: same hits, same scores."""
+    """A merge of any parts, with any deleted rows, gives the same hits and scores."""
     rng = random.Random(count)
     rows = rows_of([rng.choice((1, 2, 63, 64, 65, 300)) for _ in range(count)])
     objects, manifest = index_of(rows)
@@ -67,7 +67,7 @@ def test_merged_parts_are_a_part_of_the_rows_that_are_there(tmp_path: Path, coun
 
 
 def answers(objects: MemoryObjectStore, manifest: Manifest, cache: Path) -> list[object]:
-    """Return what each query finds, with scores, in an order that does not depend on numbers of documents."""
+    """Return the hits and scores of each query, in an order independent of document numbers."""
     searcher = Searcher(objects, manifest, cache)
     return [
         (searcher.count(query), sorted((hit.score, hit.trace_id) for hit in searcher.search(query, 10_000)))
@@ -76,7 +76,7 @@ def answers(objects: MemoryObjectStore, manifest: Manifest, cache: Path) -> list
 
 
 def test_segments_of_very_different_sizes_become_one(tmp_path: Path) -> None:
-    """A canary of tantivy: its policy would leave segments of more than 10,000 documents to themselves."""
+    """A canary of tantivy: its policy would not merge segments of more than 10,000 documents."""
     rows = rows_of([11_000, 1, 24_000, 70])
     objects, manifest = index_of(rows)
     receipt = merge_parts(
@@ -88,7 +88,7 @@ def test_segments_of_very_different_sizes_become_one(tmp_path: Path) -> None:
 
 
 def test_without_live_rows_there_is_a_receipt_only() -> None:
-    """As where there were no rows to begin with."""
+    """The result is the same as without any rows."""
     rows = rows_of([3, 3])
     objects, manifest = index_of(rows)
     none = np.array([], np.int64)
@@ -97,7 +97,7 @@ def test_without_live_rows_there_is_a_receipt_only() -> None:
 
 
 def lacking() -> None:
-    """Merge parts for a row of which none of them has a document."""
+    """Merge parts that lack the document of a row."""
     rows = rows_of([3, 3])
     objects, manifest = index_of(rows)
     with pytest.raises(DamageError, match="have 6 documents for 7 rows, of 6 of them"):
@@ -114,7 +114,7 @@ def lacking() -> None:
 
 
 def test_parts_that_lack_a_row_are_refused() -> None:
-    """Else a document that is missing from one part would be missing for good."""
+    """Otherwise, a document missing from one part would be missing for good."""
     lacking()
     assert_caught(
         Broken(
@@ -128,7 +128,7 @@ def test_parts_that_lack_a_row_are_refused() -> None:
 
 
 def repeating() -> None:
-    """Merge parts that have each row of the first twice, and none of as many others."""
+    """Merge parts that have each row of the first twice and lack as many others."""
     rows = rows_of([3, 3])
     objects, manifest = index_of([rows[0], rows[0].slice(1)])
     with pytest.raises(DamageError, match="5 documents for 5 rows, of 3 of them"):
@@ -138,7 +138,8 @@ def repeating() -> None:
 
 
 def test_parts_that_have_a_row_twice_are_refused() -> None:
-    """Though there are as many documents as rows: one row would be there twice for good, and another one never."""
+    """Duplicate documents are refused even if documents and rows are equally many: one row would be doubled and
+    another missing for good."""
     repeating()
     assert_caught(
         Broken(
@@ -154,7 +155,7 @@ def test_parts_that_have_a_row_twice_are_refused() -> None:
 def with_part(
     objects: MemoryObjectStore, parts: Sequence[PartRef], data: bytes
 ) -> tuple[MemoryObjectStore, list[PartRef]]:
-    """Return parts of which the first was packed as these bytes: no checksum of the whole tells."""
+    """Return parts of which the first was packed from these bytes, so its checksum is right."""
     sha256 = hashlib.sha256(data).hexdigest()
     path = parts[0].path.replace(parts[0].sha256, sha256)
     objects.put(path, data)
@@ -162,7 +163,7 @@ def with_part(
 
 
 def damaged_before() -> None:
-    """Merge parts of which one was altered in memory, before it was packed and its checksum taken."""
+    """Merge parts, one of which was altered in memory before its checksum was taken."""
     rows = rows_of([20, 3])
     objects, manifest = index_of(rows)
     parts = read_parts(objects, manifest)
@@ -180,7 +181,7 @@ def damaged_before() -> None:
 
 
 def test_a_part_that_was_damaged_before_it_was_packed_is_not_passed_on() -> None:
-    """Its checksum is right; those that tantivy writes, and never asks, are not."""
+    """The pack's checksum is right; tantivy's own checksums, which it never checks, are wrong."""
     damaged_before()
     assert_caught(
         Broken(
@@ -191,7 +192,7 @@ def test_a_part_that_was_damaged_before_it_was_packed_is_not_passed_on() -> None
 
 
 def wrong_headers() -> None:
-    """Merge parts of which one says of itself what is not so, as its checksum does too."""
+    """Merge parts, one of which has a wrong header with a right checksum."""
     rows = rows_of([20, 3])
     objects, manifest = index_of(rows)
     parts = read_parts(objects, manifest)
@@ -211,7 +212,7 @@ def wrong_headers() -> None:
 
 
 def test_a_part_whose_header_is_wrong_is_refused() -> None:
-    """With an error that makes the task build of the rows, and never with one that ends the process."""
+    """The error makes the task build from the rows, and never ends the process."""
     wrong_headers()
 
 
@@ -231,7 +232,7 @@ def test_a_part_whose_header_is_wrong_is_refused() -> None:
     ids=lambda rule: rule.rule,
 )
 def test_rules_that_are_broken_are_noticed(tmp_path: Path, rule: Broken) -> None:
-    """Of three parts, one without a row that is there, and one large."""
+    """The checks detect each broken rule on three parts, one without a live row and one large."""
 
     def check() -> None:
         rows = rows_of([300, 1, 64])

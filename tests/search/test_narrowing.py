@@ -1,4 +1,4 @@
-"""Queries that a click makes of others find what was found before and is clicked, and the next click undoes it."""
+"""A query made by a click finds the intersection with the clicked value, and the next click removes the clause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tracelake.search.query_parser import AllOf, Text, clause_of, narrowed, pars
     ],
 )
 def test_a_clause_finds_the_value_as_it_is(value: str, clause: str) -> None:
-    """Whatever a value has in it, its clause is one text of one field."""
+    """The clause of any value is one text of one field."""
     assert clause_of("service", value) == clause
     parsed = parse(clause)
     assert isinstance(parsed, Text)
@@ -33,7 +33,7 @@ def test_a_clause_finds_the_value_as_it_is(value: str, clause: str) -> None:
     ["a", "a OR b", "a AND b", "NOT a", "(a b) OR c", 'x "service:shop" y', "service:shopping", "last 2h"],
 )
 def test_narrowing_is_undone_by_widening(query: str) -> None:
-    """A clause stands beside all of the query, whatever operators that has, and is what goes away again."""
+    """A clause applies to the whole query, whatever its operators, and can be removed again."""
     clause = clause_of("service", "shop")
     assert widened(query, [clause]) == {}
     longer = narrowed(query, clause)
@@ -58,5 +58,5 @@ def test_narrowing_is_undone_by_widening(query: str) -> None:
     ],
 )
 def test_a_clause_that_does_not_narrow_all_is_not_taken_away(query: str) -> None:
-    """Where an operator stands beside the clause, or it is in a group, nothing leads back."""
+    """A clause next to an operator or in a group cannot be removed."""
     assert widened(query, ["service:shop"]) == {}

@@ -1,4 +1,4 @@
-"""The nearest vectors are those of a plain evaluation, whatever is filtered, and a block is whole or refused."""
+"""Nearest vectors equal a plain evaluation under any filter; a block is complete or refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 
 def block_of(rows: Sequence[int], vectors: Array, metric: Metric = "cosine") -> VectorBlock:
-    """Return a block of vectors, as it is read back."""
+    """Return a block of vectors, read back."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         known = VectorSettings(source="m:f", dimensions=vectors.shape[1], metric=metric)
@@ -50,7 +50,7 @@ def block_of(rows: Sequence[int], vectors: Array, metric: Metric = "cosine") -> 
 def plainly(
     rows: Array, vectors: Array, query: Array, metric: Metric, most: int, kept: set[int]
 ) -> list[tuple[int, float]]:
-    """Return the nearest by comparing with each: the vectors as they are kept, in half precision."""
+    """Return the nearest by comparison with each stored half-precision vector."""
     norms = np.linalg.norm(vectors.astype(np.float32).astype(np.float64), axis=1)
     unit = (vectors.astype(np.float32) / norms[:, None]).astype(np.float16).astype(np.float64)
     lengths = np.ones_like(norms) if metric == "cosine" else norms.astype(np.float32)
@@ -65,7 +65,7 @@ def plainly(
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_the_nearest_are_those_of_a_plain_evaluation(data: st.DataObject) -> None:
-    """Recall is 1, scores and order are equal: of any blocks and metric, whichever rows count."""
+    """Recall is 1, and scores and order are equal, for any blocks, metric and allowed rows."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     dimensions = data.draw(st.sampled_from([1, 2, 8, 48]))
     metric: Metric = data.draw(st.sampled_from(["cosine", "dot"]))
@@ -99,7 +99,7 @@ def test_the_nearest_are_those_of_a_plain_evaluation(data: st.DataObject) -> Non
 
 
 def check_doubtful() -> None:
-    """Compare where vectors differ least in the direction that codes keep worst."""
+    """Compare vectors that differ least in the direction with the worst codes."""
     rng = np.random.default_rng(1)
     for _ in range(60):
         vectors = rng.standard_normal((400, 3)).astype(np.float32) + np.array([3, 0, 0], np.float32)
@@ -110,7 +110,7 @@ def check_doubtful() -> None:
 
 
 def check_lengths() -> None:
-    """Compare with vectors of any length, nearly none and nearly beyond all numbers of 32 bits."""
+    """Compare vectors of any length, nearly zero and nearly beyond 32-bit floats."""
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((2_000, 8)).astype(np.float32)
     direction = rng.standard_normal(8)
@@ -122,7 +122,7 @@ def check_lengths() -> None:
 
 
 def check_many() -> None:
-    """Compare with a plain evaluation where codes leave many in doubt, and some are gone or not allowed."""
+    """Compare with a plain evaluation if codes leave many candidates, and some are deleted or filtered."""
     rng = np.random.default_rng(5)
     vectors = rng.standard_normal((3_000, 24)).astype(np.float32)
     rows = rng.permutation(3_000)
@@ -145,13 +145,13 @@ def check_many() -> None:
 
 
 def test_many_vectors_and_few_that_count() -> None:
-    """Where most of a block counts it is read through, else those that count are picked: both give the same."""
+    """Scanning a mostly matching block and picking few vectors give the same result."""
     check_many()
     check_doubtful()
 
 
 def test_a_vector_of_any_length_has_its_nearest() -> None:
-    """Where vectors are compared by their product, what is compared with has the length that it has."""
+    """Under the inner product, vectors keep their length."""
     check_lengths()
 
 
@@ -188,7 +188,7 @@ def test_a_vector_of_any_length_has_its_nearest() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_each_rule_is_held(broken: Broken) -> None:
-    """A rule that is broken is noticed."""
+    """The checks detect each broken rule."""
 
     def check() -> None:
         check_doubtful()
@@ -199,7 +199,7 @@ def test_each_rule_is_held(broken: Broken) -> None:
 
 
 def test_half_precision_costs_next_to_nothing() -> None:
-    """Beside plain float32: the ten nearest are the same but for near ties, scores differ by less than 0.0005."""
+    """Compared with float32, the ten nearest are the same but for near ties, and scores differ by less than 0.0005."""
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((4_000, 384)).astype(np.float32)
     block = block_of(range(4_000), vectors)
@@ -215,7 +215,7 @@ def test_half_precision_costs_next_to_nothing() -> None:
 
 
 def test_the_vector_of_a_row_comes_back() -> None:
-    """By the id of its row; None for a row that has none."""
+    """A vector is returned by its row id; None for a row without one."""
     block = block_of([7, 9], np.array([[3.0, 4.0], [0.0, 2.0]]), "dot")
     vector = vector_of([block], 7)
     assert vector is not None
@@ -224,13 +224,13 @@ def test_the_vector_of_a_row_comes_back() -> None:
 
 
 def test_what_is_no_vector_is_told() -> None:
-    """Zeros, numbers that are none, and lengths beyond all numbers."""
+    """Zeros, NaNs, and lengths beyond the float range are refused."""
     rows = [[1.0, 0.0], [0.0, 0.0], [np.nan, 1.0], [np.inf, 1.0], [3e38, 3e38], [1e-30, 0.0]]
     assert usable(np.array(rows, np.float32)).tolist() == [True, False, False, False, False, True]
 
 
 def is_held_open(path: Path) -> bool:
-    """Whether this process has a descriptor of the file."""
+    """Return whether this process has an open descriptor of the file."""
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # another thread has closed it
             if descriptor.samefile(path):
@@ -239,7 +239,7 @@ def is_held_open(path: Path) -> bool:
 
 
 def test_a_block_is_whole_or_refused(tmp_path: Path) -> None:
-    """Cut anywhere, longer, empty, absent, or with another beginning: an error names the part."""
+    """A truncated, longer, empty, absent or foreign block is an error that names the part."""
     known = VectorSettings(source="m:f", dimensions=4)
     writer = BlockWriter(tmp_path, known)
     writer.add(np.arange(3), np.ones((3, 4), np.float32))
@@ -263,7 +263,7 @@ def test_a_block_is_whole_or_refused(tmp_path: Path) -> None:
 
 @given(rankings=st.lists(st.lists(st.integers(0, 20), unique=True), max_size=3))
 def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> None:
-    """As a plain evaluation has it: k is 60, ranks count from 1, equal ones are in order of their numbers."""
+    """It equals a plain evaluation: k is 60, ranks count from 1, ties are in order of their numbers."""
     rows = {row for ranking in rankings for row in ranking}
     expected = {
         row: sum(1 / (60 + ranking.index(row) + 1) for ranking in rankings if row in ranking) for row in rows
@@ -281,7 +281,7 @@ def test_fusion_is_the_sum_of_reciprocal_ranks(rankings: list[list[int]]) -> Non
     ids=lambda broken: broken.rule,
 )
 def test_each_rule_of_fusion_is_held(broken: Broken) -> None:
-    """A rule that is broken is noticed."""
+    """The checks detect each broken rule."""
 
     def check() -> None:
         assert fused([[3, 1], [1, 2], []]) == [(1, 1 / 62 + 1 / 61), (3, 1 / 61), (2, 1 / 62)]

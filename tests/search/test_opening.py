@@ -1,4 +1,4 @@
-"""An index that stays open: the next manifest costs what is new in it, and searchers keep what they have."""
+"""An index that stays open: the next manifest costs only its new parts, and searchers keep theirs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OBJECTS = MemoryObjectStore()
 
 @pytest.fixture(scope="module")
 def manifests() -> list[Manifest]:
-    """Return the manifests of twelve transactions of one span; the last parts are in a list by then."""
+    """Return the manifests of twelve one-span transactions; the last parts are in a list."""
     made: list[Manifest] = []
     for number in range(12):
         build = f"spans-{number:010d}"
@@ -40,14 +40,14 @@ def manifests() -> list[Manifest]:
 
 
 def found(searcher: Searcher) -> int:
-    """Return how many spans there are."""
+    """Return the number of spans."""
     return len(searcher.search("common", 100))
 
 
 def test_only_what_is_new_is_linked_and_mapped(
     manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts that are open stay so; a searcher of before answers as before; what is in no manifest goes."""
+    """Open parts stay open, an earlier searcher answers as before, and parts in no manifest are closed."""
     linked: list[str] = []
 
     def counted(source: Path, target: Path) -> None:
@@ -79,7 +79,7 @@ def test_only_what_is_new_is_linked_and_mapped(
 
 @pytest.mark.parametrize("gone", ["links", "cache", "meta"])
 def test_what_was_swept_away_is_brought_back(manifests: list[Manifest], tmp_path: Path, gone: str) -> None:
-    """The cache may be deleted at any time, and another process takes old links for those of a killed one."""
+    """The cache may be deleted at any time, and another process may take old links for a dead process's."""
     index = OpenIndex(OBJECTS, tmp_path / "cache")
     before = Searcher(OBJECTS, manifests[3], index)
     for directory in (tmp_path / "cache").glob("open-*" if gone != "cache" else "*"):
@@ -92,7 +92,7 @@ def test_what_was_swept_away_is_brought_back(manifests: list[Manifest], tmp_path
 
 
 def check_another_analyzer(manifests: list[Manifest], folder: Path) -> None:
-    """Open an index that was built anew with another analyzer, and go on with it for long."""
+    """Open an index that was rebuilt with another analyzer, and continue with it for long."""
     build = f"spans-{uuid.uuid4().hex}"
     rows = table([span(number, input="common") for number in range(3)])
     build_part(OBJECTS, INDEX, build, 0, 1, "a", rows, analyzer=WHITESPACE)
@@ -112,7 +112,7 @@ def check_another_analyzer(manifests: list[Manifest], folder: Path) -> None:
 
 
 def test_what_nobody_asks_of_another_analyzer_is_let_go(manifests: list[Manifest], tmp_path: Path) -> None:
-    """Else an index that was built anew would stay twice, on disk and in memory maps, as long as the process does."""
+    """Otherwise, a rebuilt index would stay twice, on disk and in memory maps, as long as the process lives."""
     check_another_analyzer(manifests, tmp_path / "whole")
     for number, broken in enumerate(
         (
@@ -127,7 +127,7 @@ def test_what_nobody_asks_of_another_analyzer_is_let_go(manifests: list[Manifest
 def test_searchers_of_several_manifests_may_be_opened_at_once(
     manifests: list[Manifest], tmp_path: Path
 ) -> None:
-    """Each has the parts of its own manifest, whatever others open meanwhile."""
+    """Each concurrently opened searcher has exactly its manifest's parts."""
     index = OpenIndex(OBJECTS, tmp_path)
     wrong: list[tuple[int, int]] = []
 
@@ -148,7 +148,7 @@ def test_searchers_of_several_manifests_may_be_opened_at_once(
 def test_lists_are_read_once(
     manifests: list[Manifest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list that the manifest before had too is not read again."""
+    """A list shared with the previous manifest is not read again."""
     read: list[str] = []
 
     def counted(objects: ObjectStore, ref: ListRef) -> tuple[PartRef, ...]:
@@ -164,7 +164,7 @@ def test_lists_are_read_once(
 
 @pytest.mark.parametrize("harm", ["truncated", "flipped", "gone"])
 def test_what_becomes_of_the_store_meanwhile_changes_no_open_searcher(tmp_path: Path, harm: str) -> None:
-    """Its answers stay, and so do those of others with its copies; who has none is told which part it is (F14)."""
+    """Open searchers and users of their copies still answer; others get an error that names the missing part (F14)."""
     objects = MemoryObjectStore()
     build_part(objects, INDEX, "spans-0", 0, 1, "a", table([span(1, input="common words")]))
     manifest = finalize_build(objects, 1, build="spans-0")

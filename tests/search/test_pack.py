@@ -1,4 +1,4 @@
-"""A part as one object, what tantivy writes today, and the cache of unpacked parts (F14)."""
+"""Packed parts, tantivy's current files, and the cache of unpacked parts (F14)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_canary_tantivy_writes_the_files_that_parts_are_made_of(tmp_path: Path) 
 
 
 def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
-    """Packing what was unpacked gives the same bytes."""
+    """Packing unpacked files gives the same bytes."""
     objects, manifest = small_index()
     part = read_parts(objects, manifest)[0]
     data = objects.get(part.path)
@@ -86,7 +86,7 @@ def test_a_pack_unpacks_to_the_same_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../evil.term", "/etc/passwd", "0" * 32 + ".term/x", "meta.json"])
 def test_a_pack_cannot_write_outside_its_directory(name: str, tmp_path: Path) -> None:
-    """A header with a name that tantivy would not write is refused, though its checksum is right."""
+    """A header with a name that tantivy would not write is refused, although its checksum is right."""
     objects, manifest = small_index()
     part = read_parts(objects, manifest)[0]
     header = unpack(objects.get(part.path), part.sha256, part.path, tmp_path)
@@ -105,13 +105,13 @@ def test_a_pack_cannot_write_outside_its_directory(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("data", [b"", b"TLPACK01", b"TLPACK02\0\0\0\0", b"TLPACK01\xff\xff\xff\xff{}"])
 def test_bytes_that_are_no_pack_are_refused(data: bytes, tmp_path: Path) -> None:
-    """Even with the right checksum, what is not a pack is damage that names the part."""
+    """Bytes that are no pack are damage that names the part, even with the right checksum."""
     with pytest.raises(DamageError, match="some/part is not a pack"):
         unpack(data, hashlib.sha256(data).hexdigest(), "some/part", tmp_path)
 
 
 def test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named(tmp_path: Path) -> None:
-    """F14: in the header, a file, or the last byte: opening names the part, and so does verifying."""
+    """F14: after a flip in the header, a file, or the last byte, opening and `verify` name the part."""
     for number in range(8):
         objects, manifest = small_index()
         part = read_parts(objects, manifest)[1]
@@ -123,7 +123,7 @@ def test_f14_a_flipped_bit_anywhere_in_a_part_is_refused_and_named(tmp_path: Pat
 
 
 def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
-    """Each part that cannot be searched is named once, and whole ones are not."""
+    """Each unsearchable part is named once, and intact ones are not."""
     objects, manifest = small_index()
     assert list(verify_parts(objects, read_parts(objects, manifest))) == []
     first, second, third = read_parts(objects, manifest)
@@ -148,7 +148,7 @@ def test_verify_tells_missing_from_damaged_and_counts_documents() -> None:
 
 @pytest.mark.parametrize("said", [1, 3])
 def test_a_part_with_another_number_of_documents_is_refused_on_opening(tmp_path: Path, said: int) -> None:
-    """A whole index that has fewer or more documents than its manifest says is damage."""
+    """An intact index with fewer or more documents than its manifest says is damage."""
     objects, manifest = small_index()
     first, *others = manifest.newest
     wrong = replace(manifest, newest=(replace(first, documents=said), *others))
@@ -158,7 +158,7 @@ def test_a_part_with_another_number_of_documents_is_refused_on_opening(tmp_path:
 
 
 def test_a_missing_part_is_named_on_opening(tmp_path: Path) -> None:
-    """A manifest whose part is gone does not open."""
+    """A manifest with a missing part does not open."""
     objects, manifest = small_index()
     objects.delete(read_parts(objects, manifest)[2].path)
     with pytest.raises(DamageError, match=f"{read_parts(objects, manifest)[2].path} is missing"):
@@ -166,14 +166,14 @@ def test_a_missing_part_is_named_on_opening(tmp_path: Path) -> None:
 
 
 def test_an_index_of_other_settings_does_not_open(tmp_path: Path) -> None:
-    """Searching with another tokenizer than the index was built with would silently miss words."""
+    """Searching with another tokenizer than the build's would silently miss words."""
     objects, manifest = small_index()
     with pytest.raises(UsageError, match="has the settings later, and this version has"):
         Searcher(objects, replace(manifest, fingerprint="later"), tmp_path)
 
 
 def test_a_part_is_fetched_once_and_only_parts_stay_in_the_cache(tmp_path: Path) -> None:
-    """The second searcher reads nothing from the store, and the cache holds each part once."""
+    """The second searcher reads nothing from the store, and the cache has each part once."""
     objects, manifest = small_index()
     seen: list[str] = []
     hooked = HookedStore(objects, lambda _operation, path: seen.append(path))
@@ -187,7 +187,7 @@ def test_a_part_is_fetched_once_and_only_parts_stay_in_the_cache(tmp_path: Path)
 
 @pytest.mark.parametrize("harm", ["truncate", "remove", "header", "empty"])
 def test_a_cached_part_that_is_not_whole_is_fetched_again(tmp_path: Path, harm: str) -> None:
-    """What a machine that lost power left in the cache is replaced."""
+    """An incomplete cached part, as after a power loss, is fetched again."""
     objects, manifest = small_index()
     Searcher(objects, manifest, tmp_path)
     place = tmp_path / read_parts(objects, manifest)[0].sha256
@@ -206,7 +206,7 @@ def test_a_cached_part_that_is_not_whole_is_fetched_again(tmp_path: Path, harm: 
 
 
 def test_searchers_that_open_at_once_share_a_cache(tmp_path: Path) -> None:
-    """Eight threads with a cold cache all open, and none leaves anything but the parts."""
+    """Eight threads with a cold cache all open, and leave only the parts."""
     objects, manifest = small_index()
     found: list[int] = []
     barrier = threading.Barrier(8)
@@ -227,7 +227,7 @@ def test_searchers_that_open_at_once_share_a_cache(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_killed_processes_are_swept(tmp_path: Path) -> None:
-    """A directory of links that is older than an hour goes, a young one may be in use."""
+    """A directory of links older than an hour is deleted; a younger one may be in use."""
     objects, manifest = small_index()
     for name in ("open-old", "open-young"):
         (tmp_path / name).mkdir()
@@ -238,7 +238,7 @@ def test_leftovers_of_killed_processes_are_swept(tmp_path: Path) -> None:
 
 
 def test_without_hard_links_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that refuses links is served by copies."""
+    """If a file system refuses links, files are copied."""
 
     def refuse(*_: object) -> None:
         raise OSError("no links here")

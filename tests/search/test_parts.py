@@ -28,7 +28,7 @@ def one_by_one(text: str) -> set[str]:
 
 @given(st.lists(st.text("abAB1_ é", max_size=12) | st.just("aB" * 40), max_size=6))
 def test_texts_in_bulk_give_the_parts_of_each(texts: list[str]) -> None:
-    """Identifiers of many texts at once are those of each text by itself, word by word."""
+    """Identifiers of many texts in bulk equal those of each text alone."""
     found = identifiers(texts)
     assert {number: parts for number, parts in found.items() if parts} == {
         number: tuple(sorted(parts)) for number, text in enumerate(texts) if (parts := one_by_one(text))
@@ -37,7 +37,7 @@ def test_texts_in_bulk_give_the_parts_of_each(texts: list[str]) -> None:
 
 @pytest.mark.parametrize("times", [1, 200])
 def test_a_name_has_the_parts_of_its_identifiers_however_long_it_is(times: int) -> None:
-    """Only short names are remembered, and all are taken apart."""
+    """Only short names are cached, and all are split."""
     assert parts_of_name("GetCart of aShop " * times) == ("Get Cart", "a Shop")
 
 
@@ -51,7 +51,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """The rows in one part."""
+    """Return the rows in one part."""
     objects, manifest = index_of([table(ROWS)])
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
@@ -72,7 +72,7 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     ],
 )
 def test_identifiers_are_found_whole_and_by_part(searcher: Searcher, query: str, expected: set[int]) -> None:
-    """camelCase, snake_case, URLs and keys of JSON."""
+    """Parts of camelCase, snake_case, URLs and JSON keys are found."""
     assert {hit.span_id for hit in searcher.search(query, 10)} == {
         ROWS[number]["span_id"] for number in expected
     }

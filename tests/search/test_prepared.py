@@ -1,4 +1,4 @@
-"""Queries are read once, and what is kept is never taken for another query."""
+"""Queries are parsed once, and a cached query is never used for a different one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ NOW_NS = 1_700_000_000_000_000_000
 
 
 def check_what_is_kept(folder: Path) -> None:
-    """Ask the same words at two times, in two services, of two analyzers and twice alike; each has its own answer."""
+    """Check that the same words at two times, in two services, under two analyzers and repeated have the right
+    answers."""
     module._read.cache_clear()
     module._prepared.cache_clear()
     rows = table(
@@ -48,7 +49,7 @@ def check_what_is_kept(folder: Path) -> None:
 
 
 def test_what_is_kept_is_of_the_same_time_service_and_analyzer(tmp_path: Path) -> None:
-    """Each of them makes another query."""
+    """Time, service and analyzer are each part of the cache key."""
     check_what_is_kept(tmp_path)
 
 
@@ -62,12 +63,12 @@ def test_what_is_kept_is_of_the_same_time_service_and_analyzer(tmp_path: Path) -
     ids=lambda broken: broken.rule,
 )
 def test_a_broken_rule_changes_an_answer(broken: Broken, tmp_path: Path) -> None:
-    """Each of the three is needed."""
+    """The check detects each missing key."""
     assert_caught(broken, lambda: check_what_is_kept(tmp_path))
 
 
 def test_a_query_is_read_once_and_one_that_does_not_parse_each_time(tmp_path: Path) -> None:
-    """Whatever depends on nothing but its words is kept; errors are not."""
+    """Results that depend only on a query's words are cached; errors are not."""
     searcher = Searcher(*index_of([table([span(1, input="refund")])]), tmp_path)
     before = module._read.cache_info()
     for _ in range(3):

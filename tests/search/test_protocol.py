@@ -1,4 +1,4 @@
-"""Which staged parts make an index: every bucket exactly once, one fingerprint, one attempt a range."""
+"""Staged parts that form an index: every bucket exactly once, one fingerprint, one attempt a range."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def receipt(
     documents: int = 1,
     sha256: str | None = None,
 ) -> Receipt:
-    """Return a receipt whose checksum is made of its range, unless it is given."""
+    """Return a receipt; by default its checksum comes from its range."""
     return Receipt(
         build="b",
         lo=lo,
@@ -45,7 +45,7 @@ def ranges(receipts: list[Receipt]) -> list[tuple[int, int]]:
 
 
 def test_f7_one_attempt_of_speculative_twins_is_used() -> None:
-    """F7: of two attempts at a range one is chosen, whatever order the listing has."""
+    """F7: one of two attempts at a range is chosen, in any order of the listing."""
     twins = [receipt(0, 2, "b"), receipt(2, 4, "a"), receipt(0, 2, "a"), receipt(2, 4, "c")]
     for order in itertools.permutations(twins):
         assert [one.attempt for one in choose("b", order, 4, OURS)] == ["a", "a"]
@@ -56,20 +56,20 @@ def test_f7_one_attempt_of_speculative_twins_is_used() -> None:
     [([], "[0, 8)"), ([(0, 4)], "[4, 8)"), ([(4, 8)], "[0, 4)"), ([(0, 2), (5, 8)], "[2, 5)")],
 )
 def test_f9_a_missing_range_is_named(have: list[tuple[int, int]], missing: str) -> None:
-    """F9: the error names the first buckets that no receipt covers."""
+    """F9: the error names the first buckets without a receipt."""
     with pytest.raises(DamageError, match="no receipt for buckets") as caught:
         choose("b", [receipt(lo, hi) for lo, hi in have], 8, OURS)
     assert f"buckets {missing} of [0, 8)" in str(caught.value)
 
 
 def test_ranges_that_only_overlap_are_refused_by_name() -> None:
-    """Ranges that reach every bucket, but cannot be put side by side, are named."""
+    """Ranges that reach every bucket but only overlap are named."""
     with pytest.raises(DamageError, match=r"\[0, 5\), \[3, 8\) overlap"):
         choose("b", [receipt(0, 5), receipt(3, 8)], 8, OURS)
 
 
 def test_a_cover_is_found_among_the_leftovers_of_another_layout() -> None:
-    """J10: a run with 2 workers died, a run with 5 finished; leftovers that fit nowhere are left out."""
+    """J10: a run with 2 workers died, a run with 5 finished; leftovers that fit nowhere are ignored."""
     first_run = [receipt(0, 4)]
     second_run = [receipt(0, 2), receipt(2, 3), receipt(3, 6), receipt(6, 7), receipt(7, 8)]
     chosen = choose("b", first_run + second_run, 8, OURS)
@@ -77,21 +77,21 @@ def test_a_cover_is_found_among_the_leftovers_of_another_layout() -> None:
 
 
 def test_f12_parts_with_other_settings_are_not_mixed_in() -> None:
-    """F12: where only mixed settings cover the input it is refused, and the other part named."""
+    """F12: if only mixed settings cover the input, it is refused and the other part named."""
     mixed = [receipt(0, 4), receipt(4, 8, "z", "settings-2")]
     with pytest.raises(UsageError, match=r"\[4, 8\) attempt z was built with the settings settings-2"):
         choose("b", mixed, 8, OURS)
 
 
 def test_leftovers_with_other_settings_do_no_harm() -> None:
-    """Where parts with our settings cover the input, staged parts of another version are left out."""
+    """Staged parts of another version are ignored if parts with our settings cover the input."""
     chosen = choose("b", [receipt(0, 8, "a", "settings-2"), receipt(0, 4), receipt(4, 8)], 8, OURS)
     assert {one.fingerprint for one in chosen} == {OURS}
 
 
 @given(st.data())
 def test_a_cover_is_found_if_and_only_if_there_is_one(data: st.DataObject) -> None:
-    """Against trying all subsets: chosen ranges cover exactly, and nothing is refused that has a cover."""
+    """Compared with all subsets, chosen ranges cover exactly, and no coverable input is refused."""
     size = data.draw(st.integers(1, 6))
     possible = [(lo, hi) for lo in range(size) for hi in range(lo + 1, size + 1)]
     have = data.draw(st.lists(st.sampled_from(possible), unique=True, max_size=7))
@@ -110,7 +110,7 @@ def test_a_cover_is_found_if_and_only_if_there_is_one(data: st.DataObject) -> No
 
 
 def test_parts_of_the_parent_come_first_and_empty_ranges_have_none() -> None:
-    """The parent's parts come first, then the new ones in order of range, none for no documents."""
+    """The parent's parts come first, then the new ones in order of range, and none for no documents."""
     parent = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None, OURS)
     child = assemble(
         "spans", "c", 2, [receipt(0, 1), receipt(1, 7, documents=0), receipt(7, 8)], parent, OURS
@@ -128,7 +128,7 @@ def test_parts_of_the_parent_come_first_and_empty_ranges_have_none() -> None:
 
 @pytest.mark.parametrize(("index", "upper"), [("other", 2), ("spans", 1), ("spans", 0)])
 def test_a_parent_of_another_index_or_a_later_time_is_refused(index: str, upper: int) -> None:
-    """A manifest follows only an earlier one of the same index."""
+    """A manifest extends only an earlier one of the same index."""
     parent = assemble("spans", "b", 1, [receipt(0, 8)], None, OURS)
     with pytest.raises(UsageError, match="cannot follow"):
         assemble(index, "c", upper, [receipt(0, 7)], parent, OURS)
@@ -155,14 +155,14 @@ def test_records_read_back_as_they_were_written() -> None:
     ],
 )
 def test_an_altered_manifest_is_refused_by_name(old: bytes, new: bytes) -> None:
-    """What cannot be a manifest of this format is damage, and the error names the object."""
+    """A malformed manifest is damage, and the error names the object."""
     manifest = assemble("spans", "b", 1, [receipt(0, 4), receipt(4, 8)], None, OURS)
     with pytest.raises(DamageError, match=r"manifest some/path (cannot be read|has format 2)"):
         Manifest.from_json(altered(manifest.to_json("some/path"), old, new, "some/path"), "some/path")
 
 
 def test_a_receipt_that_contradicts_itself_is_refused() -> None:
-    """A receipt says the same of its part in every field, and its range is not empty."""
+    """A receipt is consistent in every field, and its range is not empty."""
     data = receipt(0, 8).to_json("r")
     for old, new in ((b'"documents":1', b'"documents":0'), (b'"hi":8', b'"hi":0')):
         with pytest.raises(DamageError, match="receipt r cannot be read"):
@@ -190,7 +190,7 @@ def test_lists_stay_few_and_parts_are_seldom_written_again() -> None:
 
 
 def test_few_parts_need_no_list() -> None:
-    """Up to the limit a manifest names all parts itself, and with one more it has them in a list."""
+    """Up to the limit a manifest names all parts itself, and with one more it uses a list."""
     assert lists_to_join([], INDEX_NEWEST_PARTS_MAX) is None
     assert lists_to_join([], INDEX_NEWEST_PARTS_MAX + 1) == 0
     assert lists_to_join([100, 18, 9], 9) == 2

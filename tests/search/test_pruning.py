@@ -1,4 +1,4 @@
-"""Parts that cannot have hits are not asked, and whatever is asked, the answer is that of all parts."""
+"""Parts that cannot have hits are skipped, and every answer equals that of all parts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rows_of(part: int, chance: random.Random) -> pa.Table:
 
 
 def built(objects: MemoryObjectStore, tables: list[pa.Table]) -> Manifest:
-    """Return an index of a transaction for each table."""
+    """Return an index with a transaction for each table."""
     manifest: Manifest | None = None
     for number, rows in enumerate(tables):
         build = f"spans-{number:010d}"
@@ -73,13 +73,13 @@ def built(objects: MemoryObjectStore, tables: list[pa.Table]) -> Manifest:
 
 
 def unknown(objects: MemoryObjectStore, manifest: Manifest) -> Manifest:
-    """Return the same index with parts of which nobody knows what they lie within."""
+    """Return the same index with parts whose bounds are unknown."""
     parts = [msgspec.structs.replace(part, contents=None) for part in read_parts(objects, manifest)]
     return msgspec.structs.replace(manifest, lists=(), newest=tuple(parts))
 
 
 def leaf(chance: random.Random) -> str:
-    """Return a clause of services, workspaces, times, or of what says nothing of parts."""
+    """Generate a clause on services, workspaces, times, or on text, which prunes no part."""
     hours = chance.randrange(PARTS + 2)
     return chance.choice(
         [
@@ -97,7 +97,7 @@ def leaf(chance: random.Random) -> str:
 
 
 def query_of(chance: random.Random, depth: int = 0) -> str:
-    """Return a generated query."""
+    """Generate a query."""
     kind = chance.randrange(6) if depth < 3 else 5
     if kind == 0:
         return f"({query_of(chance, depth + 1)} OR {query_of(chance, depth + 1)})"
@@ -118,7 +118,7 @@ def answer(searcher: Searcher, query: str, sort: Sort, service: str | None) -> A
 
 
 def check_answers(place: Path, seed: int, queries: int) -> tuple[int, int]:
-    """Compare answers with those of all parts; return how many parts were left out of how many."""
+    """Compare answers with those of all parts; return the number of skipped parts and of all."""
     chance = random.Random(seed)
     objects = MemoryObjectStore()
     manifest = built(objects, [rows_of(part, chance) for part in range(PARTS)])
@@ -138,7 +138,7 @@ def check_answers(place: Path, seed: int, queries: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_generated_queries_have_the_answers_of_all_parts(tmp_path: Path, seed: int) -> None:
-    """Hits, their order and scores, pages, totals and facets; and many parts are left out."""
+    """Hits, their order and scores, pages, totals and facets equal those of all parts; many parts are skipped."""
     pruned, parts = check_answers(tmp_path, seed, 60)
     assert parts / 10 < pruned < parts
 
@@ -171,7 +171,7 @@ MUTANTS: Final = (
 def test_a_broken_rule_changes_an_answer(
     tmp_path: Path, broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of the rules is needed for the answers."""
+    """Without any of the rules some answer changes."""
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_ROWS", 3)
     assert_caught(broken, lambda: check_answers(tmp_path, 1, 60))
 
@@ -185,7 +185,7 @@ def newest_pages(searcher: Searcher, query: str) -> list[Any]:
 
 
 def check_newest(place: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compare pages of the newest spans with those of an index whose parts do not tell which these are."""
+    """Compare pages of the newest spans with those of an index whose parts have no time bounds."""
     monkeypatch.setattr("tracelake.limits.SEARCH_NEWEST_SHARE", share)
     chance = random.Random(1)
     objects = MemoryObjectStore()
@@ -209,14 +209,14 @@ def check_newest(place: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_newest_are_the_same_whichever_are_asked_first(
     tmp_path: Path, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many parts a search for the newest asks first, and whatever starts at one time."""
+    """The result is independent of the number of parts searched first, also for equal times."""
     check_newest(tmp_path, share, monkeypatch)
 
 
 def test_all_are_asked_where_the_newest_do_not_fill_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of few of the newest would end the result."""
+    """Too few newest hits for a page would otherwise end the result."""
     broken = Broken(
         "the others are asked, too", Searcher._newest, "if len(ranked) < wanted:", "if not ranked:"
     )
@@ -224,7 +224,8 @@ def test_all_are_asked_where_the_newest_do_not_fill_a_page(
 
 
 def test_what_is_newest_parts_tell() -> None:
-    """The parts that end last, up to a share of all spans; none where the last is larger, or one does not tell."""
+    """The newest parts are those that end last, up to a share of all spans; none if the last is larger or one has
+    no bounds."""
     objects = MemoryObjectStore()
     sizes = (60, 30, 6, 3, 1)
 
@@ -243,7 +244,7 @@ def test_what_is_newest_parts_tell() -> None:
 
 
 def two_days(objects: MemoryObjectStore) -> Manifest:
-    """Return an index of two transactions of one span: of a bank, then of a shop a day later."""
+    """Return an index of two one-span transactions: of a bank, then of a shop a day later."""
     return built(
         objects,
         [
@@ -256,7 +257,7 @@ def two_days(objects: MemoryObjectStore) -> Manifest:
 
 
 def test_parts_that_are_left_out_are_not_even_read(tmp_path: Path) -> None:
-    """What may be far away, or damaged, stays so; a search that needs all parts says so then."""
+    """Skipped parts may be remote or damaged; a search that needs all parts then reports it."""
     read: list[str] = []
 
     def note(operation: str, path: str) -> None:
@@ -278,7 +279,8 @@ def test_parts_that_are_left_out_are_not_even_read(tmp_path: Path) -> None:
 
 
 def test_rows_that_are_gone_are_looked_for_in_all_parts(tmp_path: Path) -> None:
-    """Which documents to leave out, the numbers of all parts tell: nothing is left out before, or at another commit."""
+    """The row numbers of all parts decide which documents are deleted, so no part is skipped before that or at
+    another commit."""
     objects = MemoryObjectStore()
     manifest = two_days(objects)
     ids = [0, 1 << 32]
@@ -301,7 +303,7 @@ def test_rows_that_are_gone_are_looked_for_in_all_parts(tmp_path: Path) -> None:
 
 
 def test_likeness_counts_words_of_all_parts_of_its_own_manifest(tmp_path: Path) -> None:
-    """What others have open, or a search of some parts before, does not change which words tell most."""
+    """Other open indexes and earlier partial searches do not change the word weights of similarity search."""
     objects = MemoryObjectStore()
     texts = [*["rare common"] * 3, *["common"] * 20, *["rare"] * 30]
     tables = [
@@ -330,7 +332,7 @@ def parts_of(rows: pa.Table) -> tuple[MemoryObjectStore, tuple[PartRef, ...]]:
 
 
 def test_a_part_says_what_its_spans_lie_within() -> None:
-    """Names in lower case, once each; too many or too long ones are any; verification looks at all of it."""
+    """Names are in lower case, once each; too many or too long ones count as any; verification checks all of it."""
     rows = [
         span(n, service=name, start_ns=7 + n) for n, name in enumerate(("Shop", "SHOP", None, "bank", ""))
     ]
@@ -355,7 +357,8 @@ def test_a_part_says_what_its_spans_lie_within() -> None:
 
 
 def test_merged_parts_lie_within_what_all_of_them_did() -> None:
-    """The widest times and all names; of a part that does not say, nobody knows."""
+    """A merged part has the widest time range and all names; if one part has no bounds, neither has the merged
+    part."""
     objects = MemoryObjectStore()
     manifest = two_days(objects)
     parts = read_parts(objects, manifest)
@@ -381,7 +384,7 @@ def test_merged_parts_lie_within_what_all_of_them_did() -> None:
 
 
 def test_few_sets_of_parts_are_kept_open(tmp_path: Path) -> None:
-    """However many ranges of time are asked for."""
+    """The number of open sets is bounded for any number of time ranges."""
     objects = MemoryObjectStore()
     manifest = built(objects, [rows_of(part, random.Random(part)) for part in range(PARTS)])
     searcher = Searcher(objects, manifest, tmp_path, at_once=False)

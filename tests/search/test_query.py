@@ -31,7 +31,7 @@ ROWS = (
 
 @pytest.fixture(scope="module")
 def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """Five spans in two parts."""
+    """Return five spans in two parts."""
     objects, manifest = index_of([table(ROWS[:2]), table(ROWS[2:])])
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
@@ -76,13 +76,13 @@ def searcher(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     ],
 )
 def test_what_queries_find(searcher: Searcher, query: str, expected: set[int]) -> None:
-    """Words, phrases, operators and fields find the spans that they say."""
+    """Words, phrases, operators and fields find the expected spans."""
     found = {hit.span_id for hit in searcher.search(query, 10)}
     assert found == {ROWS[number]["span_id"] for number in expected}
 
 
 def test_a_name_weighs_more_than_a_text(searcher: Searcher) -> None:
-    """The span that is called so comes before those that mention it."""
+    """The span of that name ranks before those that mention it."""
     assert searcher.search("refund", 1)[0].span_id == ROWS[0]["span_id"]
 
 
@@ -143,7 +143,7 @@ def test_a_name_weighs_more_than_a_text(searcher: Searcher) -> None:
     ],
 )
 def test_a_query_that_does_not_parse_is_explained(searcher: Searcher, query: str, reason: str) -> None:
-    """The error says what is wrong with this query, and how a right one looks."""
+    """The error explains the fault and shows a correct query."""
     with pytest.raises(QueryError) as caught:
         searcher.search(query, 10)
     assert reason in str(caught.value)
@@ -151,7 +151,7 @@ def test_a_query_that_does_not_parse_is_explained(searcher: Searcher, query: str
 
 
 def test_the_ways_out_that_errors_name_work(searcher: Searcher) -> None:
-    """What the messages tell people to write is a query."""
+    """Every query that an error message suggests is valid."""
     for query in (
         EXAMPLE,
         '"foo:bar" baz',
@@ -201,7 +201,7 @@ PIECES += [" OR ", " NOT ", " TO ", ":", "\\", "/", ">", "<=", " ", "IN [", "!",
 @example("NOT " * 1000 + "a")
 @example("+(-(" * 500 + "a" + "))" * 500)
 def test_any_text_is_answered_or_refused_with_a_query_error(searcher: Searcher, query: str) -> None:
-    """No text that people type ends in any other error, neither for searching nor for highlighting."""
+    """No input text raises another error, neither for searching nor for highlighting."""
     try:
         searcher.search(query, 10)
     except QueryError:
@@ -211,7 +211,7 @@ def test_any_text_is_answered_or_refused_with_a_query_error(searcher: Searcher, 
 
 
 def test_an_empty_index_still_checks_queries(tmp_path: Path) -> None:
-    """Without parts nothing is found, and a wrong query is wrong all the same."""
+    """Without parts nothing is found, and an invalid query is still refused."""
     objects, manifest = index_of([table([])])
     searcher = Searcher(objects, manifest, tmp_path)
     assert searcher.search("refund", 10) == []
@@ -230,7 +230,7 @@ def test_an_empty_index_still_checks_queries(tmp_path: Path) -> None:
     ],
 )
 def test_texts_wanted_are_what_hits_may_show(query: str, expected: list[str]) -> None:
-    """Words and phrases of names and texts, without what is excluded, and without filters."""
+    """The texts are words and phrases of names and texts, without exclusions and filters."""
     assert [text.text for text in texts_wanted(query)] == expected
 
 
@@ -259,7 +259,7 @@ def test_texts_wanted_are_what_hits_may_show(query: str, expected: list[str]) ->
     ],
 )
 def test_highlights_mark_the_matches(texts: list[str], query: str, expected: str) -> None:
-    """Matches are whole words of the text that shows most of the query, in its own spelling."""
+    """Marks are whole words of the text that matches most of the query, in the original spelling."""
     assert highlight(texts, query) == expected
 
 
@@ -285,13 +285,13 @@ def test_highlights_mark_the_matches(texts: list[str], query: str, expected: str
     ],
 )
 def test_the_longest_queries_are_answered_or_refused_at_once(searcher: Searcher, word: str) -> None:
-    """No text of the greatest length, of one thing again and again, is looked through from each of its characters."""
+    """A text of maximum length with one repeated pattern takes linear time."""
     with contextlib.suppress(QueryError):
         searcher.search((word * limits.QUERY_MAX_CHARS)[: limits.QUERY_MAX_CHARS], 1)
 
 
 def test_a_highlight_of_a_long_text_is_short_and_has_the_best_place() -> None:
-    """The excerpt is cut around the place where both words stand, with dots where it was cut."""
+    """The excerpt is cut around the place with both words, with dots at the cuts."""
     text = "alpha " + "filler " * 5_000 + "here alpha meets beta at last " + "filler " * 5_000
     excerpt = highlight([text], "alpha beta")
     assert "[[alpha]] meets [[beta]]" in excerpt
@@ -302,14 +302,14 @@ def test_a_highlight_of_a_long_text_is_short_and_has_the_best_place() -> None:
 
 @given(st.lists(st.sampled_from(["alpha", "beta", "x" * 150, "\n", "…", "y"]), max_size=60), st.booleans())
 def test_a_highlight_never_exceeds_its_limit(words: list[str], joined: bool) -> None:
-    """However many and long the matches are, the excerpt with its marks fits, and marks are in pairs."""
+    """For any number and length of matches, the excerpt with its marks fits, and marks are paired."""
     excerpt = highlight([("" if joined else " ").join(words)], "alpha beta " + "x" * 150)
     assert len(excerpt) <= limits.HIGHLIGHT_MAX_CHARS
     assert excerpt.count("[[") == excerpt.count("]]")
 
 
 def test_words_that_come_again_and_again_are_looked_for_once() -> None:
-    """A query of hundreds of words looks for each different one, the first of them, whatever texts are long."""
+    """A query of hundreds of words searches for each distinct word once, the first words first, even in long texts."""
     once = highlight(["the refund of a flight"], "refund")
     assert highlight(["the refund of a flight"], "refund " * 500) == once
     assert len(_terms("(refund OR refunds~1 OR ref*) " * 16, ENGLISH)) == 3
@@ -331,14 +331,14 @@ def check_traces_found(searcher: Searcher) -> None:
 
 
 def test_traces_of_which_a_query_finds_spans(searcher: Searcher) -> None:
-    """By few hits or by few traces, whichever are fewer."""
+    """The lookup goes by hits or by traces, whichever are fewer."""
     check_traces_found(searcher)
     broken = Broken("only those that are asked for", Searcher.traces_found, " & set(trace_ids)", "")
     assert_caught(broken, lambda: check_traces_found(searcher))
 
 
 def test_a_query_that_tantivy_refuses_is_told_in_words(tmp_path: Path) -> None:
-    """A phrase that ends as too many words begin is an error of ours, whoever asks, and whatever for."""
+    """A phrase whose last prefix matches too many words raises our error for every caller."""
     words = " ".join(f"many{number:x}" for number in range(20_000))
     searcher = Searcher(*index_of([table([span(0, input=f"so {words}")])]), tmp_path)
     for ask in (

@@ -1,4 +1,4 @@
-"""What searches find on real data, and that many parts answer as one (F15)."""
+"""Search results on real data, and their independence of the number of parts (F15)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tracelake.storage.memory import MemoryObjectStore
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """One index of one part over the agents data."""
+    """Return one index of one part over the agents data."""
     objects, manifest = index_of([agents()])
     return Searcher(objects, manifest, tmp_path_factory.mktemp("one"))
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """The same documents in the same order, in 11 uneven parts of three builds."""
+    """Return the same documents in the same order, in 11 uneven parts of three builds."""
     objects = MemoryObjectStore()
     cuts = [0, 1, 40, 500, 501, 1200, 2000, 2001, 2900, 3500, 4900, agents().num_rows]
     slices = [agents().slice(lo, hi - lo) for lo, hi in pairwise(cuts)]
@@ -66,14 +66,14 @@ def above(hits: list[RawHit], score: float) -> list[RawHit]:
 
 
 def test_f15_many_parts_score_and_rank_as_one_index(one: Searcher, many: Searcher) -> None:
-    """F15: over more than 100 queries of three kinds, the top 100 and their scores are the same."""
+    """F15: for more than 100 queries of three kinds, the top 100 and their scores are the same."""
     asked = queries()
     assert len(asked) >= 100
     found = 0
     for query in asked:
         expected, hits = one.search(query, 100), many.search(query, 100)
         assert [hit.score for hit in hits] == [hit.score for hit in expected], query
-        # Which of equal scores come last is open, where there are more of them than fit.
+        # If more equal scores exist than fit, the last ones are arbitrary.
         last = expected[-1].score if len(expected) == 100 else 0.0
         assert above(hits, last) == above(expected, last), query
         found += bool(expected)
@@ -81,7 +81,7 @@ def test_f15_many_parts_score_and_rank_as_one_index(one: Searcher, many: Searche
 
 
 def test_a_search_finds_exactly_the_spans_that_hold_the_word(one: Searcher) -> None:
-    """A word finds the spans whose name or text has one of its forms, no others, each with its ids and transaction."""
+    """A word finds exactly the spans whose name or text has one of its forms, each with its ids and transaction."""
     word, forms = "refund", {"refund", "refunds", "refunded", "refunding", "refundable"}
     expected = {
         (row["trace_id"], row["span_id"], row["transaction"])
@@ -95,7 +95,7 @@ def test_a_search_finds_exactly_the_spans_that_hold_the_word(one: Searcher) -> N
 
 
 def test_a_phrase_does_not_reach_from_one_value_into_the_next(tmp_path: Path) -> None:
-    """Two attribute values that follow each other are no phrase together."""
+    """Two consecutive attribute values form no phrase."""
     spans = table([span(1, attributes=[("a", "alpha beta"), ("b", "gamma delta")])])
     objects, manifest = index_of([spans])
     searcher = Searcher(objects, manifest, tmp_path)
@@ -104,7 +104,7 @@ def test_a_phrase_does_not_reach_from_one_value_into_the_next(tmp_path: Path) ->
 
 
 def test_pages_are_slices_of_the_whole_answer(many: Searcher) -> None:
-    """Offset and limit cut the same ranking, and past its end there is nothing."""
+    """Offset and limit slice the same ranking, which is empty past its end."""
     whole = many.search("airline OR refund", 50)
     pages: list[RawHit] = []
     for offset in range(0, 50, 10):
@@ -117,14 +117,14 @@ def test_pages_are_slices_of_the_whole_answer(many: Searcher) -> None:
 
 @pytest.fixture(scope="module")
 def large_first(tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """Some documents in parts of which the first are the largest, as merges leave them."""
+    """Return some documents in parts of which the first are the largest, as after merges."""
     cuts = [0, 300, 420, 421, 470, 510, 560, 600]
     slices = [agents().slice(lo, hi - lo) for lo, hi in pairwise(cuts)]
     return Searcher(*index_of(slices), tmp_path_factory.mktemp("cache"))
 
 
 def check_pages(searcher: Searcher, query: str, sort: Sort) -> None:
-    """Lists of any length begin alike, and pages of any size are slices of the longest."""
+    """Check that lists of any length begin alike, and pages of any size are slices of the longest."""
     longest = searcher.search(query, 3_000, sort=sort)
     for size in (1, 20, SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_FIRST_HITS + 1, SEARCH_RANKED_STEP_HITS + 1):
         assert searcher.search(query, size, sort=sort) == longest[:size]
@@ -136,7 +136,7 @@ def check_pages(searcher: Searcher, query: str, sort: Sort) -> None:
 
 
 def test_of_equal_scores_those_at_the_end_of_a_list_do_not_count(many: Searcher) -> None:
-    """Many spans with one phrase score alike; pages that were cut anywhere would lack some."""
+    """Many spans with one phrase score alike; pages cut anywhere would lack some."""
     broken = Broken(
         "lists count as far as scores differ",
         ranked_as_far_as,
@@ -153,6 +153,6 @@ def test_of_equal_scores_those_at_the_end_of_a_list_do_not_count(many: Searcher)
 def test_lists_of_any_length_begin_alike(
     many: Searcher, large_first: Searcher, query: str, sort: Sort
 ) -> None:
-    """Pages are cut from lists of several lengths: of equal scores and times each list has the same ones first."""
+    """Lists of several lengths order equal scores and times alike, because pages are cut from them."""
     check_pages(many, query, sort)
     check_pages(large_first, query, sort)

@@ -1,4 +1,4 @@
-"""What passes a sieve: all that its query finds, whatever a text is, and little else."""
+"""A sieve passes every text that its query finds, and few others."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ PARTS_OF_TEXTS = (
 
 
 def english_words() -> Iterator[str]:
-    """Yield words of many kinds, those of the pages of the docs among them."""
+    """Yield words of many kinds, including those of the docs."""
     yield from EXCEPTIONS
     for root, one, other in itertools.product(ROOTS, ENDINGS, ENDINGS):
         yield f"{root}{one}{other}".replace("'", "")
@@ -129,18 +129,18 @@ def english_words() -> Iterator[str]:
 
 
 def sought(stem: str) -> str:
-    """Return what is looked for of words with a stem."""
+    """Return the sieve's texts for words with a stem."""
     return prefilter._of_word(Word("", stem, 0), ENGLISH)
 
 
 @cache
 def sought_of(beginning: str) -> str:
-    """Return what is looked for of words that begin so."""
+    """Return the sieve's texts for words with a prefix."""
     return "".join(prefilter._of_word(word, ENGLISH) for word in ENGLISH.words_of(beginning))
 
 
 def test_a_stem_is_how_its_words_begin_but_for_its_ending() -> None:
-    """Whichever word has a stem begins with what a sieve takes of it, and of each beginning of it."""
+    """Every word of a stem begins with the sieve's prefix of that stem and of each of its prefixes."""
     seen = 0
     for word in set(english_words()):
         for read in ENGLISH.words_of(word) if word.isascii() else ():
@@ -152,7 +152,7 @@ def test_a_stem_is_how_its_words_begin_but_for_its_ending() -> None:
 
 
 def found_by_index(analyzer: Analyzer, text: str, query: str) -> bool:
-    """Whether an index finds a text."""
+    """Return whether an index finds a text."""
     index = tantivy.Index(analyzers.schema())
     analyzers.register_tokenizers(index, analyzer.tokenizer())
     writer = index.writer(15_000_000, 1)
@@ -163,14 +163,14 @@ def found_by_index(analyzer: Analyzer, text: str, query: str) -> bool:
     document.add_text("workspace", "team a")
     writer.add_document(document)
     writer.commit()
-    writer.wait_merging_threads()  # else their stacks stay mapped, which others count
+    writer.wait_merging_threads()  # otherwise their stacks stay mapped, which other tests count
     index.reload()
     asked = parse(index, query, 0, analyzer=analyzer)
     return asked is not None and bool(index.searcher().search(asked, 1).hits)
 
 
 def written(text: str) -> bytes:
-    """Return what a sieve looks through for that document."""
+    """Return the sieve's text of that document."""
     return "\n".join((text, "Checkout-ß K", "team a")).lower().encode()
 
 
@@ -179,7 +179,7 @@ texts = st.lists(st.sampled_from(PARTS_OF_TEXTS), min_size=1, max_size=6).map(""
 
 @st.composite
 def queries(draw: st.DrawFn, text: str) -> str:
-    """Return a query of words of a text, and of others."""
+    """Generate a query of words of a text, and of others."""
     clauses = []
     for _ in range(draw(st.integers(1, 3))):
         begin = draw(st.integers(0, len(text) - 1))
@@ -195,7 +195,7 @@ def queries(draw: st.DrawFn, text: str) -> str:
 
 @pytest.mark.parametrize("analyzer", ANALYZERS.values(), ids=ANALYZERS)
 def test_what_the_index_finds_passes(analyzer: Analyzer) -> None:
-    """Of any text and query: where the index finds the text, the sieve lets it through."""
+    """For any text and query, the sieve passes each text that the index finds."""
     seen = {True: 0, False: 0}
 
     @given(st.data())
@@ -205,7 +205,7 @@ def test_what_the_index_finds_passes(analyzer: Analyzer) -> None:
         try:
             is_found = found_by_index(analyzer, text, query)
         except QueryError:
-            return  # whoever searches for it is told so
+            return  # a search for it raises an error
         passes = prefilter_of(query, None, None, analyzer)
         if passes is not None:
             assert not is_found or passes(written(text)), (text, query)
@@ -236,7 +236,7 @@ PASSES = (
 
 @pytest.mark.parametrize(("analyzer", "query", "passing", "other"), PASSES, ids=[each[1] for each in PASSES])
 def test_little_else_passes(analyzer: Analyzer, query: str, passing: str, other: str) -> None:
-    """A sieve keeps back what cannot be found."""
+    """A sieve drops texts that cannot match."""
     passes = prefilter_of(query, None, None, analyzer)
     assert passes is not None
     assert passes(passing.lower().encode())
@@ -248,17 +248,17 @@ def test_little_else_passes(analyzer: Analyzer, query: str, passing: str, other:
     [
         *("*", "-refund", "refund~1", "duration>2s", "last 2h", "attributes.retries:31", "has:parent"),
         *("refund OR *", "refund OR tokens>5", "start:2026-01-01", "", '"refund', "name:*", "ie", "( )"),
-        "ΣΆΣ",  # in lower case one of two words, by who makes it so
+        "ΣΆΣ",  # in lower case one of two words, depending on the lower-casing code
         "ƛɤ",  # in lower case of letters that Python may not know
     ],
 )
 def test_where_any_span_may_be_found_there_is_no_sieve(query: str) -> None:
-    """What is no query has none either: who asks it is told so."""
+    """An invalid query has no sieve, because its caller gets an error."""
     assert prefilter_of(query, None, None, ENGLISH) is None
 
 
 def test_service_and_workspace_are_asked_for_too() -> None:
-    """They are whole values, in any case, with whatever stands in them."""
+    """Service and workspace match as complete values, in any case and with any characters."""
     passes = prefilter_of("*", 'Check"out', "Team A", ENGLISH)
     assert passes is not None
     assert passes(b'team a\ncheck"out')
@@ -278,19 +278,20 @@ def check_many() -> None:
 
 
 def test_a_sieve_looks_for_so_many_texts() -> None:
-    """What it costs is bounded, whatever a query has."""
+    """The cost of a sieve is bounded for any query."""
     check_many()
 
 
 def check_control() -> None:
-    """In terms of attributes white space is another character, and that one a third: neither is sought."""
+    """Attribute terms replace white space with another character, and that one with a third: the sieve uses
+    neither."""
     passes = prefilter_of('attributes.a:"gold\x1aand"', None, None, ENGLISH)
     assert passes is not None
     assert passes(b"gold\x01and")
 
 
 def test_a_character_that_stands_for_another_is_not_sought() -> None:
-    """Terms have one character for several."""
+    """Terms have one character for several, so the sieve does not use it."""
     check_control()
 
 
@@ -349,5 +350,5 @@ MUTANTS: list[tuple[Broken, Callable[[], object]]] = [
 
 @pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=[broken.rule for broken, _ in MUTANTS])
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], object]) -> None:
-    """Broken once, each rule lets a test fail."""
+    """A test fails for each broken rule."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""What a disk has altered in the middle of an unpacked file opens, and tantivy stumbles over it when it is asked."""
+"""A file altered on disk after unpacking still opens, and tantivy fails on it only during a query."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracelake.storage.memory import MemoryObjectStore
 OBJECTS = MemoryObjectStore()
 SPANS = 1_500
 FOOTER = 200
-"""Bytes at the end of each file that say how it is read: without them it does not open."""
+"""Bytes at the end of each file that describe its format: without them it does not open."""
 
 Ask = Callable[[Searcher], object]
 ASKS: dict[str, Ask] = {
@@ -39,7 +39,7 @@ ASKS: dict[str, Ask] = {
 
 @pytest.fixture(scope="module")
 def manifest() -> Manifest:
-    """Return an index of one part, of spans of many words."""
+    """Return an index of one part with spans of many words."""
     some = random.Random(1)
     words = [f"w{number}" for number in range(500)]
     rows = [span(n, input=" ".join(["common", *some.choices(words, k=20)])) for n in range(SPANS)]
@@ -48,7 +48,7 @@ def manifest() -> Manifest:
 
 
 def altered(manifest: Manifest, directory: Path, suffix: str, byte: int = 0xFF) -> None:
-    """Alter the body of an unpacked file where it is: whatever has it open sees that."""
+    """Alter the body of an unpacked file in place, so that open mappings see the change."""
     (part,) = manifest.newest
     (file,) = (directory / part.sha256).glob(f"*.{suffix}")
     size = file.stat().st_size
@@ -57,7 +57,7 @@ def altered(manifest: Manifest, directory: Path, suffix: str, byte: int = 0xFF) 
 
 
 def check_mended(manifest: Manifest, directory: Path, suffix: str) -> None:
-    """Check that each question has its answer, of who opens what was altered, and of who had it open before."""
+    """Check that each question is answered, both by a new searcher and by one opened before the damage."""
     expected = {name: ask(Searcher(OBJECTS, manifest, directory)) for name, ask in ASKS.items()}
     renewals = 0
     for name, ask in ASKS.items():
@@ -69,18 +69,18 @@ def check_mended(manifest: Manifest, directory: Path, suffix: str) -> None:
         assert ask(before) == expected[name], (name, "of who had it open")
         renewals += index.renewals
         if not index.renewals:
-            PartCache(OBJECTS, directory).drop_altered(manifest.newest)  # nobody has read what was altered
+            PartCache(OBJECTS, directory).drop_altered(manifest.newest)  # the altered file was never read
     assert renewals, "nobody has stumbled"
 
 
 @pytest.mark.parametrize("suffix", ["idx", "term", "store", "fast"])
 def test_what_tantivy_stumbles_over_comes_again(manifest: Manifest, tmp_path: Path, suffix: str) -> None:
-    """By a panic as by an error; a searcher that had open what was altered opens it anew as well."""
+    """A part on which tantivy panics or fails is fetched again; a searcher with the altered file reopens it, too."""
     check_mended(manifest, tmp_path, suffix)
 
 
 def check_several(manifest: Manifest, directory: Path) -> None:
-    """Check that of several searchers of one process each opens anew what it had open, though one lets all come."""
+    """Check that each searcher of a process reopens its files, although one fetches all."""
     index = OpenIndex(OBJECTS, directory)
     several = [Searcher(OBJECTS, manifest, index) for _ in range(3)]
     expected = ASKS["search"](several[0])
@@ -90,12 +90,12 @@ def check_several(manifest: Manifest, directory: Path) -> None:
 
 
 def test_each_searcher_of_a_process_opens_it_anew(manifest: Manifest, tmp_path: Path) -> None:
-    """The second finds that all copies are as they were packed, for the first has let them come."""
+    """The second searcher finds all copies as packed, because the first has fetched them again."""
     check_several(manifest, tmp_path)
 
 
 def check_meaning(directory: Path) -> None:
-    """Check that searches by meaning, and their facets, are asked again of what came again."""
+    """Check that vector searches and their facets are repeated on the fetched parts."""
     settings = load(f"{HERE}:bag_of_words")[1]
     objects, manifest = index_of([table([span(n, input="refund") for n in range(200)])], vectors=settings)
     for suffix in ("store", "fast"):
@@ -112,12 +112,12 @@ def check_meaning(directory: Path) -> None:
 
 
 def test_searches_by_meaning_stumble_as_well(tmp_path: Path) -> None:
-    """Their hits are read, and their facets counted, where those of words are."""
+    """Vector searches recover as well: their hits and facets are read from the same parts."""
     check_meaning(tmp_path)
 
 
 class Panicking:
-    """A tantivy that fails at whatever it is asked."""
+    """A tantivy that fails on every call."""
 
     def __init__(self, error: BaseException) -> None:
         self.error, self.asked = error, 0
@@ -133,7 +133,8 @@ PanicException = type("PanicException", (BaseException,), {})
 
 
 def check_unaltered(manifest: Manifest, directory: Path, error: BaseException, told: type[Exception]) -> None:
-    """Check what is said where no copy was altered: once more it is asked, and all is read once in some minutes."""
+    """Check the error without an altered copy: the query is repeated once, and everything is read once in some
+    minutes."""
     index = OpenIndex(OBJECTS, directory)
     searcher = Searcher(OBJECTS, manifest, index)
     broken = Panicking(error)
@@ -152,7 +153,7 @@ def check_unaltered(manifest: Manifest, directory: Path, error: BaseException, t
 
 
 def opened_as(searcher: object) -> object:
-    """Return an index that is open, with a searcher of ours."""
+    """Return an open index with our searcher."""
     return type("Opened", (), {"searcher": searcher})
 
 
@@ -170,12 +171,13 @@ def opened_as(searcher: object) -> object:
 def test_what_is_not_of_the_copies_is_told(
     manifest: Manifest, tmp_path: Path, error: BaseException, told: type[Exception]
 ) -> None:
-    """As damage that names the index, and never as a panic; what may be of the query as such."""
+    """An error without a damaged copy names the index and is never a panic; a possible query error is reported as
+    such."""
     check_unaltered(manifest, tmp_path, error, told)
 
 
 def check_query(manifest: Manifest, directory: Path) -> None:
-    """Check that a query that tantivy refuses has no copy read, and nothing opened anew."""
+    """Check that a query refused by tantivy causes no read of copies and no reopening."""
     index = OpenIndex(OBJECTS, directory)
     searcher = Searcher(OBJECTS, manifest, index)
     with pytest.MonkeyPatch.context() as patch:
@@ -191,12 +193,12 @@ def check_query(manifest: Manifest, directory: Path) -> None:
 
 
 def test_a_query_that_is_refused_is_no_damage(manifest: Manifest, tmp_path: Path) -> None:
-    """Whoever asks badly makes nobody read all of the index."""
+    """An invalid query does not make the server read the whole index."""
     check_query(manifest, tmp_path)
 
 
 def without_panics(check: Callable[..., None], *args: object) -> None:
-    """Check something, and that nothing panics: a test that ended by that would end all of them."""
+    """Run a check, and fail on any panic, which would end the whole test run."""
     try:
         check(*args)
     except BaseException as error:
@@ -269,5 +271,5 @@ def without_panics(check: Callable[..., None], *args: object) -> None:
 def test_rules_of_stumbling_are_held(
     manifest: Manifest, tmp_path: Path, check: Callable[[Manifest, Path], None], broken: Broken
 ) -> None:
-    """Each broken once: a test above fails."""
+    """A test above fails for each broken rule."""
     assert_caught(broken, lambda: check(manifest, tmp_path))

@@ -1,4 +1,4 @@
-"""Which parts of an index are merged: few are left, each document is written few times, and large ones stay."""
+"""Selection of index parts to merge: few remain, each document is written few times, and large parts stay."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def part(
 
 
 def merged(run: list[Generation]) -> PartRef:
-    """Return one part in the place of a run."""
+    """Return one part in place of a run."""
     documents, size_bytes = sum(each.documents for each in run), sum(each.size_bytes for each in run)
     return part(run[0].lower, run[-1].upper, documents=documents, size_bytes=size_bytes)
 
 
 @pytest.mark.parametrize("gaps", [1, 3])
 def test_ten_thousand_transactions_leave_few_parts_each_written_few_times(gaps: int) -> None:
-    """Their number grows with the logarithm, whatever is merged when, and so does how often a row is written."""
+    """The number of parts and of writes of a row grow with the logarithm, whenever merges run."""
     parts: list[PartRef] = []
     written = 0
     for number in range(10_000):
@@ -74,7 +74,7 @@ def test_ten_thousand_transactions_leave_few_parts_each_written_few_times(gaps: 
 
 
 def check_no_run_is_built_of_rows(size_bytes: int) -> None:
-    """Check that of large spans, too, parts are joined: no run is more than a task joins, and few parts are left."""
+    """Check that parts of large spans are joined too: no run exceeds a task's join limit, and few parts remain."""
     documents, count = 2_000, 1_500
     parts: list[PartRef] = []
     written = 0
@@ -94,7 +94,7 @@ def check_no_run_is_built_of_rows(size_bytes: int) -> None:
 
 @pytest.mark.parametrize("size_bytes", [100, 1_500, 10_000, 140_000])
 def test_no_run_is_built_of_rows(size_bytes: int) -> None:
-    """So many bytes a document: a run that is built of its rows takes minutes, in which a pipeline gets behind."""
+    """A run rebuilt from rows of many bytes takes minutes, during which a pipeline falls behind."""
     check_no_run_is_built_of_rows(size_bytes)
 
 
@@ -108,12 +108,12 @@ def test_no_run_is_built_of_rows(size_bytes: int) -> None:
     ids=lambda broken: broken.rule,
 )  # fmt: skip
 def test_rules_of_large_runs_are_held(broken: Broken) -> None:
-    """Each broken once."""
+    """The check detects each broken rule."""
     assert_caught(broken, lambda: check_no_run_is_built_of_rows(10_000))
 
 
 def test_nothing_is_due_before_it_is_told() -> None:
-    """Who waits for as many transactions as he is told to misses nothing."""
+    """Waiting for the reported number of transactions misses no merge."""
     parts: list[PartRef] = []
     not_before = 0
     for number in range(200):
@@ -128,7 +128,7 @@ def test_nothing_is_due_before_it_is_told() -> None:
 
 
 def check_rest(every: int) -> None:
-    """Check how few parts are left where every so many transactions nothing comes for a while, and what that costs."""
+    """Check the number of parts, and the cost, if a rest follows every so many transactions."""
     parts: list[PartRef] = []
     written = 0
     for number in range(1_000):
@@ -146,7 +146,7 @@ def check_rest(every: int) -> None:
 
 
 def check_rest_is_of_one_part() -> None:
-    """Check that what becomes more than one part is left as it is, by documents and by bytes."""
+    """Check that runs that would exceed one part, by documents or bytes, are unchanged."""
     third, half = INDEX_REBUILT_PART_ROWS // 3, INDEX_MERGED_MAX_BYTES // 2
     rows = generations([part(t, t + 1, documents=third) for t in range(5)])
     assert due_at_rest(rows) == rows[2:]
@@ -161,17 +161,19 @@ def check_rest_is_of_one_part() -> None:
 
 @pytest.mark.parametrize("every", [1, 7, 500])
 def test_at_rest_few_parts_are_left(every: int) -> None:
-    """Each is larger than some times all newer ones, and what is large is not written for every small one."""
+    """Each part is some times larger than all newer ones together, and large parts are not rewritten for each small
+    one."""
     check_rest(every)
 
 
 def test_at_rest_parts_become_no_larger_than_else() -> None:
-    """What would be more than one part is asked as often as before, and would have to be built of its rows."""
+    """Merging at rest makes no part above the usual maximum, which would not be searched less and would be rebuilt
+    from rows."""
     check_rest_is_of_one_part()
 
 
 def test_rules_of_rest_are_held() -> None:
-    """Each broken once: a test above fails."""
+    """A test above fails for each broken rule."""
     share = "share * (sum(run) - max(run))"
     assert_caught(
         Broken("few are left", tiers.due_at_rest, share, "sum(run) - max(run)"), lambda: check_rest(1)
@@ -185,7 +187,7 @@ def test_rules_of_rest_are_held() -> None:
 
 
 def test_parts_that_are_large_are_left_alone() -> None:
-    """Merging them gains nothing; those of four tasks are one generation, and so are merged together."""
+    """Merging large parts gains nothing; the parts of four tasks are one generation, and so are merged together."""
     full = [part(t, t + 1, documents=INDEX_REBUILT_PART_ROWS) for t in range(20)]
     assert due(generations(full)) == ()
     fours = [part(t, t + 1, lo=lo, hi=lo + 1, documents=9) for t in range(9) for lo in range(4)]
@@ -195,7 +197,7 @@ def test_parts_that_are_large_are_left_alone() -> None:
 
 
 def test_a_run_that_is_not_there_any_more_is_not_replaced() -> None:
-    """Another merge, or a rebuild, was faster; the parts of a run stand one behind the other or not at all."""
+    """If another merge or a rebuild was faster, nothing is replaced: the parts of a run are consecutive or absent."""
     parts = [part(t, t + 1) for t in range(4)]
     new = part(1, 3)
     assert with_merged(parts, parts[1:3], [new]) == (parts[0], new, parts[3])
@@ -206,7 +208,7 @@ def test_a_run_that_is_not_there_any_more_is_not_replaced() -> None:
 
 
 def test_what_counts_many_replaced_rows_is_written_again_even_where_it_is_large() -> None:
-    """Only where they are many and a large share of the index, and only the parts that have them."""
+    """Large parts are rewritten only if their replaced rows are many and a large share of the index."""
     assert counts_replaced(5 * INDEX_REPLACED_MIN, 4 * INDEX_REPLACED_MIN - 1)
     assert not counts_replaced(5 * INDEX_REPLACED_MIN, 4 * INDEX_REPLACED_MIN)
     assert not counts_replaced(INDEX_REPLACED_MIN, 1), "few, so they cost nothing"

@@ -1,4 +1,4 @@
-"""What people write first into a search: ids, event attributes, elements of arrays, other Unicode forms."""
+"""Text that users paste into a search: ids, event attributes, array elements, other Unicode forms."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ FINDS: dict[str, set[int]] = {
 
 @pytest.fixture(scope="module", params=sorted(ANALYZERS))
 def searcher(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
-    """An index of each analyzer."""
+    """Return an index of each analyzer."""
     objects, manifest = index_of([table(ROWS[:3]), table(ROWS[3:])], analyzer=analyzer_named(request.param))
     return Searcher(objects, manifest, tmp_path_factory.mktemp("cache"))
 
 
 @pytest.mark.parametrize("query", FINDS)
 def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> None:
-    """The index answers, and what a search looks through before has all that the index finds."""
+    """The index finds the expected spans, and the prefilter passes all of them."""
     found = {hit.span_id for hit in searcher.search(query, 10)}
     assert found == {ROWS[number]["span_id"] for number in FINDS[query]}
     sieve = prefilter_of(query, None, None, searcher.analyzer)
@@ -104,7 +104,7 @@ def test_it_finds_the_spans_that_it_means(searcher: Searcher, query: str) -> Non
 
 
 def test_excerpts_show_words_in_every_unicode_form() -> None:
-    """The match is marked, however query and text are written."""
+    """The match is marked in any Unicode form of query and text."""
     for text in (NFC, NFD):
         assert highlight([f"a {text} b"], NFC) == f"a [[{NFC}]] b"
     assert highlight([f"a {WIDE} b"], "ref") == "a [[REF]] b"
@@ -112,7 +112,7 @@ def test_excerpts_show_words_in_every_unicode_form() -> None:
 
 @pytest.mark.parametrize("earlier", EARLIER.values(), ids=lambda earlier: earlier.name)
 def test_an_index_of_an_earlier_release_is_searched_as_it_is(earlier: Analyzer, tmp_path: Path) -> None:
-    """It keeps its format and fingerprint; what it cannot answer is an error that names `index rebuild`."""
+    """An old index keeps its format and fingerprint; a query that it cannot answer names `index rebuild`."""
     assert of_fingerprint(earlier.fingerprint) is earlier
     assert earlier.fingerprint != current(earlier).fingerprint
     objects, manifest = index_of([table(ROWS)], analyzer=earlier)
@@ -143,7 +143,7 @@ def test_an_index_of_an_earlier_release_is_searched_as_it_is(earlier: Analyzer, 
     ],
 )
 def test_the_query_that_an_error_suggests_is_the_one_that_was_written(tmp_path: Path, query: str) -> None:
-    """With its backslashes, quotes and operators; it finds the text."""
+    """The suggested query keeps backslashes, quotes and operators, and finds the text."""
     rows = [span(0, name=query), span(1, name="other")]
     objects, manifest = index_of([table(rows)])
     searcher = Searcher(objects, manifest, tmp_path)

@@ -1,4 +1,4 @@
-"""Words that the index gets of many texts at once: those that queries are made of, at the same places."""
+"""Bulk tokenization for the index: the same words as in queries, at the same positions."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ texts = st.lists(
 def test_texts_at_once_have_the_words_of_queries(
     analyzer: Analyzer, given_texts: list[str], at_once: int
 ) -> None:
-    """Of each analyzer, with words too long, letters whose lower case is longer, and odd white space; and in pieces."""
+    """This holds for each analyzer, too long words, letters with a longer lower case, odd white space, and pieces."""
     check_words(analyzer, given_texts)
     with pytest.MonkeyPatch.context() as patch:
         few_at_a_time(patch, at_once)
-        check_words(dataclasses.replace(analyzer), given_texts)  # which remembers nothing
+        check_words(dataclasses.replace(analyzer), given_texts)  # which caches nothing
         check_large(analyzer, given_texts)
 
 
@@ -63,11 +63,11 @@ LARGE: Final = (
     " ".join(HAN),
     "".join(f"x{n}—" for n in range(1_000)),
 )
-"""Texts of different words that are cut in pieces wherever one can be."""
+"""Texts of different words that are cut into pieces wherever possible."""
 
 
 def check_pieces(text: str) -> None:
-    """The words of large texts are those of queries, and few of them are there at a time."""
+    """Check that large texts have the words of queries and that few are in memory at a time."""
     analyzer = dataclasses.replace(ANALYZERS[text])
     given_at_once: list[int] = []
 
@@ -85,13 +85,13 @@ def check_pieces(text: str) -> None:
 
 @pytest.mark.parametrize("text", ANALYZERS)
 def test_few_words_of_a_large_text_are_there_at_a_time(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large it is, and whatever stands between its words."""
+    """The bound holds for any size and any characters between words."""
     few_at_a_time(monkeypatch, AT_ONCE)
     check_pieces(text)
 
 
 def check_remembered() -> None:
-    """More words than are kept, words longer than any that is, and identifiers are made words each time."""
+    """Check that words beyond the cache's size or length, and identifiers, are tokenized each time."""
     analyzer = dataclasses.replace(ENGLISH)
     for first in (0, 20, 40, 40):
         check_words(analyzer, [f"words{n} {'long' * 10}{n} a{n}Bc" for n in range(first, first + 20)])
@@ -100,13 +100,13 @@ def check_remembered() -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number and by length, and says the same when it is asked again."""
+    """The cache is bounded by number and by length, and gives the same answer again."""
     monkeypatch.setattr(tokenization, "INDEX_CHUNKS_KEPT", 8)
     check_remembered()
 
 
 def check_batches() -> None:
-    """Rows of many bytes are cut into batches of few, none is lost, and one alone is taken however large."""
+    """Check that large rows are cut into small batches without loss, and that a single row of any size is accepted."""
     rows = table([span(n, input="word " * (n * 100)) for n in range(20)])
     batches = list(build._small_batches(rows))
     assert pa.Table.from_batches(batches).column("_row_id").to_pylist() == rows.column("_row_id").to_pylist()
@@ -115,13 +115,13 @@ def check_batches() -> None:
 
 
 def test_rows_of_many_bytes_are_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their texts are one column of Arrow, which has an end."""
+    """Their texts are one column of Arrow, whose size is limited."""
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)
     check_batches()
 
 
 def check_repeated() -> None:
-    """Input and output that an attribute has, or each other, are texts once; an empty or missing text is none."""
+    """Check that input and output equal to an attribute or each other count once; an empty or missing text is none."""
     given_rows: list[dict[str, Any]] = [
         {"input": "a", "output": "b", "attributes": [("k", "a"), ("l", "b")]},
         {"input": "a", "output": "a", "attributes": [("k", "b")]},
@@ -140,12 +140,12 @@ def check_repeated() -> None:
 
 
 def test_a_text_of_a_row_counts_once() -> None:
-    """As `document_text` says, which tells what a highlight is cut from."""
+    """The result equals `document_text`, from which highlights are cut."""
     check_repeated()
 
 
 def test_texts_of_a_row_are_no_phrase() -> None:
-    """A phrase does not go on from one text of a span to the next."""
+    """A phrase does not extend from one text of a span to the next."""
     [row] = ENGLISH.wording.texts_of_rows(pa.array(["one two", "three four"]), np.array([0, 2]))
     assert [token.position for token in ENGLISH.tokenizer().pre_tokenize(row).tokens] == [0, 1, 3, 4]
 
@@ -208,7 +208,7 @@ BROKEN: Final[list[tuple[Broken, Callable[[], None]]]] = [
 def test_a_broken_rule_is_caught(
     broken: Broken, check: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each rule of texts at once."""
+    """The checks detect each broken rule of bulk tokenization."""
     few_at_a_time(monkeypatch, AT_ONCE)
     monkeypatch.setattr(tokenization, "INDEX_CHUNKS_KEPT", 8)
     monkeypatch.setattr("tracelake.limits.INDEX_BATCH_MAX_BYTES", 3_000)

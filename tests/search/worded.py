@@ -1,4 +1,5 @@
-"""What tests of words made of texts at once share: that they are those of queries, and of a large row as of a small."""
+"""Shared helpers of tokenizer tests: words of a text match query words, and those of large rows match those of
+small ones."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tracelake.search.analyzers import Analyzer
 
 
 def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
-    """Each text has the words of queries for it, as far from each other, and before them those of its parts."""
+    """Check that each text has its query words at the same distances, preceded by those of its parts."""
     array = pa.array(given_texts, pa.string())
     whole = analyzer.wording.texts_of_rows(array, np.arange(len(given_texts) + 1))
     for text, written in zip(given_texts, whole, strict=True):
@@ -35,14 +36,14 @@ def check_words(analyzer: Analyzer, given_texts: list[str]) -> None:
 
 
 def few_at_a_time(patch: pytest.MonkeyPatch, at_once: int) -> None:
-    """Have so few bytes cut into words at a time, and as few parts."""
+    """Limit the bytes and parts tokenized at a time."""
     for module in (tokenization, tokenization):
         patch.setattr(module, "INDEX_WORDED_AT_ONCE_BYTES", at_once)
     patch.setattr(tokenization, "INDEX_CHUNKS_KEPT", at_once)
 
 
 def check_large(analyzer: Analyzer, given_texts: list[str]) -> None:
-    """A row of several texts that is made words in pieces is as one that is not: the same words at the same places."""
+    """Check that a row of several texts has the same words at the same positions with and without pieces."""
     array, firsts = pa.array(given_texts, pa.string()), np.array([0, len(given_texts)])
     told = []
     for bound in (-1, 10**9):

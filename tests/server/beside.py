@@ -1,4 +1,4 @@
-"""A pipeline beside a server that tells what a test says."""
+"""A fake pipeline host that reports what a test sets."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from tracelake.results import ReplicaInfo
 
 @dataclass
 class FakeBeside:
-    """Runs nothing."""
+    """A pipeline host that runs nothing."""
 
     text: str | None = None
     tell: Callable[[], ReplicaInfo | None] = lambda: None
     ended: int = 0
 
     def start(self) -> None:
-        """Begin nothing."""
+        """Start nothing."""
 
     def stop(self) -> None:
-        """End nothing."""
+        """Stop nothing."""
 
     def problem(self) -> str | None:
-        """Say what it was given."""
+        """Return the error that the test set."""
         return self.text
 
     def replica(self) -> ReplicaInfo | None:
-        """Tell what it was given."""
+        """Return the report that the test set."""
         return self.tell()
 
     def restarts(self) -> int:
-        """Tell what it was given."""
+        """Return the number that the test set."""
         return self.ended

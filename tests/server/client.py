@@ -10,27 +10,27 @@ from fastapi import FastAPI
 
 
 class Client:
-    """Sends requests to an application, and gets what a foreign process would get, errors included."""
+    """A client of an application in this process that gets the same responses as a remote client, errors included."""
 
     def __init__(self, app: FastAPI, base_url: str = "http://127.0.0.1") -> None:
-        """Talk to this application, under this name."""
+        """Send requests to this application, with this base URL."""
         self._app = app
         self._base_url = base_url
 
     def get(self, url: str, **options: Any) -> httpx.Response:
-        """GET; options as `httpx.Client.request` takes them."""
+        """Send a GET request; options as in `httpx.Client.request`."""
         return self._request("GET", url, options)
 
     def post(self, url: str, **options: Any) -> httpx.Response:
-        """POST; options as `httpx.Client.request` takes them."""
+        """Send a POST request; options as in `httpx.Client.request`."""
         return self._request("POST", url, options)
 
     def delete(self, url: str, **options: Any) -> httpx.Response:
-        """DELETE; options as `httpx.Client.request` takes them."""
+        """Send a DELETE request; options as in `httpx.Client.request`."""
         return self._request("DELETE", url, options)
 
     def request(self, method: str, url: str, **options: Any) -> httpx.Response:
-        """Send a request of any method; options as `httpx.Client.request` takes them."""
+        """Send a request of any method; options as in `httpx.Client.request`."""
         return self._request(method, url, options)
 
     def _request(self, method: str, url: str, options: dict[str, Any]) -> httpx.Response:

@@ -23,7 +23,7 @@ def store() -> FaultyStore:
 
 @pytest.fixture
 def lake() -> FakeLake:
-    """Return the lake that is read; a module may override it."""
+    """Return the lake of the application; a module may override it."""
     return FakeLake([])
 
 

@@ -1,4 +1,4 @@
-"""A lake in memory for tests of pages and API that need no pipeline: rows in, the reading surface out."""
+"""A lake in memory for tests of pages and API without a pipeline: it stores rows and implements the lake's reads."""
 
 # ruff: noqa: ARG002  the methods are those of a lake
 
@@ -68,7 +68,7 @@ def span_row(trace: int = 1, span: int = 1, parent: int | None = None, **changed
 
 
 class FakeLake(Lake):
-    """Answers like a lake that holds these spans, and has branches without tables."""
+    """A fake lake with these spans, and branches without tables."""
 
     def __init__(self, spans: list[Row]) -> None:
         """Group the spans in traces."""
@@ -84,7 +84,7 @@ class FakeLake(Lake):
         }
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all rows."""
         self._traces.clear()
 
     def sql(
@@ -112,7 +112,7 @@ class FakeLake(Lake):
         page: str | None = None,
         now: datetime | None = None,
     ) -> SearchResults:
-        """Return the spans whose output holds the query, of one service or of all."""
+        """Return the spans whose output contains the query, of one service or of all."""
         if '"' in query:
             raise QueryError("a quotation mark is open; close it", query.index('"') + 1)
         hits = [
@@ -137,7 +137,7 @@ class FakeLake(Lake):
         return [f"{typed}shop"]
 
     def trace(self, trace_id: str, at: str = "main", *, tiers: bool = False) -> Trace:
-        """Return a trace by its whole id."""
+        """Return a trace by its full id."""
         if trace_id not in self._traces:
             raise NotFoundError(f"no trace {trace_id}")
         return self._traces[trace_id]
@@ -161,10 +161,10 @@ class FakeLake(Lake):
 
 
 class FakeHotTier(HotTier):
-    """Rows of traces for OTLP."""
+    """Hot rows of traces for OTLP."""
 
     def __init__(self, lake: FakeLake) -> None:
-        """Read a lake."""
+        """Set the lake to read."""
         super().__init__(lake._opened)
         self._lake = lake
 
@@ -191,7 +191,7 @@ class FakeHotTier(HotTier):
         return rows.filter(pc.equal(rows["span_id"], pa.scalar(span_id)))
 
     def spans_of(self, trace_id: str, workspace: str | None = None) -> pa.Table:
-        """Return the rows of a trace, maps as Arrow wants them."""
+        """Return the rows of a trace, with maps in Arrow's form."""
         maps = ("attributes", "resource")
         spans = self._lake.trace(trace_id).spans
         rows = [span | {name: list(span[name].items()) for name in maps} for span in spans]

@@ -1,4 +1,4 @@
-"""A store that fails on demand, and what an inbox holds."""
+"""A store that fails on demand, and a reader of inbox contents."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FaultyStore(MemoryObjectStore):
 
 
 def inbox_payloads(store: ObjectStore) -> Iterator[Payload]:
-    """Yield every request in the inbox of a store, and fail at one that is not whole."""
+    """Yield every request in the inbox of a store, and fail at a truncated one."""
     with TemporaryDirectory() as directory:
         copy = Path(directory) / "segment"
         for segment in store.list("inbox/"):

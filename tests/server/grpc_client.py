@@ -1,4 +1,4 @@
-"""Calls of OTLP/gRPC as bytes, and a door in the event loop of a test."""
+"""OTLP/gRPC calls as bytes, and a gRPC server in a test's event loop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Export = Callable[..., Awaitable[bytes]]
 
 
 def export_call(channel: Any, service: str = TRACES) -> Export:
-    """Return what sends bytes to a service, and returns the bytes of the answer."""
+    """Return a function that sends bytes to a service and returns the response's bytes."""
     return channel.unary_unary(f"/{service}/Export")  # type: ignore[no-any-return]
 
 
 def with_door(
     store: ObjectStore, use: Callable[[str], Awaitable[None]], **options: Any
 ) -> list[tuple[str, str]]:
-    """Call `use` with the address of a door over an inbox in a store; return what was counted."""
+    """Call `use` with the address of a gRPC server over an inbox in a store; return the counted outcomes."""
     counted: list[tuple[str, str]] = []
 
     async def run() -> None:
@@ -51,7 +51,7 @@ def with_door(
 
 
 async def refusal_of(call: Awaitable[bytes]) -> tuple[str, str, int | None]:
-    """Return code and message of the error of a call, and the seconds after which it may be made again, if any."""
+    """Return code, message and retry delay in seconds, if any, of a failed call."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call
     error = raised.value

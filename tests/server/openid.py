@@ -1,4 +1,4 @@
-"""An OpenID Connect provider in a process of its own, and people who sign in by it."""
+"""An OpenID Connect provider in a separate process, and users who sign in with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ DIRECTORY: Final = Path(__file__).parent / "provider"
 
 @contextmanager
 def provider(**client: Any) -> Iterator[str]:
-    """Run it until the end of the block, knowing Tracelake with these properties; yield its address."""
+    """Run the provider until the end of the block, with these properties of its client Tracelake; yield its
+    address."""
     command = [npm.install(DIRECTORY), str(DIRECTORY / "provider.mjs"), json.dumps({"client": client})]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -48,16 +49,16 @@ def openid(issuer: str, **changed: Any) -> OpenId:
 
 
 class Person:
-    """Somebody with a browser, which has cookies of the provider and of Tracelake."""
+    """A user with a browser, which keeps cookies of the provider and of Tracelake."""
 
     def __init__(self, client: Client, name: str) -> None:
-        """Sign in under this name."""
+        """Create a user with this name."""
         self.client = client
         self.name = name
         self.cookies: dict[str, str] = {}
 
     def get(self, url: str, method: str = "GET", **headers: str) -> httpx.Response:
-        """Ask Tracelake for something, and keep the cookies that it sets."""
+        """Request a page of Tracelake, and keep the cookies that it sets."""
         cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in self.cookies.items())}
         answer = self.client.request(method, url, headers=cookie | headers)
         for line in answer.headers.get_list("set-cookie"):
@@ -69,17 +70,17 @@ class Person:
         return answer
 
     def go(self, after: str = "/") -> str:
-        """Begin, and sign in at the provider; return where that leads back to."""
+        """Begin to sign in, sign in at the provider, and return the redirect's target."""
         return self.at_provider(self.begin(after))
 
     def begin(self, after: str) -> str:
-        """Return where Tracelake sends the browser."""
+        """Return the address to which Tracelake redirects the browser."""
         answer = self.get(f"/sign-in/provider?next={after}")
         assert answer.status_code == 303, answer.text
         return str(answer.headers["location"])
 
     def at_provider(self, url: str) -> str:
-        """Fill in the forms of the provider until it leads back."""
+        """Fill in the forms of the provider until it redirects back."""
         with httpx.Client(trust_env=False) as browser:
             answer = browser.get(url)
             while True:
@@ -97,5 +98,5 @@ class Person:
                     answer = browser.post(str(answer.url.join(unescape(action[1]))), data=form)
 
     def sign_in(self, after: str = "/") -> httpx.Response:
-        """Walk all of the way; return the last answer."""
+        """Sign in completely; return the last response."""
         return self.get(self.go(after))

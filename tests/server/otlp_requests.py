@@ -1,4 +1,4 @@
-"""OTLP requests as clients make them."""
+"""OTLP requests like those of clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 def export_request(*span_ids: int, trace_id: int = 1, text: str = "hello") -> ExportTraceServiceRequest:
-    """Return a request with these spans of one trace; span id 0 makes a span that cannot be taken."""
+    """Return a request with these spans of one trace; span id 0 makes an invalid span."""
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
     resource.resource.attributes.add(key="service.name").value.string_value = "shop"

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, that tests can kill."""
+"""A real server in a separate process that tests can kill."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ServerProcess:
     grpc_address: str
 
     def kill(self) -> None:
-        """End it at once, as kill -9 does."""
+        """Kill the server at once, as kill -9 does."""
         self.process.kill()
         self.process.wait(HANG_S)
 
     def stop(self, timeout_s: float = HANG_S) -> tuple[int, str]:
-        """Send SIGTERM; return the exit code and what it still wrote on standard output."""
+        """Send SIGTERM; return the exit code and the rest of standard output."""
         self.process.send_signal(signal.SIGTERM)
         written, _ = self.process.communicate(timeout=timeout_s)
         return self.process.returncode, written
@@ -49,7 +49,8 @@ class ServerProcess:
 def serving(
     lake: Path, pipeline: bool = False, port: int = 0, setup: str = "", hot: bool = False
 ) -> Iterator[ServerProcess]:
-    """Serve a lake until the end of the block, after the Python of `setup`. What goes wrong is on standard error."""
+    """Serve a lake until the end of the block, after running the Python code `setup`. Errors appear on standard
+    error."""
     words = ["pipeline" if pipeline else "no", setup, "hot" if hot else "inbox"]
     arguments = [sys.executable, "-c", PROGRAM, str(lake), str(port), *words]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""A lake whose people sign in by a provider, at two servers of it."""
+"""A lake with two servers whose users sign in with a provider."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ OURS = {"Origin": "http://127.0.0.1"}
 
 @dataclass
 class Site:
-    """A lake, and two servers of it."""
+    """A lake with two servers."""
 
     lake: FakeLake
     servers: tuple[Client, Client]
     clock: list[float]
 
     def later(self) -> None:
-        """Let the servers look for keys again."""
+        """Advance the servers' clocks until they read keys again."""
         self.clock[0] += limits.KEYS_LOOK_S
 
     def person(self, name: str) -> Person:
-        """Return somebody at the first server."""
+        """Return a user at the first server."""
         return Person(self.servers[0], name)
 
 
 @contextmanager
 def served(*settings: OpenId) -> Iterator[Site]:
-    """Serve a lake by servers with these settings."""
+    """Serve a lake with servers with these settings."""
     with closing(Inbox(FaultyStore(), ack_timeout_s=HANG_S)) as inbox:
         lake = FakeLake([span_row(output="a refund")])
         clock = [0.0]
@@ -54,7 +54,7 @@ def served(*settings: OpenId) -> Iterator[Site]:
 
 
 def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return a site without sessions whose servers read everything again."""
+    """Return a site without sessions whose servers read keys and provider metadata again."""
     monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
     for session in site.lake.sessions.all():
         site.lake._opened.key_value.erase(PARTITION, session.id)
@@ -63,6 +63,6 @@ def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
 
 
 def begin(person: Person) -> str:
-    """Begin to sign in, and return the secret of that."""
+    """Begin to sign in, and return the pending sign-in's secret."""
     person.begin("/")
     return person.cookies[guard.BEGUN_COOKIE].partition(".")[0]

@@ -1,4 +1,4 @@
-"""Connections that send a byte at a time, as far into HTTP, TLS or gRPC as each kind gets at once."""
+"""Connections that send a byte at a time, from the point of HTTP, TLS or gRPC that each kind reaches at once."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ DATA, HEADERS, SETTINGS, PING = 0, 1, 4, 6
 
 
 class Kind(NamedTuple):
-    """What a connection sends: the beginning at once, and then a byte a turn."""
+    """The bytes of one connection: the beginning at once, then one byte per turn."""
 
     at_once: bytes
     slowly: Callable[[], Iterator[bytes]]
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes, length: int | None = None) -> bytes:
-    """Return a frame of HTTP/2; `length` is what it says of itself, where that is not so."""
+    """Return a frame of HTTP/2; `length` overrides its true length."""
     told = len(payload) if length is None else length
     return told.to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
 
 
 def head_block(fields: Mapping[str, str | bytes]) -> bytes:
-    """Return the fields of a head, none of them compressed."""
+    """Return the header fields, without compression."""
     return b"".join(
         b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value
         for name, value in ((name, _octets(value)) for name, value in fields.items())
@@ -45,14 +45,14 @@ def _octets(value: str | bytes) -> bytes:
 
 
 def call_head(authorization: str, path: str | bytes = f"/{TRACES}/Export") -> bytes:
-    """Return the frame that begins a call of Export, or of another name."""
+    """Return the frame that begins a call of Export, or of another method."""
     fields: dict[str, str | bytes] = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "a"}
     fields |= {"content-type": "application/grpc", "te": "trailers", "authorization": authorization}
     return frame(HEADERS, 4, 1, head_block(fields))
 
 
 def _message(data: bytes, length: int | None = None) -> bytes:
-    """Return a message as gRPC frames it."""
+    """Return a message in gRPC's framing."""
     return b"\0" + (len(data) if length is None else length).to_bytes(4) + data
 
 
@@ -61,7 +61,7 @@ def _each(data: bytes) -> Iterator[bytes]:
 
 
 def client_hello() -> bytes:
-    """Return what a client of TLS says first."""
+    """Return the first bytes of a TLS client."""
     read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
     try:
         ssl.create_default_context().wrap_bio(read, written, server_hostname="slow").do_handshake()
@@ -71,7 +71,7 @@ def client_hello() -> bytes:
 
 
 def http_kinds(authorization: str = "") -> dict[str, Kind]:
-    """Return kinds of connections to the port of HTTP, with such a header."""
+    """Return kinds of connections to the HTTP port, with such a header."""
     head = HTTP_HEAD + f"Authorization: {authorization}\r\n".encode()
     return {
         "HTTP head": Kind(head + b"X-Slow: ", lambda: repeat(b"x")),
@@ -83,7 +83,7 @@ def http_kinds(authorization: str = "") -> dict[str, Kind]:
 
 
 def grpc_kinds(authorization: str = "") -> dict[str, Kind]:
-    """Return kinds of connections to the port of gRPC, with such metadata."""
+    """Return kinds of connections to the gRPC port, with such metadata."""
     acknowledges = frame(SETTINGS, 1, 0, b"")
     speaks = PREFACE + frame(SETTINGS, 0, 0, b"") + acknowledges
     reads_nothing = PREFACE + frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)) + acknowledges
@@ -101,7 +101,7 @@ def grpc_kinds(authorization: str = "") -> dict[str, Kind]:
             speaks + call,
             lambda: (frame(DATA, 0, 1, byte) for byte in chain(_each(endless), repeat(b"\0"))),
         ),
-        # A call whose answer is given no room, and a frame that means nothing.
+        # A call whose response gets no window, and a frame without effect.
         "gRPC answer": Kind(
             reads_nothing + call + whole, lambda: chain(_each(frame(11, 0, 0, b"", 16_000)), repeat(b"\0"))
         ),
@@ -112,7 +112,7 @@ TLS_KIND: Final = Kind(b"", lambda: chain(_each(client_hello()), repeat(b"\0")))
 
 
 class SlowConnections:
-    """So many of each kind; each `turn` moves all of them that are not ended."""
+    """Several connections of each kind; each `turn` advances all open ones."""
 
     def __init__(self, address: tuple[str, int], kinds: Mapping[str, Kind], of_each: int) -> None:
         self._selector = selectors.DefaultSelector()
@@ -129,11 +129,11 @@ class SlowConnections:
 
     @property
     def open(self) -> int:
-        """How many the server has not ended."""
+        """Return the number of connections that the server has not closed."""
         return len(self._open)
 
     def turn(self) -> None:
-        """Send a byte over each, and read what the server says."""
+        """Send a byte over each, and read the server's response."""
         for connection, (_, slowly) in list(self._open.items()):
             try:
                 connection.send(next(slowly, b""))
@@ -157,7 +157,7 @@ class SlowConnections:
         connection.close()
 
     def close(self) -> None:
-        """End those that are left."""
+        """Close the open connections."""
         for connection in list(self._open):
             self._selector.unregister(connection)
             connection.close()

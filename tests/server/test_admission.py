@@ -1,4 +1,4 @@
-"""Admission of requests: few are answered at once, in all and for each key; probes and sign-in never wait for reads."""
+"""Admission of requests: few run at once, in all and per key; probes and sign-in never wait for reads."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from tracelake.tracking.ingest_queue import Inbox
 QUICK: Final = ("/readyz", "/metrics", "/sign-in", "/api/v1/services", "/healthz")
 SLOW: Final = "/api/v1/search"
 ANSWER_S = HANG_S
-"""How long a check waits for an answer."""
+"""Time that a check waits for a response."""
 
 
 class Asked:
-    """One request, as a client sees it."""
+    """One request, from the client's view."""
 
     def __init__(self, app: Any, path: str, key: str) -> None:
         """Send it; `key` is the key of the client."""
@@ -66,7 +66,7 @@ class Asked:
         self._disconnected.set()
 
     async def answer(self) -> int:
-        """Wait for the status."""
+        """Wait for the response's status."""
         await asyncio.wait_for(self._answered.wait(), ANSWER_S)
         assert self.status is not None
         return self.status
@@ -90,10 +90,10 @@ class Asked:
 
 
 class Server:
-    """Routes behind admission: slow reads, which hold a thread until they are released, and quick ones."""
+    """Routes behind admission: slow reads, which hold a thread until the test releases them, and quick ones."""
 
     def __init__(self) -> None:
-        """Begin with every slow read blocked."""
+        """Start with every slow read blocked."""
         self.release = threading.Event()
         self.running = self.most_running = self.begun = 0
         self.cancelled: list[str] = []
@@ -138,7 +138,7 @@ def _refusal(_scope: Scope, error: TracelakeError) -> Any:
 
 
 def served(check: Callable[[Server], Awaitable[None]]) -> None:
-    """Run a check of a server, and end what it asked."""
+    """Run a check of a server, and end its requests."""
 
     async def run() -> None:
         server = Server()
@@ -152,7 +152,7 @@ def served(check: Callable[[Server], Awaitable[None]]) -> None:
 
 
 async def check_probes_answer(server: Server) -> None:
-    """Every slot of reads, and many more requests, cannot delay a probe, a sign-in, or another key's first read."""
+    """Check that full read slots and many more requests delay no probe, no sign-in, and no other key's first read."""
     keys = [f"key {number}" for number in range(8)]
     reads = [server.ask(SLOW, key) for key in keys for _ in range(10)]
     await server.until(lambda: server.running >= limits.READS_AT_ONCE_MAX)
@@ -165,7 +165,7 @@ async def check_probes_answer(server: Server) -> None:
 
 
 async def check_one_key_leaves_slots(server: Server) -> None:
-    """One key gets its share of slots, so a read of another key is answered at once."""
+    """Check that one key gets its share of slots, so that a read of another key is answered at once."""
     for _ in range(3 * limits.READS_AT_ONCE_MAX):
         server.ask(SLOW, "greedy")
     await server.until(lambda: server.running > 0)
@@ -174,7 +174,8 @@ async def check_one_key_leaves_slots(server: Server) -> None:
 
 
 async def check_disconnects_do_not_multiply_work(server: Server) -> None:
-    """Work that a disconnected client began keeps its slot until it ends; what it only asked for is never begun."""
+    """Check that work started by a disconnected client keeps its slot until it ends. Work that was only queued
+    never starts."""
     asked = [server.ask(SLOW) for _ in range(2 * limits.READS_PER_KEY_MAX)]
     await server.until(lambda: server.running == limits.READS_PER_KEY_MAX)
     for each in asked:
@@ -189,7 +190,7 @@ async def check_disconnects_do_not_multiply_work(server: Server) -> None:
 
 
 async def check_deadline(server: Server) -> None:
-    """At its deadline a read is answered 503, and cancelled; its slot stays in use until the work ends."""
+    """Check that a read gets a 503 at its deadline and is cancelled; its slot stays in use until the work ends."""
     asked = [server.ask(SLOW) for _ in range(limits.READS_PER_KEY_MAX)]
     assert {await each.answer() for each in asked} == {503}
     assert not any(each.work.done() for each in asked)
@@ -202,7 +203,7 @@ async def check_deadline(server: Server) -> None:
 
 
 def short_deadline() -> Any:
-    """Return a patch that makes the deadline of reads short."""
+    """Return a patch that shortens the deadline of reads."""
     short = PoolSize(limits.READS_AT_ONCE_MAX, limits.READS_PER_KEY_MAX, 0.05)
     return mock.patch.dict(admission.POOLS, {"read": short})
 
@@ -211,18 +212,18 @@ def short_deadline() -> Any:
     "check", [check_probes_answer, check_one_key_leaves_slots, check_disconnects_do_not_multiply_work]
 )
 def test_reads_are_bounded(check: Callable[[Server], Awaitable[None]]) -> None:
-    """However many reads are asked for, few are answered at once, and all others wait without a thread."""
+    """For any number of reads, few run at once, and all others wait without a thread."""
     served(check)
 
 
 def test_a_read_has_a_deadline() -> None:
-    """A read that takes too long is answered 503."""
+    """A read that takes too long gets a 503."""
     with short_deadline():
         served(check_deadline)
 
 
 def test_waiting_requests_are_bounded() -> None:
-    """Of one key a bounded number of requests waits; the next one is refused, and one of another key is not."""
+    """A bounded number of one key's requests wait; the next one is refused, and a request of another key is not."""
 
     async def check(server: Server) -> None:
         most = limits.READS_PER_KEY_MAX + limits.REQUESTS_WAITING_PER_KEY_MAX
@@ -237,7 +238,7 @@ def test_waiting_requests_are_bounded() -> None:
 
 
 def test_a_request_waits_for_some_time_only() -> None:
-    """A request that gets no slot in time is refused, and no other one loses its place by that."""
+    """A request that gets no slot in time is refused, and no other request loses its place."""
 
     async def check(server: Server) -> None:
         asked = [server.ask(SLOW) for _ in range(limits.READS_PER_KEY_MAX)]
@@ -251,7 +252,7 @@ def test_a_request_waits_for_some_time_only() -> None:
 
 
 def test_free_slots_go_to_the_key_with_the_fewest() -> None:
-    """A key that has waited with many requests does not come before one that has none answered."""
+    """A key with many waiting requests does not precede a key without requests in progress."""
 
     async def run() -> list[str]:
         slots, order = Slots(4, 3), list[str]()
@@ -278,7 +279,7 @@ def test_free_slots_go_to_the_key_with_the_fewest() -> None:
 
 
 def test_a_cancelled_wait_loses_no_slot() -> None:
-    """Whenever a waiting request is cancelled, also just as it gets its slot, every slot is free afterwards."""
+    """After a waiting request is cancelled at any time, even as it gets its slot, every slot is free."""
 
     async def run() -> None:
         slots = Slots(1, 1)
@@ -303,7 +304,7 @@ def test_a_cancelled_wait_loses_no_slot() -> None:
 
 
 def check_every_route() -> None:
-    """Without a free slot, no route but the unbounded ones does anything."""
+    """Without a free slot, only unbounded routes do any work."""
     refuse = mock.AsyncMock(side_effect=BackPressureError("no slot"))
     with closing(Inbox(FaultyStore())) as inbox:
         app = create_app(FakeLake([]), inbox)
@@ -321,12 +322,12 @@ def check_every_route() -> None:
 
 
 def test_no_route_answers_without_a_slot() -> None:
-    """A new route needs a slot too, whatever it does."""
+    """Every route needs a slot, including routes that are added later."""
     check_every_route()
 
 
 def test_pools_have_their_own_threads() -> None:
-    """Unknown paths are reads or changes, and there is a thread for each slot of each pool."""
+    """Unknown paths count as reads or changes, and each slot of each pool has a thread."""
     assert {pool_of("GET", path) for path in UNBOUNDED} == {None}
     assert pool_of("GET", "/readyz") != pool_of("GET", "/metrics") != pool_of("GET", "/sign-in") != "read"
     assert (pool_of("GET", "/new"), pool_of("HEAD", "/new"), pool_of("POST", "/new")) == (
@@ -340,7 +341,7 @@ def test_pools_have_their_own_threads() -> None:
 
 
 def test_sql_is_interrupted() -> None:
-    """A query that would take very long ends soon after its request is cancelled, and no later one begins."""
+    """A very long query ends soon after its request is cancelled, and no later query begins."""
     ended = list[str]()
 
     def run(cancellation: Cancellation) -> None:
@@ -371,7 +372,7 @@ def test_sql_is_interrupted() -> None:
     ],
 )
 def test_the_cost_of_a_query_is_bounded_by_its_terms(query: str, is_taken: bool) -> None:
-    """A word with ~2 stands for many more terms than one with ~1 or *, so fewer of them are taken."""
+    """A word with ~2 stands for many more terms than one with ~1 or *, so a query may have fewer of them."""
     if is_taken:
         tree(query)
     else:

@@ -65,7 +65,7 @@ def names(client: Client, **parameters: Any) -> list[str]:
     ],
 )
 def test_traces_are_filtered(client: Client, parameters: dict[str, Any], expected: list[str]) -> None:
-    """Each filter finds its traces, and hostile text in one is only text."""
+    """Each filter finds its traces, and hostile text in a filter is only text."""
     assert names(client, **parameters) == expected
 
 
@@ -93,7 +93,7 @@ def test_a_page_says_whether_more_follow(client: Client) -> None:
     ],
 )
 def test_bad_parameters_are_refused(client: Client, query: str) -> None:
-    """A parameter out of range or of the wrong type is answered with 400 and its name or reason."""
+    """A parameter out of range or of the wrong type gets a 400 with its name or the reason."""
     response = client.get(f"/api/v1/traces?{query}")
     assert response.status_code == 400
     assert query.split("=", maxsplit=1)[0] in response.json()["error"] or "NUL" in response.json()["error"]
@@ -105,7 +105,7 @@ def test_services(client: Client) -> None:
 
 
 def test_trace(client: Client) -> None:
-    """A trace comes with its summary and its spans, maps as objects."""
+    """A trace is returned with its summary and its spans, with maps as objects."""
     document = client.get(f"/api/v1/traces/{1:032x}").json()
     assert document["summary"]["span_count"] == 2
     assert [span["name"] for span in document["spans"]] == ["Buy it", "step 2"]
@@ -118,32 +118,32 @@ def test_trace_as_otlp(client: Client) -> None:
     assert response.headers["content-type"] == "application/json"
     spans = response.json()["resourceSpans"][0]["scopeSpans"][0]["spans"]
     assert [span["spanId"] for span in spans] == [f"{1:016x}", f"{2:016x}"]
-    # Ids are hex in OTLP/JSON; the generic reader takes them for base64, which is good enough for a check.
+    # Ids are hex in OTLP/JSON. The generic reader decodes them as base64, which is good enough for a check.
     assert json_format.Parse(response.content, TracesData()).resource_spans
 
 
 def test_span(client: Client) -> None:
-    """One span can be had alone."""
+    """One span can be read alone."""
     assert client.get(f"/api/v1/traces/{2:032x}/spans/{9:016x}").json()["name"] == "step 9"
 
 
 @pytest.mark.parametrize("path", ["traces/nope", f"traces/{1:032x}/spans/nope", "nothing"])
 def test_what_is_not_there(client: Client, path: str) -> None:
-    """A trace, span or path that is not there is answered with 404 in JSON."""
+    """An unknown trace, span or path gets a 404 in JSON."""
     response = client.get(f"/api/v1/{path}")
     assert response.status_code == 404
     assert response.json()["error"]
 
 
 def test_search(client: Client) -> None:
-    """A search returns hits with where they are and an excerpt."""
+    """A search returns hits with their locations and an excerpt."""
     (hit,) = client.get("/api/v1/search", params={"q": "refund policy", "service": "shop"}).json()["hits"]
     assert (hit["span_id"], hit["highlight"]) == (f"{2:016x}", "the [[refund policy]] says no")
     assert client.get("/api/v1/search", params={"q": "refund", "service": "bank"}).json()["hits"] == []
 
 
 def test_completions(client: Client) -> None:
-    """What is being typed is answered with what may follow, and what is too long for a query is refused."""
+    """A partial query gets completions; a text that is too long for a query is refused."""
     answer = client.get("/api/v1/search/completions", params={"q": "a service:"})
     assert answer.json() == {"query": "a service:", "completions": ["a service:shop"]}
     assert client.get("/api/v1/search/completions", params={"q": "a" * 5_000}).status_code == 400
@@ -151,7 +151,7 @@ def test_completions(client: Client) -> None:
 
 @pytest.mark.parametrize("query", ["", "q=", "q=%22open", "q=a&limit=0", "q=a&limit=1001"])
 def test_bad_searches_are_refused(client: Client, query: str) -> None:
-    """A search without text, or that does not parse, is answered with 400 in JSON."""
+    """A search without text, or with an invalid query, gets a 400 in JSON."""
     response = client.get(f"/api/v1/search?{query}")
     answer = response.json()
     assert (response.status_code, "error" in answer) == (400, True)
@@ -159,7 +159,7 @@ def test_bad_searches_are_refused(client: Client, query: str) -> None:
 
 
 def test_a_bug_shows_no_traceback(client: Client, lake: FakeLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception that nobody expected is answered with 500 and none of its text."""
+    """An unexpected exception becomes a 500 response without its text."""
 
     def fail(_query: str) -> None:
         raise KeyError("no such key")
@@ -172,7 +172,8 @@ def test_a_bug_shows_no_traceback(client: Client, lake: FakeLake, monkeypatch: p
 
 
 def test_health_and_schema(client: Client) -> None:
-    """The process says that it lives and is ready; OpenAPI is there, pages that load from elsewhere are not."""
+    """The process reports that it is alive and ready. The OpenAPI document exists; no page loads resources from
+    other hosts."""
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"ready": True, "reasons": [], "warning": None}
     assert "/v1/traces" in client.get("/openapi.json").json()["paths"]
@@ -180,14 +181,14 @@ def test_health_and_schema(client: Client) -> None:
 
 
 def test_foreign_host_names_are_refused(client: Client) -> None:
-    """A page that rebinds its own name to this server cannot read anything."""
+    """A page that rebinds its own host name to this server cannot read anything."""
     assert client.get("/api/v1/traces", headers={"Host": "evil.example"}).status_code == 400
     assert client.get("/api/v1/traces", headers={"Host": "localhost:4318"}).status_code == 200
     assert client.get("/api/v1/traces", headers={"Host": "[::1]:4318"}).status_code == 200
 
 
 def test_a_failing_pipeline_is_a_warning(lake: FakeLake) -> None:
-    """A pipeline that fails does not hinder requests: the server is ready, with a warning."""
+    """A failing pipeline does not affect requests: the server is ready, with a warning."""
     with closing(Inbox(MemoryObjectStore())) as inbox:
         client = Client(create_app(lake, inbox, FakeBeside("the pipeline failed")))
         response = client.get("/readyz")
@@ -197,7 +198,7 @@ def test_a_failing_pipeline_is_a_warning(lake: FakeLake) -> None:
 
 
 def test_a_full_disk_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too little free space the server is not ready, and says where."""
+    """With too little free space the server is not ready, and names the full disk."""
     assert client.get("/readyz").status_code == 200
     monkeypatch.setattr(limits, "READY_SPACE_MIN_BYTES", 2**62)
     answer = client.get("/readyz")

@@ -1,4 +1,4 @@
-"""`/api/v1/archive`: all that `tracelake archive` does, over HTTP."""
+"""`/api/v1/archive`: every function of `tracelake archive`, over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 @pytest.fixture
 def hot(tmp_path: Path) -> Iterator[HotLake]:
-    """Return a lake with three hot traces of 1970, in layout `trace`, without a retention."""
+    """Return a lake with three hot traces from 1970, in layout `trace`, without a retention."""
     lake = HotLake(tmp_path / "lake", layout="trace")
     with closing(lake.tracking), closing(lake.lake):
         lake.write((1, 1), (2, 1), (3, 1))
@@ -56,7 +56,7 @@ def client(hot: HotLake, archiving: ArchiveService, store: FaultyStore) -> Itera
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for operations as long as a slow machine takes."""
+    """Wait for operations as long as a slow machine needs."""
     monkeypatch.setattr(limits, "OPERATION_ANSWER_WAIT_S", HANG_S)
 
 
@@ -68,14 +68,14 @@ def get(client: Client, path: str = "", status: int = 200) -> Any:
 
 
 def post(client: Client, path: str, status: int = 200, **body: Any) -> Any:
-    """Send JSON and return the answer."""
+    """Send JSON and return the response."""
     response = client.post(f"/api/v1/archive/{path}", json=body)
     assert response.status_code == status, response.text
     return response.json()
 
 
 def test_from_hot_to_archived_and_back(client: Client, hot: HotLake) -> None:
-    """Retention, plan, pass, restore, deletion and sweep; what is told is what is so."""
+    """Retention, plan, pass, restore, deletion and sweep work over HTTP, and their reports match the lake."""
     assert post(client, "retention", retention="7d")["settings"]["retention"] == "7d"
     (due,) = get(client, "/plan")["experiments"]
     assert (due["experiment_id"], due["retention"], due["source"], due["traces"]) == ("0", "7d", "server", 3)
@@ -110,7 +110,8 @@ def test_from_hot_to_archived_and_back(client: Client, hot: HotLake) -> None:
 
 
 def test_the_retention_of_each_experiment_is_resolved(client: Client, hot: HotLake) -> None:
-    """With where it is set, or what is wrong with it; also of experiments of which nothing is hot."""
+    """The API reports each experiment's retention with its origin or its error, also for experiments without hot
+    traces."""
     tag(hot, RETENTION_TAG, '{"type":"duration","value":"1d"}')
     answer = post(client, "retention", retention="7d", allowlist=["7", "7"])
     assert answer["settings"]["allowlist"] == ["7"]
@@ -134,7 +135,7 @@ def test_the_retention_of_each_experiment_is_resolved(client: Client, hot: HotLa
 
 
 def test_a_plan_changes_nothing(client: Client, hot: HotLake) -> None:
-    """With the same narrowing as a pass."""
+    """A plan has the same filters as a pass."""
     (due,) = get(client, "/plan?older_than=1d")["experiments"]
     assert due["traces"] == 3
     assert get(client, "/plan?experiment=none") == {"experiments": [], "more": False}
@@ -145,7 +146,7 @@ def test_a_plan_changes_nothing(client: Client, hot: HotLake) -> None:
 
 
 def test_archive_now_stays_where_only_older_traces_were_asked_for(client: Client, hot: HotLake) -> None:
-    """A pass by another age than the mark's does not do what the mark asks for; one that does takes it away."""
+    """A pass by another age than the mark's does not finish the mark; a pass that covers the mark deletes it."""
     tag(hot, ARCHIVE_NOW_TAG, "{}")
     post(client, "passes", older_than="9999999d")
     assert len(hot.archive.marks()) == 1
@@ -160,7 +161,7 @@ def test_archive_now_stays_where_only_older_traces_were_asked_for(client: Client
 
 
 def test_marked_traces_are_listed(client: Client, hot: HotLake) -> None:
-    """Those that cannot be archived, with their mark."""
+    """The list shows traces that cannot be archived, with their mark."""
     with hot.tracking.database.writing() as connection:
         connection.execute(
             update(trace_info).where(trace_info.c.trace_id == trace_id(2)).values(archival_failure=MALFORMED)
@@ -174,7 +175,8 @@ def test_marked_traces_are_listed(client: Client, hot: HotLake) -> None:
 def test_a_long_pass_is_asked_for_again(
     client: Client, archiving: ArchiveService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who began it gets a 202 with its id; others wait for it or are told to come again, and it goes on."""
+    """The client that starts a long pass gets a 202 with its id. Other clients wait or are asked to retry; the pass
+    continues."""
     begun, over = Event(), Event()
     run = LakeArchive.run
 
@@ -207,7 +209,7 @@ def test_a_long_pass_is_asked_for_again(
 def test_what_fails_is_told_with_its_operation(
     client: Client, hot: HotLake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A repository that is away is 503, a fault of the server 500 without its words; the operation stays known."""
+    """An unreachable repository gets a 503, a bug a 500 without its message; the operation stays listed."""
     post(client, "retention", layout="pack", location=f"file://{tmp_path}/repository", retention="1m")
     (tmp_path / "repository" / "packs").write_text("no directory")
     response = client.post("/api/v1/archive/passes", json={})
@@ -255,14 +257,14 @@ def test_what_fails_is_told_with_its_operation(
 def test_what_cannot_be_taken(
     client: Client, path: str, body: dict[str, Any], status: int, told: str
 ) -> None:
-    """Is an error that says what is wrong, and begins nothing."""
+    """An invalid request gets an error with the reason, and starts nothing."""
     assert told in post(client, path, status, **body)["error"]
     assert get(client, "/operations") == {"operations": []}
     assert get(client)["settings"]["retention"] is None
 
 
 def test_odd_ids_are_no_fault(client: Client) -> None:
-    """Text that no trace has: nothing is deleted or restored, and it is said."""
+    """An id that no trace has deletes and restores nothing, and the response reports it."""
     odd = ["", "\0", HOSTILE, "é" * 200, "../../etc"]
     result = post(client, "deletions", trace_ids=odd)["result"]
     assert (result["deleted"], result["failed"], result["not_found"]) == ([], {}, len(set(odd)))
@@ -274,13 +276,13 @@ def test_odd_ids_are_no_fault(client: Client) -> None:
 
 
 def test_other_content_is_refused(client: Client) -> None:
-    """A form of another site cannot send JSON."""
+    """A form on another site cannot send JSON."""
     response = client.post("/api/v1/archive/passes", content=b"{}", headers={"Content-Type": "text/plain"})
     assert response.status_code == 415
 
 
 def test_the_openapi_document_has_all_of_it(client: Client) -> None:
-    """Each path, and what bodies are."""
+    """The OpenAPI document contains every path and the schema of every body."""
     paths = client.get("/openapi.json").json()["paths"]
     mine = {path.removeprefix("/api/v1/archive") for path in paths if path.startswith("/api/v1/archive")}
     posts = {"/passes", "/restores", "/deletions", "/sweeps", "/retention"}
@@ -292,7 +294,7 @@ def test_the_openapi_document_has_all_of_it(client: Client) -> None:
 
 
 def test_a_lake_without_a_hot_tier_says_so(lake: Any, store: FaultyStore) -> None:
-    """With the way to one."""
+    """The error explains how to add one."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         for path in ("", "/plan", "/traces", "/retention"):

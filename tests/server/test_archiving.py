@@ -1,4 +1,4 @@
-"""The archive in a server: passes by interval and mark, what hinders them, and what `/metrics` tells of them."""
+"""The archive in a server: passes by interval and by mark, their failures, and their metrics in `/metrics`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Make = Callable[..., HotLake]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Return what makes a lake with three hot traces, of 1970, that archives as it is told."""
+    """Return a factory of lakes with three hot traces from 1970 and the given archive settings."""
     lakes: list[HotLake] = []
 
     def of(**archive: str) -> HotLake:
@@ -56,7 +56,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[[HotLake], ArchiveService]]:
-    """Return what starts the archive of a server, which stops at the end."""
+    """Return a function that starts a server's archive, which stops at the end."""
     started: list[ArchiveService] = []
 
     def of(lake: HotLake) -> ArchiveService:
@@ -77,7 +77,7 @@ def client_of(lake: HotLake, archiving: ArchiveService, store: FaultyStore) -> C
 
 
 def of_archive(samples: Samples) -> dict[str, float]:
-    """Return what is told of the archive."""
+    """Return the archive's report."""
     return {
         f"{name.removeprefix('tracelake_archive_')} {label}".strip(): value
         for (name, label), value in samples.items()
@@ -91,7 +91,7 @@ def test_what_is_due_is_archived(
     store: FaultyStore,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A server makes a pass when it starts: one line in the log, and its figures."""
+    """A server runs a pass when it starts, with one line in the log and metrics."""
     lake = make(layout="trace", retention="1m")
     with caplog.at_level(logging.INFO, "tracelake.archive"):
         archiving = start(lake)
@@ -122,7 +122,7 @@ def test_what_is_due_is_archived(
 def test_whatever_the_database_raises_the_scheduler_goes_on(
     make: Make, start: Callable[[HotLake], ArchiveService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver knows errors that are none of ours; when they are over, marks are taken again."""
+    """The scheduler survives foreign errors from the database driver. When they end, it processes marks again."""
     lake = make(layout="lake")
 
     def refuse(_archive: LakeArchive) -> Marks:
@@ -140,7 +140,7 @@ def test_whatever_the_database_raises_the_scheduler_goes_on(
 
 
 def check_going_on() -> None:
-    """Check how often a scheduler whose lake fails in part makes passes without a pause, and where it stops."""
+    """Check the number of passes without a pause while part of the lake fails, and the last one."""
     passes = [{"archived": 2, "failed": 1}, {"archived": 1}, {"failed": 1}, {"archived": 9}]
 
     class Archive:
@@ -156,7 +156,8 @@ def check_going_on() -> None:
 
 
 def test_what_fails_keeps_no_others_for_the_interval() -> None:
-    """A pass that archived what it might is followed by the next, whatever failed in it, and one of failures is not."""
+    """A pass that archived up to its limit is followed by the next at once, despite failures; a pass with only
+    failures is not."""
     check_going_on()
     for broken in (
         Broken(
@@ -176,7 +177,7 @@ def test_what_fails_keeps_no_others_for_the_interval() -> None:
 
 
 def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], ArchiveService]) -> None:
-    """What is marked archiveNow does not wait for the interval, and the mark is taken away."""
+    """An experiment marked archiveNow does not wait for the interval, and its mark is removed."""
     lake = make(layout="lake")
     archiving = start(lake)
     wait_until(lambda: archiving.totals.ended_ns)
@@ -191,7 +192,8 @@ def test_a_mark_is_taken_between(make: Make, start: Callable[[HotLake], ArchiveS
 def test_a_pass_that_fails_is_told_until_one_goes_well(
     make: Make, store: FaultyStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the log, by /readyz and by /metrics; the traces stay hot, and the server takes requests."""
+    """A failed pass is reported in the log, by /readyz and by /metrics until one succeeds. The traces stay hot, and
+    the server accepts requests."""
     lake = make(layout="pack", retention="1m", location=f"file://{tmp_path}/repository")
     (tmp_path / "repository" / "packs").write_text("no directory")
     archiving = ArchiveService(lake.lake)
@@ -221,7 +223,7 @@ def test_a_pass_that_fails_is_told_until_one_goes_well(
 
 
 def check_sweeps(lake: HotLake, caplog: pytest.LogCaptureFixture) -> None:
-    """Check that a server takes away what could not be deleted, and says where it cannot either."""
+    """Check that a server deletes objects that could not be deleted before, and reports those that still cannot."""
     lake.archive.run()
 
     def away(*_given: object) -> None:
@@ -251,14 +253,14 @@ def check_sweeps(lake: HotLake, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_server_sweeps_by_itself(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """What passes, restores and deletions have left goes without anybody who asks, once it can be deleted."""
+    """A server sweeps leftovers of passes, restores and deletions without a request, once they can be deleted."""
     check_sweeps(make(layout="trace", retention="1m"), caplog)
 
 
 def test_a_store_that_is_away_is_told(
     make: Make, store: FaultyStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A pass that cannot begin is one line of the log, not a traceback, and the next one is made all the same."""
+    """A pass that cannot begin is one line of the log, not a traceback, and the next one runs all the same."""
     lake = make(retention="1m")
     archiving = ArchiveService(lake.lake, 0.001)
     with lake.tracking.database.writing() as connection:
@@ -277,7 +279,7 @@ def test_a_store_that_is_away_is_told(
 
 
 def test_a_lake_without_a_hot_tier_has_no_archive(store: FaultyStore) -> None:
-    """Nothing is tried, and nothing told."""
+    """No pass runs, and nothing is reported."""
     lake = FakeLake([])
     archiving = ArchiveService(lake, 0.001)
     archiving.start()
@@ -288,7 +290,7 @@ def test_a_lake_without_a_hot_tier_has_no_archive(store: FaultyStore) -> None:
 
 
 def test_a_server_process_archives_and_ends(make: Make) -> None:
-    """A real one, which ends cleanly after SIGTERM."""
+    """A real server archives, and ends cleanly after SIGTERM."""
     lake = make(layout="lake", retention="1m")
     with serving(lake.path, hot=True) as server:
         wait_until(

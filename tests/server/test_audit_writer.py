@@ -1,4 +1,4 @@
-"""What writes the audit of a server, while threads, stores and clients fail it."""
+"""The server's audit writer while threads, stores and clients fail."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def change(name: str = "") -> AuditRecord:
 
 
 def opened() -> GatedAudit:
-    """Return an audit that holds nothing."""
+    """Return an empty audit."""
     audit = GatedAudit()
     audit.is_open.set()
     return audit
@@ -39,7 +39,8 @@ def begin(writer: AuditWriter, record: AuditRecord) -> None:
 
 
 def check_thread() -> None:
-    """No thread has to be begun for a change; where its write cannot be asked for it is refused, and no later one."""
+    """Check that a change needs no new thread. If its write cannot be queued, that change is refused, and no later
+    one."""
     audit = opened()
     writer = AuditWriter(audit)
     start = threading.Thread.start
@@ -59,7 +60,7 @@ def check_thread() -> None:
         patch.setattr(writer._writer, "submit", refuses)
         with pytest.raises(StorageError, match="cannot schedule"):
             begin(writer, change("1"))
-        assert writer._group is None  # else all later ones would wait for it
+        assert writer._group is None  # otherwise all later ones would wait for it
     begin(writer, change("2"))
     assert [[each.name for each in group] for group in audit.groups] == [["0"], ["2"]]
     writer.close()
@@ -73,7 +74,8 @@ def check_thread() -> None:
 
 
 def check_outcomes() -> None:
-    """Of a request that is cancelled nobody knows what came; one that raises gets 500, unless it was answered."""
+    """Check that a cancelled request has an unknown outcome. A request that raises counts as 500 unless it was
+    answered before."""
     audit = opened()
     writer = AuditWriter(audit)
 
@@ -103,7 +105,7 @@ def check_outcomes() -> None:
 
 
 def check_numbers() -> None:
-    """A number whose write failed is written once that can be."""
+    """Check that a count whose write failed is written once a write succeeds."""
     audit = opened()
     writer = AuditWriter(audit)
     audit.fails = [StorageError("full")] * 9
@@ -120,7 +122,8 @@ def check_numbers() -> None:
 
 
 def check_waits() -> None:
-    """A change waits for a while, and is not written later where it was refused; what is begun is written first."""
+    """Check that a change waits a limited time for its record. A refused change is not written later; started
+    writes go first."""
     audit = GatedAudit()
     writer = AuditWriter(audit)
     writer.end(change("first"), "200")
@@ -147,7 +150,7 @@ def check_waits() -> None:
 
 
 def check_trims_apart() -> None:
-    """While what is old is removed changes go on."""
+    """Check that changes continue while old records are removed."""
     audit, may_end = opened(), threading.Event()
     vars(audit)["trim"] = lambda _: may_end.wait(HANG_S)
     with pytest.MonkeyPatch.context() as patch:
@@ -162,7 +165,7 @@ def check_trims_apart() -> None:
 
 
 def check_locked() -> None:
-    """Where nothing can be written who reads waits a moment, and who stops a little longer."""
+    """Check that a reader waits briefly, and a stopping server a little longer, while no record can be written."""
     audit = GatedAudit()
     writer = AuditWriter(audit)
     writer.end(change(), "200")
@@ -188,7 +191,7 @@ def check_locked() -> None:
     "check", [check_thread, check_outcomes, check_numbers, check_waits, check_trims_apart, check_locked]
 )
 def test_rules(check: Callable[[], None]) -> None:
-    """Each holds."""
+    """Each rule of the audit writer holds."""
     check()
 
 
@@ -213,5 +216,5 @@ def test_rules(check: Callable[[], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""Who did what, over HTTP: a record before each change, what came of it, who was refused, and who may read that."""
+"""The audit over HTTP: a record before each change, its outcome, refusals, and the right to read the audit."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def guarded(store: FaultyStore) -> Iterator[Guarded]:
 
 
 class GatedAudit(Audit):
-    """An audit whose writes a test holds, and fails."""
+    """An audit whose writes a test delays and fails."""
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        """Start empty."""
         self.groups: list[list[AuditRecord]] = []
         self.is_open = threading.Event()
         self.is_writing = threading.Event()
         self.fails: list[Exception] = []
 
     def write(self, records: Iterable[AuditRecord]) -> None:
-        """Wait, then fail, or keep the group."""
+        """Wait, then fail, or store the group."""
         self.is_writing.set()
         assert self.is_open.wait(HANG_S)
         if self.fails:
@@ -56,7 +56,7 @@ class GatedAudit(Audit):
 
 
 def newest(guarded: Guarded) -> list[AuditRecord]:
-    """Return what is noted."""
+    """Return the stored records."""
     guarded.app.state.auditing.settle()
     return guarded.lake.audit.newest()
 
@@ -67,7 +67,8 @@ def post(guarded: Guarded, name: str, who: str = "admin") -> int:
 
 
 def check_before(guarded: Guarded) -> None:
-    """While a change is made its record is there; where that cannot be written it is not made, and that is told."""
+    """Check that a change's record exists while it is made. If the record cannot be written, the change fails with
+    an error."""
     seen: list[str | None] = []
     make_branch = guarded.lake.create_branch
 
@@ -76,7 +77,7 @@ def check_before(guarded: Guarded) -> None:
         return make_branch(*args, **named)
 
     vars(guarded.lake)["create_branch"] = watched
-    assert post(guarded, "main") != 201  # it is there
+    assert post(guarded, "main") != 201  # main exists already
     assert seen == [None]
     (record,) = newest(guarded)
     assert record.action == "POST /api/v1/branches"
@@ -96,7 +97,7 @@ def check_before(guarded: Guarded) -> None:
 
 
 def check_routes(guarded: Guarded, asked: Iterable[tuple[str, str]]) -> None:
-    """Each of these routes that changes something is noted with its answer, and none that reads or takes traces."""
+    """Check that each route with a change records its outcome, and that routes for reads or traces record nothing."""
     outcomes = {}
 
     async def ask() -> None:
@@ -114,7 +115,7 @@ def check_routes(guarded: Guarded, asked: Iterable[tuple[str, str]]) -> None:
 
 
 def check_every_route(guarded: Guarded) -> None:
-    """So it is with all of them; those that only read are of one kind to the guard, and a few stand for them."""
+    """Check all routes. Those that only read are of one kind to the guard, so a few of them stand for all."""
     every = every_route(guarded.app)
     reads = [each for each in every if each[0] == "GET"]
     changes = [each for each in every if each[0] != "GET"]
@@ -123,7 +124,7 @@ def check_every_route(guarded: Guarded) -> None:
 
 
 def check_some_routes(guarded: Guarded) -> None:
-    """What changes for an admin, for who annotates, and what reads."""
+    """Check some routes: changes by an admin, changes by an annotator, and reads."""
     tag = "/api/2.0/mlflow/experiments/set-experiment-tag"
     asked = [("POST", "/api/v1/branches"), ("POST", tag), ("GET", "/api/v1/branches")]
     annotate = [each for each in every_route(guarded.app) if http_policy.needed(*each) == "annotate"]
@@ -132,7 +133,8 @@ def check_some_routes(guarded: Guarded) -> None:
 
 
 def check_refused(guarded: Guarded) -> None:
-    """A flood of refused requests is a record for each key of the lake, and one for all others, with their number."""
+    """Check that a flood of refused requests becomes one record per key of the lake, and one for all others, with a
+    count."""
     admin = guarded.tokens["admin"]
     tokens = [f"tlk_{n:012x}_{'A' * 43}" for n in range(20)] + [admin[:-4] + "AAAA"]
     for token in tokens:
@@ -143,7 +145,7 @@ def check_refused(guarded: Guarded) -> None:
     sent = guarded.client().post("/sign-in", content="key=nothing", headers={"Origin": "http://127.0.0.1"})
     assert sent.status_code == 401
     records = newest(guarded)
-    # The minute may change meanwhile.
+    # The minute may change during the requests.
     times: dict[tuple[str, str, str | None], int] = {}
     for each in records:
         like = (each.name, each.action, each.outcome)
@@ -159,7 +161,7 @@ def check_refused(guarded: Guarded) -> None:
 
 
 def check_who_reads(guarded: Guarded) -> None:
-    """Admins alone read it; those of a workspace what was done with keys of it."""
+    """Check that only admins read the audit; a workspace's admin reads the actions of its keys."""
     lake = guarded.lake
     tokens = {each: lake.keys.create(each, "admin", each).token for each in ("a", "b")}
     guarded.client(guarded.tokens["admin"]).delete("/api/v1/branches/nothing")
@@ -183,7 +185,7 @@ def check_who_reads(guarded: Guarded) -> None:
 
 
 def check_no_route(guarded: Guarded) -> None:
-    """What no route takes changes nothing, and is counted."""
+    """Check that a request without a route changes nothing and is counted."""
     token = guarded.lake.keys.create("a", "admin", "a").token
     client = guarded.client(token)
     for _ in range(3):
@@ -206,7 +208,7 @@ CHECKS: tuple[Callable[[Guarded], None], ...] = (
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
-    """Each holds."""
+    """Each rule of the audit holds."""
     check(guarded)
 
 
@@ -233,12 +235,13 @@ def test_rules(guarded: Guarded, check: Callable[[Guarded], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(guarded: Guarded, broken: Broken, check: Callable[[Guarded], None]) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, lambda: check(guarded))
 
 
 def check_groups() -> None:
-    """Records that come while others are written are written together; who goes away, or fails, takes nobody along."""
+    """Check that records that arrive during a write are written together. A client that leaves or fails affects no
+    other."""
     audit = GatedAudit()
     writer = AuditWriter(audit)
 
@@ -269,17 +272,18 @@ def check_groups() -> None:
 
 
 def test_groups() -> None:
-    """They are."""
+    """Concurrent records are written in groups."""
     check_groups()
 
 
 def test_broken_groups_are_caught() -> None:
-    """Without its shield one that goes away takes others along."""
+    """Without its shield a cancelled request cancels others of its group."""
     assert_caught(Broken("who goes away goes alone", AuditWriter.begin, "asyncio.shield", ""), check_groups)
 
 
 def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is written too slowly nothing more is begun; what came of something is lost then, and that is told."""
+    """If the audit is written too slowly, no new change starts. Some outcomes are lost then, and the server reports
+    that."""
     monkeypatch.setattr(limits, "AUDIT_WAITING_MAX", 2)
     audit = GatedAudit()
     writer = AuditWriter(audit)
@@ -293,7 +297,7 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         writer.count(record)
     audit.is_open.set()
-    writer.settle()  # the number finds no place
+    writer.settle()  # the count cannot be stored
     writer.settle()
     assert [len(group) for group in audit.groups] == [1, 2, 1]
     assert audit.groups[-1][0].times == 5

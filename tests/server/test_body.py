@@ -1,4 +1,4 @@
-"""What requests may hold together, and what their bodies become."""
+"""The memory bound of concurrent requests, and the decoding of their bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tracelake.server.otlp_http import Budget, decompress
 
 
 def test_budget_is_shared_and_given_back() -> None:
-    """A request beyond the budget is refused until another has ended; one that is too large alone, for good."""
+    """A request beyond the budget is refused until another has ended; one that is too large alone is always
+    refused."""
     budget = Budget(max_bytes=10)
     with budget.share() as first:
         first.take(8)
@@ -32,7 +33,7 @@ def test_budget_is_shared_and_given_back() -> None:
 
 
 def test_threads_share_a_budget() -> None:
-    """Nothing is left over when many threads have taken and given back."""
+    """The budget is intact after many threads have reserved and released parts of it."""
     budget = Budget(max_bytes=64)
 
     def use(_: int) -> None:
@@ -48,7 +49,7 @@ def test_threads_share_a_budget() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 262_143, 262_144, 262_145, 1_000_000])
 def test_decompression_of_all_sizes(size: int) -> None:
-    """A body comes back whole, of one member or two, whatever its size is to that of the pieces."""
+    """A body of one or two members is decompressed completely, for every size relative to the chunk size."""
     body = bytes(number * number % 251 for number in range(size))
     with Budget(10_000_000).share() as share:
         assert decompress(gzip.compress(body, 1), "gzip", size, share) == body
@@ -59,7 +60,7 @@ def test_decompression_of_all_sizes(size: int) -> None:
 
 
 def test_decompression_holds_what_it_makes() -> None:
-    """A bomb ends where the budget does, and so do very many empty members, and a body that is cut off anywhere."""
+    """Decompression stops at the budget. This covers a bomb, very many empty members, and a body cut anywhere."""
     with Budget(1_000_000).share() as share, pytest.raises(LimitError, match="1000000"):
         decompress(gzip.compress(bytes(50_000_000), 1), "gzip", 60_000_000, share)
     with Budget(1_000_000).share() as share:
@@ -73,7 +74,7 @@ def test_decompression_holds_what_it_makes() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 131_072, 1_000_000])
 def test_zstd_of_all_sizes(size: int) -> None:
-    """A zstd body comes back whole, of one frame or several, with or without a size in it."""
+    """A zstd body is decompressed completely, with one frame or several, with or without a size in it."""
     body = bytes(number * number % 251 for number in range(size))
     streamed = zstandard.ZstdCompressor().compressobj()
     with Budget(10_000_000).share() as share:
@@ -85,7 +86,7 @@ def test_zstd_of_all_sizes(size: int) -> None:
 
 
 def test_zstd_is_bounded() -> None:
-    """A bomb, a window that is too large, very many frames and a body that is cut off anywhere are refused."""
+    """A bomb, a window that is too large, very many frames and a body cut anywhere are refused."""
     bomb = zstandard.compress(bytes(50_000_000))
     with Budget(60_000_000).share() as share, pytest.raises(LimitError, match="1000000"):
         decompress(bomb, "zstd", 1_000_000, share)

@@ -1,4 +1,4 @@
-"""What the parser of a connection holds has a bound: heads without an end, and requests ahead of their answers."""
+"""The bounds of a connection's parser: endless headers, and pipelined requests."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 
 class Transport(asyncio.Transport):
-    """A client that reads nothing; it keeps what was written."""
+    """A client that reads nothing and records the server's writes."""
 
     def __init__(self) -> None:
-        """Begin open."""
+        """Start open."""
         super().__init__()
         self.written = b""
         self.ended = False
 
     def write(self, data: Any) -> None:
-        """Keep it."""
+        """Record the written data."""
         self.written += bytes(data)
 
     def close(self) -> None:
-        """End."""
+        """Close the connection."""
         self.ended = True
 
     abort = close
 
     def is_closing(self) -> bool:
-        """Whether it was ended."""
+        """Return whether the connection was closed."""
         return self.ended
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits to be sent."""
+        """Return 0, because no bytes are pending."""
         return 0
 
     def pause_reading(self) -> None:
-        """Read no more: nothing more is given."""
+        """Stop reading: the connection gets no more bytes."""
 
     def resume_reading(self) -> None:
-        """Read on."""
+        """Resume reading."""
 
 
 async def _never(_scope: Any, _receive: Any, _send: Any) -> None:
@@ -57,7 +57,7 @@ async def _never(_scope: Any, _receive: Any, _send: Any) -> None:
 
 @contextmanager
 def connected() -> Iterator[tuple[Connection, Transport]]:
-    """Yield a connection of a client, on the loop that runs."""
+    """Yield a client's connection on the running loop."""
     transport = Transport()
     connection = Connection(uvicorn.Config(_never, log_config=None), ServerState(), {})
     connection.connection_made(transport)
@@ -68,7 +68,7 @@ def connected() -> Iterator[tuple[Connection, Transport]]:
 
 
 def given(*pieces: bytes) -> tuple[Transport, int]:
-    """Give pieces to a connection; return its transport, and how many requests it holds."""
+    """Feed pieces to a connection; return its transport, and its number of pending requests."""
 
     async def give() -> tuple[Transport, int]:
         with connected() as (connection, transport):
@@ -92,7 +92,7 @@ def given(*pieces: bytes) -> tuple[Transport, int]:
     ids=["a header without end", "headers without end", "a path", "a trailer", "an extension of a chunk"],
 )
 def test_a_head_without_end_is_cut_off(begin: bytes, piece: bytes) -> None:
-    """Whatever part of a request goes on without bringing a body, its connection is ended."""
+    """A connection ends if any part of a request before its body has no end."""
     pieces = 2 * limits.HEAD_MAX_BYTES // len(piece)
     transport, _ = given(begin, *[piece] * pieces)
     assert transport.ended
@@ -100,14 +100,15 @@ def test_a_head_without_end_is_cut_off(begin: bytes, piece: bytes) -> None:
 
 
 def test_a_body_may_be_long() -> None:
-    """Bytes of a body are none of a head's, in chunks of one byte too."""
+    """Bytes of a body do not count as bytes of the header, even in chunks of one byte."""
     chunks = b"1\r\nx\r\n" * 1_000
     transport, held = given(HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunks] * 50)
     assert (transport.ended, held) == (False, 1)
 
 
 def test_requests_ahead_are_bounded() -> None:
-    """A client that sends requests without reading an answer has some of them held, and is ended beyond."""
+    """A client that pipelines requests without reading responses has some of them queued, and is closed beyond the
+    limit."""
     request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     transport, held = given(request * limits.REQUESTS_AHEAD_MAX)
     assert (transport.ended, held) == (False, limits.REQUESTS_AHEAD_MAX)
@@ -117,10 +118,10 @@ def test_requests_ahead_are_bounded() -> None:
 
 
 def test_who_moves_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that takes longer than the grace, but comes steadily, is waited for; once no more comes, it is not."""
+    """A slow but steady body may take longer than the grace period; once it stops, the connection ends."""
     monkeypatch.setattr(
         limits, "CONNECTION_MIN_BYTES_PER_S", 100
-    )  # all of it fits into what waits to be read
+    )  # everything fits into the connection's read buffer
     look_s, piece = (
         limits.CONNECTION_LOOK_S,
         int(limits.CONNECTION_LOOK_S * limits.CONNECTION_MIN_BYTES_PER_S),
@@ -146,7 +147,8 @@ def test_who_moves_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def check_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients without an accepted key have a share of the connections; the slowest of them makes room, no other."""
+    """Check that clients without an accepted key have a share of the connections; beyond it only their slowest is
+    closed."""
     monkeypatch.setattr(limits, "CONNECTIONS_MAX", 8)
 
     async def run() -> tuple[list[bool], list[bool]]:
@@ -173,5 +175,5 @@ def check_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_strangers_get_a_share_of_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many connections strangers open, those of clients with a key stay."""
+    """Connections of clients with a key stay open, for any number of connections without one."""
     check_strangers(monkeypatch)

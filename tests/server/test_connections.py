@@ -16,7 +16,7 @@ from tests.server.otlp_requests import export_request
 from tests.server.process import ServerProcess, serving
 
 FILES_MAX = 128
-"""Files that the server may open: a quarter of what the tests connect with."""
+"""Files that the server may open: a quarter of the tests' connections."""
 SLOW = 256
 SHORT = """
 from tracelake import limits
@@ -36,7 +36,7 @@ FEW_FILES = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES_MAX}, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 """
-"""Lets the server alone open few: others of this process may have more open already."""
+"""Code that limits open files of the server alone: this process may have more open already."""
 
 
 def connect(server: ServerProcess) -> socket.socket:
@@ -47,7 +47,7 @@ def connect(server: ServerProcess) -> socket.socket:
 
 
 def is_ended(connection: socket.socket) -> bool:
-    """Wait until the server has ended the connection; whatever it said before is read."""
+    """Wait until the server has closed the connection, after reading all bytes sent before."""
     try:
         while connection.recv(65_536):
             pass
@@ -59,7 +59,8 @@ def is_ended(connection: socket.socket) -> bool:
 
 
 def test_slow_clients_keep_nobody_out(lake_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of more connections than files none finishes a request: good ones are answered, and the log stays short."""
+    """With more unfinished requests than the file limit allows, good requests are answered, and the log stays
+    short."""
     with serving(lake_path, setup=FEW_FILES) as server:
         with ExitStack() as stack:
             for number in range(SLOW):
@@ -87,21 +88,21 @@ def test_slow_clients_keep_nobody_out(lake_path: Path, capfd: pytest.CaptureFixt
     ids=["nothing", "half a head", "half a body", "half a second request"],
 )
 def test_who_does_not_finish_is_ended(lake_path: Path, sent: bytes) -> None:
-    """A connection whose client stands still is ended, wherever in a request that is."""
+    """A connection whose client stalls is closed, at any point in a request."""
     with serving(lake_path, setup=SHORT) as server, closing(connect(server)) as connection:
         connection.sendall(sent)
         assert is_ended(connection)
 
 
 def test_who_does_not_read_is_ended(lake_path: Path) -> None:
-    """A client that asks again and again and reads no answer is ended too."""
+    """A client that sends requests and reads no response is disconnected too."""
     requests = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 100
     with serving(lake_path, setup=SHORT) as server, closing(connect(server)) as connection:
         assert any(fails_to_send(connection, requests) for _ in range(100_000))
 
 
 def fails_to_send(connection: socket.socket, data: bytes) -> bool:
-    """Send all of it, or say that the server has ended the connection; a time-out is raised."""
+    """Return whether the server closed the connection before all data was sent; raise a timeout."""
     try:
         connection.sendall(data)
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""Answers that do not need the body of their request reach the client, however the client sends that body."""
+"""Responses that do not need the request's body reach the client, however the client sends that body."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Serve a lake that demands a key."""
+    """Serve a lake that requires a key."""
     path = tmp_path_factory.mktemp("early") / "lake"
     with tracelake.init(path) as lake:
         token = lake.keys.create("me", role="admin").token
@@ -57,7 +57,7 @@ REFUSALS = {
 
 
 def send(served: Served, name: str, headers: list[str], *, chunked: bool) -> bytes:
-    """Send a whole request, then read until the server has answered; return what it sent."""
+    """Send a complete request, then read until the server has answered; return its response."""
     path, own, size_bytes = REFUSALS[name]
     lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", *headers]
     lines += [line.format(token=served.token) for line in own]
@@ -90,7 +90,7 @@ def read(connection: socket.socket, *, until_end: bool) -> bytes:
 def test_a_refusal_reaches_a_client_that_sends_first(
     served: Served, name: str, connection: str, chunked: bool
 ) -> None:
-    """A client that reads only after it has sent its whole body gets the answer, and no reset."""
+    """A client that reads only after sending its entire body gets the response, and no reset."""
     answer = send(served, name, [f"Connection: {connection}"], chunked=chunked)
     assert answer.split(b" ", 2)[1] == name[:3].encode()
 
@@ -98,7 +98,8 @@ def test_a_refusal_reaches_a_client_that_sends_first(
 @pytest.mark.parametrize("sends", [False, True], ids=["waits", "sends"])
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
 def test_a_client_that_expects_100_is_answered_at_once(served: Served, connection: str, sends: bool) -> None:
-    """With `Expect: 100-continue` the answer comes before the body, no `100 Continue`, and the connection closes."""
+    """With `Expect: 100-continue` the response precedes the body, without `100 Continue`, and the connection
+    closes."""
     head = (
         "POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/x-protobuf\r\n"
         f"Expect: 100-continue\r\nContent-Length: {8 * MIB}\r\nConnection: {connection}\r\n\r\n"
@@ -113,7 +114,7 @@ def test_a_client_that_expects_100_is_answered_at_once(served: Served, connectio
 
 
 def test_a_connection_serves_on_after_a_refusal(served: Served) -> None:
-    """A refused body is read to its end: the next request of the connection is answered too."""
+    """A refused body is read to its end, so the next request of the connection is answered too."""
     refused = (
         b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3000000\r\n\r\n" + b"x" * 3_000_000
     )
@@ -134,7 +135,7 @@ limits.DISCARDED_BODY_MAX_S = 0.5
 
 @pytest.mark.parametrize("connection", ["keep-alive", "close"])
 def test_what_is_discarded_has_a_bound(tmp_path: Path, connection: str) -> None:
-    """A body without end is cut off by its bytes, one that stops is answered after some time."""
+    """An endless body is cut off after a number of bytes; one that stalls is answered after some time."""
     tracelake.init(tmp_path / "lake").close()
     head = f"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: {connection}\r\n"
     with serving(tmp_path / "lake", setup=LOW) as server:
@@ -151,7 +152,7 @@ def test_what_is_discarded_has_a_bound(tmp_path: Path, connection: str) -> None:
 
 
 def check_bound_of_bytes() -> None:
-    """Discard a body without end: only so many of its bytes are read."""
+    """Discard an endless body: a bounded number of its bytes is read."""
     read_bytes = 0
 
     async def receive() -> dict[str, object]:
@@ -164,5 +165,5 @@ def check_bound_of_bytes() -> None:
 
 
 def test_discarding_is_bounded_by_bytes() -> None:
-    """A body without end is not read for ever."""
+    """The server stops reading an endless body."""
     check_bound_of_bytes()

@@ -1,4 +1,4 @@
-"""Group commit on an event loop: requests that come together share a segment, and each has its own answer."""
+"""Group commit on an event loop: concurrent requests share a segment, and each gets a separate response."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tracelake.tracking.ingest_queue import Inbox
 from tracelake.tracking.store import RefusedSpans
 
 ENDLESS_S = 2 * HANG_S
-"""A wait that a test would notice by its time-out."""
+"""A wait so long that a test would time out."""
 
 
 class HeldStore(FaultyStore):
-    """A store whose creations wait until they may go on."""
+    """A store whose creations block until the test releases them."""
 
     def __init__(self) -> None:
-        """Begin held."""
+        """Start blocked."""
         super().__init__()
         self.released = Event()
 
@@ -39,13 +39,13 @@ class HeldStore(FaultyStore):
 async def opened(
     store: FaultyStore, wait_s: float = ENDLESS_S, ack_timeout_s: float = HANG_S, max_bytes: int | None = None
 ) -> AsyncIterator[GroupCommitter]:
-    """Gather for an inbox of this store."""
+    """Run a group commit for an inbox of this store."""
     with closing(Inbox(store, ack_timeout_s=ack_timeout_s, segment_max_bytes=max_bytes)) as inbox:
         yield GroupCommitter(inbox, wait_s)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Run a test on a loop of its own."""
+    """Run a test on a separate event loop."""
 
     async def main() -> None:
         await test()
@@ -54,12 +54,12 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def segments(store: FaultyStore) -> int:
-    """Return how many segments there are."""
+    """Return the number of segments."""
     return len(list(store.list("inbox/")))
 
 
 def test_a_request_alone_waits_for_nobody() -> None:
-    """However long the wait may be, one request after the other is written at once."""
+    """Single requests are written at once, one after the other, for any configured wait."""
     store = FaultyStore()
 
     async def test() -> None:
@@ -73,7 +73,7 @@ def test_a_request_alone_waits_for_nobody() -> None:
 
 
 def test_what_comes_together_is_one_segment() -> None:
-    """64 requests of one moment share one segment, and so one sync."""
+    """64 simultaneous requests share one segment, and so one sync."""
     store = FaultyStore()
 
     async def test() -> None:
@@ -87,14 +87,14 @@ def test_what_comes_together_is_one_segment() -> None:
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.01])
 def test_who_comes_without_end_is_not_waited_for(wait_s: float) -> None:
-    """While every turn of the loop brings another request, the first is answered all the same."""
+    """If every turn of the loop brings another request, the first is answered all the same."""
 
     async def test() -> None:
         async with opened(FaultyStore(), wait_s) as gathering:
             first = asyncio.ensure_future(gathering.append("json", b"first"))
             others: list[asyncio.Future[RefusedSpans | None]] = []
             while not first.done():
-                if len(others) < 900:  # as many as the inbox lets wait
+                if len(others) < 900:  # as many as the inbox can queue
                     others.append(asyncio.ensure_future(gathering.append("json", b"other")))
                 await asyncio.sleep(0)
             await asyncio.gather(first, *others)
@@ -103,7 +103,7 @@ def test_who_comes_without_end_is_not_waited_for(wait_s: float) -> None:
 
 
 def test_a_segment_has_a_bound_in_bytes() -> None:
-    """A request that would make it too large begins the next one; all are answered."""
+    """A request that would make a segment too large begins the next one; all are answered."""
     store = FaultyStore()
 
     async def test() -> None:
@@ -115,7 +115,7 @@ def test_a_segment_has_a_bound_in_bytes() -> None:
 
 
 def test_each_request_is_refused_on_its_own() -> None:
-    """Where the segment cannot be written, each gets an error of its own; the next ones are taken."""
+    """If the segment cannot be written, each request gets a separate error. Later requests succeed."""
     store = FaultyStore()
     store.failing = True
 
@@ -134,7 +134,7 @@ def test_each_request_is_refused_on_its_own() -> None:
 
 
 def test_one_that_goes_away_takes_no_other_with_it() -> None:
-    """A request that is cancelled while it waits leaves those it shares a segment with alone."""
+    """A cancelled request does not affect the others in its segment."""
     store = HeldStore()
 
     async def test() -> None:
@@ -150,7 +150,8 @@ def test_one_that_goes_away_takes_no_other_with_it() -> None:
 
 
 def test_a_store_that_hangs_is_not_waited_for() -> None:
-    """After the time-out each request is refused; what was written late is there, and acknowledged to nobody."""
+    """After the timeout each request is refused. A late write stays in the store, but no client gets an
+    acknowledgement."""
     store = HeldStore()
 
     async def test() -> None:
@@ -166,10 +167,10 @@ def test_a_store_that_hangs_is_not_waited_for() -> None:
 
 
 class LateStore(HeldStore):
-    """A store that is asked, answers after all deadlines, and then fails before or after it has written, or not."""
+    """A store that answers after all deadlines, then fails before or after it has written, or succeeds."""
 
     def __init__(self, fails: str) -> None:
-        """Begin held."""
+        """Start blocked."""
         super().__init__()
         self.fails = fails
         self.asked = Event()
@@ -187,7 +188,8 @@ class LateStore(HeldStore):
 
 
 def check_deadlines(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two groups of eight, one under way and one behind it: each has one timer, and all are told by it, once."""
+    """Check two groups of eight, one in flight and one queued: each has one timer, which answers all its requests
+    once."""
     store, timers, unhandled = LateStore(fails), list[float](), list[object]()
 
     async def test() -> None:
@@ -229,12 +231,12 @@ def check_deadlines(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fails", ["", "before", "after"])
 def test_each_group_has_one_deadline(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However late the store answers, and whatever: nobody is told twice or never, and the door goes on."""
+    """Every request is answered exactly once, for every late or odd result of the store, and the server continues."""
     check_deadlines(fails, monkeypatch)
 
 
 def check_late() -> None:
-    """A deadline that passes while the group still waits for others lets it be written all the same."""
+    """Check that a group is written even if a deadline passes while it still collects requests."""
     store = FaultyStore()
 
     async def test() -> None:
@@ -254,7 +256,7 @@ def check_late() -> None:
 
 
 def test_who_is_too_late_holds_nothing_back() -> None:
-    """Nobody waits for the group any more, and it does not wait for the next request."""
+    """A group that no client waits for any more does not wait for the next request."""
     check_late()
     old = "        self._queue.release(group)\n        return"
     assert_caught(Broken("late groups are written", GroupCommitter._look, old, "        return"), check_late)

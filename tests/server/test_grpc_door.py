@@ -1,4 +1,4 @@
-"""OTLP/gRPC: what is taken, and what each kind of bad call is answered."""
+"""OTLP/gRPC: accepted calls, and the error for each kind of bad call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ KEYS: list[tuple[str, Role]] = [("shop", "ingest"), ("ada", "read"), ("old", "ad
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
 def test_a_call_is_stored_before_it_is_acknowledged(store: FaultyStore, compression: object) -> None:
-    """A message lies in the inbox, decompressed, when its call is answered; spans that are refused are counted."""
+    """A message is in the inbox, decompressed, before its call is answered; refused spans are counted."""
 
     async def use(address: str) -> None:
         async with grpc.aio.insecure_channel(address, compression=compression) as channel:
@@ -53,7 +53,7 @@ def test_a_call_is_stored_before_it_is_acknowledged(store: FaultyStore, compress
 
 
 def test_calls_of_many_connections_share_segments(store: FaultyStore) -> None:
-    """Group commit: messages that come together are in fewer objects than there are messages, each once."""
+    """Group commit: concurrent messages are in fewer objects than messages, each once."""
     bodies = [export_request(1, trace_id=number).SerializeToString() for number in range(1, 41)]
 
     async def use(address: str) -> None:
@@ -74,7 +74,8 @@ def test_calls_of_many_connections_share_segments(store: FaultyStore) -> None:
 
 
 def test_bad_calls_are_told_what_to_do(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What can never be taken is INVALID_ARGUMENT; what may be sent again says when; a good call goes on beside it."""
+    """A call that can never succeed gets INVALID_ARGUMENT; a retryable call gets a delay. Concurrent good calls
+    succeed."""
     monkeypatch.setattr(limits, "OTLP_REQUEST_MAX_BYTES", 1_000_000)
     bomb = gzip.compress(bytes(50_000_000), 1)
 
@@ -105,7 +106,7 @@ def test_bad_calls_are_told_what_to_do(store: FaultyStore, monkeypatch: pytest.M
 
 
 def test_noise_is_never_an_internal_error(store: FaultyStore) -> None:
-    """Messages with bytes altered, cut or made up are taken or refused; none is a fault of the server."""
+    """A message with altered, missing or random bytes is accepted or refused, and never causes an internal error."""
     rng = random.Random(16)
 
     def altered() -> bytes:
@@ -126,7 +127,7 @@ def test_noise_is_never_an_internal_error(store: FaultyStore) -> None:
 
 
 def test_slow_clients_keep_nobody_out(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of calls whose messages do not come, the slowest makes room, and is told to try again."""
+    """Among calls whose messages do not arrive, the slowest is ended and asked to retry."""
     monkeypatch.setattr(limits, "GRPC_READING_MAX", 5)
     monkeypatch.setattr(limits, "GRPC_LOOK_S", 0.01)
 
@@ -152,7 +153,7 @@ def test_slow_clients_keep_nobody_out(store: FaultyStore, monkeypatch: pytest.Mo
 
 
 def check_few_wait() -> None:
-    """Of calls that wait for their turn there are so many at most; the next one is told to come again."""
+    """Check that the number of waiting calls is limited; the next call is asked to retry."""
 
     async def use(address: str) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -176,14 +177,14 @@ def check_few_wait() -> None:
 
 
 def test_few_wait_for_their_turn() -> None:
-    """See `check_few_wait`; with its mutant."""
+    """See `check_few_wait`; the test fails if its rule is broken."""
     check_few_wait()
     broken = Broken("not very many wait", OtlpGrpcServer._wait_for_turn, "limits.GRPC_WAITING_MAX", "2**62")
     assert_caught(broken, check_few_wait)
 
 
 def test_a_message_has_a_time_to_come(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call without a message ends after a while."""
+    """A call without a message ends after a timeout."""
     monkeypatch.setattr(limits, "GRPC_READ_MAX_S", 0.05)
 
     async def use(address: str) -> None:
@@ -195,7 +196,7 @@ def test_a_message_has_a_time_to_come(store: FaultyStore, monkeypatch: pytest.Mo
 
 
 def check_names(store: FaultyStore) -> None:
-    """A call of what is no text is refused, and the door goes on."""
+    """Check that a call whose name is not text is refused, and that the server continues."""
     paths = (b"/\xff", b"", b"\0", b"x" * 120, f"/{TRACES}/Export".encode() + b"\xe9", b"/\xc3/\x28")
     ping = b"answered"
 
@@ -205,7 +206,7 @@ def check_names(store: FaultyStore) -> None:
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + call_head("", path) + frame(PING, 0, 0, ping))
             said = b""
-            while ping not in said:  # then it has read what came before
+            while ping not in said:  # then it has read the earlier bytes
                 piece = await asyncio.wait_for(reader.read(65_536), HANG_S)
                 assert piece, path
                 said += piece
@@ -217,7 +218,7 @@ def check_names(store: FaultyStore) -> None:
 
 
 def test_names_that_are_no_text_end_nothing(store: FaultyStore) -> None:
-    """Whoever calls what nobody has, by whatever name, is refused alone."""
+    """A call to an unknown method is refused, for any name, and affects no other call."""
     check_names(store)
 
 
@@ -247,7 +248,8 @@ asyncio.run(run())
 
 
 def test_without_our_server_a_name_ends_all() -> None:
-    """gRPC's own server is ended by a name that is no text, and now and then its process: so we have one."""
+    """gRPC's own server ends at a name that is not text, and sometimes its process does. Tracelake's server
+    prevents that."""
     head = PREFACE + frame(SETTINGS, 0, 0, b"") + call_head("", b"/\xff")
 
     def answered(server: str) -> list[str]:
@@ -260,7 +262,7 @@ def test_without_our_server_a_name_ends_all() -> None:
 
 
 def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:
-    """Other signals are a success, are counted, and leave nothing in the inbox."""
+    """Other signals succeed, are counted, and leave nothing in the inbox."""
     signals: list[str] = []
 
     async def use(address: str) -> None:
@@ -274,7 +276,7 @@ def test_metrics_and_logs_are_answered_and_counted(store: FaultyStore) -> None:
 
 
 def test_a_taken_port_is_refused(store: FaultyStore) -> None:
-    """A port that another server has gives an error that names it, and the way out."""
+    """If another server uses the port, the error names it, and a solution."""
 
     async def use(address: str) -> None:
         with pytest.raises(UsageError, match=rf"{address}.*--grpc-port"):
@@ -284,7 +286,8 @@ def test_a_taken_port_is_refused(store: FaultyStore) -> None:
 
 
 def test_a_key_is_asked_for(store: FaultyStore) -> None:
-    """Without a key, with one that does not count, or of another role, nothing is taken; with one for ingest it is."""
+    """A call without a key, with an invalid key or with a key of another role is refused; one with an ingest key
+    succeeds."""
     lake = FakeLake([])
     keys, sessions = lake.keys, lake.sessions
     ingest, read, revoked = (keys.create(name, role) for name, role in KEYS)
@@ -307,7 +310,7 @@ def test_a_key_is_asked_for(store: FaultyStore) -> None:
                 assert await export(GOOD, metadata=(("authorization", f"Bearer {ingest.token}"),)) == b""
             headers = (("authorization", f"Bearer {few.token}"),)
             export = export_call(channel)
-            many = export_request(*range(1, 1_001)).SerializeToString()  # a quarter of an hour of it
+            many = export_request(*range(1, 1_001)).SerializeToString()  # after a quarter of an hour
             assert await export(many, metadata=headers) == b""
             code, text, wait_s = await refusal_of(export(GOOD, metadata=headers))
             assert (code, "spans a second" in text) == ("RESOURCE_EXHAUSTED", True)

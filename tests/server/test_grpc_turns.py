@@ -1,6 +1,7 @@
-"""gRPC where turns of the event loop are slow: as many calls as come are begun in few turns, and none waits for others.
+"""gRPC while turns of the event loop are slow: concurrent calls start within few turns and do not wait for each
+other.
 
-Counted are turns, not seconds: a machine that is busy makes both longer. And what is left of calls that have ended.
+The tests count turns, not seconds, because a busy machine lengthens both. They also check leftovers of ended calls.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from tracelake.server.otlp_grpc import emptied, grpc_server
 
 CALLERS = 16
 CALLS = 8
-"""Of each; some five events each: several times what the socket has room for."""
+"""Number of calls per caller. Each causes about five events: several times the capacity of the socket."""
 AT_ONCE = 128
 TURN_S = 0.01
 
 
 class Turns:
-    """Counts the turns of an event loop, each of which takes a while."""
+    """A counter of an event loop's turns, which slows each of them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -49,13 +50,13 @@ class Turns:
             self._loop.call_soon(self._next)
 
     def stop(self) -> None:
-        """Let the loop rest again."""
+        """Stop slowing the loop."""
         self._goes_on = False
 
 
 @asynccontextmanager
 async def listening(answer: Callable[..., Any], **options: Any) -> AsyncIterator[tuple[Any, int]]:
-    """Lend a server of one method, and its port; stop it at the end, whatever is under way."""
+    """Run a server with one method and yield its port; stop it at the end, even with calls in flight."""
     server = grpc_server([("grpc.so_reuseport", 0)])
     handler = grpc.stream_unary_rpc_method_handler(answer, **options)
     server.add_registered_method_handlers("Good", {"Call": handler})
@@ -68,9 +69,9 @@ async def listening(answer: Callable[..., Any], **options: Any) -> AsyncIterator
 
 
 def begun_in(ask: Callable[[int], None], held_back: int = 0) -> list[int]:
-    """Return the turns in which calls were begun with that some threads make, each by `ask` of the port.
+    """Return the loop turns in which the threads' calls started; each thread calls `ask` with the port.
 
-    Until so many calls have come to the handler, none is answered.
+    No call is answered until all of them have reached the handler.
     """
 
     async def run() -> list[int]:
@@ -101,14 +102,14 @@ def begun_in(ask: Callable[[int], None], held_back: int = 0) -> list[int]:
 
 
 def one_after_the_other(port: int) -> None:
-    """Make calls on a connection."""
+    """Make calls on a connection, one after the other."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         for _ in range(CALLS):
             assert channel.unary_unary("/Good/Call")(b"x", timeout=HANG_S) == b"x"
 
 
 def all_at_once(port: int) -> None:
-    """Make calls on a connection, none of which waits for another."""
+    """Make concurrent calls on one connection."""
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         call = channel.unary_unary("/Good/Call")
         assert {each.result() for each in [call.future(b"x", timeout=HANG_S) for _ in range(AT_ONCE)]} == {
@@ -117,37 +118,38 @@ def all_at_once(port: int) -> None:
 
 
 def check_no_call_waits_for_a_socket() -> None:
-    """Of hundreds of calls one is begun every few turns: a thread that waits for room in a socket waits for 208."""
+    """Check that one of hundreds of calls starts every few turns: a thread that waits for a full socket takes 208
+    turns."""
     begun = begun_in(one_after_the_other)
     assert len(begun) == CALLERS * CALLS
     assert max(late - early for early, late in pairwise(begun)) < 100
 
 
 def check_many_are_begun_at_once() -> None:
-    """Calls that come together are begun with in fewer turns than there are calls; gRPC itself takes two for each."""
+    """Check that concurrent calls start in fewer turns than calls; gRPC itself needs two turns for each."""
     begun = begun_in(all_at_once, held_back=AT_ONCE)
     assert len(begun) == AT_ONCE
     assert begun[-1] - begun[0] < AT_ONCE
 
 
 class Reader:
-    """An event loop, as far as it reads a socket of gRPC."""
+    """A fake event loop that only watches a gRPC socket."""
 
     def __init__(self) -> None:
         self.read: Callable[[], None] = lambda: None
         self.soon: list[Callable[[], None]] = []
 
     def add_reader(self, _socket: socket.socket, read: Callable[[], None]) -> None:
-        """Note what reads."""
+        """Record the registered reader."""
         self.read = read
 
     def call_soon(self, read: Callable[[], None]) -> None:
-        """Note what is to be called again."""
+        """Record the callback that is due."""
         self.soon.append(read)
 
 
 def check_a_socket_is_emptied() -> None:
-    """The handler of a socket is called once for all bytes, also for none; and again where it raised."""
+    """Check that the handler of a socket is called once for all bytes, also for none, and again after it raised."""
     loop = Reader()
     calls: list[str] = []
     wakes, wake = socket.socketpair()
@@ -175,11 +177,11 @@ def check_a_socket_is_emptied() -> None:
 
 
 class Message:
-    """Stands for the message of a call: bytes do not tell whether they are still there."""
+    """A stand-in for a call's message, because bytes cannot show whether they still exist."""
 
 
 def check_ended_calls_leave_nothing() -> None:
-    """Of calls that were refused no message stays, and of none anything that is under way."""
+    """Check that no message of a refused call remains in memory, and that no ended call leaves a task."""
     there: weakref.WeakSet[Message] = weakref.WeakSet()
 
     def read(_data: bytes) -> Message:
@@ -206,14 +208,14 @@ def check_ended_calls_leave_nothing() -> None:
             await asyncio.to_thread(ask, port)
             gc.collect()
             assert len(there) < 4
-            while server._server._under_way:  # an answer is sent before its call has ended
+            while server._server._under_way:  # a response is sent before its call has ended
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(run(), HANG_S))
 
 
 def check_a_call_that_cannot_be_begun() -> None:
-    """It ends no other: as many as are waited for at once, and the next ones are answered."""
+    """A failing call ends no other: concurrent calls and later ones are answered."""
     begun = grpc._cython.cygrpc._handle_rpc
     failures = [MemoryError()] * GRPC_ACCEPTED_AT_ONCE
 
@@ -235,7 +237,7 @@ def check_a_call_that_cannot_be_begun() -> None:
 
 
 def check_nothing_waits_once_it_has_stopped() -> None:
-    """A server that is stopped, also at once, leaves no task."""
+    """Check that a stopped server leaves no task, also if it stops at once."""
 
     async def run(turns: int) -> None:
         before = asyncio.all_tasks()
@@ -260,12 +262,12 @@ CHECKS = (
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_calls_are_begun(check: Callable[[], None]) -> None:
-    """See each."""
+    """Each check holds."""
     check()
 
 
 def test_a_release_of_grpc_that_is_built_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would go on without what is ours."""
+    """Otherwise it would run without Tracelake's changes."""
     monkeypatch.setattr(module, "_BUILT_ON", ("_make_call",))
     with pytest.raises(UsageError, match=r"grpcio \d.*--no-grpc"):
         grpc_server([])
@@ -302,5 +304,5 @@ def test_a_release_of_grpc_that_is_built_otherwise_is_refused(monkeypatch: pytes
     ids=lambda case: getattr(case, "rule", ""),
 )  # fmt: skip
 def test_each_rule_is_needed(broken: Broken, check: Callable[[], None]) -> None:
-    """Without it, calls wait."""
+    """If a rule is removed, calls wait."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""Whose message is read when more calls come than are read at once, without gRPC: who is slow, and who is not."""
+"""The order in which messages are read when more calls arrive than are read at once, without gRPC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOOK_S = 0.01
 
 
 def with_turns(reading_max: int, use: Callable[[OtlpGrpcServer], Awaitable[None]]) -> None:
-    """Use a door that reads so many messages at once."""
+    """Use a server that reads a given number of messages at once."""
 
     async def run() -> None:
         door = OtlpGrpcServer(TracesEndpoint.__new__(TracesEndpoint), "")
@@ -39,14 +39,14 @@ async def silent() -> AsyncIterator[bytes]:
 
 
 async def good() -> AsyncIterator[bytes]:
-    """Send a message, of which the loop hears in the turn after the next."""
+    """Send a message that reaches the loop two turns later."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     yield b"good"
 
 
 def check_a_burst() -> None:
-    """However slow the turns of the loop are, none of many good calls is taken for a slow one."""
+    """Check that slow turns of the loop never make one of many good calls count as slow."""
 
     async def use(door: OtlpGrpcServer) -> None:
         loop, goes_on = asyncio.get_running_loop(), True
@@ -64,7 +64,7 @@ def check_a_burst() -> None:
 
 
 def check_the_slowest_makes_room() -> None:
-    """One for each that waits, the one that began first; and none while nobody waits."""
+    """Check that each waiting call ends the oldest call in progress, and that none ends while no call waits."""
 
     async def use(door: OtlpGrpcServer) -> None:
         first, second, third = slow = [asyncio.ensure_future(door._read(silent())) for _ in range(3)]
@@ -83,7 +83,7 @@ def check_the_slowest_makes_room() -> None:
 
 
 def check_order() -> None:
-    """Who waits is read in the order of coming."""
+    """Check that waiting calls are read in the order of arrival."""
 
     async def use(door: OtlpGrpcServer) -> None:
         slow = asyncio.ensure_future(door._read(silent()))
@@ -103,7 +103,7 @@ def check_order() -> None:
 
 
 def check_who_is_over_already() -> None:
-    """A call whose own time is over ends by that, also where others wait in the same turn; these go on."""
+    """Check that a call ends at its deadline, also if others wait in the same turn; these continue."""
 
     async def use(door: OtlpGrpcServer) -> None:
         over = asyncio.ensure_future(door._read(silent()))
@@ -122,7 +122,7 @@ def check_who_is_over_already() -> None:
 
 
 def check_cancelled() -> None:
-    """Clients that go away, while they wait or are read, leave no turn taken."""
+    """Check that clients that disconnect, while waiting or being read, release their turns."""
 
     async def use(door: OtlpGrpcServer) -> None:
         calls = [asyncio.ensure_future(door._read(silent())) for _ in range(9)]
@@ -145,7 +145,7 @@ CHECKS = (
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_turns(check: Callable[[], None]) -> None:
-    """See each."""
+    """Each check holds."""
     check()
 
 
@@ -166,5 +166,5 @@ def test_turns(check: Callable[[], None]) -> None:
     ids=lambda case: getattr(case, "rule", ""),
 )  # fmt: skip
 def test_rules_of_turns_are_held(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken once."""
+    """The checks fail for each broken rule."""
     assert_caught(broken, check)

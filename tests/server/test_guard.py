@@ -1,4 +1,4 @@
-"""Who is let in: every route with every kind of key, forged Host and Origin, signing in, quotas, revocation."""
+"""Access control: every route with every kind of key, forged Host and Origin, signing in, quotas, revocation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PROTOBUF = {"Content-Type": "application/x-protobuf"}
 
 @dataclass
 class Guarded:
-    """An application that asks for keys, with one of each role, and two that do not count any more."""
+    """An application that requires keys, with one of each role, and two that are no longer valid."""
 
     app: FastAPI
     lake: FakeLake
@@ -57,7 +57,7 @@ class Guarded:
     tokens: dict[str, str]
 
     def client(self, token: str | None = None, **headers: str) -> Client:
-        """Return a client that shows a key."""
+        """Return a client with a key."""
         return _Client(self.app, ({} if token is None else {"Authorization": f"Bearer {token}"}) | headers)
 
 
@@ -93,7 +93,7 @@ def make(store: FaultyStore, inbox: Inbox, **options: Any) -> Guarded:
 
 
 def every_route(app: FastAPI) -> list[tuple[str, str]]:
-    """Return method and path of each route of an application, with something for what is variable in it."""
+    """Return method and path of each route of an application, with values for path parameters."""
     found = []
 
     def walk(routes: list[Any], prefix: str) -> None:
@@ -111,7 +111,7 @@ def every_route(app: FastAPI) -> list[tuple[str, str]]:
 
 
 def may(role: str, method: str, path: str) -> bool:
-    """Say what the docs say of roles."""
+    """Return the roles' rights according to the docs."""
     sends = path.startswith("/v1/") or (method, path) == ("POST", "/api/3.0/mlflow/traces")
     if role == "ingest" or sends:
         return role in {"ingest", "admin"} and sends
@@ -128,7 +128,7 @@ def may(role: str, method: str, path: str) -> bool:
 
 
 def check_every_route(guarded: Guarded) -> None:
-    """Ask for every route without a key, and with each."""
+    """Request every route without a key, and with each."""
 
     async def ask() -> None:
         transport = httpx.ASGITransport(guarded.app, raise_app_exceptions=False)
@@ -151,7 +151,7 @@ def check_every_route(guarded: Guarded) -> None:
 
 
 def test_every_route_with_every_key(guarded: Guarded) -> None:
-    """Without a key that counts every route but a few answers 401; with one, what its role does not hold is a 403."""
+    """Without a valid key all routes but a few answer 401. With a key whose role is too weak they answer 403."""
     assert len(every_route(guarded.app)) > 70
     check_every_route(guarded)
     assert (
@@ -172,12 +172,12 @@ def test_every_route_with_every_key(guarded: Guarded) -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken_rules_are_caught(guarded: Guarded, broken: Broken) -> None:
-    """The walk over all routes notices a rule that is gone."""
+    """The test of all routes fails if a rule is removed."""
     assert_caught(broken, lambda: check_every_route(guarded))
 
 
 def test_traces_are_taken_with_a_key(guarded: Guarded) -> None:
-    """A key for ingest stores; others, and none, store nothing, and are told so as OTLP has it."""
+    """A key for ingest stores traces. Other keys, or no key, store nothing and get an error in OTLP's form."""
     for who in ("read", "revoked", "unknown"):
         answer = guarded.client(guarded.tokens[who]).post("/v1/traces", content=BODY, headers=PROTOBUF)
         assert answer.status_code == (403 if who == "read" else 401)
@@ -191,7 +191,8 @@ def test_traces_are_taken_with_a_key(guarded: Guarded) -> None:
 
 
 def test_a_lake_without_keys_is_open_on_this_machine(store: FaultyStore) -> None:
-    """Nobody is asked for a key until the lake has one; then everybody is, also while it cannot be read."""
+    """No client needs a key until the lake has one. From then on every client needs one, even while keys cannot be
+    read."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         lake = FakeLake([])
         client = Client(create_app(lake, inbox))
@@ -209,7 +210,7 @@ def test_a_lake_without_keys_is_open_on_this_machine(store: FaultyStore) -> None
 def test_keys_that_cannot_be_read_let_nobody_in(
     store: FaultyStore, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    """A server goes on by what it knows for a while; without having read keys, or long after, it answers 503."""
+    """A server uses the keys it has read for a while. Without having read keys, or long after, it answers 503."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         clock = [0.0]
         monkeypatch.setattr(
@@ -236,7 +237,7 @@ def test_keys_that_cannot_be_read_let_nobody_in(
 
 
 def test_a_key_that_another_process_changes(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new key counts within a second; one that was revoked counts until the next look at keys."""
+    """A new key counts within a second; a revoked key counts until the next read of keys."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         clock = [0.0]
         monkeypatch.setattr(
@@ -253,7 +254,7 @@ def test_a_key_that_another_process_changes(store: FaultyStore, monkeypatch: pyt
 
 
 def test_keys_are_read_whatever_requests_wait_for(store: FaultyStore) -> None:
-    """Where all threads of requests are taken, who sends traces is let in."""
+    """A client that sends traces is authenticated even while all request threads are busy."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         guarded = make(store, inbox)
 
@@ -270,7 +271,7 @@ def test_keys_are_read_whatever_requests_wait_for(store: FaultyStore) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::2]", "[::1]evil"])
 def test_forged_hosts_are_refused(guarded: Guarded, host: str) -> None:
-    """A Host that is not ours is refused on every kind of route, with a key or without."""
+    """A foreign Host is refused on every kind of route, with a key or without."""
     for path in ("/", "/healthz", "/api/v1/traces", "/v1/traces", "/static/icon.svg"):
         answer = guarded.client(guarded.tokens["admin"], Host=host).get(path)
         assert answer.status_code == 400, path
@@ -282,7 +283,7 @@ def test_forged_hosts_are_refused(guarded: Guarded, host: str) -> None:
     ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil", "app://127.0.0.1"],
 )
 def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
-    """A page of another site gets nothing here, whatever key it has; our own pages do."""
+    """A page of another site gets no access with any key; Tracelake's own pages do."""
     for method, path in (
         ("GET", "/api/v1/traces"),
         ("POST", "/v1/traces"),
@@ -297,7 +298,8 @@ def test_forged_origins_are_refused(guarded: Guarded, origin: str) -> None:
 
 
 def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
-    """Whoever sits between may have written it; behind a proxy that ends TLS a page of ours has https."""
+    """A page that came without TLS counts as another site. Behind a proxy that ends TLS, Tracelake's page has
+    https."""
     let_in = guard.Guard(
         guarded.app,
         KeyRing(guarded.lake.keys, guarded.lake.sessions),
@@ -319,7 +321,7 @@ def test_a_page_that_came_without_tls_is_another_site(guarded: Guarded) -> None:
 
 
 def test_allowed_names_and_sites(store: FaultyStore) -> None:
-    """Names and sites that are allowed count: a browser may send traces from there, and ask for nothing else."""
+    """For allowed names and sites, a browser may send traces from there, and request nothing else."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         guarded = make(store, inbox, allowed=Allowed(["traces.example"], ["https://shop.example"]))
         headers = {"Host": "traces.example", "Origin": "https://shop.example"}
@@ -344,7 +346,8 @@ def test_allowed_names_and_sites(store: FaultyStore) -> None:
 
 
 def test_signing_in(guarded: Guarded) -> None:
-    """A browser is led to the page, gives its key once, has it in a cookie that no script can read, and forgets it."""
+    """A browser is redirected to the sign-in page, sends its key once, keeps it in a cookie that no script reads,
+    and signs out."""
     page = guarded.client(Accept="text/html").get("/traces/1?first=2")
     assert (page.status_code, page.headers["location"]) == (303, "/sign-in?next=/traces/1%3Ffirst%3D2")
     assert guarded.client().get("/sign-in").status_code == 200
@@ -364,7 +367,7 @@ def test_signing_in(guarded: Guarded) -> None:
 
 
 def test_forms_that_sign_nobody_in(guarded: Guarded, store: FaultyStore) -> None:
-    """Whatever a form has is answered, also where nobody needs a key; what is no key is kept in no cookie."""
+    """Any form is answered, also if the lake needs no key; an invalid key never becomes a cookie."""
     for body in ("a=1&b=2&key=3", "key=%F0%9F%92%A5", "", "&" * 1_000):
         assert guarded.client().post("/sign-in", content=body).status_code == 401, body
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
@@ -376,13 +379,13 @@ def test_forms_that_sign_nobody_in(guarded: Guarded, store: FaultyStore) -> None
     "after", ["//evil.example", "https://evil.example", "/\\evil.example", "", "/a\r\nb: c"]
 )
 def test_signing_in_leads_nowhere_else(guarded: Guarded, after: str) -> None:
-    """Where signing in leads to is a page of this server, whatever the link said."""
+    """Signing in redirects only to a page of this server, for any link."""
     answer = guarded.client().post("/sign-in", params={"next": after}, data={"key": guarded.tokens["read"]})
     assert answer.headers["location"] == "/"
 
 
 def test_a_cookie_is_of_no_use_to_other_sites(guarded: Guarded) -> None:
-    """What changes something counts by cookie only with the Origin that browsers send from our own pages."""
+    """A change authenticated by cookie needs the Origin that browsers send from Tracelake's own pages."""
     cookie = {"Cookie": f"{guard.COOKIE}={guarded.tokens['admin']}"}
     new = {"name": "b"}
     assert guarded.client(**cookie).post("/api/v1/branches", json=new).status_code == 403
@@ -398,7 +401,7 @@ def test_a_cookie_is_of_no_use_to_other_sites(guarded: Guarded) -> None:
 def test_cookies_of_others_neither_hide_ours_nor_cost_time(
     guarded: Guarded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No other is unquoted: Python's way of it takes seconds for one full of backslashes, from whoever sends it."""
+    """Foreign cookies are not unquoted: Python needs seconds for one full of backslashes, from any sender."""
 
     def unquote(value: str) -> str:
         assert "\\" not in value
@@ -417,7 +420,7 @@ def test_cookies_of_others_neither_hide_ours_nor_cost_time(
 
 
 def test_a_page_without_a_name_is_not_ours(store: FaultyStore) -> None:
-    """Who names no host has no page here, also where any name will do."""
+    """A request without a host name gets no page, even if every name is allowed."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         guarded = make(store, inbox, allowed=Allowed(["*"]))
         cookie = f"{guard.COOKIE}={guarded.tokens['admin']}"
@@ -427,7 +430,7 @@ def test_a_page_without_a_name_is_not_ours(store: FaultyStore) -> None:
 
 
 def _raw_status(app: FastAPI, path: str, headers: dict[str, str]) -> int:
-    """Return what a request is answered that has these headers, and no Host besides, as HTTP/1.0 allows."""
+    """Return the response's status for these headers without Host, as HTTP/1.0 allows."""
     statuses: list[int] = []
 
     async def receive() -> dict[str, object]:
@@ -455,10 +458,10 @@ def _raw_status(app: FastAPI, path: str, headers: dict[str, str]) -> int:
 
 
 def test_a_quota_is_kept(guarded: Guarded) -> None:
-    """A key that has sent its spans or bytes is told when to send again; others are not in its way."""
+    """A key that has used its quota of spans or bytes gets the time to retry; other keys are not affected."""
     slow = guarded.lake.keys.create("slow", "ingest", spans_per_s=1).token
     small = guarded.lake.keys.create("small", "ingest", bytes_per_day=1).token
-    many = export_request(*range(1, 1_001)).SerializeToString()  # a quarter of an hour of it
+    many = export_request(*range(1, 1_001)).SerializeToString()  # after a quarter of an hour
     for token in (slow, small):
         client = guarded.client(token)
         assert client.post("/v1/traces", content=many, headers=PROTOBUF).status_code == 200
@@ -472,7 +475,7 @@ def test_a_quota_is_kept(guarded: Guarded) -> None:
 
 
 def check_refused_requests_count(guarded: Guarded) -> None:
-    """A request that is refused costs what was decompressed of it."""
+    """A refused request counts with its decompressed bytes."""
     bomb = gzip.compress(b'{"resourceSpans":[' + b",".join([b"{}"] * 200_000) + b"]}")
     cut = gzip.compress(bytes(1_000_000))[:-9]
     tokens = [guarded.lake.keys.create(name, "ingest", bytes_per_day=500_000).token for name in ("a", "b")]
@@ -484,12 +487,12 @@ def check_refused_requests_count(guarded: Guarded) -> None:
 
 
 def test_refused_requests_count(guarded: Guarded) -> None:
-    """A quota of bytes sees small bodies that become large."""
+    """A quota of bytes counts small bodies by their decompressed size."""
     check_refused_requests_count(guarded)
 
 
 def test_who_did_what_is_told(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    """What changes something is in the log with the key that did it; whatever is in a path, a line stays a line."""
+    """Each change is logged with its key, and a log entry stays one line for any path."""
     caplog.set_level(logging.INFO, "tracelake.audit")
     guarded.client(guarded.tokens["admin"]).post("/api/3.0/mlflow/traces/search", json={})  # changes nothing
     guarded.client(guarded.tokens["admin"]).delete("/api/v1/branches/a%0D%1B%5B2Jb")
@@ -499,7 +502,7 @@ def test_who_did_what_is_told(guarded: Guarded, caplog: pytest.LogCaptureFixture
 
 
 def test_every_answer_has_the_headers(guarded: Guarded) -> None:
-    """Pages, refusals and errors forbid scripts of others, frames and guesses at their type."""
+    """Pages, refusals and errors forbid foreign scripts, frames and type sniffing."""
     for client, path in (
         (guarded.client(guarded.tokens["admin"]), "/"),
         (guarded.client(), "/api/v1/traces"),

@@ -1,4 +1,4 @@
-"""A pipeline beside a server that hangs: told from one that works, rests or tries again, killed, and begun anew."""
+"""A server's pipeline that hangs: distinguished from one that works, rests or retries, then killed and restarted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ sys.stdin.read()
 
 
 def check_looks() -> None:
-    """As many looks at one number as the bound has seconds, whatever clocks say; another number begins anew."""
+    """Check that a hang is as many polls without a step as the limit has seconds, on any clock; a new step restarts
+    the count."""
     stillness = NoProgressTimer(3 * limits.PIPELINE_TOLD_EACH_S)
     assert [stillness.look(each) for each in (None, None, 1, 1, 1, 2, 2, 2)] == [False] * 8
     assert [stillness.look(2) for _ in range(2)] == [True, True]
@@ -45,7 +46,7 @@ def check_looks() -> None:
 
 
 def check_steps() -> None:
-    """Whatever a replica goes on to is a step, also a run that fails; to be told of the same again is none."""
+    """Check that each new action of a replica is a step, also a failed run; a repeated report is no step."""
     account = ReplicaProgress("this", BatchCounts(), 2)
     account.begin("looking")
     account.reach(1, 0, 1, "reading, 1 of 2")
@@ -63,7 +64,7 @@ def check_steps() -> None:
 
 
 class Beside:
-    """A pipeline that rests, or does not."""
+    """A pipeline that rests or works, as the test sets."""
 
     def __init__(self, rests: bool) -> None:
         self._rests = rests
@@ -72,7 +73,7 @@ class Beside:
         return self
 
     def start(self) -> None:
-        """Begin nothing."""
+        """Start nothing."""
 
     stop = has_died = problem = replica = start
 
@@ -81,18 +82,18 @@ class Beside:
         return 5
 
     def rests(self) -> bool:
-        """Say what it was given."""
+        """Return the value that the test set."""
         return self._rests
 
 
 class Channel:
-    """Keeps what is told, and is true once there is enough."""
+    """A recorder of reports that is true once it has enough."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
 
     def tell(self, document: dict[str, Any]) -> None:
-        """Keep it."""
+        """Record the report."""
         self.steps.append(document["steps"])
 
     def __bool__(self) -> bool:
@@ -100,7 +101,7 @@ class Channel:
 
 
 def check_rests() -> None:
-    """To rest between two runs counts as a step, as often as it is told; else steps are those of the pipeline."""
+    """Check that each reported rest between two runs counts as a step; otherwise the pipeline's steps count."""
     for rests, expected in ((True, [6, 7, 8]), (False, [5, 5, 5])):
         channel: Any = Channel()
         with pytest.MonkeyPatch.context() as patch:
@@ -113,7 +114,7 @@ def check_rests() -> None:
 
 
 def check_in_run() -> None:
-    """A loop rests while it waits for its next run, and not in a run."""
+    """Check that a loop rests while it waits for its next run, and not in a run."""
     in_run, go_on = threading.Event(), threading.Event()
 
     def run_once() -> None:
@@ -133,17 +134,17 @@ def check_in_run() -> None:
 
 
 class Endless:
-    """A process of which is known only whether it was killed."""
+    """A fake process that only records whether it was killed."""
 
     killed = False
 
     def kill(self) -> None:
-        """Note it."""
+        """Record the kill."""
         self.killed = True
 
 
 def check_stopping() -> None:
-    """One that is to stop has the time of that, however still it is."""
+    """Check that a stopping process has its full timeout, even without progress."""
     process: Any = Endless()
     looks: list[bool] = []
 
@@ -164,7 +165,7 @@ CHECKS = (check_looks, check_steps, check_rests, check_in_run, check_stopping)
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_rules(check: Callable[[], None]) -> None:
-    """Each holds."""
+    """Each rule of the watchdog holds."""
     check()
 
 
@@ -187,13 +188,13 @@ def test_rules(check: Callable[[], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, check)
 
 
 @pytest.mark.parametrize("close", ["", "import os; os.close(1); sys.stdout = None"])
 def test_it_is_ended(tmp_path: Path, close: str) -> None:
-    """One that hangs is killed and begun again, whether or not it can still tell anything."""
+    """A process that hangs is killed and restarted, whether or not it still sends reports."""
     program = HANGS.replace("CLOSE", close)
     with tracelake.init(tmp_path / "lake") as lake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.001)
@@ -203,14 +204,14 @@ def test_it_is_ended(tmp_path: Path, close: str) -> None:
         process.start()
         try:
             wait_until(lambda: process.restarts() >= 2)
-            # Between two of them: one that has begun and told something has no problem yet.
+            # Between two of them: a restarted process that has sent a report has no error yet.
             wait_until(lambda: "made no step for 0.004 s, and was ended" in str(process.problem()))
         finally:
             process.stop()
 
 
 def test_a_second_signal_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that is ended at once, as by a second Ctrl-C, has nothing to say of what it cancels."""
+    """A server that ends at once, as by a second Ctrl-C, logs nothing about the tasks that it cancels."""
 
     async def end_at_once() -> None:
         server = uvicorn.Server(run._config(FastAPI(), None))

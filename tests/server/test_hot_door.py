@@ -1,4 +1,4 @@
-"""`POST /v1/traces` with a hot tier: each request has its own answer, and a database that is away is 503."""
+"""`POST /v1/traces` with a hot tier: each request gets a separate response, and an unreachable database gives 503."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEADERS = {"Content-Type": "application/x-protobuf"}
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the tracking store wait a moment for its lock."""
+    """Set a short lock timeout for the tracking store."""
     monkeypatch.setattr(limits, "TRACKING_BUSY_TIMEOUT_S", 0.1)
 
 
@@ -39,7 +39,8 @@ def client(lake: tracelake.Lake, store: TrackingStore) -> Iterator[Client]:
 
 
 def test_a15_partial_success(client: Client, store: TrackingStore) -> None:
-    """A15: of three new traces and an archived one the three are stored, and the answer counts the spans refused."""
+    """Of three new traces and an archived one the three are stored, and the response counts the refused spans
+    (A15)."""
     assert client.post("/v1/traces", content=payload((4, 1)), headers=HEADERS).status_code == 200
     with store.database.writing() as connection:
         connection.execute(
@@ -58,7 +59,8 @@ def test_a15_partial_success(client: Client, store: TrackingStore) -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_o4_a_database_that_is_busy_is_503(client: Client, store: TrackingStore) -> None:
-    """O4: while the database takes no writes the answer is 503 with Retry-After, and nothing of it is there."""
+    """While the database accepts no writes, the answer is 503 with Retry-After, and nothing of the request is
+    stored (O4)."""
     holder = sqlite3.connect(store.database.name, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     response = client.post("/v1/traces", content=payload((1, 1)), headers=HEADERS)
@@ -75,7 +77,7 @@ def test_o4_a_database_that_is_busy_is_503(client: Client, store: TrackingStore)
 
 
 def test_an_experiment_is_kept(client: Client, store: TrackingStore) -> None:
-    """The header of MLflow's clients names the experiment of new traces; one that is too long is refused."""
+    """The header of MLflow's clients sets the experiment of new traces; a value that is too long is refused."""
     headers = {**HEADERS, "x-mlflow-experiment-id": "7"}
     assert client.post("/v1/traces", content=payload((1, 1)), headers=headers).status_code == 200
     assert store.traces([trace_id(1)])[trace_id(1)].info["experiment_id"] == "7"
@@ -88,7 +90,8 @@ def test_an_experiment_is_kept(client: Client, store: TrackingStore) -> None:
 
 
 def test_metrics_tell_of_the_hot_tier(client: Client, store: TrackingStore) -> None:
-    """What waits in the outbox is told; and that the store is away, beside all else."""
+    """The metrics report pending rows of the outbox. If the store is unreachable they report that, and all other
+    metrics."""
     assert client.post("/v1/traces", content=payload((1, 1)), headers=HEADERS).status_code == 200
     (row,) = Outbox(store).waiting()
     lines = client.get("/metrics").text.splitlines()

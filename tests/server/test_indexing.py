@@ -1,4 +1,4 @@
-"""What a server does ahead of searches goes on, whatever happens, until it is stopped."""
+"""The server's index warmer continues after any failure until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelake.server.run import HotIndexWarmer
 def test_it_goes_on_after_a_failure_until_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A failure is told once as long as it is the same, and tried again; more to do is done at once."""
+    """A repeated failure is logged once and retried; further work is done at once."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_TURN_S", 0.0)
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FAILED_S", 0.0)
@@ -46,7 +46,7 @@ def test_it_goes_on_after_a_failure_until_it_is_stopped(
 def test_a_step_that_does_not_end_is_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that stops waits for it so long as the limit says, and says that it goes on."""
+    """A stopping server waits for the step up to the limit, and then logs that it still runs."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_STOP_MAX_S", 0.01)
     begun, go_on = threading.Event(), threading.Event()
 

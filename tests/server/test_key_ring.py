@@ -1,4 +1,4 @@
-"""What requests wait for while keys change again and again, cannot be read, or somebody signs out of nothing."""
+"""Requests while keys change often or cannot be read, and signing out without a session."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OURS = {"Origin": "http://127.0.0.1"}
 
 
 class Ring:
-    """A key ring whose reads of keys a test counts, changes, and fails."""
+    """A key ring whose reads of keys a test counts, changes and fails."""
 
     def __init__(self) -> None:
         """Make a lake with a key."""
@@ -47,17 +47,17 @@ class Ring:
         return read
 
     def ask(self, token: str | None = None) -> str:
-        """Return the name of who asks."""
+        """Return the name of the caller."""
         return anyio.run(self.ring.actor, token or self.token, "read").name
 
 
 def fails() -> None:
-    """Say that nothing can be read."""
+    """Raise an error for every read."""
     raise StorageError("the database is gone")
 
 
 def check_waits() -> None:
-    """A request waits for one read that began after it came, however often keys change meanwhile."""
+    """Check that a request waits for one read that began after its arrival, for any number of key changes."""
     asked = Ring()
     assert asked.ask() == "ada"
     asked.ring.forget()
@@ -69,7 +69,7 @@ def check_waits() -> None:
 
 
 def check_changes_here() -> None:
-    """What was changed here counts at once: also where keys are just being read, or cannot be."""
+    """Check that a local change counts at once, also while keys are being read or cannot be read."""
     asked = Ring()
     new = asked.lake.keys.create("new", "read")
     assert asked.ask(new.token) == "new"
@@ -99,7 +99,7 @@ def check_changes_here() -> None:
 
 
 def check_the_first_key() -> None:
-    """Once a key was made here nobody is let in without one, even if keys cannot be read since."""
+    """Check that every client needs a key after a local key was made, even if keys cannot be read since."""
     asked = Ring()
     vars(asked.lake.keys)["whole_records"] = lambda: ({}, [])
     assert anyio.run(asked.ring.actor, None, "admin").key_id == "local"
@@ -110,7 +110,7 @@ def check_the_first_key() -> None:
 
 
 def check_sign_out() -> None:
-    """Who signs out of no session lets nobody read keys again, and no sessions; who does of one, once."""
+    """Check that signing out without a session reads neither keys nor sessions; signing out of one reads once."""
     with closing(Inbox(FaultyStore(), ack_timeout_s=60)) as inbox, pytest.MonkeyPatch.context() as patch:
         lake = FakeLake([span_row(output="a refund")])
         key, begun = lake.keys.create("ada", "read"), lake.sessions.begin("ben", "read", "*")
@@ -142,13 +142,13 @@ def check_sign_out() -> None:
 
 @pytest.fixture(autouse=True)
 def _slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a slow machine from having keys read again because time went by."""
+    """Prevent rereads of keys on a slow machine."""
     monkeypatch.setattr(limits, "KEYS_LOOK_S", 30.0)
 
 
 @pytest.mark.parametrize("check", [check_waits, check_changes_here, check_the_first_key, check_sign_out])
 def test_rules(check: Callable[[], None]) -> None:
-    """Each holds."""
+    """Each rule of the key ring holds."""
     check()
 
 
@@ -174,5 +174,5 @@ def test_rules(check: Callable[[], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, check)

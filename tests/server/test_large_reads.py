@@ -1,4 +1,4 @@
-"""Traces whose rows take much memory: one answer is made at a time, few wait to be sent, and nobody else waits."""
+"""Traces with large rows: one response is made at a time, few wait to be sent, and other requests do not wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracelake.tables.table import LargeReads, ReadGate
 from tracelake.tracking.ingest_queue import Inbox
 
 LARGE = 300_000
-"""Bytes of rows from which on a trace is large here."""
+"""Row bytes above which a trace counts as large here."""
 ROUTES = (
     "/api/v1/traces/{}",
     "/api/v1/traces/{}?format=otlp",
@@ -37,7 +37,7 @@ ROUTES = (
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
-    """Serve a lake in which traces 1 (of tables alone), 2 (hot) and 3 (hot, in parts) are large, 4 and 5 not."""
+    """Serve a lake with large traces 1 (in tables alone), 2 (hot) and 3 (hot, in parts), and small traces 4 and 5."""
     hot = HotLake(folder / "lake", layout="lake", retention="1m")
     with closing(hot.tracking), closing(hot.lake), closing(Inbox(hot.lake.objects)) as inbox:
         hot.tracking.write([grown(1, range(1, 41))])
@@ -57,12 +57,12 @@ def served(folder: Path) -> Iterator[tuple[HotLake, Client]]:
 
 
 def free() -> tuple[int, int]:
-    """Return how many answers may still be begun, and made."""
+    """Return the numbers of free slots for starting and making responses."""
     return table._ANSWERS._free._value, table._MAKING._free._value
 
 
 def statuses(client: Client) -> dict[int, set[int]]:
-    """Return how each trace is answered by all routes."""
+    """Return each trace's response status on all routes."""
     answers = {
         number: [client.get(route.format(trace_id(number))) for route in ROUTES] for number in range(1, 6)
     }
@@ -72,7 +72,7 @@ def statuses(client: Client) -> dict[int, set[int]]:
 
 
 def check_routes(folder: Path) -> None:
-    """While others are made large traces are refused for a while, of either tier; all else is there."""
+    """Check that large traces of both tiers are refused while others are made, and that all other routes answer."""
     with served(folder) as (hot, client):
         all_are_there = {number: {200} for number in range(1, 6)}
         assert statuses(client) == all_are_there
@@ -88,7 +88,7 @@ def check_routes(folder: Path) -> None:
                 assert client.get(f"/traces/{trace_id(1)}").status_code == 200  # its outline is small
                 assert client.get(f"/api/v1/traces/{trace_id(1)}/spans/{1:016x}").status_code == 200
                 assert client.get("/api/v1/search", params={"q": "apple"}).status_code == 200
-                assert len(hot.lake.trace(trace_id(1)).spans) == 40  # who has a lake open waits for nobody
+                assert len(hot.lake.trace(trace_id(1)).spans) == 40  # a local caller does not wait
             finally:
                 for _ in range(at_once):
                     turns.end()
@@ -97,7 +97,7 @@ def check_routes(folder: Path) -> None:
 
 
 def check_archived(folder: Path) -> None:
-    """So it is with one that is read out of its archive."""
+    """Check the same for a trace that is read from its archive."""
     with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
         patch.setattr(HotTraces, "rows", lambda *_, **__: [])
         patch.setattr(HotTraces, "is_given_up", lambda *_: True)
@@ -113,7 +113,7 @@ def check_archived(folder: Path) -> None:
 
 
 def check_too_large(folder: Path) -> None:
-    """What is not read whole gives its turn back."""
+    """Check that a trace that is too large to read releases its turn."""
     with served(folder) as (_, client), pytest.MonkeyPatch.context() as patch:
         for module in (limits, table):
             patch.setattr(module, "TRACE_ROWS_MAX_BYTES", LARGE + 1)
@@ -122,12 +122,12 @@ def check_too_large(folder: Path) -> None:
 
 
 def statuses_of_large(client: Client) -> list[int]:
-    """Return how the large traces are answered."""
+    """Return the response statuses of the large traces."""
     return [client.get(ROUTES[0].format(trace_id(number))).status_code for number in (1, 2, 3)]
 
 
 def check_sending(folder: Path) -> None:
-    """The next one is made while an answer is sent, which counts until it is."""
+    """Check that the next response is made while one is sent, which keeps its slot until then."""
     with served(folder) as (hot, _), closing(Inbox(hot.lake.objects)) as inbox:
         app = create_app(hot.lake, inbox)
         seen: list[tuple[str, tuple[int, int]]] = []
@@ -163,7 +163,8 @@ def check_sending(folder: Path) -> None:
 
 
 def check_turns(_: Path) -> None:
-    """So many have a turn, few wait, and no longer than they may; a request has one of each, whatever it reads."""
+    """Check the limits on turns, waiters and waiting time. A request takes one turn of each kind, for any number of
+    reads."""
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
         patch.setattr(limits, "LARGE_TRACES_WAITING_MAX", 1)
         patch.setattr(limits, "HOT_TRACE_WAIT_S", 30)
@@ -178,7 +179,7 @@ def check_turns(_: Path) -> None:
         turns.end()
         waiting.result()
         patch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
-        for _again in range(2):  # who waited for nothing does not count
+        for _again in range(2):  # a request that waited for nothing does not count
             with pytest.raises(BackPressureError):
                 turns.begin()
             assert turns._waiting == 0
@@ -204,7 +205,7 @@ Check = Callable[[Path], None]
 
 @pytest.mark.parametrize("check", [check_routes, check_archived, check_too_large, check_sending, check_turns])
 def test_rules(check: Check, tmp_path: Path) -> None:
-    """Each holds."""
+    """Each rule of large reads holds."""
     check(tmp_path)
 
 
@@ -230,10 +231,10 @@ def test_rules(check: Check, tmp_path: Path) -> None:
 def test_broken_rules_are_caught(
     broken: Broken, check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     for turns, at_once in (
         (table._ANSWERS, limits.LARGE_TRACES_ANSWERED_MAX),
         (table._MAKING, 1),
     ):
-        monkeypatch.setattr(turns, "_free", Semaphore(at_once))  # what is taken there is not given back
+        monkeypatch.setattr(turns, "_free", Semaphore(at_once))  # turns taken here are not released
     assert_caught(broken, lambda: check(tmp_path))

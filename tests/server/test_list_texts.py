@@ -1,4 +1,4 @@
-"""Texts that senders choose are short in every list, whatever their length, and whole at their trace."""
+"""Texts chosen by senders are short in every list, for any length, and complete in their trace."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lake() -> FakeLake:
     "path", ["/", "/api/v1/traces", "/api/v1/services", "/search?q=refund", "/api/v1/search?q=refund"]
 )
 def test_lists_are_short(client: Client, path: str) -> None:
-    """Ten traces named by prompts of 480 KB make no list large."""
+    """Ten traces with prompts of 480 KB as names make no list large."""
     answer = client.get(path)
     assert answer.status_code == 200
     assert len(answer.content) < 200_000
@@ -30,7 +30,7 @@ def test_lists_are_short(client: Client, path: str) -> None:
 
 
 def test_details_have_the_whole_text(client: Client) -> None:
-    """A listed text is a beginning of the whole one, which the trace has."""
+    """A listed text is a prefix of the complete one, which the trace has."""
     listed = client.get("/api/v1/traces").json()["traces"][0]
     assert len(listed["name"]) == limits.LIST_TEXT_MAX_CHARS
     assert LONG.startswith(listed["name"][:-1])

@@ -1,4 +1,4 @@
-"""Locations that requests over HTTP may name, whoever's key they have."""
+"""Locations that HTTP requests may name, with any key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RETENTION = "/api/v1/archive/retention"
 
 
 def check_locations(folder: Path) -> None:
-    """Ask for places below the roots, beside them, behind links and `..`, and inside of the lake."""
+    """Check locations below the roots, next to them, behind links and `..`, and inside the lake."""
     root, lake = folder / "data", folder / "data" / "lake"
     (root / "in").mkdir(parents=True)
     lake.mkdir()
@@ -115,12 +115,12 @@ def check_locations(folder: Path) -> None:
 
 
 def test_locations_below_the_roots_alone(tmp_path: Path) -> None:
-    """Links and `..` are resolved, a wildcard reaches no other root, and the lake's own files are out of reach."""
+    """Links and `..` are resolved, a wildcard matches no other root, and the lake's own files are inaccessible."""
     check_locations(tmp_path)
 
 
 def test_any_location_but_the_lakes_own(tmp_path: Path) -> None:
-    """A `*` allows all that is not inside of the lake; by default nothing but its own archive is allowed."""
+    """A `*` allows every location outside the lake; by default only its own archive is allowed."""
     lake = tmp_path / "lake"
     free, default = (HttpLocations(f"file://{lake}", roots) for roots in (["*"], []))
     free.check_source("/etc/*.json")
@@ -137,7 +137,7 @@ def test_any_location_but_the_lakes_own(tmp_path: Path) -> None:
 
 
 def check_the_server_asks(folder: Path) -> None:
-    """Ask a server for a source and a repository that it must refuse, and for those that it may take."""
+    """Request a source and a repository that the server must refuse, and others that it may accept."""
     hot = HotLake(folder / "lake", layout="pack")
     with closing(hot.tracking), closing(hot.lake), closing(Inbox(hot.lake.objects)) as inbox:
         client = Client(create_app(hot.lake, inbox, allowed=Allowed(locations=[str(folder / "in")])))
@@ -150,12 +150,13 @@ def check_the_server_asks(folder: Path) -> None:
         assert not (folder / "else").exists()
         assert hot.lake.sources.all() == []
         assert client.post(SOURCES, json={"name": "a", "address": f"{folder}/in/*"}).status_code == 201
-        hot.archive.configure(location=f"file://{folder}/else")  # the command line is free
+        hot.archive.configure(location=f"file://{folder}/else")  # the command line is unrestricted
         for location in (f"file://{folder}/else", f"file://{folder}/in/archive/", ""):
             answer = client.post(RETENTION, json={"location": location, "retention": "7d"})
             assert answer.status_code == 200, answer.text
 
 
 def test_the_server_asks_for_the_locations_of_requests(tmp_path: Path) -> None:
-    """It refuses with 403 before anything is made or opened there; what it has now may be sent again."""
+    """The server refuses a new location with 403 before it creates or opens anything; the present location may be
+    sent again."""
     check_the_server_asks(tmp_path)

@@ -1,4 +1,4 @@
-"""A thing that repeats is said once a second."""
+"""A repeated log message appears once a second."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tracelake.server.run import OncePerSecond
 
 
 def a_record(text: str, *values: object) -> logging.LogRecord:
-    """Return a record as a logger makes it."""
+    """Return a record like a logger's."""
     return logging.LogRecord("tracelake.server", logging.WARNING, __file__, 1, text, values, None)
 
 
 def test_what_repeats_is_said_once_a_second_with_its_number() -> None:
-    """Its like within a second is left out, whatever its values; the next that is said tells how often."""
+    """Similar messages within a second are dropped, for any values; the next message gives their number."""
     now_s = 0.0
     rate = OncePerSecond(lambda: now_s)
     assert rate.filter(a_record("no room for %s", "a"))
@@ -31,7 +31,7 @@ def test_what_repeats_is_said_once_a_second_with_its_number() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """A flood of texts that all differ is forgotten now and then."""
+    """The memory for a flood of different texts is cleared periodically."""
     rate = OncePerSecond(lambda: 0.0)
     assert all(rate.filter(a_record(f"{number} is new")) for number in range(3 * LOG_THINGS_MAX))
     assert len(rate._said) <= LOG_THINGS_MAX

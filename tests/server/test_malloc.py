@@ -1,4 +1,4 @@
-"""Memory that is free goes back to the system where much has come, and now and then."""
+"""Free memory returns to the system after large requests, and periodically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tracelake.server.heap_trim import HeapTrimmer, resident_bytes
 
 
 def check_looks() -> None:
-    """A process that grew is trimmed at once, one that did not after so many looks; growth counts from there."""
+    """Check that a process that grew is trimmed at once, and any other after several checks; growth counts from
+    there."""
     trimmed: list[int] = []
     at = [limits.MEMORY_GROWN_BYTES]
     trimming = HeapTrimmer(lambda: trimmed.append(at[0]), lambda: at[0])
@@ -47,12 +48,12 @@ def test_it_is_trimmed_where_much_has_come() -> None:
     ids=lambda broken: str(broken.rule),
 )
 def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each, broken once, is noticed."""
+    """A check fails for each broken rule."""
     assert_caught(broken, check_looks)
 
 
 def test_what_is_free_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies free between what is kept goes back to the system, by a thread that ends with its block."""
+    """Free memory between live blocks returns to the system, by a thread that ends with its block."""
     if heap_trim._glibc() is None:
         pytest.skip("another C library")
     blocks = [bytes(10_000) for _ in range(5_000)]

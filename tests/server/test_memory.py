@@ -1,4 +1,4 @@
-"""Crafted requests against a real server process: what it takes has a bound, and good requests are answered."""
+"""Crafted requests against a real server process: its memory has a bound, and good requests are answered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JSON: Final = "application/json"
 
 
 def field(number: int, data: bytes) -> bytes:
-    """Return a field of a protobuf message, as it stands on the wire."""
+    """Return a field of a protobuf message in wire format."""
     length = len(data)
     encoded = bytearray()
     while length > 127:
@@ -44,7 +44,7 @@ JSON_SPAN: Final = b'{"traceId":"%s","spanId":"%s",' % (b"1" * 32, b"2" * 16)
 
 
 def json_spans(inner: bytes) -> bytes:
-    """Return a request whose spans are this text."""
+    """Return a request with this text as its spans."""
     return b'{"resourceSpans":[{"scopeSpans":[{"spans":[' + inner + b"]}]}]}"
 
 
@@ -79,20 +79,20 @@ CRAFTED: Final = {
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
-    """Serve a new lake; return where, and the process."""
+    """Serve a new lake; return its address and the process."""
     tracelake.init(tmp_path / "lake").close()
     with serving(tmp_path / "lake", setup=SETUP) as running:
         yield running.url, psutil.Process(running.process.pid)
 
 
 def peak_mib(process: psutil.Process) -> float:
-    """Return the most memory that the process ever had."""
+    """Return the peak memory of the process."""
     lines = Path(f"/proc/{process.pid}/status").read_text("ascii").splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024
 
 
 def test_crafted_requests_at_once(server: tuple[str, psutil.Process]) -> None:
-    """The server takes or refuses each, takes the next good one, and in all never more memory than its bound."""
+    """The server accepts or refuses each, accepts the next good one, and never uses more memory than its bound."""
     url, process = server
 
     def post(content: bytes, of_type: str) -> int:
@@ -107,5 +107,5 @@ def test_crafted_requests_at_once(server: tuple[str, psutil.Process]) -> None:
             answers = set(pool.map(lambda _, body=body, of=content_type: post(body, of), range(AT_ONCE)))
         assert answers <= {200, 400, 413, 503}, kind
         assert post(good, PROTOBUF) == 200, kind
-        # Beyond the bound is what the allocator keeps of requests that have ended.
+        # The excess over the bound is memory that the allocator keeps after requests have ended.
         assert peak_mib(process) - before_mib < 1.5 * BOUND_MIB, kind

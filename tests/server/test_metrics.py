@@ -36,7 +36,7 @@ def scrape(client: Client) -> Samples:
 
 
 def test_a_lake_with_a_replica(tmp_path: Path) -> None:
-    """Each figure of a real lake with one transaction and one segment that waits."""
+    """The metrics have each figure of a real lake with one transaction and one pending segment."""
     with tracelake.init(tmp_path / "lake") as lake, closing(Inbox(lake.objects)) as inbox:
         line = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"%s","spanId":"%s"}]}]}]}'
         inbox.append("json", line % (b"1" * 32, b"1" * 16))
@@ -72,7 +72,7 @@ def test_a_lake_with_a_replica(tmp_path: Path) -> None:
 
 
 def test_inputs_that_are_set_aside_are_counted_by_state(tmp_path: Path) -> None:
-    """And their segments are not among those that wait."""
+    """Quarantined inputs are counted by state, and their segments do not count as pending."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake, closing(Inbox(lake.objects)) as inbox:
         client = Client(create_app(lake, inbox))
         states = ("set aside", "offered", "discarded")
@@ -99,7 +99,7 @@ def test_inputs_that_are_set_aside_are_counted_by_state(tmp_path: Path) -> None:
 
 
 def test_requests_are_counted_by_endpoint_and_status(client: Client) -> None:
-    """Endpoints are the routes, not the paths, so that no client can make series without end."""
+    """Endpoints are the routes, not the paths, so that no client can create unlimited series."""
     client.get(f"/api/v1/traces/{'0' * 32}")
     client.get(f"/api/v1/traces/{'1' * 32}")
     client.get("/nowhere/1")
@@ -113,7 +113,7 @@ def test_requests_are_counted_by_endpoint_and_status(client: Client) -> None:
 
 
 class AwayLake(FakeLake):
-    """A lake whose store cannot be reached."""
+    """A lake with an unreachable store."""
 
     def inbox(self) -> InboxInfo:
         """Fail."""
@@ -121,7 +121,7 @@ class AwayLake(FakeLake):
 
 
 def test_a_lake_that_is_away(tmp_path: Path) -> None:
-    """The scrape is answered, with what this process knows: that the lake is away, and its own replica."""
+    """If the lake is unreachable, the scrape still reports that and the process's own replica."""
     with (
         tracelake.init(tmp_path / "lake") as lake,
         closing(Inbox(FaultyStore())) as inbox,

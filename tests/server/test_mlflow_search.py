@@ -1,4 +1,4 @@
-"""`traces/search` and the reads beside it as MLflow's client asks them, over hot and archived traces."""
+"""`traces/search` and related reads as MLflow's client sends them, over hot and archived traces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BATCH = "/api/3.0/mlflow/traces/batchGet"
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotLake]:
-    """Return a lake with six traces, of which the first two are archived, and tags of some."""
+    """Return a lake with six traces, the first two archived, and tags of some."""
     lake = HotLake(tmp_path_factory.mktemp("mlflow") / "lake", layout="pack", retention="1m")
     with closing(lake.tracking), closing(lake.lake):
         lake.write((1, 1), (1, 2), (2, 1))
@@ -49,13 +49,13 @@ def client(hot: HotLake) -> Iterator[Client]:
 
 
 def asked(client: Client, **wanted: Any) -> Any:
-    """Return the answer to a search of experiment 0."""
+    """Return the response to a search of experiment 0."""
     location = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
     return client.post(SEARCH, json={"locations": [location], **wanted})
 
 
 def numbers(answer: Any) -> list[int]:
-    """Return the numbers of the traces in an answer."""
+    """Return the numbers of the traces in a response."""
     assert answer.status_code == 200, answer.text
     return [int(each["trace_id"].removeprefix("tr-"), 16) for each in answer.json()["traces"]]
 
@@ -92,7 +92,7 @@ def numbers(answer: Any) -> list[int]:
     ],
 )
 def test_filters(client: Client, filter: str, expected: set[int] | None) -> None:
-    """Each finds what it says in either tier; what is not understood is 400, with what would be."""
+    """Each filter finds its traces in either tier. An unknown filter gets a 400 that names the valid ones."""
     answer = asked(client, filter=filter)
     if expected is None:
         assert (answer.status_code, answer.json()["error_code"]) == (400, "INVALID_PARAMETER_VALUE"), (
@@ -103,7 +103,7 @@ def test_filters(client: Client, filter: str, expected: set[int] | None) -> None
 
 
 def test_pages_and_orders(client: Client) -> None:
-    """Pages of two give each trace once; tokens of other searches, and made-up ones, are refused."""
+    """Pages of two return each trace once; tokens of other searches and forged tokens are refused."""
     for order in ([], ["timestamp_ms ASC"], ["attributes.name DESC"], ["execution_time ASC"]):
         token, found_numbers = None, list[int]()
         for _ in range(3):
@@ -126,7 +126,8 @@ def test_pages_and_orders(client: Client) -> None:
 
 
 def test_what_is_told_of_a_trace(client: Client) -> None:
-    """Its info as MLflow says it, and its spans, wherever they are; who is not there is left out of a batch."""
+    """A trace is returned with its info in MLflow's form and its spans, from either tier. A batch leaves out
+    unknown traces."""
     (info,) = asked(client, filter=f"request_id = 'tr-{1:032x}'").json()["traces"]
     assert info["tags"]["team"] == "a"
     assert info["tags"]["mlflow.trace.spansLocation"] == "ARCHIVE_REPO"
@@ -143,7 +144,8 @@ def test_what_is_told_of_a_trace(client: Client) -> None:
 
 
 def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However its id is written; a beginning is refused, and so is what all of them have beyond limits."""
+    """A trace appears once, for any spelling of its id. A prefix of an id is refused, and so is a batch beyond the
+    limits."""
 
     def asked_for(*trace_ids: str) -> Any:
         return client.get("/api/3.0/mlflow/traces/batchGet", params={"trace_ids": list(trace_ids)})
@@ -164,7 +166,7 @@ def test_a_batch_has_each_trace_once_and_is_bounded(client: Client, monkeypatch:
 
 
 def a_batch_beside_damage(lake: HotLake) -> None:
-    """Check what a batch says of traces whose payload, or archive, is damaged, and of those beside them."""
+    """Check a batch with traces whose payload or archive is damaged, and with intact ones."""
     with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
         client = Client(create_app(lake.lake, inbox))
         lake.write((1, 1), (2, 1))
@@ -208,7 +210,8 @@ def a_batch_beside_damage(lake: HotLake) -> None:
 
 
 def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None:
-    """It is there, without spans and with a tag that says why: the client's `search_traces` gets all others."""
+    """The damaged trace is listed without spans and with a tag for the reason: the client's `search_traces` gets
+    all others."""
     lakes = (HotLake(tmp_path / str(number), layout="pack", retention="1m") for number in count())
     a_batch_beside_damage(next(lakes))
     for rule in (
@@ -233,7 +236,7 @@ def test_a_damaged_trace_takes_no_other_of_a_batch_along(tmp_path: Path) -> None
 
 
 def test_the_info_of_a_trace_reads_no_spans(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row says all of it, in either tier."""
+    """The trace's row contains the entire info, in either tier."""
     of_spans = [client.get("/api/3.0/mlflow/traces/get", params={"trace_id": trace_id(n)}) for n in (1, 3)]
     monkeypatch.setattr(HotTier, "spans_of", None)
     for number, told in zip((1, 3), of_spans, strict=True):
@@ -245,7 +248,8 @@ def test_the_info_of_a_trace_reads_no_spans(client: Client, monkeypatch: pytest.
 
 
 def test_pages_show_tags(client: Client, hot: HotLake) -> None:
-    """Those of a trace, and of archived ones in the list; few of many, long ones cut, and hostile ones as text."""
+    """Tags appear with a trace, and in the list of archived traces: a few of many, long ones cut, and hostile ones
+    as text."""
     said = hot.lake.annotations
     for number in range(limits.TAGS_SHOWN_MAX + 5):
         said.set_tag(trace_id(2), f"many {number:02d}", "<b>" + "x" * 500)
@@ -263,7 +267,7 @@ def test_pages_show_tags(client: Client, hot: HotLake) -> None:
 
 
 def test_a_trace_that_only_the_tables_have(tmp_path: Path) -> None:
-    """A trace from a file has the location of its spans, and the state and the previews of its root span."""
+    """A trace from a file has the location of its spans, and its root span's state and previews."""
     lake = HotLake(tmp_path / "lake")
     with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
         client = Client(create_app(lake.lake, inbox))

@@ -1,4 +1,4 @@
-"""Traces begun and deleted, and experiments searched, in the words of MLflow's client."""
+"""Starting and deleting traces, and searching experiments, with MLflow's API."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def client(hot: HotLake) -> Iterator[Client]:
 
 
 def begun(client: Client, number: int, **info: Any) -> Any:
-    """Return the answer to a request that begins a trace."""
+    """Return the response to a request that starts a trace."""
     place = {"type": "MLFLOW_EXPERIMENT", "mlflow_experiment": {"experiment_id": "0"}}
     told = {"trace_id": f"tr-{trace_id(number)}", "trace_location": place, "state": "OK", **info}
     return client.post(TRACES, json={"trace": {"trace_info": told}})
 
 
 def info_of(client: Client, number: int) -> Any:
-    """Return what is told of a trace without its spans."""
+    """Return the info of a trace, without its spans."""
     return client.get(f"{TRACES}/tr-{trace_id(number)}").json()["trace"]["trace_info"]
 
 
 def test_a_trace_is_begun_before_its_spans_or_after(hot: HotLake, client: Client) -> None:
-    """What a client says is in each answer; it may say it twice, and tags of places are not its own."""
+    """Metadata from a client is in each response. The client may send it twice, but may not set tags of locations."""
     said = {
         "client_request_id": "mine",
         "request_preview": "p" * (limits.TRACKING_PREVIEW_MAX_CHARS + 1),
@@ -86,7 +86,7 @@ def test_a_trace_is_begun_before_its_spans_or_after(hot: HotLake, client: Client
 
 
 def test_a_start_that_failed_is_repeated_whole(client: Client) -> None:
-    """Where one assessment is refused, none is kept: who repeats it without the mistake has all of them."""
+    """If one assessment is refused, the whole request stores nothing. A corrected request stores all of them."""
     several = [{"assessment_name": name, "feedback": {"value": True}} for name in "abc"]
     assert begun(client, 21, assessments=[several[0], {}]).status_code == 400
     for _ in range(2):
@@ -108,7 +108,7 @@ def test_a_start_that_failed_is_repeated_whole(client: Client) -> None:
     ],
 )
 def test_what_is_no_trace_is_refused(client: Client, info: dict[str, Any]) -> None:
-    """A wrong id, tag, assessment or place is the mistake of who asked, in MLflow's words."""
+    """A wrong id, tag, assessment or location is an error of the caller, in MLflow's form."""
     answer = begun(client, 9, **info)
     assert answer.status_code == 400, answer.text
     assert "error" in answer.json() or answer.json()["error_code"] == "INVALID_PARAMETER_VALUE"
@@ -117,7 +117,7 @@ def test_what_is_no_trace_is_refused(client: Client, info: dict[str, Any]) -> No
 def test_traces_are_deleted_by_id_and_by_age(
     hot: HotLake, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the experiment alone, hot and archived ones alike, and so many as are asked for."""
+    """A deletion removes traces of the given experiment alone, hot and archived ones, up to the requested number."""
     hot.write((11, 1), (12, 1))
     hot.archive.run()
     hot.write((13, 1), (14, 1), (15, 1), commit=False)
@@ -152,7 +152,7 @@ def test_traces_are_deleted_by_id_and_by_age(
 
 
 def test_a_repository_that_cannot_be_opened_keeps_its_traces_alone(tmp_path: Path) -> None:
-    """Of those that a request deletes the others go, and who asked is told of what stays."""
+    """A deletion removes the other traces, and reports to the caller those that remain."""
     lake = HotLake(tmp_path / "lake", layout="trace", retention="1m")
     with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
         client = Client(create_app(lake.lake, inbox))
@@ -173,7 +173,8 @@ def test_a_repository_that_cannot_be_opened_keeps_its_traces_alone(tmp_path: Pat
 
 
 def test_experiments_are_searched(client: Client) -> None:
-    """By name and tags, page by page; the one of traces without one is among them, and deleted ones are none."""
+    """Experiments are found by name and tags, page by page, including the default experiment and without deleted
+    ones."""
     path = "/api/2.0/mlflow/experiments/search"
     for name in ("one", "two"):
         client.post(
@@ -195,7 +196,7 @@ def test_experiments_are_searched(client: Client) -> None:
 
 
 def test_who_may() -> None:
-    """Who sends spans begins traces; who reads searches experiments; deleting is for admins."""
+    """An ingest key may start traces, a reader may search experiments, and only an admin may delete."""
     assert needed("POST", TRACES) == "ingest"
     assert needed("POST", "/api/2.0/mlflow/experiments/search") == "read"
     assert needed("POST", DELETE) == needed("POST", f"{TRACES}/delete-traces") == "admin"
@@ -203,7 +204,7 @@ def test_who_may() -> None:
 
 
 def test_a_deleted_trace_is_not_found_and_the_answer_says_what_stays(tmp_path: Path) -> None:
-    """The tables keep its spans. Neither by id, nor by its beginning, nor in a batch does MLflow's API show it."""
+    """The tables keep its spans, but MLflow's API never shows it: neither by id, nor by prefix, nor in a batch."""
     lake = HotLake(tmp_path / "lake", retention="1m")
     with closing(lake.tracking), closing(lake.lake), closing(Inbox(lake.lake.objects)) as inbox:
         client = Client(create_app(lake.lake, inbox))

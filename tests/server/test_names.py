@@ -1,4 +1,4 @@
-"""What counts as one name of a host, or one site, however headers and settings write it, and what is none."""
+"""Equal and invalid host names and sites in headers and settings, in every spelling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.server.run import Exposure, check_exposed
 
 
 def check_hosts() -> None:
-    """Case, port, last dot and spelling of an address make no other name; what is no Host is none."""
+    """Check that case, port, final dot and spelling of an address do not matter, and an invalid Host is refused."""
     for host, name in (
         ("Traces.Example:4318", "traces.example"),
         ("traces.example.", "traces.example"),
@@ -33,7 +33,7 @@ def check_hosts() -> None:
 
 
 def check_settings() -> None:
-    """Settings take a name with a port, or an address without brackets, for what is meant, and refuse what is none."""
+    """Check that settings accept a name with a port and an address without brackets, and refuse invalid names."""
     hosts = ("Traces.Example:4318", "2001:db8::0001", "[::1]", "fe80::1%eth0", "*")
     told = ["traces.example", "[2001:db8::1]", "[::1]", "[fe80::1%eth0]", "*"]
     assert [allowed_host(host) for host in hosts] == told
@@ -51,7 +51,7 @@ def check_settings() -> None:
 
 @pytest.mark.parametrize("check", [check_hosts, check_settings])
 def test_rules(check: Callable[[], None]) -> None:
-    """Each holds."""
+    """Each rule of names holds."""
     check()
 
 
@@ -71,6 +71,6 @@ def test_rules(check: Callable[[], None]) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert http_policy.ANY == "*"
     assert_caught(broken, check)

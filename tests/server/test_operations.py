@@ -1,4 +1,4 @@
-"""Operations of a server: known while they are new, a few at once, each with its end."""
+"""Operations of a server: listed while recent, a few at once, each with its outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.server.operations import Operations, Result, Tell
 
 
 def test_the_oldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what is under way stays known, however old it is."""
+    """The oldest finished operations are dropped; a running one stays listed, at any age."""
     monkeypatch.setattr(limits, "OPERATIONS_KEPT", 3)
     operations, over = Operations(), Event()
 
@@ -40,7 +40,7 @@ def test_the_oldest_that_are_over_are_forgotten(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more is refused until one of them is over; what this server does by itself is not counted."""
+    """Another operation is refused until one of them ends; the server's own operations do not count."""
     monkeypatch.setattr(limits, "OPERATIONS_AT_ONCE", 1)
     operations, over = Operations(), Event()
     operations.begin("pass", "request", lambda _tell: {"waited": over.wait(HANG_S)})
@@ -53,7 +53,7 @@ def test_only_so_many_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_passes_that_wait_leave_room_for_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many of one kind, behind each other for hours perhaps, are refused before they hold up all others."""
+    """Many operations of one kind, which could queue for hours, are refused before they block all others."""
     monkeypatch.setattr(limits, "OPERATIONS_AT_ONCE", 3)
     operations, over = Operations(), Event()
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_passes_that_wait_leave_room_for_a_restore(monkeypatch: pytest.MonkeyPat
     ("raised", "told"), [(StorageError("away"), StorageError), (OSError(5, "EIO"), OSError)]
 )
 def test_what_it_failed_with_is_raised_to_who_waits(raised: Exception, told: type[Exception]) -> None:
-    """And kept for those who ask later, with what came of it before."""
+    """The error is kept for later callers, with the earlier outcomes."""
 
     def fail(tell: Tell) -> Result:
         tell({"done": 1})
@@ -85,7 +85,7 @@ def test_what_it_failed_with_is_raised_to_who_waits(raised: Exception, told: typ
 
 
 def test_a_fault_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Its words are for the log alone."""
+    """Its message is only in the log."""
     operations = Operations()
     operation = operations.carry_out("pass", "interval", lambda _tell: {"secret": 1 // 0})
     assert operation.state == "failed"
@@ -94,11 +94,11 @@ def test_a_fault_is_logged_and_not_told(caplog: pytest.LogCaptureFixture) -> Non
 
 
 class _Batch:
-    """Much of memory."""
+    """A large object."""
 
 
 def test_what_failed_keeps_nothing_of_what_it_worked_on() -> None:
-    """An operation is known for long after its end, and a batch of traces that it had is not."""
+    """An operation stays listed long after its end, without the batch of traces that it worked on."""
     batches: list[weakref.ref[_Batch]] = []
 
     def fail(_tell: Tell) -> Result:
@@ -119,7 +119,7 @@ def test_what_failed_keeps_nothing_of_what_it_worked_on() -> None:
 
 
 def test_no_thread_to_be_had_is_back_pressure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing stays known as under way that never began."""
+    """An operation that never started does not stay listed as running."""
 
     def refuse(_thread: Thread) -> None:
         raise RuntimeError("can't start new thread")

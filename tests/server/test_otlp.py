@@ -1,4 +1,4 @@
-"""`POST /v1/traces`: what OTLP/HTTP promises to a client, good requests and bad ones."""
+"""`POST /v1/traces`: the guarantees of OTLP/HTTP, for good and bad requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def error_of(response: Response) -> str:
 
 
 def test_protobuf_is_stored_before_it_is_acknowledged(client: Client, store: FaultyStore) -> None:
-    """A protobuf request is answered with an empty success message, and lies in the inbox as it came."""
+    """A protobuf request gets an empty success message, and the inbox contains its exact bytes."""
     body = export_request(1, 2).SerializeToString()
     response = post(client, body)
     assert (response.status_code, response.headers["content-type"]) == (200, PROTOBUF)
@@ -54,7 +54,7 @@ def test_protobuf_is_stored_before_it_is_acknowledged(client: Client, store: Fau
 
 
 def test_json_is_answered_in_json(client: Client, store: FaultyStore) -> None:
-    """A JSON request, with parameters in its content type, is answered with an empty JSON object."""
+    """A JSON request, with parameters in its content type, gets an empty JSON object."""
     response = post(client, GOOD_JSON, "application/json; charset=utf-8")
     assert (response.status_code, response.json(), response.headers["content-type"]) == (200, {}, JSON)
     assert [(item.format, item.data) for item in inbox_payloads(store)] == [("json", GOOD_JSON)]
@@ -70,7 +70,7 @@ def test_json_is_answered_in_json(client: Client, store: FaultyStore) -> None:
     ],
 )
 def test_encodings_are_undone(client: Client, store: FaultyStore, encoding: str, body: bytes) -> None:
-    """A compressed request, also of several gzip members, is stored decompressed."""
+    """A compressed request, also with several gzip members, is stored decompressed."""
     assert post(client, body, JSON, encoding).status_code == 200
     assert [item.data for item in inbox_payloads(store)] == [GOOD_JSON]
 
@@ -83,7 +83,7 @@ def test_empty_request_succeeds(client: Client, store: FaultyStore) -> None:
 
 
 def test_partial_success_counts_what_was_refused(client: Client, store: FaultyStore) -> None:
-    """Spans that cannot be taken are counted with a reason; the request is stored for the others."""
+    """Refused spans are counted with a reason; the request is stored for the others."""
     body = export_request(1, 0, 2, 0).SerializeToString()
     response = post(client, body)
     partial = ExportTraceServiceResponse.FromString(response.content).partial_success
@@ -94,7 +94,7 @@ def test_partial_success_counts_what_was_refused(client: Client, store: FaultySt
 
 @pytest.mark.parametrize("levels", [480, 500, 990, 100_000])
 def test_nesting_that_nobody_asked_for(client: Client, store: FaultyStore, levels: int) -> None:
-    """A field that OTLP does not have may be nested as deep as it likes: the good spans beside a bad one are taken."""
+    """A field unknown to OTLP may be nested to any depth: the good spans of the request are accepted."""
     deep = b'"unknown":' + b"[" * levels + b"]" * levels
     spans = [b'"name":"good",' + deep, b'"name":5,' + deep, b'"name":"good"']
     ids = b'{"traceId":"5b8efff798038103d269b633813fc60c","spanId":"eee19b7ec3c1b174",'
@@ -106,7 +106,7 @@ def test_nesting_that_nobody_asked_for(client: Client, store: FaultyStore, level
 
 
 def test_partial_success_in_json(client: Client, store: FaultyStore) -> None:
-    """In JSON the count is a decimal string, as protobuf's JSON mapping has it; nothing good, nothing stored."""
+    """In JSON the count is a decimal string, as in protobuf's JSON mapping; without a good span nothing is stored."""
     response = post(client, GOOD_JSON.replace(b"eee19b7ec3c1b174", b"0" * 16), JSON)
     assert response.status_code == 200
     assert response.json()["partialSuccess"]["rejectedSpans"] == "1"
@@ -133,7 +133,7 @@ def test_partial_success_in_json(client: Client, store: FaultyStore) -> None:
 def test_bad_bodies_are_refused_for_good(
     client: Client, store: FaultyStore, body: bytes, content_type: str, encoding: str | None
 ) -> None:
-    """What cannot be decoded is answered with 400 and a Status in the encoding of the request; nothing is stored."""
+    """A body that cannot be decoded gets a 400 with a Status in the request's encoding; nothing is stored."""
     response = post(client, body, content_type, encoding)
     assert response.status_code == 400
     assert len(error_of(response)) > 10
@@ -153,7 +153,7 @@ def test_bad_request_details(client: Client) -> None:
     [(None, None), ("text/plain", None), ("application/grpc", None), (JSON, "br"), (PROTOBUF, "zstd, gzip")],
 )
 def test_unknown_types_are_refused(client: Client, content_type: str | None, encoding: str | None) -> None:
-    """A content type or encoding that the server does not know is answered with 415."""
+    """An unknown content type or encoding gets a 415."""
     response = post(client, GOOD_JSON, content_type, encoding)
     assert response.status_code == 415
     assert "send" in error_of(response)
@@ -163,7 +163,7 @@ def test_unknown_types_are_refused(client: Client, content_type: str | None, enc
 def test_large_bodies_are_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch, encoding: str | None
 ) -> None:
-    """A body beyond the limit, also a gzip bomb of a few bytes, is answered with 413."""
+    """A body beyond the limit, also a gzip bomb of a few bytes, gets a 413."""
     monkeypatch.setattr(limits, "OTLP_REQUEST_MAX_BYTES", 1_000_000)
     body = b" " * 50_000_000
     response = post(client, gzip.compress(body, 1) if encoding else body, JSON, encoding)
@@ -183,7 +183,7 @@ def test_large_chunked_body_is_refused(client: Client, monkeypatch: pytest.Monke
 
 
 def test_failing_store_gives_503_and_recovers(client: Client, store: FaultyStore) -> None:
-    """While the store fails the answer is 503 with Retry-After and nothing is stored; then it is 200 again."""
+    """While the store fails, the response is 503 with Retry-After and nothing is stored; then it is 200 again."""
     store.failing = True
     response = post(client, GOOD_JSON, JSON)
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
@@ -197,12 +197,12 @@ def test_failing_store_gives_503_and_recovers(client: Client, store: FaultyStore
 
 
 def test_a_get_is_refused(client: Client) -> None:
-    """Another method than POST is answered with 405."""
+    """Any method except POST gets a 405."""
     assert client.get("/v1/traces").status_code == 405
 
 
 def test_real_data_is_taken(client: Client, store: FaultyStore) -> None:
-    """A line of real agent traces is taken whole, as a client that sends JSON would send it."""
+    """A line of real agent traces is accepted completely, in a JSON client's form."""
     with gzip.open("../shared/data/agents.otlp.jsonl.gz") as lines:
         line = next(iter(lines)).rstrip()
     assert post(client, gzip.compress(line, 1), JSON, "gzip").json() == {}

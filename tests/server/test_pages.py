@@ -1,4 +1,4 @@
-"""The pages as HTML; `tests/browser` looks at them in a browser."""
+"""The pages as HTML; `tests/browser` tests them in a browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRACE = f"{1:032x}"
 
 @pytest.fixture
 def lake() -> FakeLake:
-    """Return a lake with one trace whose every text is hostile, and one of many spans."""
+    """Return a lake with one trace whose every text is hostile, and one trace with many spans."""
     names = ("service", "name", "session_id", "user_id", "model", "status_message", "input")
     texts: dict[str, Any] = dict.fromkeys(names, HOSTILE)
     return FakeLake(
@@ -41,7 +41,7 @@ def lake() -> FakeLake:
     ],
 )
 def test_hostile_text_is_escaped(client: Client, path: str) -> None:
-    """HTML from a span or from the address never becomes markup, and the policy allows no script in the page."""
+    """HTML from a span or from the URL never becomes markup, and the policy allows no script in the page."""
     response = client.get(path)
     assert response.headers["content-type"].startswith("text/html")
     assert "<script>alert" not in response.text
@@ -59,7 +59,7 @@ def test_hostile_text_is_escaped(client: Client, path: str) -> None:
     ],
 )
 def test_every_page_links_to_its_json(client: Client, path: str, twin: str) -> None:
-    """The link to the JSON twin carries the same parameters."""
+    """The link to the JSON form has the same parameters."""
     assert f'class="twin" href="{twin}"' in client.get(path).text
     assert client.get(twin.replace("&amp;", "&")).status_code == 200
 
@@ -87,7 +87,7 @@ def test_empty_form_fields_are_no_filters(client: Client) -> None:
 
 
 def test_long_traces_are_paged(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A trace of more spans than a page holds says so, and the page with a given span can be asked for."""
+    """The page of a trace with more spans than fit reports that, and a request can name the page with a given span."""
     monkeypatch.setattr(limits, "TRACE_PAGE_SPANS_MAX", 20)
     first = client.get(f"/traces/{2:032x}").text
     assert "50 spans; the page shows 1–20" in first  # noqa: RUF001 the page has an en dash
@@ -101,7 +101,7 @@ def test_long_traces_are_paged(client: Client, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_search_page_shows_matches_and_problems(client: Client) -> None:
-    """Matches are marked; a query that does not parse says why and stays in its field; no text asks for one."""
+    """Matches are marked. An invalid query shows its error and stays in its field; an empty query asks for a text."""
     assert "<mark>word</mark>" in client.get("/search?q=word").text
     broken = client.get("/search", params={"q": '"open'})
     assert broken.status_code == 400
@@ -113,7 +113,7 @@ def test_search_page_shows_matches_and_problems(client: Client) -> None:
 
 
 def test_errors_are_pages(client: Client) -> None:
-    """A page that is not there, and a bad parameter, are answered with a page."""
+    """An unknown page and an invalid parameter get an error page."""
     missing = client.get("/traces/unknown")
     assert (missing.status_code, "no trace unknown" in missing.text) == (404, True)
     assert "<h1>" in client.get("/nothing").text
@@ -122,11 +122,11 @@ def test_errors_are_pages(client: Client) -> None:
 
 @pytest.mark.parametrize("name", ["tracelake.css", "waterfall.js", "completions.js", "icon.svg"])
 def test_static_files_are_served(client: Client, name: str) -> None:
-    """What pages load comes from this server."""
+    """Pages load their files from this server."""
     assert client.get(f"/static/{name}").status_code == 200
 
 
 def test_empty_lake_says_how_to_fill_it(client: Client, lake: FakeLake) -> None:
-    """Where there is no trace, the page says how to send some."""
+    """In a lake without traces, the page explains how to send some."""
     lake.clear()
     assert "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1" in client.get("/").text

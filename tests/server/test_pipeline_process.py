@@ -1,4 +1,4 @@
-"""The pipeline of a server as a process of its own: begun, listened to, begun again, and never left behind."""
+"""A server's pipeline as a separate process: started, monitored, restarted, and never left behind."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def running(lake: Lake, program: str) -> PipelineProcess:
-    """Return what runs a program instead of the pipeline."""
+    """Return a context that runs a program instead of the pipeline."""
     return PipelineProcess(lake, None, 0.1, (sys.executable, "-S", "-c", program))
 
 
 def begun_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """Run one that ends, and check that it is begun again and again."""
+    """Run a process that ends, and check that it is restarted repeatedly."""
     caplog.clear()
     process = running(lake, ENDS)
     assert (process.problem(), process.replica(), process.restarts()) == (None, None, 0)
@@ -115,7 +115,8 @@ def begun_again(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
 def test_one_that_ends_is_begun_again(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says so, and how; what the process logged is logged, and half a line is no fault; pauses grow."""
+    """The server reports that and how the process ended, and logs its lines, even half a line; pauses between
+    restarts grow."""
     monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
     begun_again(lake, caplog)
     for broken in (
@@ -127,7 +128,8 @@ def test_one_that_ends_is_begun_again(
 
 
 def test_one_that_cannot_be_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a problem of the pipeline alone, and what ends before it is asked is none of this thread."""
+    """A process that cannot start is an error of the pipeline alone, and an exit before the first check raises in
+    no thread."""
     monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
     for command, said in (
         (("/no/such/program",), "could not be run: [Errno 2]"),
@@ -144,7 +146,7 @@ def test_one_that_cannot_be_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
 def test_one_that_does_not_end(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It has its time, and is killed: the server ends. Words that nobody understands harm nobody."""
+    """A process that does not end is killed after its timeout, and the server ends. Unknown messages do no harm."""
     monkeypatch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.01)
     process = running(lake, STAYS)
     process.start()
@@ -157,7 +159,7 @@ def test_one_that_does_not_end(
 def ended_by_its_server_alone(
     lake: Lake, caplog: pytest.LogCaptureFixture, hear: str, stop_max_s: float = HANG_S
 ) -> None:
-    """Run one that is sent what all processes of a service are, before and after it knows what it hears."""
+    """Run a process that gets a service's signals, before and after it has installed its handlers."""
     caplog.clear()
     process = running(lake, IS_SENT_WHAT_ALL_ARE.replace("HEAR", hear))
     process.start()
@@ -174,7 +176,8 @@ def ended_by_its_server_alone(
 
 
 def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
-    """A service or container that is stopped ends the server, which ends the pipeline; what that starts is ended."""
+    """Stopping a service or container ends the server. The server ends the pipeline, and the pipeline's children
+    end too."""
     hear = inspect.getsource(pipeline_child._hear)
     assert (pipeline_child.STOP, *pipeline_child.OF_THE_SERVER) == (
         signal.SIGUSR1,
@@ -183,9 +186,9 @@ def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCapture
     )
     ended_by_its_server_alone(lake, caplog, hear)
     for old, new in (
-        ("lambda *_: None", "signal.SIG_DFL"),  # they would end it
-        ("lambda *_: None", "signal.SIG_IGN"),  # what it starts would ignore them
-        ("SIG_UNBLOCK", "SIG_BLOCK"),  # nor would that get them
+        ("lambda *_: None", "signal.SIG_DFL"),  # they would end the process
+        ("lambda *_: None", "signal.SIG_IGN"),  # its children would ignore them
+        ("SIG_UNBLOCK", "SIG_BLOCK"),  # the process would not get those either
     ):
         assert hear.count(old) == 1
         with pytest.raises(AssertionError):
@@ -198,7 +201,7 @@ def test_signals_to_all_are_for_the_server(lake: Lake, caplog: pytest.LogCapture
 
 
 def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Run one that tells how it is once and no more, and check that this does not count for ever."""
+    """Run a process that reports once and never again, and check that its report expires."""
     caplog.clear()
     process = running(lake, TELLS % json.dumps(REPLICA))
     process.start()
@@ -218,8 +221,8 @@ def told_long_ago(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.Lo
 def test_one_that_tells_nothing_more(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is not taken for well by what it told before it was paused; nor is one that never told, for which more time
-    is given."""
+    """An earlier report of a paused process does not count as healthy. A process without a first report gets more
+    time."""
     told_long_ago(lake, monkeypatch, caplog)
     process = running(lake, STAYS)
     process.start()
@@ -244,7 +247,7 @@ def test_one_that_tells_nothing_more(
 
 
 class Raises(logging.Handler):
-    """A log handler of who embeds the server, which is closed by now."""
+    """A log handler of an embedding program, closed already."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Raise."""
@@ -252,7 +255,7 @@ class Raises(logging.Handler):
 
 
 def listened_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    """Run one whose logs are refused, and check that it is listened to, and begun again, for all that."""
+    """Run a process whose logs are refused, and check that it is still monitored and restarted."""
     process = running(lake, ENDS)
     process.start()
     wait_until(lambda: process.restarts() >= 2 or not process.is_alive())
@@ -263,11 +266,12 @@ def listened_on(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     assert "ValueError" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the broken ones
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of the broken rules
 def test_log_handlers_that_raise(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They end nothing; and were the thread to end all the same, it is told."""
+    """Log handlers that raise do not end the monitor thread; if the thread ended all the same, the server would
+    report it."""
     monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
     logger, handler = logging.getLogger("tracelake.pipeline"), Raises()
     logger.addHandler(handler)
@@ -292,7 +296,7 @@ def test_log_handlers_that_raise(
 
 
 def test_lines() -> None:
-    """What a process tells is read whole or not at all."""
+    """A message of a process is read completely or not at all."""
 
     def check() -> None:
         for line in (
@@ -312,7 +316,7 @@ def test_lines() -> None:
 
 
 def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its environment is the server's, but for what the server alone needs."""
+    """The process has the server's environment, except for variables that only the server needs."""
     monkeypatch.setenv("TRACELAKE_OIDC_CLIENT_SECRET", "hush")
     monkeypatch.setenv("Tracelake_oidc_client_Secret", "hush")
     monkeypatch.setenv("TRACELAKE_METADATA", "there")
@@ -326,7 +330,7 @@ def test_it_has_no_secret_of_its_server(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_cannot_be_watched_is_refused_at_once(lake: Lake) -> None:
-    """Before anything runs: whoever starts a server is told. So is who has a lake that no other process can open."""
+    """Invalid watched paths are an error at the server's start. A lake that no other process can open is one too."""
     with pytest.raises(tracelake.UsageError):
         PipelineProcess(lake, ["kafka://"], 0.1)
     with (
@@ -337,26 +341,27 @@ def test_what_cannot_be_watched_is_refused_at_once(lake: Lake) -> None:
 
 
 class Panic(BaseException):
-    """As libraries in Rust raise."""
+    """An error like a panic of a Rust library."""
 
 
 def panics(*_: object, **__: object) -> None:
-    """Run as a library does that fails so."""
+    """Fail like a library that panics."""
     raise Panic
 
 
 class Looks(list[int]):
-    """Tells to stop after some looks."""
+    """A stop condition that is true after some checks."""
 
     def __bool__(self) -> bool:
-        """Count."""
+        """Count the check."""
         self.append(1)
         return len(self) > 1_000
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is begun again, in place of telling that all is well while nobody makes transactions."""
+    """A process whose thread ended exits, and is restarted. Otherwise the server would look healthy without
+    transactions."""
     monkeypatch.setattr(limits, "PROGRESS_POLL_S", 0.001)
     monkeypatch.setattr(InboxPipeline, "run_once", panics)
     monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
@@ -371,7 +376,7 @@ def test_one_whose_thread_ended_ends(lake: Lake, monkeypatch: pytest.MonkeyPatch
 
 
 def told_of_its_thread(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check what is told of a thread before it begins, while it goes on, once it is stopped, and where it has died."""
+    """Check the reports on a thread before its start, while it runs, after its stop, and after its death."""
     monkeypatch.setattr(InboxPipeline, "start", lambda _: None)  # no heartbeat outlives the test
     with monkeypatch.context() as well:
         well.setattr(InboxPipeline, "run_once", lambda *_, **__: None)
@@ -393,7 +398,7 @@ def told_of_its_thread(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_thread_that_ended_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a server that runs the pipeline in a thread of its own process, which nothing begins again."""
+    """A server with the pipeline in a thread reports the thread's death, because nothing restarts it."""
     told_of_its_thread(lake, monkeypatch)
     for broken in (
         Broken("its end is told", PipelineThread.problem, "self.has_died()", "False"),
@@ -404,7 +409,8 @@ def test_a_thread_that_ended_is_told(lake: Lake, monkeypatch: pytest.MonkeyPatch
 
 
 def test_its_end_waits_for_no_thread() -> None:
-    """What a library left must not keep a process whose work is done: it would never be begun again."""
+    """A thread left by a library does not keep a finished process alive. Otherwise the process would never be
+    restarted."""
     job = PipelineJob("/no/such/lake", "this", None, 0.1, logging.INFO)
     command = [sys.executable, "-c", LEAVES_A_THREAD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -420,7 +426,7 @@ def test_its_end_waits_for_no_thread() -> None:
 
 
 def test_what_cannot_be_logged_harms_nobody(capsys: pytest.CaptureFixture[str]) -> None:
-    """Least of all who logs it."""
+    """A message that cannot be logged harms no caller of the log."""
 
     class Mute:
         def __str__(self) -> str:
@@ -433,8 +439,8 @@ def test_what_cannot_be_logged_harms_nobody(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_real_one(tmp_path: Path) -> None:
-    """`serve` takes spans while its pipeline is killed, which comes again and takes them; nothing is on its command
-    line, and no secret of the server with it; and it goes with a server that is killed."""
+    """`serve` accepts spans while its pipeline is killed; the restarted pipeline commits them. The pipeline has
+    nothing on its command line and no secret of the server, and it ends when the server is killed."""
     tracelake.init(tmp_path / "lake").close()
     env = {name: value for name, value in os.environ.items() if not name.startswith("TRACELAKE_")}
     env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TRACELAKE_OIDC_CLIENT_SECRET": "hush"}
@@ -450,8 +456,8 @@ def test_a_real_one(tmp_path: Path) -> None:
 
 
 def _killed_once(server: subprocess.Popen[str], url: str) -> psutil.Process:
-    """Kill the pipeline of a server, send spans, and return the process that takes them."""
-    wait_until(lambda: _pipelines(server))  # it is begun beside the server
+    """Kill the pipeline of a server, send spans, and return the process that commits them."""
+    wait_until(lambda: _pipelines(server))  # it starts in parallel with the server
     (first,) = _pipelines(server)
     assert "hush" not in first.environ().values()
     with httpx.Client(base_url=url, timeout=HANG_S) as client:
@@ -466,6 +472,6 @@ def _killed_once(server: subprocess.Popen[str], url: str) -> psutil.Process:
 
 
 def _pipelines(server: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return the processes of the pipeline, which are told by nothing that is said to them."""
+    """Return the processes of the pipeline, which ignore their input."""
     words = ["-P", "-m", "tracelake.server.pipeline_child"]
     return [child for child in psutil.Process(server.pid).children() if child.cmdline()[1:] == words]

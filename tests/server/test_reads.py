@@ -13,11 +13,11 @@ from tracelake.server.traces import literal
 
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8")))
 def test_literals_mean_their_text(text: str) -> None:
-    """DuckDB reads back exactly the text that was quoted, whatever is in it."""
+    """DuckDB reads back exactly the quoted text, for any content."""
     assert duckdb.execute(f"SELECT {literal(text)}").fetchone() == (text,)
 
 
 def test_nul_is_refused() -> None:
-    """SQL text cannot hold a NUL."""
+    """SQL text cannot contain a NUL."""
     with pytest.raises(UsageError, match="NUL"):
         literal("a\0b")

@@ -1,4 +1,4 @@
-"""How values look on a page, for whatever a table can hold."""
+"""The display of values on a page, for every value that a table can hold."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_duration(nanoseconds: int, text: str) -> None:
     ],
 )
 def test_ago(seconds: int, text: str) -> None:
-    """A time is told by its largest unit."""
+    """A time is shown in its largest unit."""
     now_ns = 10**18
     assert render.ago(now_ns - seconds * 10**9, now_ns) == text
 
@@ -56,7 +56,7 @@ def test_timestamp() -> None:
 
 @given(INT64)
 def test_every_number_can_be_shown(number: int) -> None:
-    """No value of a column makes a page fail."""
+    """No value of a column breaks a page."""
     assert render.duration(number)
     assert render.timestamp(number)
     assert render.ago(number, 10**18)
@@ -65,14 +65,14 @@ def test_every_number_can_be_shown(number: int) -> None:
 
 @given(st.text())
 def test_highlights_are_inert(excerpt: str) -> None:
-    """Of all that an excerpt holds, only its marks become markup."""
+    """Only the marks of an excerpt become markup."""
     shown = str(render.highlighted(excerpt))
     assert "<" not in shown.replace("<mark>", "").replace("</mark>", "")
     assert shown.count("<mark>") == shown.count("</mark>")
 
 
 def test_tokens() -> None:
-    """Unknown tokens are a dash, or nothing where neither number is known."""
+    """Unknown token counts are shown as a dash, or as nothing if both are unknown."""
     assert render.tokens({"input_tokens": 1200, "output_tokens": None}) == "1,200 / –"  # noqa: RUF001
     assert render.tokens({"input_tokens": None, "output_tokens": None}) == ""
 
@@ -82,7 +82,7 @@ def test_tokens() -> None:
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (5 * 1024**2, "5.0 MiB"), (1024**5, "1024.0 TiB")],
 )
 def test_sizes(number: int, text: str) -> None:
-    """Bytes in the unit that fits."""
+    """A size is shown in the unit that fits."""
     assert render.size(number) == text
 
 
@@ -110,5 +110,5 @@ def test_sizes(number: int, text: str) -> None:
     ],
 )
 def test_outcomes(operation: dict[str, Any], text: str) -> None:
-    """What came of it, and each reason once."""
+    """The page shows the outcome, and each reason once."""
     assert render.outcome({"result": None, "error": None} | operation) == text

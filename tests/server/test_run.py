@@ -51,14 +51,15 @@ def lake(lake_path: Path) -> Iterator[tracelake.Lake]:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com", ""])
 def test_only_this_machine_is_served_without_a_key(lake: tracelake.Lake, host: str) -> None:
-    """An address that other machines can reach is refused while no key counts, with the way out."""
+    """An address reachable by other machines is refused while the lake has no valid key, and the error names the
+    solution."""
     lake.keys.revoke(lake.keys.create("old", "admin").key.id)
     with pytest.raises(tracelake.UsageError, match=r"tracelake key create.*127\.0\.0\.1"):
         serve(lake, host=host, port=0)
 
 
 def test_a_name_is_no_address(lake: tracelake.Lake) -> None:
-    """With a key, what is no address of a machine is refused, and so is a certificate that cannot be read."""
+    """If the lake has a key, an invalid listen address is refused, and so is an unreadable certificate."""
     lake.keys.create("ada", "admin")
     with pytest.raises(tracelake.UsageError, match="--allowed-host"):
         serve(lake, host="example.com", port=0)
@@ -77,7 +78,7 @@ serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert
 
 
 def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, tmp_path: Path) -> None:
-    """On all addresses, both ports speak TLS, and take traces with a key alone; a renewed certificate counts."""
+    """On all addresses, both ports speak TLS, and accept traces only with a key; a renewed certificate counts."""
     cert, key = certificate(tmp_path)
     token = lake.keys.create("shop", "ingest").token
     (tmp_path / "other").mkdir()
@@ -112,7 +113,8 @@ def test_off_loopback_with_tls_and_a_key(lake_path: Path, lake: tracelake.Lake, 
 
 
 def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
-    """It counts once its key is there too, and after a while; until then, and where it is none, the one before does."""
+    """A renewed certificate counts after a while, once its key exists too. Until then, or if it is invalid, the old
+    one counts."""
     cert, key = certificate(tmp_path)
     (tmp_path / "other").mkdir()
     new_cert, new_key = certificate(tmp_path / "other")
@@ -130,7 +132,7 @@ def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
             now_s[0] += limits.TLS_LOOK_S
             assert renewal.context() is first
         key.write_bytes(after[1])
-        assert renewal.context() is first  # it looked a moment ago
+        assert renewal.context() is first  # the server checked a moment ago
         now_s[0] += limits.TLS_LOOK_S
         assert renewal.context() is not first
         assert renewal.pair() == after[::-1]
@@ -156,7 +158,7 @@ def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Return the files of a certificate for this machine, and of its key, that were just made."""
+    """Return the files of a new certificate for this machine, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -180,7 +182,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def test_a_taken_port_is_refused(lake: tracelake.Lake) -> None:
-    """A port that another process listens on gives an error that names it."""
+    """If another process listens on a port, the error names the port."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(tracelake.UsageError, match=rf"127\.0\.0\.1:{port}.*--port"):
@@ -188,7 +190,7 @@ def test_a_taken_port_is_refused(lake: tracelake.Lake) -> None:
 
 
 def test_sigterm_ends_it_cleanly(lake_path: Path) -> None:
-    """After SIGTERM requests under way are answered, what they brought is stored, and the exit code is 0."""
+    """After SIGTERM the server answers requests in flight and stores their data; its exit code is 0."""
     with serving(lake_path) as server:
         body = export_request(1).SerializeToString()
 
@@ -204,7 +206,7 @@ def test_sigterm_ends_it_cleanly(lake_path: Path) -> None:
                 httpx.post, f"{server.url}/v1/traces", content=slowly(), headers=HEADERS, timeout=HANG_S
             )
             assert started.wait(HANG_S)
-            # What was sent before has been read when this is answered: the server knows of the request then.
+            # The response proves that the server has read everything sent before: it knows of the request.
             assert httpx.get(f"{server.url}/healthz", timeout=HANG_S).status_code == 200
             assert server.stop() == (0, "closed\n")
             assert answer.result(HANG_S).status_code == 200

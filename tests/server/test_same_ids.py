@@ -1,4 +1,4 @@
-"""W11: two teams send spans with the same ids; each has its own row, and neither does anything to the other's."""
+"""Two teams send spans with the same ids; each has a separate row, and neither changes the other's (W11)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ WORDS: Final = {A: "apple", B: "banana"}
 
 
 class Teams:
-    """A server on a lake, and what its teams send and are told, each with the key of its workspace."""
+    """A server on a lake with several teams, their requests and their responses; each team has a key of its
+    workspace."""
 
     def __init__(self, lake: tracelake.Lake, door: TrackingDoor) -> None:
         """Make the keys."""
@@ -38,7 +39,7 @@ class Teams:
         self._tokens = {**keys, "whole": lake.keys.create("whole", "admin").token}
 
     def send(self, team: str, text: str = "first", *, revision: int = 0) -> None:
-        """Send a claim about the span, with the word of the team; the greater revision is to stand."""
+        """Send a version of the span with the team's word; the greater revision must win."""
         said = f"{WORDS[team]} {text}"
         request = export_request(1, trace_id=int(TRACE, 16), text=said)
         for span in request.resource_spans[0].scope_spans[0].spans:
@@ -53,17 +54,17 @@ class Teams:
         assert (answer.status_code, answer.content) == (200, b""), answer.text
 
     def told(self, who: str, path: str) -> Any:
-        """Return what somebody is told."""
+        """Return the data of one response."""
         answer = self.asked(who, path)
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def asked(self, who: str, path: str) -> Any:
-        """Return what somebody is answered."""
+        """Return the response to a team's request."""
         return self._client.get(f"/api/v1/{path}", headers=self._headers(who))
 
     def commit(self) -> None:
-        """Let the pipeline commit what waits."""
+        """Run the pipeline to commit pending input."""
         with closing(self.lake.pipeline(runner=InProcess())) as pipeline:
             assert pipeline.run_once() is not None
 
@@ -72,7 +73,8 @@ class Teams:
 
 
 def check(teams: Teams, *stands: str) -> None:
-    """Each team has its one span, as it said last, whatever is asked; who has all sees both."""
+    """Check that each team sees its one span, in its latest version, on every route; a key of all workspaces sees
+    both."""
     names = {team: f"{WORDS[team]} {said}" for team, said in zip(WORDS, stands, strict=True)}
     for team, name in names.items():
         trace = teams.told(team, f"traces/{TRACE}")
@@ -104,16 +106,17 @@ def fixture_teams(tmp_path: Path) -> Iterator[Teams]:
 
 
 def test_each_team_keeps_its_own_row(teams: Teams) -> None:
-    """Over HTTP, with the keys of two workspaces: the same ids, the later with the greater claim, in every place."""
+    """Two workspaces with the same ids keep separate rows on every route, although the later one has the higher
+    precedence."""
     teams.send(A)
     teams.send(B, "first", revision=9)
     check(teams, "first", "first")  # hot
     teams.send(A, "second", revision=1)
-    teams.commit()  # all claims by one transaction
+    teams.commit()  # all versions in one transaction
     teams.send(B, "third", revision=10)
-    check(teams, "second", "third")  # hot beside those of a commit
+    check(teams, "second", "third")  # hot and committed at the same time
     teams.commit()
-    teams.send(A, "too late")  # less than what the team holds, whatever others hold
+    teams.send(A, "too late")  # lower than the team's version, for any versions of others
     teams.commit()
     assert any(report.batches > 1 for report in teams.lake.maintenance.compact(runner=InProcess()))
     check(teams, "second", "third")  # committed, and compacted
@@ -121,7 +124,7 @@ def test_each_team_keeps_its_own_row(teams: Teams) -> None:
     teams.lake.archive.configure(layout="lake", retention="1m")
     assert teams.lake.archive.run().fates == {"archived": 1}
     teams.send(B, "fourth", revision=11)
-    check(teams, "second", "fourth")  # archived, and late beside it
+    check(teams, "second", "fourth")  # archived, with late spans
     check_tiers(teams)
     assert_caught(
         Broken("each its tier", hot_tier._key_of, 'span["workspace"]', f'"{A}"'),
@@ -146,13 +149,13 @@ def test_each_team_keeps_its_own_row(teams: Teams) -> None:
 
 
 def check_tiers(teams: Teams) -> None:
-    """Who has all sees which row is of which tier."""
+    """Check that a key of all workspaces sees the tier of each row."""
     spans = teams.lake.trace(TRACE, tiers=True).spans
     assert [(span["workspace"], span["_tier"]) for span in spans] == [(A, "lake"), (B, "hot")]
 
 
 def check_beginnings(teams: Teams) -> None:
-    """In a commit, each team finds the trace by the beginning of its id; the row in table `traces` is of one."""
+    """In a commit, each team finds the trace by a prefix of its id; the row in table `traces` belongs to one team."""
     assert teams.lake.sql("select workspace, span_count from traces").to_pylist() == [
         {"workspace": A, "span_count": 2}
     ]

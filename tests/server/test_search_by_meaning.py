@@ -1,4 +1,4 @@
-"""Searches by meaning over HTTP and in the page, of a real lake with vectors, and of one without."""
+"""Search by meaning over HTTP and on the page, with a real lake that has vectors, and one without."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def asked(client: Client, **parameters: Any) -> Any:
 
 
 def test_the_api_finds_what_the_lake_does(client: Client, real_lake: Lake) -> None:
-    """In each mode, by words, by a vector, and like a span; pages go on in the same order."""
+    """The API returns the lake's results in each mode: by words, by a vector, and like a span. Pages keep the
+    order."""
     for mode in ("semantic", "hybrid"):
         answer, plainly = asked(client, q="refund", mode=mode), real_lake.search("refund", mode=mode)
         assert [hit["score"] for hit in answer["hits"]] == [hit.score for hit in plainly]
@@ -95,13 +96,14 @@ def test_the_api_finds_what_the_lake_does(client: Client, real_lake: Lake) -> No
     ],
 )
 def test_what_cannot_be_asked_is_refused(client: Client, parameters: dict[str, str], says: str) -> None:
-    """With 400, and words on what to do."""
+    """An invalid search gets a 400 with advice."""
     response = client.get("/api/v1/search", params={"q": "refund", **parameters})
     assert (response.status_code, says in response.json()["error"]) == (400, True), response.text
 
 
 def test_the_page_leads_to_each_mode_and_keeps_it(client: Client) -> None:
-    """Words, meaning and both; facets, the form and the twin keep the mode; there are no orders but likeness."""
+    """The page offers words, meaning and both. Facets, form and JSON form keep the mode; similarity is the only
+    order."""
     by_words = client.get("/search?q=refund").text
     assert 'href="/search?q=refund&amp;mode=semantic">meaning</a>' in by_words
     assert "newest</a>" in by_words
@@ -121,7 +123,8 @@ def test_the_page_leads_to_each_mode_and_keeps_it(client: Client) -> None:
 
 
 def test_a_lake_without_vectors_offers_none(plain_client: Client) -> None:
-    """The page has no modes then, and who asks for one is told how a lake gets vectors, and led back to words."""
+    """The page shows no modes without vectors. A request for one explains how to enable vectors and links to word
+    search."""
     assert "meaning</a>" not in plain_client.get("/search?q=refund").text
     refused = plain_client.get("/search?q=refund&mode=semantic")
     assert refused.status_code == 400
@@ -133,7 +136,7 @@ def test_a_lake_without_vectors_offers_none(plain_client: Client) -> None:
 def test_a_function_that_fails_or_is_gone_is_said_in_the_page(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the user has to mend is said where the search stands, and words find as before."""
+    """The search page shows an error that the user can fix, and word search works as before."""
     from tests.search import embedders  # noqa: PLC0415
 
     def fail(_texts: list[str]) -> Any:
@@ -148,7 +151,8 @@ def test_a_function_that_fails_or_is_gone_is_said_in_the_page(
 
 
 def check_slow(client: Client, lake: Lake) -> None:
-    """Ask while a function does not answer: so many wait for it, few for these, and others are answered at once."""
+    """Search while a function does not answer: a limited number waits for it, few for those, and others are
+    answered at once."""
     from tests.search import embedders  # noqa: PLC0415
 
     let_go, begun, before = Event(), Semaphore(0), embedders.bag_of_words
@@ -182,7 +186,7 @@ def check_slow(client: Client, lake: Lake) -> None:
 
 
 def test_a_function_that_is_slow_keeps_few_threads_of_a_server(client: Client, real_lake: Lake) -> None:
-    """Who asks for anything else does not wait for it."""
+    """Other requests do not wait for a slow function."""
     check_slow(client, real_lake)
 
 
@@ -198,7 +202,7 @@ def test_a_function_that_is_slow_keeps_few_threads_of_a_server(client: Client, r
 def test_broken_turns_are_caught(
     client: Client, real_lake: Lake, monkeypatch: pytest.MonkeyPatch, broken: Broken
 ) -> None:
-    """Each rule of turns is noticed when it is gone."""
+    """The checks fail if any rule of turns is removed."""
     monkeypatch.setattr(
         traces, "_BY_MEANING", ReadGate(limits.SEMANTIC_SEARCHES_AT_ONCE_MAX, "search again later")
     )

@@ -1,4 +1,4 @@
-"""Servers that are killed at every step of writing shared segments (O1, O2), as the store sees it."""
+"""Servers killed at every step of writing shared segments (O1, O2), from the store's view."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tracelake.testing import Crashed, CrashingObjectStore, CrashPoint
 from tracelake.tracking.ingest_queue import Inbox
 
 GROUPS = [[a_line(a_span(10 * group + number, 0)) for number in range(3)] for group in range(3)]
-"""Requests that come together, three times."""
+"""Simultaneous requests, three times."""
 REFUSED = a_span(0, 0) | {"traceId": "00" * 16, "name": "refused"}
 
 
 def send(store: ObjectStore, groups: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Send each group at once, one group after the other; return the requests that were acknowledged."""
+    """Send the requests of each group together, group after group; return the acknowledged requests."""
 
     async def server() -> list[bytes]:
         with closing(Inbox(store)) as inbox:
@@ -44,13 +44,14 @@ def send(store: ObjectStore, groups: Sequence[Sequence[bytes]]) -> list[bytes]:
 
 
 def stored(store: ObjectStore) -> Counter[bytes]:
-    """Return how often each request is in the inbox; all segments are whole."""
+    """Return how often each request is in the inbox, and check that all segments are intact."""
     return Counter(item.data for item in inbox_payloads(store))
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_killed_at_every_step(after: bool) -> None:
-    """What was acknowledged is there once, a group is there whole or not at all, and what is sent again is there."""
+    """After a kill at any step, acknowledged requests exist once, groups are complete or absent, and retries are
+    stored."""
     killed = 0
     for at in count(1):
         store, crash = MemoryObjectStore(), CrashPoint(at, after=after)
@@ -73,7 +74,7 @@ def test_killed_at_every_step(after: bool) -> None:
 @pytest.mark.parametrize("at", [2, 3])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_what_a_killed_server_left_is_in_the_table_once(at: int, after: bool) -> None:
-    """Each span, though its request was sent twice; one that is refused beside a good one is in no table."""
+    """Each span is in the table once, though its request was sent twice; a refused span is in no table."""
     both = a_line(a_span(90, 0), REFUSED)
     groups = [GROUPS[0], [*GROUPS[1], both]]
     with tracelake.init(f"memory://shared-{at}-{after}", buckets=2) as lake:

@@ -1,4 +1,4 @@
-"""A client and a server span with one span id (Zipkin B3: Brave, Envoy, Istio) are two spans, in every place."""
+"""A client and a server span with one span id (Zipkin B3: Brave, Envoy, Istio) are two spans, on every surface."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Server:
         return answer.json()
 
     def commit(self) -> None:
-        """Let the pipeline commit what waits."""
+        """Run the pipeline to commit pending input."""
         with closing(self.lake.pipeline(runner=InProcess())) as pipeline:
             assert pipeline.run_once() is not None
 
@@ -98,7 +98,7 @@ def fixture_server(tmp_path: Path) -> Iterator[Server]:
 
 
 def check(server: Server) -> None:
-    """Check that both spans are there in every place that a user reads."""
+    """Check that both spans appear on every surface that a user reads."""
     trace = server.get(f"traces/{ID}")
     assert sorted(span["name"] for span in trace["spans"]) == sorted(NAMES)
     assert trace["summary"]["span_count"] == len(NAMES)
@@ -126,7 +126,7 @@ def check(server: Server) -> None:
 
 
 def check_tables(server: Server) -> None:
-    """Check the committed tables by DuckDB, Polars and Arrow."""
+    """Check the committed tables with DuckDB, Polars and Arrow."""
     lake = server.lake
     assert lake.sql("select count(*) as n from spans").to_pylist() == [{"n": len(NAMES)}]
     assert lake.sql("select span_count from traces").to_pylist() == [{"span_count": len(NAMES)}]
@@ -150,7 +150,7 @@ def check_tables(server: Server) -> None:
 )
 @pytest.mark.parametrize("transactions", ["one", "each"])
 def test_both_spans_stay(server: Server, requests: list[tuple[SpanSpec, ...]], transactions: str) -> None:
-    """By one request or several, by one transaction or several: hot, committed and compacted."""
+    """Both spans are separate, in one or several requests and transactions: hot, committed and compacted."""
     for specs in requests:
         server.send(*specs)
         if transactions == "each":
@@ -160,7 +160,7 @@ def test_both_spans_stay(server: Server, requests: list[tuple[SpanSpec, ...]], t
         server.commit()
     check(server)
     check_tables(server)
-    server.send(*ALL)  # repeats change nothing
+    server.send(*ALL)  # duplicates change nothing
     server.commit()
     server.lake.maintenance.compact(runner=InProcess())
     check(server)
@@ -169,7 +169,7 @@ def test_both_spans_stay(server: Server, requests: list[tuple[SpanSpec, ...]], t
 
 @pytest.mark.parametrize("layout", ["lake", "trace", "pack"])
 def test_both_spans_are_archived_and_restored(server: Server, layout: str) -> None:
-    """Both come back from the archive, whatever its layout, and a late claim of one side is one more row of none."""
+    """Both spans return from the archive in any layout, and a late version of one side adds no row."""
     server.send(*ALL)
     server.commit()
     server.lake.archive.configure(layout=layout, retention="1m")
@@ -182,7 +182,7 @@ def test_both_spans_are_archived_and_restored(server: Server, layout: str) -> No
 
 
 def test_a_late_side_of_an_archived_trace(server: Server) -> None:
-    """The server span may come after its client span was archived in the tables: each span tells its own tier."""
+    """If the server span arrives after its client span was archived in the tables, each span reports its own tier."""
     server.send(ROOT, CALLER, OF_CALLEE, OF_CALLER)
     server.commit()
     server.lake.archive.configure(layout="lake", retention="1m")
@@ -201,7 +201,7 @@ def test_a_late_side_of_an_archived_trace(server: Server) -> None:
 
 
 def test_repeats_and_live_spans_stay_one_row(server: Server) -> None:
-    """A span that runs and then ends, and a repeat by another request, replace their row and no other side's."""
+    """A finished span, and a repeat in another request, replace only the row of the same side."""
     server.send(*ALL, running=True)
     assert len(server.get(f"traces/{ID}")["spans"]) == len(NAMES)
     server.commit()
@@ -219,7 +219,7 @@ def test_repeats_and_live_spans_stay_one_row(server: Server) -> None:
 
 
 def test_a_dataset_has_an_example_of_each_side(server: Server) -> None:
-    """Examples of both spans have ids of their own, and adding them again adds nothing."""
+    """Examples of both spans have different ids, and adding them again adds nothing."""
     server.send(*ALL)
     server.commit()
     dataset = server.lake.datasets.create("both", message="a dataset")
@@ -233,7 +233,7 @@ def test_a_dataset_has_an_example_of_each_side(server: Server) -> None:
 
 
 def test_find_span_needs_the_kind_only_where_ids_are_shared(server: Server) -> None:
-    """A span with an id of its own is found by it alone."""
+    """A span with a unique id is found by the id alone."""
     server.send(*ALL)
     assert find_span(server.lake, ID, f"{3:016x}")["name"] == NAMES[3]
     with pytest.raises(UsageError, match="share the id"):

@@ -1,4 +1,4 @@
-"""Signing in by a real provider: what a session may, when it ends, and what makes none."""
+"""Signing in with a real provider: the rights of a session, its end, and failed sign-ins."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ def issuer() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def both(issuer: str) -> Iterator[Site]:
-    """Return a lake whose people sign in at one server; the other shows another secret to the provider."""
+    """Return a lake whose users sign in at one server; the other server has a wrong secret for the provider."""
     with served(openid.openid(issuer), openid.openid(issuer, client_secret="another")) as site:
         yield site
 
 
 @pytest.fixture
 def site(both: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return it, where nobody is signed in."""
+    """Return a site without a signed-in user."""
     return alone(both, monkeypatch)
 
 
 def test_people_sign_in(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Who is let in gets a session with a role, in a cookie that neither scripts nor other sites have, and goes on."""
+    """An admitted user gets a session with a role, in a cookie that scripts and other sites cannot read, and is
+    redirected."""
     caplog.set_level(logging.INFO, "tracelake.audit")
     ada = site.person("ada")
     assert ada.get("/traces/1").status_code == 401
@@ -73,7 +74,7 @@ def test_people_sign_in(site: Site, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_session_is_a_key(site: Site) -> None:
-    """It may what a key of its role and workspace may; what changes something by cookie needs our own Origin."""
+    """A session has the rights of a key with its role and workspace; changes by cookie need Tracelake's own Origin."""
     ben = site.person("ben")
     assert ben.sign_in().status_code == 200
     (session,) = site.lake.sessions.all()
@@ -101,7 +102,7 @@ def test_a_session_is_a_key(site: Site) -> None:
 
 
 def check_the_end(site: Site) -> None:
-    """A session counts on every server of the lake, until sign-out or until it is ended."""
+    """Check that a session counts on every server of the lake, until sign-out or until it is ended."""
     ben = site.person("ben")
     assert ben.sign_in().status_code == 200
     site.later()
@@ -119,7 +120,7 @@ def check_the_end(site: Site) -> None:
 
 
 def test_a_session_ends(site: Site) -> None:
-    """By signing out, and by whoever may end it."""
+    """A session ends when its user signs out or an authorized user ends it."""
     check_the_end(site)
     begun = site.lake.sessions.begin("ben, ben", "read", "*")
     ben = site.person("ben")
@@ -134,7 +135,7 @@ def test_a_session_ends(site: Site) -> None:
 
 
 def test_nobody_is_let_in_by_default(site: Site) -> None:
-    """Whom no line lets in has no session, whatever the provider knows of them; the page says what to do."""
+    """A user whom no rule admits gets no session, for any claims of the provider; the page explains what to do."""
     eve = site.person("eve")
     answer = eve.sign_in()
     assert (answer.status_code, eve.cookies, site.lake.sessions.all()) == (403, {}, [])
@@ -142,7 +143,7 @@ def test_nobody_is_let_in_by_default(site: Site) -> None:
 
 
 def check_states(site: Site) -> None:
-    """What comes back counts once, and in the browser that began."""
+    """Check that a response of the provider counts once, and only in the browser that began."""
     ada, ben = site.person("ada"), site.person("ben")
     begun_elsewhere = site.person("ada")
     begun_elsewhere.client = site.servers[1]
@@ -152,7 +153,7 @@ def check_states(site: Site) -> None:
     back = ada.go()
     held = dict(ada.cookies)
     ben.begin("/")
-    for browser in (site.person("eve"), ben):  # that began nothing, and something else
+    for browser in (site.person("eve"), ben):  # one that began nothing, and one that began another sign-in
         answer = browser.get(back)
         assert (answer.status_code, browser.cookies) == (400, {})
         assert "not begun in this browser" in answer.text
@@ -161,7 +162,7 @@ def check_states(site: Site) -> None:
     thief = site.person("ada")
     thief.cookies = held
     assert thief.get(back).status_code == 401
-    # A code of ada's, behind a sign-in of ben's.
+    # Ada's code in a sign-in of Ben's.
     ada.cookies, code = {}, parse_qs(urlsplit(ada.go()).query)["code"][0]
     begun = SignInSecret(begin(ben))
     answer = ben.get(f"/sign-in/callback?code={code}&state={begun.state}")
@@ -169,7 +170,7 @@ def check_states(site: Site) -> None:
 
 
 def test_states(site: Site) -> None:
-    """Missing, replayed, of another browser, with the code of another: nobody is signed in."""
+    """A state that is missing, replayed, from another browser or with another's code signs no user in."""
     check_states(site)
 
 
@@ -184,7 +185,7 @@ def test_states(site: Site) -> None:
     ids=lambda each: getattr(each, "rule", ""),
 )  # fmt: skip
 def test_broken_rules_are_caught(site: Site, broken: Broken, check: Callable[[Site], None]) -> None:
-    """Each rule of the way is noticed when it is gone."""
+    """The checks fail if any rule of the sign-in is removed."""
     assert_caught(broken, lambda: check(site))
 
 
@@ -200,7 +201,7 @@ def test_broken_rules_are_caught(site: Site, broken: Broken, check: Callable[[Si
     ],
 )
 def test_the_way_leads_nowhere_else(site: Site, after: str) -> None:
-    """Where it leads on to is a page of this server."""
+    """Signing in redirects only to a page of this server."""
     begun = site.servers[0].get("/sign-in/provider", params={"next": after})
     held = begun.headers["set-cookie"].partition(";")[0]
     answer = site.servers[0].get("/sign-in/callback", headers={"Cookie": held})
@@ -208,7 +209,7 @@ def test_the_way_leads_nowhere_else(site: Site, after: str) -> None:
 
 
 def test_cookies_that_nobody_set(site: Site) -> None:
-    """Whatever a browser holds for what it began is answered."""
+    """Any cookie of a pending sign-in gets a response."""
     own, signature = "a" * 43, "b" * 43
     for held in (
         "x",
@@ -227,7 +228,7 @@ def test_cookies_that_nobody_set(site: Site) -> None:
 
 
 def test_a_secret_that_is_wrong(site: Site) -> None:
-    """The page says what to check, and nothing of the secret."""
+    """The page names the setting to check, and shows nothing of the secret."""
     ada = Person(site.servers[1], "ada")
     answer = ada.sign_in()
     assert (answer.status_code, ada.cookies) == (502, {})

@@ -1,4 +1,4 @@
-"""Signing in by a provider that answers what it must not, changes its keys, is down, or slow."""
+"""Signing in with a provider that gives invalid responses, changes its keys, is down, or slow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tracelake.server import guard, sign_in
 
 @dataclass
 class Answers:
-    """A provider of which a test says the answers: by path, status and body. It is served at `url`."""
+    """A provider with test-defined responses, by path, status and body, served at `url`."""
 
     url: str = ""
     keys: list[Any] = field(default_factory=list)
@@ -42,7 +42,7 @@ class Answers:
     asked: list[str] = field(default_factory=list)
 
     def answer(self, path: str, nonce: str) -> tuple[int, bytes]:
-        """Return what is answered."""
+        """Send the configured response."""
         self.asked.append(path)
         if path in self.changed:
             return self.changed[path]
@@ -70,7 +70,7 @@ class Answers:
 
 @pytest.fixture(scope="module")
 def serving_answers() -> Iterator[Answers]:
-    """Return a provider that answers as it is told."""
+    """Return a provider that gives the configured responses."""
     told = Answers(keys=public(signing_key()))
 
     class Handler(BaseHTTPRequestHandler):
@@ -88,7 +88,7 @@ def serving_answers() -> Iterator[Answers]:
         do_POST = do_GET  # noqa: N815
 
         def log_message(self, format: str, *_arguments: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         told.url = f"http://127.0.0.1:{server.server_port}"
@@ -101,7 +101,7 @@ def serving_answers() -> Iterator[Answers]:
 
 @pytest.fixture(scope="module")
 def at_answers(serving_answers: Answers) -> Iterator[Site]:
-    """Return a lake whose people sign in by it; at the second server, where nothing listens."""
+    """Return a lake whose users sign in with this provider; the second server's provider is down."""
     settings = openid.openid(serving_answers.url)
     with served(settings, openid.openid("http://127.0.0.1:1")) as site:
         yield site
@@ -109,7 +109,7 @@ def at_answers(serving_answers: Answers) -> Iterator[Site]:
 
 @pytest.fixture
 def answers(serving_answers: Answers) -> Answers:
-    """Return it as it was at first."""
+    """Return the provider in its initial state."""
     fresh = Answers(serving_answers.url, public(signing_key()))
     vars(serving_answers).update(vars(fresh))
     return serving_answers
@@ -117,19 +117,20 @@ def answers(serving_answers: Answers) -> Answers:
 
 @pytest.fixture
 def told(at_answers: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """Return the lake, where nobody is signed in."""
+    """Return the lake, without a signed-in user."""
     return alone(at_answers, monkeypatch)
 
 
 def come_back(site: Site) -> Any:
-    """Sign in, where the provider asks nobody for anything; its code is the nonce, which it gives back."""
+    """Sign in at a provider that asks no user for anything; its code is the nonce, which it returns."""
     person = site.person("ada")
     begun = SignInSecret(begin(person))
     return person.get(f"/sign-in/callback?code={begun.nonce}&state={begun.state}")
 
 
 def check_made_up(told: Site, answers: Answers) -> None:
-    """What no server of the lake has signed, or for another address, asks the provider for nothing."""
+    """Check that a state without a signature of the lake's servers, or for another address, causes no call to the
+    provider."""
     held, eve = SignInSecret("e" * 43), told.person("eve")
     eve.begin("/")
     _, *rest = eve.cookies[guard.BEGUN_COOKIE].split(".")
@@ -147,12 +148,13 @@ def check_made_up(told: Site, answers: Answers) -> None:
 
 
 def test_what_is_made_up(told: Site, answers: Answers) -> None:
-    """It is of no use."""
+    """A forged state is useless."""
     check_made_up(told, answers)
 
 
 def check_over_tls(told: Site, _answers: Answers) -> None:
-    """Over TLS cookies have names that no other site can plant, and what is planted under the bare ones is none."""
+    """Check that over TLS cookies have names that no other site can set, and that cookies with the bare names are
+    ignored."""
     tls = Client(told.servers[0]._app, "https://127.0.0.1")
     ada, victim = Person(tls, "ada"), Person(tls, "ben")
     begun = ada.get("/sign-in/provider")
@@ -173,14 +175,14 @@ def check_over_tls(told: Site, _answers: Answers) -> None:
     assert (ada.cookies, [each.standing for each in told.lake.sessions.all()]) == ({}, ["revoked"])
     lines = [line for each in (begun, answer, out) for line in each.headers.get_list("set-cookie")]
     assert len(lines) == 4
-    for line in lines:  # else a browser takes none of them
+    for line in lines:  # otherwise a browser refuses all of them
         assert line.startswith("__Host-"), line
         assert all(f"; {word}" in line for word in ("Secure", "Path=/;", "HttpOnly")), line
         assert "domain" not in line.lower(), line
 
 
 def test_over_tls(told: Site, answers: Answers) -> None:
-    """They do, from the beginning to signing out."""
+    """Cookies keep these names from the beginning to signing out."""
     check_over_tls(told, answers)
 
 
@@ -205,14 +207,14 @@ def test_over_tls(told: Site, answers: Answers) -> None:
 def test_broken_rules_of_cookies_are_caught(
     told: Site, answers: Answers, broken: Broken, check: Callable[[Site, Answers], None]
 ) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, lambda: check(told, answers))
 
 
 def test_keys_that_the_provider_changes(
     told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the provider says of itself is kept; where a key is new, keys are read again, once."""
+    """The provider's metadata is cached; if a key is unknown, the keys are read again, once."""
     assert come_back(told).status_code == 200
     monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
     monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
@@ -236,7 +238,7 @@ def test_keys_that_the_provider_changes(
 
 
 def check_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a provider says of itself is kept once it can be used: out of order for a moment is not for an hour."""
+    """Check that only usable metadata of a provider is cached: a brief outage does not last an hour."""
     monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
     for path in ("/.well-known/openid-configuration", "/keys"):
         monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
@@ -250,12 +252,12 @@ def check_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyP
 
 
 def test_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that cannot be used is not."""
+    """An unusable response is not cached."""
     check_what_is_kept(told, answers, monkeypatch)
 
 
 def check_bad_answers(told: Site, answers: Answers) -> None:
-    """Whatever a provider answers, nobody is signed in, keys go on working, and a page says what is wrong."""
+    """Check that a bad response of a provider signs no user in. Keys still work, and a page shows the error."""
     huge = b'{"keys": [' + b" " * limits.PROVIDER_ANSWER_MAX_BYTES + b"]}"
     many = json.dumps({"keys": answers.keys * (limits.PROVIDER_KEYS_MAX + 1)}).encode()
     deep = b"[" * 100_000
@@ -297,7 +299,7 @@ def check_bad_answers(told: Site, answers: Answers) -> None:
 
 
 def test_bad_answers(told: Site, answers: Answers) -> None:
-    """Huge, deep, of another shape, of somebody else, a redirect."""
+    """Responses that are huge, deeply nested, malformed, for another subject or a redirect sign no user in."""
     check_bad_answers(told, answers)
 
 
@@ -314,12 +316,12 @@ def test_bad_answers(told: Site, answers: Answers) -> None:
     ids=lambda broken: broken.rule,
 )  # fmt: skip
 def test_bad_answers_are_caught(told: Site, answers: Answers, broken: Broken) -> None:
-    """Each bound of answers is noticed when it is gone."""
+    """The checks fail if any bound of responses is removed."""
     assert_caught(broken, lambda: check_bad_answers(told, answers))
 
 
 def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page says so, and keys go on working: where nothing listens, nothing is answered in time, or many ask."""
+    """If the provider is down, slow or overloaded, a page reports that, and keys still work."""
     key = {"Authorization": f"Bearer {told.lake.keys.create('ada', 'read').token}"}
     told.later()
     here, down = told.servers
@@ -336,7 +338,7 @@ def test_a_provider_that_is_down(told: Site, answers: Answers, monkeypatch: pyte
 
 
 def check_waiting(_told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all places are taken a sign-in waits for one; if that takes long it still counts when it is tried again."""
+    """Check that a sign-in waits if all slots are taken; after a long wait it is still valid when the user retries."""
     held: list[Any] = []
     init = sign_in.Provider.__init__
 
@@ -382,7 +384,7 @@ async def _free_one(places: anyio.CapacityLimiter) -> None:
 
 
 def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Junk takes the places of a provider for moments alone."""
+    """Junk requests occupy the slots of a provider only for moments."""
     check_waiting(told, answers, monkeypatch)
 
 
@@ -401,13 +403,13 @@ def test_waiting_for_a_place(told: Site, answers: Answers, monkeypatch: pytest.M
 def test_broken_rules_of_asking_are_caught(
     told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch, broken: Broken, check: Any
 ) -> None:
-    """Each is noticed when it is gone."""
+    """The checks fail if any rule is removed."""
     assert_caught(broken, lambda: check(told, answers, monkeypatch))
 
 
 @pytest.mark.usefixtures("answers")
 def test_no_proxy_on_this_machine(told: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes to this machine without TLS goes through no proxy that the environment names."""
+    """Requests to this machine without TLS bypass the proxy of the environment."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
@@ -415,7 +417,7 @@ def test_no_proxy_on_this_machine(told: Site, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_who_is_refused_is_told(told: Site, answers: Answers, caplog: pytest.LogCaptureFixture) -> None:
-    """Also who shows a key that is none, and who signs out."""
+    """A refused user gets an explanation, also with an invalid key or after signing out."""
     caplog.set_level(logging.INFO)
     assert come_back(told).status_code == 200
     (session,) = told.lake.sessions.all()

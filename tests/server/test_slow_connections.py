@@ -1,4 +1,4 @@
-"""Connections that send a byte at a time, in TLS handshakes and in gRPC: they keep nobody out, and are ended."""
+"""Connections that send one byte at a time, in TLS handshakes and in gRPC: they block no client, and are ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _answer(_scope: Any, _receive: Any, send: Any) -> None:
 
 
 def secured(tls: Tls, use: Callable[[tuple[str, int]], Awaitable[None]]) -> None:
-    """Call `use` with the address of a server that begins TLS itself."""
+    """Call `use` with the address of a server that terminates TLS itself."""
 
     async def run() -> None:
         config = uvicorn.Config(_answer, log_config=None, lifespan="off")
@@ -52,7 +52,7 @@ def secured(tls: Tls, use: Callable[[tuple[str, int]], Awaitable[None]]) -> None
         async with server:
             try:
                 await use(server.sockets[0].getsockname()[:2])
-            finally:  # what is left when the loop ends warns in the midst of another test
+            finally:  # leftovers at the end of the loop cause warnings in a later test
                 for task in list(handshakes._tasks):
                     task.cancel()
                 for connection in list(state.connections):
@@ -65,7 +65,7 @@ def secured(tls: Tls, use: Callable[[tuple[str, int]], Awaitable[None]]) -> None
 
 
 async def asked(address: tuple[str, int], tls: Tls) -> bytes:
-    """Return the answer to a request that comes along with the end of its handshake."""
+    """Return the response to a request that arrives together with the end of its handshake."""
     read, written = ssl.MemoryBIO(), ssl.MemoryBIO()
     speaks = ssl.create_default_context(cafile=tls.cert).wrap_bio(read, written, server_hostname="127.0.0.1")
     reader, writer = await asyncio.open_connection(*address)
@@ -93,7 +93,7 @@ async def asked(address: tuple[str, int], tls: Tls) -> bytes:
 async def goes_on(
     slow: SlowConnections, good: Callable[[], Awaitable[object]], until: Callable[[], bool]
 ) -> None:
-    """Let slow connections go on, a good client beside them, until something holds; then end them."""
+    """Advance slow connections and a good client until a condition is true; then close them."""
     try:
         async with asyncio.timeout(HANG_S):
             while not until():
@@ -105,7 +105,7 @@ async def goes_on(
 
 
 def test_a_request_that_comes_with_the_end_of_a_handshake_is_answered(tls: Tls) -> None:
-    """Nothing that a client sends early is lost; who speaks no TLS is ended, and no other."""
+    """Early bytes of a client are not lost. A connection without TLS is ended, and no other."""
 
     async def use(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)
@@ -120,7 +120,7 @@ def test_a_request_that_comes_with_the_end_of_a_handshake_is_answered(tls: Tls) 
 
 
 def check_handshakes_at_once(tls: Tls) -> None:
-    """Of more handshakes than there may be the slowest make room, and good ones come to their end."""
+    """Check that the slowest of too many handshakes are closed, and that good ones finish."""
 
     async def use(address: tuple[str, int]) -> None:
         slow = SlowConnections(address, {"TLS": TLS_KIND}, 12)
@@ -133,7 +133,7 @@ def check_handshakes_at_once(tls: Tls) -> None:
 
 
 def check_long_handshakes(tls: Tls) -> None:
-    """A handshake that goes on for too long is ended."""
+    """Check that a handshake that takes too long is closed."""
 
     async def use(address: tuple[str, int]) -> None:
         slow = SlowConnections(address, {"TLS": TLS_KIND}, 3)
@@ -145,14 +145,14 @@ def check_long_handshakes(tls: Tls) -> None:
 
 
 def test_handshakes_have_bounds(tls: Tls) -> None:
-    """In number and in time."""
+    """Handshakes are bounded in number and in time."""
     check_handshakes_at_once(tls)
     check_long_handshakes(tls)
 
 
 def test_handshakes_are_noticed_without_bounds(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each bound is one that a test misses."""
-    monkeypatch.setattr(f"{__name__}.HANG_S", 1.0)  # so long a test waits in vain
+    """A check fails if a bound is removed."""
+    monkeypatch.setattr(f"{__name__}.HANG_S", 1.0)  # the time that a failing check waits
     no_room = Broken("the slowest makes room", Handshakes.begin, "first.abort()", "pass")
     assert_caught(no_room, lambda: check_handshakes_at_once(tls))
     no_end = Broken("a handshake has an end", Handshakes._secure, "=limits.HANDSHAKE_MAX_S", "=60.0")
@@ -160,7 +160,8 @@ def test_handshakes_are_noticed_without_bounds(tls: Tls, monkeypatch: pytest.Mon
 
 
 def test_slow_grpc_connections_keep_nobody_out(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are slow to begin, in a frame, and in a message are ended, each by its limit; a neighbour goes on."""
+    """Connections that are slow at the start, in a frame or in a message are closed, each by its limit; others
+    continue."""
     monkeypatch.setattr(limits, "GRPC_HANDSHAKE_MAX_S", 0.5)
     monkeypatch.setattr(limits, "GRPC_READ_MAX_S", 0.5)
     monkeypatch.setattr(limits, "GRPC_IDLE_MAX_S", 1.0)
@@ -174,7 +175,7 @@ def test_slow_grpc_connections_keep_nobody_out(store: FaultyStore, monkeypatch: 
             async def good() -> None:
                 try:
                     await export(GOOD)
-                except grpc.aio.AioRpcError as error:  # on a slow machine the short limits end good ones, too
+                except grpc.aio.AioRpcError as error:  # on a slow machine short limits end good calls, too
                     if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                         raise
 

@@ -1,4 +1,4 @@
-"""`/api/v1/sources` and what `/metrics` says of sources."""
+"""`/api/v1/sources`, and the metrics of sources in `/metrics`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ URL = "/api/v1/sources"
 
 
 def test_sources_are_changed_over_http(tmp_path: Path) -> None:
-    """Added, paused, resumed and removed; errors are 400 in words; metrics have state, lag and what was taken."""
+    """Sources are added, paused, resumed and removed. Errors are a 400 with a message; metrics have state, lag and
+    input counts."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake, closing(Inbox(lake.objects)) as inbox:
         client = Client(create_app(lake, inbox, allowed=Allowed(locations=[str(tmp_path / "in")])))
         assert client.get(URL).json() == {"sources": []}

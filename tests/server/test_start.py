@@ -1,4 +1,4 @@
-"""What a server imports before it listens: the first span waits for all of it."""
+"""Imports of a server before it listens: they delay the first span."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelake.archive.scheduler import ArchiveLoop
 from tracelake.server.run import Served, serve
 
 HEAVY = {"alembic", "confluent_kafka", "mako", "matplotlib", "polars", "psycopg", "py4j", "pyspark"}
-"""Pandas is not among them: pyarrow imports it with the first array that it makes, where it is installed."""
+"""Pandas is not in this list: if it is installed, pyarrow imports it with the first array."""
 CODE = f"""
 import os, signal, sys
 import tracelake.cli.serve
@@ -32,7 +32,7 @@ print("stopped")
 
 
 def test_a_server_listens_before_it_loads_what_few_need(tmp_path: Path) -> None:
-    """Neither Spark nor what indexes texts nor what migrates a tracking store, where that has its form already."""
+    """The server loads no Spark and no text indexing before it listens, and no migrations if the schema is current."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.hot.set_up()
     done = subprocess.run(
@@ -42,7 +42,8 @@ def test_a_server_listens_before_it_loads_what_few_need(tmp_path: Path) -> None:
 
 
 def test_a_start_that_fails_leaves_no_port(tmp_path: Path) -> None:
-    """A start that fails at its end leaves no port of gRPC: calls would be written where nobody has memory."""
+    """A start that fails at its end leaves no gRPC port open. Otherwise calls would be stored where no reader
+    looks."""
     addresses: list[str] = []
 
     def tell(served: Served) -> None:
@@ -57,7 +58,7 @@ def test_a_start_that_fails_leaves_no_port(tmp_path: Path) -> None:
 
 
 def check_the_error_of_a_start_is_its_own(folder: Path) -> None:
-    """What cannot be opened is told by name, whatever of the server was not begun yet."""
+    """Check that the error names the resource that cannot be opened, at any stage of the start."""
 
     def fails() -> None:
         raise tracelake.StorageError("the database is away")
@@ -72,12 +73,13 @@ def check_the_error_of_a_start_is_its_own(folder: Path) -> None:
 
 
 def test_the_error_of_a_start_is_its_own(tmp_path: Path) -> None:
-    """Where the tracking store cannot be opened it ended in a traceback about threads."""
+    """If the tracking store cannot be opened, the start raises that error. It once ended in a traceback about
+    threads."""
     check_the_error_of_a_start_is_its_own(tmp_path)
 
 
 def test_broken_rules_are_caught(tmp_path: Path) -> None:
-    """It is noticed when it is gone."""
+    """The checks fail if the rule is removed."""
     broken = Broken(
         "who never began is not waited for", ArchiveLoop.stop, "self._thread.ident is not None", "1"
     )

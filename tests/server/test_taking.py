@@ -1,4 +1,4 @@
-"""What is made of a small request with a large resource: bounded, counted before, and held until the answer."""
+"""Decoding a small request with a large resource: memory is bounded, reserved first, and held until the response."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def request_of(format: Format) -> bytes:
 
 
 def check_room(format: Format = "json", workspace: str | None = None) -> None:
-    """What is made of it has its room while it is held, and the resource is in it once a trace."""
+    """Check that decoded data has its reservation while it exists, and contains the resource once per trace."""
     payload = request_of(format)
     with Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share:
         taken = otlp_http.decode_request(format, payload, share, workspace, takes_apart=True)
@@ -58,13 +58,13 @@ def check_room(format: Format = "json", workspace: str | None = None) -> None:
 
 @pytest.mark.parametrize(("format", "workspace"), WAYS)
 def test_it_has_room_until_the_answer(format: Format, workspace: str | None) -> None:
-    """Of either encoding, and with a key of one workspace too."""
+    """The request is decoded from either encoding, and with a key of one workspace too."""
     check_room(format, workspace)
 
 
 @pytest.mark.parametrize(("format", "workspace"), WAYS)
 def test_no_resource_is_repeated_for_each_span(format: Format, workspace: str | None) -> None:
-    """The most memory of Python that it takes at any time is far from what its spans would take with it."""
+    """Peak Python memory stays far below the size of spans with a copy of the resource each."""
     payload = request_of(format)
     tracemalloc.start()
     try:
@@ -99,7 +99,7 @@ BOMBS: Final[dict[str, tuple[Format, bytes]]] = {
 
 
 def check_counted_before_parsed(bomb: str) -> None:
-    """A request of very many small parts is refused before it is parsed."""
+    """Check that a request of very many small parts is refused before it is parsed."""
     format, payload = BOMBS[bomb]
 
     def parse(*_args: object) -> NoReturn:
@@ -116,12 +116,13 @@ def check_counted_before_parsed(bomb: str) -> None:
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_parts_are_counted_before_parsing(bomb: str) -> None:
-    """12 KB of gzip must not cost seconds."""
+    """Check that 12 KB of gzip do not cost seconds."""
     check_counted_before_parsed(bomb)
 
 
 def check_careful_bound() -> None:
-    """One null makes the fast decoder fail; the careful one takes many times longer, and has a bound of its own."""
+    """Check the separate bound of the careful decoder. One null makes the fast decoder fail; the careful one is far
+    slower."""
     nulls = b",".join([b"null"] * 1_100_000)
     payload = b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"events":null}],"x":[' + nulls + b"]}]}]}"
     broken = export_request(1).SerializeToString() + b"\x0f"
@@ -138,12 +139,13 @@ def check_careful_bound() -> None:
 
 
 def test_careful_bound() -> None:
-    """The answer is 413."""
+    """A request beyond the careful decoder's bound gets a 413."""
     check_careful_bound()
 
 
 def test_braces_in_texts_do_not_count() -> None:
-    """A prompt may be code: what stands in a text is no structure, and escaped quotes do not end it."""
+    """Braces in a text, such as code in a prompt, do not count as structure, and escaped quotes do not end the
+    text."""
     text = json.dumps('{"a": [1, 2, "b"]}, ' * 60_000)
     span = json.dumps({"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "@"}).replace('"@"', text)
     payload = ('{"resourceSpans":[{"scopeSpans":[{"spans":[' + ",".join([span] * 3) + "]}]}]}").encode()
@@ -153,7 +155,7 @@ def test_braces_in_texts_do_not_count() -> None:
 
 
 def check_bound() -> None:
-    """Traces that are too much with their resources are refused, before they are made."""
+    """Check that traces that are too large with their resources are refused before they are made."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "REQUEST_APART_MAX_BYTES", TRACES * RESOURCE_BYTES)
         with (
@@ -164,7 +166,7 @@ def check_bound() -> None:
 
 
 def test_too_much_by_trace_is_refused() -> None:
-    """One large resource and many traces: the answer is 413."""
+    """One large resource with many traces gets a 413."""
     check_bound()
 
 
@@ -188,5 +190,5 @@ def test_too_much_by_trace_is_refused() -> None:
     ids=lambda each: each.rule if isinstance(each, Broken) else "",
 )
 def test_each_rule_is_held(broken: Broken, check: Callable[[], None]) -> None:
-    """Each rule, broken, is noticed."""
+    """A check fails for each broken rule."""
     assert_caught(broken, check)

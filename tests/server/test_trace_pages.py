@@ -1,4 +1,4 @@
-"""One span, or a page of spans, costs what it holds, and not what its trace holds; long answers come in pieces."""
+"""Reading one span or a page of spans costs only their size, not the trace's; long responses are sent in pieces."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tracelake.tables import table
 from tracelake.tracking.ingest_queue import Inbox
 
 COMMITTED, HOT, BOTH = 1, 2, 3
-"""Traces of the tables only, of the tracking store only, and of both."""
+"""Traces in the tables only, in the tracking store only, and in both."""
 SPANS = 40
 
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HotLake]:
-    """Return a lake with a trace in each place."""
+    """Return a lake with a trace in each location."""
     hot = HotLake(tmp_path_factory.mktemp("pages") / "lake", layout="lake", retention="1m")
     with closing(hot.tracking), closing(hot.lake):
         hot.tracking.write([grown(COMMITTED, range(1, SPANS + 1))])
@@ -67,7 +67,7 @@ def pages(client: Client, trace: int, limit: int, **more: str) -> list[dict[str,
 @pytest.mark.parametrize("trace", [COMMITTED, HOT, BOTH])
 @pytest.mark.parametrize("limit", [1, 7, SPANS - 1, SPANS, 1_000])
 def test_pages_have_each_span_once(hot: HotLake, client: Client, trace: int, limit: int) -> None:
-    """Pages in turn are the trace as the lake has it, each with the summary of the whole trace."""
+    """The pages together are the lake's trace, each with the summary of the entire trace."""
     found = pages(client, trace, limit)
     whole = hot.lake.trace(trace_id(trace))
     assert [span for page in found for span in page["spans"]] == list(whole.spans)
@@ -76,7 +76,7 @@ def test_pages_have_each_span_once(hot: HotLake, client: Client, trace: int, lim
 
 
 def test_each_span_of_a_page_has_its_tier(client: Client) -> None:
-    """With `tiers`, spans of the tracking store say so on each page."""
+    """With `tiers`, each page marks its spans from the tracking store."""
     tiers = [span["_tier"] for page in pages(client, HOT, 15, tiers="true") for span in page["spans"]]
     assert tiers == ["hot"] * SPANS
     assert {
@@ -88,7 +88,7 @@ def test_each_span_of_a_page_has_its_tier(client: Client) -> None:
     "token", ["x", "1.2.3", "-.0000000000000001.default", f"{1 << 70}.{1:016x}.x", "1" * 999]
 )
 def test_a_bad_token_is_refused(client: Client, hot: HotLake, token: str) -> None:
-    """What is no token of a page is an error of the request, and the message names the way out."""
+    """An invalid page token is an error of the request, and the message explains how to continue."""
     answer = client.get(f"/api/v1/traces/{trace_id(HOT)}", params={"page": token})
     assert answer.status_code == 400
     assert "page" in answer.json()["error"]
@@ -97,7 +97,7 @@ def test_a_bad_token_is_refused(client: Client, hot: HotLake, token: str) -> Non
 
 
 def check_span_by_key(hot: HotLake) -> None:
-    """Read one span of a trace whose rows do not fit: only its own row is read."""
+    """Read one span of a trace that does not fit in memory: only its own row is read."""
     own = hot.lake.trace(trace_id(COMMITTED)).spans[7]
     most = hot.lake.hot.spans_of(trace_id(COMMITTED)).nbytes // 4
     with mock.patch.multiple(table, TRACE_ROWS_MAX_BYTES=most, LARGE_TRACE_ROWS_BYTES=most):
@@ -108,13 +108,13 @@ def check_span_by_key(hot: HotLake) -> None:
 
 
 def test_a_span_is_read_by_key(hot: HotLake) -> None:
-    """Neither one span, a short page nor the tree needs the rows of the whole trace."""
+    """Neither one span, nor a short page, nor the tree needs all rows of the trace."""
     check_span_by_key(hot)
 
 
 @pytest.mark.parametrize("trace", [COMMITTED, HOT, BOTH])
 def test_every_span_is_found(hot: HotLake, client: Client, trace: int) -> None:
-    """Each span is found by its id, by the beginning of its trace id too, and no other id finds one."""
+    """Each span is found by its id, also with a prefix of its trace id, and an unknown id finds none."""
     for span in hot.lake.trace(trace_id(trace)).spans:
         answer = client.get(f"/api/v1/traces/{trace_id(trace)}/spans/{span['span_id']}")
         assert answer.json() == msgspec.json.decode(msgspec.json.encode(span))
@@ -125,7 +125,7 @@ def test_every_span_is_found(hot: HotLake, client: Client, trace: int) -> None:
 
 
 def test_only_parts_that_hold_the_id_are_decoded(hot: HotLake) -> None:
-    """Of a trace of many parts in the tracking store, one span costs one part."""
+    """Reading one span of a trace with many parts in the tracking store decodes one part."""
     hot.tracking.write([request((9, number)) for number in range(1, 21)])
     with mock.patch.object(hot_tier, "add_part", wraps=add_part_of) as add_part:
         assert len(hot.lake.hot.span_rows(trace_id(9), f"{13:016x}")) == 1
@@ -133,7 +133,7 @@ def test_only_parts_that_hold_the_id_are_decoded(hot: HotLake) -> None:
 
 
 def check_pieces(client: Client) -> None:
-    """Ask for long answers: each is the same document in several pieces, none of them of many spans."""
+    """Check that a long response is the same document in several pieces, each with few spans."""
     routes = ("/api/v1/traces/{}", "/api/v1/traces/{}?format=otlp", "/api/3.0/mlflow/traces/get?trace_id={}")
     for route in routes:
         url = route.format(trace_id(COMMITTED))
@@ -171,5 +171,5 @@ def spans_of(otlp: dict[str, Any]) -> list[Any]:
 
 
 def test_long_answers_come_in_pieces(client: Client) -> None:
-    """Rows of the API, OTLP and MLflow's answer are encoded piece by piece."""
+    """Check that rows of the API, OTLP and MLflow's response are encoded piece by piece."""
     check_pieces(client)

@@ -1,4 +1,4 @@
-"""Explicit transactions over HTTP: a server says what a client wants, and a pipeline does it."""
+"""Explicit transactions over HTTP: a server records the client's request, and a pipeline executes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracelake.tracking.ingest_queue import Inbox
 
 @pytest.fixture
 def real(tmp_path: Path) -> Iterator[Lake]:
-    """Return a lake with a segment that waits."""
+    """Return a lake with a pending segment."""
     with tracelake.init(tmp_path / "lake", buckets=1) as lake:
         lake.objects.put("inbox/0.segment", write_segment([("json", a_line(a_span(0, 0)))]))
         yield lake
@@ -30,14 +30,14 @@ def real(tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.fixture
 def client(real: Lake, store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """Return a client of a server over that lake, without a pipeline, which waits for none."""
+    """Return a client of a server over that lake without a pipeline; the server waits for none."""
     monkeypatch.setattr(limits, "OPERATION_ANSWER_WAIT_S", 0.0)
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         yield Client(create_app(real, inbox))
 
 
 def test_begin_commit_and_what_is_refused(client: Client, real: Lake) -> None:
-    """201, then 202 until a pipeline has done it, then 200 with the number of the transaction."""
+    """A commit returns 201, then 202 until a pipeline has done it, then 200 with the number of the transaction."""
     at = "/api/v1/transactions"
     assert client.get(at).json() == {"transactions": []}
     begun = client.post(at, json={"id": "a", "when_gone": "discard", "timeout_s": 9})
@@ -57,7 +57,7 @@ def test_begin_commit_and_what_is_refused(client: Client, real: Lake) -> None:
     assert client.get(f"{at}/a").json() == client.get(at).json()["transactions"][0] == done.json()
     for status, path, body in (
         (404, f"{at}/b/commit", {}),
-        (400, f"{at}/a/abort", {}),  # it is committed
+        (400, f"{at}/a/abort", {}),  # the transaction is committed
         (400, f"{at}/a/seen", {}),
         (400, at, {"timeout_s": 0}),
         (400, at, {"id": "<script>"}),

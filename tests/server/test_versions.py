@@ -53,14 +53,15 @@ def get(client: Client, path: str) -> Any:
 
 
 def post(client: Client, path: str, status: int = 201, **body: Any) -> Any:
-    """Send JSON and return the answer."""
+    """Send JSON and return the response."""
     response = client.post(f"/api/v1/{path}", json=body)
     assert response.status_code == status, response.text
     return response.json()
 
 
 def test_history_as_json(client: Client, real: Lake) -> None:
-    """Branches, tags, commits page by page, and what differs, against the first parent or another commit."""
+    """The API returns branches, tags, commits page by page, and differences from the first parent or another
+    commit."""
     log = real.log()
     assert get(client, "branches") == {
         "branches": [{"name": "main", "head": log[0].id, "protected": False, "staged": 1}],
@@ -78,11 +79,11 @@ def test_history_as_json(client: Client, real: Lake) -> None:
     difference = get(client, "diff?from=main~2&to=v1&limit=2")
     assert [change["change"] for change in difference["changes"]] == ["added", "added"]
     assert (difference["from"], difference["to"], difference["more"]) == ("main~2", "v1", True)
-    assert len(get(client, "diff?to=main~2")["changes"]) == 3  # the first commit, from nothing
+    assert len(get(client, "diff?to=main~2")["changes"]) == 3  # the first commit, compared with an empty lake
 
 
 def test_a_lost_race_may_be_sent_again(store: FaultyStore) -> None:
-    """Who loses every race is told to come again, with nothing changed: nothing of the request is too large."""
+    """A request that loses every race is asked to retry, with nothing changed, even if it is small."""
     busy = OthersAreFaster()
     lake = FakeLake([])
     lake._opened.repository = Repository(busy, MemoryObjectStore())
@@ -98,7 +99,7 @@ def test_a_lost_race_may_be_sent_again(store: FaultyStore) -> None:
 
 
 def test_datasets_as_json(client: Client) -> None:
-    """Datasets at a ref, and their examples page by page, on a branch with what is staged."""
+    """The API returns datasets at a ref and their examples page by page; on a branch this includes staged entries."""
     (info,) = get(client, "datasets")["datasets"]
     assert (info["name"], info["examples"], info["staged"]) == ("refunds", 3, 1)
     first = get(client, "datasets/refunds?limit=3")
@@ -115,7 +116,7 @@ def test_datasets_as_json(client: Client) -> None:
 
 
 def test_commits_by_post(client: Client, real: Lake) -> None:
-    """A branch is made, committed to, merged; a commit is reverted and picked: each is there, by its committer."""
+    """A branch is made, committed to and merged; a commit is reverted and picked. Each exists with its committer."""
     made = post(client, "branches", name="work", at="v1")
     assert made == {"branch": "work", "commit": real.tags()["v1"]}
     committed = post(client, "commits", message="one more", committer="ada")
@@ -132,7 +133,7 @@ def test_commits_by_post(client: Client, real: Lake) -> None:
 
 
 def test_an_idempotency_key_makes_one_commit(client: Client, real: Lake) -> None:
-    """Sent twice with one key, each call answers the same; without it, a revert of `main` takes the revert back."""
+    """Two calls with one key give the same response; without a key, a second revert of `main` reverts the first."""
     post(client, "branches", name="work", at="v1")
     calls = [
         ("commits", {"message": "empty", "allow_empty": True}),
@@ -152,7 +153,7 @@ def test_an_idempotency_key_makes_one_commit(client: Client, real: Lake) -> None
 
 
 def test_names_over_http(client: Client, real: Lake) -> None:
-    """Tags and branches come and go; a protected branch, `main`, and one with staged entries stay."""
+    """Tags and branches are created and deleted; a protected branch, `main`, and a branch with staged entries stay."""
     tagged = post(client, "tags", name="release/1", ref="main~1")
     assert tagged == {"tag": "release/1", "commit": real.log()[1].id}
     assert real.tags()["release/1"] == tagged["commit"]
@@ -173,7 +174,7 @@ def test_names_over_http(client: Client, real: Lake) -> None:
 
 
 def test_conflicts_are_409(client: Client, real: Lake) -> None:
-    """Nothing is merged, and each entry in conflict is named with what it names; then a side is preferred."""
+    """Nothing is merged, and each conflicting entry is named with its versions; then the merge prefers a side."""
     real.branch("main").discard()
     post(client, "branches", name="work")
     for branch in ("main", "work"):
@@ -195,7 +196,7 @@ def test_conflicts_are_409(client: Client, real: Lake) -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_there(client: Client, path: str, status: int) -> None:
-    """A reference or dataset that is not there is 404, a bad parameter 400, as JSON and as a page."""
+    """An unknown reference or dataset gets a 404, an invalid parameter a 400, as JSON and as a page."""
     answer = client.get(f"/api/v1/{path}")
     assert (answer.status_code, "error" in answer.json()) == (status, True)
     page = client.get(f"/{path.replace('commits', 'versions')}")
@@ -203,7 +204,7 @@ def test_what_is_not_there(client: Client, path: str, status: int) -> None:
 
 
 def test_bad_posts_are_refused_and_change_nothing(client: Client, real: Lake) -> None:
-    """Another content type, which a foreign page could send, is 415; what does not fit is 400; too much is 413."""
+    """Another content type, which a foreign page could send, gets 415. An invalid body gets 400, a large one 413."""
     before = real.log()[0].id
     for headers in (
         {"Content-Type": "text/plain"},
@@ -241,7 +242,7 @@ def test_bad_posts_are_refused_and_change_nothing(client: Client, real: Lake) ->
     ],
 )
 def test_pages_have_twins_and_escape(client: Client, path: str, twin: str) -> None:
-    """Each page links to its JSON with the same parameters, and hostile text is text."""
+    """Each page links to its JSON form with the same parameters, and hostile text stays text."""
     response = client.get(path)
     assert response.status_code == 200
     assert f'class="twin" href="{twin}"' in response.text
@@ -251,7 +252,7 @@ def test_pages_have_twins_and_escape(client: Client, path: str, twin: str) -> No
 
 
 def test_pages_lead_from_commit_to_trace(client: Client, real: Lake) -> None:
-    """The log shows names and links to what a commit changed; a dataset's examples link to their traces."""
+    """The log links to the changes of a commit; a dataset's examples link to their traces."""
     log = real.log()
     versions = client.get("/versions?limit=1").text
     assert f'href="/diff?to={log[0].id}"' in versions
@@ -269,7 +270,7 @@ def test_pages_lead_from_commit_to_trace(client: Client, real: Lake) -> None:
 
 
 def test_an_empty_lake_says_how_to_begin(lake: Any, store: FaultyStore) -> None:
-    """Where there is no commit and no dataset, the pages say how to make one."""
+    """Without a commit or dataset, the pages explain how to make one."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as inbox:
         client = Client(create_app(lake, inbox))
         assert "No commits yet" in client.get("/versions").text
@@ -299,7 +300,7 @@ HOSTILE_BODIES = {
 
 @pytest.mark.parametrize("path", HOSTILE_BODIES)
 def test_what_nobody_should_send_is_refused_in_a_line(client: Client, real: Lake, path: str) -> None:
-    """Never with a 500, and never for the next one to suffer: the branch goes on."""
+    """An invalid request never causes a 500 or affects the next request: the branch stays usable."""
     head = real.branch().head
     for body in HOSTILE_BODIES[path]:
         answer = client.post(

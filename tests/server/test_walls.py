@@ -1,4 +1,4 @@
-"""A key of one workspace gets nothing of another: every route, with every kind of key, by looking at every byte."""
+"""A key of one workspace gets no data of another: every route, with every kind of key, checked byte by byte."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ LOCATION: Final = {"locations": [{"mlflow_experiment": {"experiment_id": "0"}}]}
 
 @dataclass(frozen=True)
 class Asked:
-    """A request: what it is sent to, with which body."""
+    """A request: its path and its body."""
 
     method: str
     url: str
@@ -104,7 +104,7 @@ class Walls:
     divided: dict[tuple[str, str], list[Asked]]
 
     def answers(self, asked: list[Asked], who: str | None) -> list[httpx.Response]:
-        """Ask, with one of the keys or none."""
+        """Send a request, with one of the keys or without."""
 
         async def ask() -> list[httpx.Response]:
             transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
@@ -118,7 +118,7 @@ class Walls:
 
 
 def every_request(lake: tracelake.Lake) -> dict[tuple[str, str], list[Asked]]:
-    """Return what is asked of each route that is divided by workspace, with ids of both teams."""
+    """Return requests to each route that separates workspaces, with ids of both teams."""
     experiment = lake.within(B).annotations.experiment_named(f"experiment {SECRET}").experiment_id
     said = assessment_ids(lake, B, OF_B)[0]
     gets = {
@@ -223,7 +223,7 @@ def walls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Walls]:
 
 
 def of_others(lake: tracelake.Lake) -> Any:
-    """Return what is said of traces and experiments of others."""
+    """Return the data on traces and experiments of other teams."""
     theirs = lake.within(B).annotations
     return [
         *((theirs.tags(one), theirs.assessments(one)) for one in (OF_B, SHARED, HOT_OF_B)),
@@ -233,7 +233,7 @@ def of_others(lake: tracelake.Lake) -> Any:
 
 
 def check_no_secret(walls: Walls, part: str = "") -> None:
-    """Ask with a key of team A: nothing of others is in any byte, and all that they have stays as it is."""
+    """Send requests with a key of team A: no response contains data of other teams, and their data stays unchanged."""
     before = of_others(walls.lake)
     for route, requests in walls.divided.items():
         if part not in route[1]:
@@ -247,7 +247,7 @@ def check_no_secret(walls: Walls, part: str = "") -> None:
 
 
 def check_numbers(walls: Walls) -> None:
-    """What is counted, resolved and compared with is of team A: totals, beginnings of ids, likeness."""
+    """Check that totals, id prefixes and similarity use data of team A only."""
     search = "/api/v1/search?q="
     urls = [f"{search}*", f"{search}refund", f"/api/v1/traces/{OF_A[:8]}"]
     every, refunds, trace = walls.answers([Asked("GET", url) for url in urls], "a")
@@ -259,14 +259,14 @@ def check_numbers(walls: Walls) -> None:
 
 
 def check_likeness(walls: Walls, span: str) -> None:
-    """A span of others is as one that is not there."""
+    """Check that another team's span looks like a span that does not exist."""
     (answer,) = walls.answers([Asked("GET", f"/api/v1/search?q=like:{span}")], "a")
     assert answer.status_code == 400, answer.text
     assert "there is no span" in answer.json()["error"], answer.text
 
 
 def check_every_route(walls: Walls) -> None:
-    """Every route of the application is divided, and asked here, or is of the whole lake, and refused."""
+    """Check that every route either separates workspaces and is tested here, or is for the entire lake and refused."""
     for method, path in every_route(walls.app):
         if (method, path) in PUBLIC or path.startswith("/v1/"):
             continue
@@ -279,7 +279,8 @@ def check_every_route(walls: Walls) -> None:
 
 
 def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
-    """What team B has is in no answer to team A; with a key of all workspaces it is in those that show anything."""
+    """No response to team A contains data of team B. With a key of all workspaces, every response that shows data
+    does."""
     check_no_secret(walls)
     check_numbers(walls)
     shown = {
@@ -293,13 +294,14 @@ def test_nothing_of_another_workspace_is_in_any_answer(walls: Walls) -> None:
 
 
 def test_every_route_is_divided_or_of_the_whole_lake(walls: Walls) -> None:
-    """A route that comes later is refused to keys of one workspace until somebody divides it, and lists it here."""
+    """A new route refuses keys of one workspace until a developer separates its data and lists it here."""
     check_every_route(walls)
     assert walls.divided.keys() <= set(every_route(walls.app))
 
 
 def check_pages(walls: Walls) -> None:
-    """Each page leads to those that the key may open; what it may not is a page that says so, for people alone."""
+    """Check that each page links only to pages that the key may open. A forbidden page explains that, for people
+    alone."""
     html = {"Accept": "text/html,*/*"}
     for who, led in (("whole", {"/", "/versions", "/datasets", "/pipeline", "/archive"}), ("reads", {"/"})):
         key = {"Authorization": f"Bearer {walls.tokens[who]}"}
@@ -323,7 +325,7 @@ def check_pages(walls: Walls) -> None:
 
 
 def test_pages_lead_to_what_the_key_may_open(walls: Walls) -> None:
-    """Nobody is led to a page that is refused."""
+    """No page links to a refused page."""
     check_pages(walls)
 
 
@@ -342,12 +344,12 @@ def test_pages_lead_to_what_the_key_may_open(walls: Walls) -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken_pages_are_caught(walls: Walls, broken: Broken) -> None:
-    """Each rule of pages is noticed when it is gone."""
+    """The checks fail if any rule of pages is removed."""
     assert_caught(broken, lambda: check_pages(walls))
 
 
 def test_a_forged_token_of_a_page_opens_no_wall(walls: Walls) -> None:
-    """Whatever commit a token names, its page has spans of the workspace alone."""
+    """A page token with any commit returns spans of the workspace alone."""
     first = walls.answers([Asked("GET", "/api/v1/search?q=*&limit=1")], "a")[0].json()["next_page"]
     commits = [commit.id for commit in walls.lake.log()]
     assert len(commits) > 1
@@ -360,7 +362,7 @@ def test_a_forged_token_of_a_page_opens_no_wall(walls: Walls) -> None:
 
 
 def test_an_experiment_with_too_many_tags_is_not_made(walls: Walls) -> None:
-    """It is refused before anything is there; a key that comes twice is one tag."""
+    """The experiment is refused before anything is created; a repeated key counts as one tag."""
     url, key = f"{MLFLOW[0]}/experiments/create", {"Authorization": f"Bearer {walls.tokens['annotates']}"}
     tags = [{"key": f"k{number}", "value": "v"} for number in range(limits.ANNOTATIONS_MAX + 1)]
     answer = Client(walls.app).post(url, json={"name": "too many", "tags": tags}, headers=key)
@@ -370,7 +372,7 @@ def test_an_experiment_with_too_many_tags_is_not_made(walls: Walls) -> None:
 
 
 def test_other_keys_get_nothing(walls: Walls) -> None:
-    """Without a key, with one that ended, and with one of another role, no answer has anything of any team."""
+    """Without a key, with an expired key or with a key of another role, no response contains data of any team."""
     for route, requests in walls.divided.items():
         for who in (None, "expired", "revoked"):
             for answer in walls.answers(requests[:2], who):
@@ -385,7 +387,7 @@ def test_other_keys_get_nothing(walls: Walls) -> None:
 
 
 def test_a_team_sees_its_own(walls: Walls) -> None:
-    """What team A has is there: its spans of shared traces, its totals, facets, tags, and its pages."""
+    """Team A sees its own data: its spans of shared traces, its totals, facets, tags, and its pages."""
     urls = [
         f"/api/v1/traces/{SHARED}",
         "/api/v1/search?q=workspace:team-a&facet=service&facet=workspace",
@@ -412,13 +414,13 @@ def test_a_team_sees_its_own(walls: Walls) -> None:
 
 
 def led_to(answer: httpx.Response, rel: str) -> str:
-    """Return where a page leads to, behind it or before it."""
+    """Return the target of a page's links, next or previous."""
     (address,) = re.findall(rf'<a href="([^"]*)" rel="{rel}">', answer.text)
     return unescape(address)
 
 
 def check_pages_of_hits(walls: Walls) -> None:
-    """A page of hits leads to the next with the same key, and that one back, to those of the workspace alone."""
+    """Check that a page of hits links to the next one for the same key and back, with hits of the workspace alone."""
     for who in ("whole", "a"):
         (begun,) = walls.answers([Asked("GET", "/search?q=refund&limit=1")], who)
         following = led_to(begun, "next")
@@ -431,18 +433,18 @@ def check_pages_of_hits(walls: Walls) -> None:
 
 
 def test_pages_of_hits_go_on_with_the_same_key(walls: Walls) -> None:
-    """Also with a key of one workspace."""
+    """Paging works with a key of one workspace too."""
     check_pages_of_hits(walls)
 
 
 def test_pages_that_lead_to_others_are_caught(walls: Walls) -> None:
-    """The page before one begins as many hits before it as a page has."""
+    """The previous page begins one page size earlier."""
     broken = Broken("where it begins", search_pages._before, "token.offset - limit", "token.offset")
     assert_caught(broken, lambda: check_pages_of_hits(walls))
 
 
 def test_pages_of_one_key_are_none_of_another(walls: Walls) -> None:
-    """A page that began with a key of all workspaces does not go on with one of team A, nor the other way."""
+    """A page token from a key of all workspaces is invalid with a key of team A, and vice versa."""
     first = "/api/v1/search?q=refund&limit=1"
     for mine, other in (("whole", "a"), ("a", "whole")):
         (begun,) = walls.answers([Asked("GET", first)], mine)
@@ -453,7 +455,7 @@ def test_pages_of_one_key_are_none_of_another(walls: Walls) -> None:
 
 
 def test_an_experiment_is_made_with_tags_that_its_key_may_set(walls: Walls) -> None:
-    """With tags of the archive by an admin alone, as where they are set alone; and what is refused makes nothing."""
+    """Only an admin makes an experiment with archive tags, as for setting them alone; a refusal creates nothing."""
     url = f"{MLFLOW[0]}/experiments/create"
     now, bad = ({"key": "mlflow.trace.archiveNow", "value": value} for value in ("{}", "no JSON"))
     tagged = [
@@ -481,7 +483,7 @@ def test_an_experiment_is_made_with_tags_that_its_key_may_set(walls: Walls) -> N
 
 
 def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
-    """SQL in one workspace has its rows alone: no function or path leads past it, nor another table."""
+    """SQL in one workspace sees its rows alone: no function, path or other table bypasses that."""
     lake = walls.lake.within(A)
     assert lake.sql("select count(*) as n from spans").to_pylist() == [{"n": 5}]
     assert lake.sql("select distinct workspace from traces").to_pylist() == [{"workspace": A}]
@@ -499,7 +501,7 @@ def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
 
 
 def test_what_is_not_divided_is_refused(walls: Walls) -> None:
-    """A workspace has no branches, datasets, keys, nor anything that a lake gets later."""
+    """A workspace has no branches, datasets or keys, and no property that a lake gets later."""
     lake = walls.lake.within(A)
     for name in ("branches", "datasets", "keys", "archive", "journal", "what_comes_later"):
         with pytest.raises(ForbiddenError, match="whole lake"):
@@ -513,7 +515,8 @@ def test_what_is_not_divided_is_refused(walls: Walls) -> None:
 
 
 def test_outlines_of_every_workspace_are_noticed(walls: Walls) -> None:
-    """If an outline has the spans of all workspaces, pages of traces and single spans show those of others."""
+    """If an outline had the spans of all workspaces, pages of traces and single spans would show them, and a check
+    fails."""
 
     def outline(view: commit_view.CommitView, trace_id: str, columns: Any, workspace: object = None) -> Any:
         assert workspace is None or isinstance(workspace, str)
@@ -553,12 +556,12 @@ LIKE = span_texts.texts_of
     ids=lambda broken: getattr(broken, "rule", ""),
 )  # fmt: skip
 def test_broken_walls_are_noticed(walls: Walls, broken: Broken, part: str | None) -> None:
-    """Each path on which something is read, without its filter, is noticed."""
+    """The test fails for each read path without its filter."""
 
     def check() -> None:
         if part is None:
             check_numbers(walls)
-        elif part in EVERY_TRACE:  # of a span that nobody has asked for: texts are kept for a while
+        elif part in EVERY_TRACE:  # of a span that was not requested: texts are cached for a while
             check_likeness(walls, f"{part}-{2:016x}")
         else:
             check_no_secret(walls, part)
@@ -576,7 +579,7 @@ def test_broken_walls_are_noticed(walls: Walls, broken: Broken, part: str | None
     ids=lambda broken: broken.rule,
 )  # fmt: skip
 def test_broken_doors_are_noticed(walls: Walls, broken: Broken) -> None:
-    """Each rule of what is refused, broken, is noticed."""
+    """The test fails for each broken rule on refusals."""
 
     def check() -> None:
         check_every_route(walls)
@@ -586,7 +589,7 @@ def test_broken_doors_are_noticed(walls: Walls, broken: Broken) -> None:
 
 
 def sent(*workspaces: str | None) -> ExportTraceServiceRequest:
-    """Return a request of one span for each of these workspaces, None for a resource that names none."""
+    """Return a request with one span for each of these workspaces; None stands for a resource without one."""
     request = ExportTraceServiceRequest()
     for number, workspace in enumerate(workspaces, 1):
         part = export_request(number, trace_id=0xABC0 + number).resource_spans[0]
@@ -597,7 +600,7 @@ def sent(*workspaces: str | None) -> ExportTraceServiceRequest:
 
 
 def as_json(request: ExportTraceServiceRequest) -> bytes:
-    """Return a request as OTLP has it in JSON: ids in hex."""
+    """Return a request in OTLP's JSON form: ids in hex."""
     document = MessageToDict(request)
     for resource in document["resourceSpans"]:
         for span in resource["scopeSpans"][0]["spans"]:
@@ -608,7 +611,7 @@ def as_json(request: ExportTraceServiceRequest) -> bytes:
 
 @pytest.mark.parametrize("kind", ["application/x-protobuf", "application/json"])
 def test_a_team_writes_into_its_workspace_alone(tmp_path: Path, kind: str) -> None:
-    """Spans that name no workspace get that of the key, and those that name another are refused, and told."""
+    """Spans without a workspace get the key's; spans of another workspace are refused and reported."""
     with tracelake.init(tmp_path / "lake") as lake:
         token = lake.keys.create("a", "ingest", A).token
         request = sent(None, A, B, "", "default")
@@ -639,7 +642,7 @@ def test_a_team_writes_into_its_workspace_alone(tmp_path: Path, kind: str) -> No
     ids=lambda broken: broken.rule,
 )
 def test_broken_doors_for_spans_are_noticed(tmp_path: Path, broken: Broken) -> None:
-    """Each rule of what is written where, broken, is noticed."""
+    """The test fails for each broken rule on write targets."""
     assert_caught(
         broken, lambda: test_a_team_writes_into_its_workspace_alone(tmp_path, "application/x-protobuf")
     )

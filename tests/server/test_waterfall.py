@@ -1,4 +1,4 @@
-"""Where the bars of a trace stand."""
+"""The positions of the bars of a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelake.server.traces import Waterfall, lay_out
 
 
 def waterfall(*spans: Row) -> Waterfall:
-    """Lay these spans out."""
+    """Lay out these spans."""
     return lay_out(Trace("t", {}, spans))
 
 
@@ -35,7 +35,7 @@ def test_bars_stand_on_one_axis() -> None:
 
 
 def test_w11_spans_of_two_workspaces_may_have_one_id() -> None:
-    """Each is drawn once; a child stands below the one of its own workspace, or else of any."""
+    """Each span is drawn once. A child is placed below the parent in the same workspace, or else in any workspace."""
 
     def check() -> None:
         rows = [
@@ -60,7 +60,8 @@ def test_w11_spans_of_two_workspaces_may_have_one_id() -> None:
 
 
 def test_a_server_span_hangs_below_the_client_span_with_its_id() -> None:
-    """A child with that parent id hangs below the span of its own service: the server's first, else the client's."""
+    """If two spans have the parent's id, a child is placed below the one of its service: the server's first, else
+    the client's."""
     rows = [
         span_row(0, 0, service="shop", kind="INTERNAL"),
         span_row(0, 1, service="shop", kind="CLIENT", parent=0),
@@ -80,13 +81,14 @@ def test_a_server_span_hangs_below_the_client_span_with_its_id() -> None:
 
 
 def _find_without(places: _Places, name: str, workspace: str | None, span_id: str | None) -> int | None:
-    """Find a place as `_Places.find` does, without one of its two maps."""
+    """Find a position like `_Places.find`, without one of its two maps."""
     own = None if name == "_own" else places._own.get((workspace, span_id or ""))
     return places._any.get(span_id or "") if own is None and name != "_any" else own
 
 
 def test_w11_a_row_says_its_workspace_where_others_have_the_id() -> None:
-    """So its address names one row; of the others it names none, and the page that shows it is that of its own."""
+    """A row's address contains its workspace only if another workspace has the id, so each address names one row
+    (W11)."""
 
     def check() -> None:
         rows = [span_row(1, at, workspace=each) for at, each in ((0, "a b"), (0, "default"), (1, "a b"))]
@@ -132,16 +134,16 @@ def test_odd_times_and_shapes_are_drawn() -> None:
 
 
 def test_page_of_a_span() -> None:
-    """The page that shows a span begins at a multiple of its size; an unknown span is on the first."""
+    """A span's page begins at a multiple of the page size; an unknown span is on the first."""
     laid = waterfall(*(span_row(1, number) for number in range(10)))
     assert laid.first_of_page(f"{7:016x}", 3) == 6
     assert laid.first_of_page("unknown", 3) == 0
 
 
 def test_many_spans_take_no_time() -> None:
-    """A chain of 10,000 spans, each the child of the last, is laid out well within a second or two."""
+    """A chain of 10,000 nested spans is laid out well within a second or two."""
     spans = [span_row(1, number, parent=number - 1 if number else None) for number in range(10_000)]
-    start = time.process_time()  # whatever else the machine does
+    start = time.process_time()  # the machine's load does not matter
     laid = waterfall(*spans)
     assert (laid.bars[-1].depth, laid.bars[-1].indent) == (9_999, 24)
     assert time.process_time() - start < 5

@@ -1,4 +1,4 @@
-"""A lake of two teams, one trace of which is shared; what team B has says so, in every field that can."""
+"""A lake of two teams that share one trace; all data of team B contains its name, in every possible field."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tracelake.tracking.store import TracedRequest
 A: Final = "team-a"
 B: Final = "team-b"
 SECRET: Final = "zqxsecret"
-"""Only other teams have this word, and say nothing without it."""
+"""A word that only other teams have, in all their data."""
 TWIN: Final = "TEAM-A"
-"""As the index has it, this is team A."""
+"""Team A's name in the index."""
 OF_A, OF_B, SHARED, HOT_OF_B, HOT_SHARED, OF_TWIN, LED = (
     f"{beginning}{number:024x}"
     for number, beginning in enumerate(
@@ -31,7 +31,7 @@ START_NS: Final = 1_760_000_000_000_000_000
 
 
 def spans(workspace: str, trace_id: str, *span_ids: int, root: bool = True) -> TracedRequest:
-    """Return a request of a team: the first span is the root, where there is one."""
+    """Return a request of a team; with `root`, the first span is the root."""
     word = "plain" if workspace == A else SECRET
     data = pb.TracesData()
     resource = data.resource_spans.add(schema_url=f"https://{word}.example/schema")
@@ -68,13 +68,13 @@ def spans(workspace: str, trace_id: str, *span_ids: int, root: bool = True) -> T
 
 
 def two_teams(place: Path) -> tracelake.Lake:
-    """Return a lake with committed and hot traces of both teams, of each alone and shared, and what is said of them."""
+    """Return a lake with committed and hot traces of both teams, separate and shared, and with their metadata."""
     lake = tracelake.init(place)
     store = lake.hot.set_up()
     store.write([spans(B, OF_B, 1, 2), spans(TWIN, OF_TWIN, 1)])
-    # This one team A began; the first session of it is of team B.
+    # Team A began this trace; its first session belongs to team B.
     store.write([spans(A, LED, 5), spans(B, LED, 1, root=False)])
-    # Of the shared ones team B has the root, and was there first.
+    # Of the shared traces, team B has the root, and wrote first.
     store.write([spans(B, SHARED, 1, 2), spans(A, SHARED, 3, 4, root=False), spans(A, OF_A, 1, 2)])
     with closing(lake.pipeline(runner=InProcess())) as pipeline:
         assert pipeline.run_once() is not None
@@ -88,7 +88,7 @@ def two_teams(place: Path) -> tracelake.Lake:
             of_team.log_assessment(trace_id, {"assessment_name": word, "feedback": {"value": word}})
         experiment_id = of_team.create_experiment(f"experiment {word}")
         of_team.set_experiment_tag(experiment_id, "note", word)
-    for trace_id in (LED, OF_B):  # said with a key of all workspaces
+    for trace_id in (LED, OF_B):  # written with a key of all workspaces
         fields = dict.fromkeys(("client_request_id", "request_preview", "response_preview"), SECRET)
         ClientTraceInfo(store).start(trace_id, StartedTrace({"started": SECRET}, {"started": SECRET}, fields))
     lake.datasets.create(f"{SECRET}-set", f"of {SECRET}", message=f"a dataset {SECRET}")
@@ -96,6 +96,6 @@ def two_teams(place: Path) -> tracelake.Lake:
 
 
 def assessment_ids(lake: tracelake.Lake, workspace: str, trace_id: str) -> Sequence[str]:
-    """Return the ids of what a team says of a trace."""
+    """Return the ids of a team's assessments of a trace."""
     said: list[dict[str, Any]] = lake.within(workspace).annotations.assessments(trace_id)
     return [str(each["assessment_id"]) for each in said]

@@ -1,4 +1,4 @@
-"""The peak memory of one compaction task, measured in a process of its own.
+"""Peak memory of one compaction task, measured in a separate process.
 
 python -m tests.shards.memory --rows 2000000
 """
@@ -34,19 +34,19 @@ PARTS = 20
 
 @dataclass(frozen=True)
 class Measured:
-    """What one task took."""
+    """Resources that one task used."""
 
     rows: int
     parts: int
     arrow_mib: float
     stored_mib: float
     peak_mib: float
-    """Of the resident set, less what the process had before it began."""
+    """Peak resident set, less that of the process before it began."""
     seconds: float
 
 
 def rows_of(number: int, count: int) -> pa.Table:
-    """Return rows whose keys lie between those of all other parts, sorted, with text that half compresses."""
+    """Return sorted rows whose keys interleave with those of all other parts; half of their text compresses."""
     keys = [f"{key:012x}" for key in range(number, number + count * PARTS, PARTS)]
     text = os.urandom(count * TEXT_BYTES // 4).hex()
     size = TEXT_BYTES // 2
@@ -55,7 +55,7 @@ def rows_of(number: int, count: int) -> pa.Table:
 
 
 def make_task(folder: Path, rows: int) -> tuple[CompactTask, int]:
-    """Write the parts; return the task, and how many bytes they are in Arrow."""
+    """Write the parts; return the task and their Arrow size in bytes."""
     objects = open_objects(folder.as_uri())
     parts: list[Part] = []
     size = 0
@@ -68,7 +68,7 @@ def make_task(folder: Path, rows: int) -> tuple[CompactTask, int]:
 
 
 def run_here(task: CompactTask, part_max_bytes: int, memory_bytes: int) -> tuple[int, float, float]:
-    """Carry the task out; return the rows written, the peak in MiB, and seconds."""
+    """Run the task; return the rows written, the peak in MiB, and seconds."""
     replaced = {"COMPACTED_PART_MAX_BYTES": part_max_bytes, "COMPACTION_MEMORY_BYTES": memory_bytes}
     for name, value in (*replaced.items(), ("_is_large", lambda _: False)):
         setattr(compaction, name, value)
@@ -87,7 +87,7 @@ def measure(
     part_max_bytes: int = COMPACTED_PART_MAX_BYTES,
     memory_bytes: int = COMPACTION_MEMORY_BYTES,
 ) -> Measured:
-    """Make parts of so many rows, and compact them in another process."""
+    """Make parts with this number of rows, and compact them in another process."""
     with tempfile.TemporaryDirectory(prefix="tracelake-memory-") as name:
         task, size = make_task(Path(name), rows)
         (Path(name) / "task").write_bytes(pickle.dumps(task))
@@ -106,7 +106,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure, or be the process that is measured."""
+    """Measure, or run as the measured process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""A small shard of real parts, with a model of its rows beside it: what it must hold as of every time."""
+"""Small shard of real parts, with a model of its rows at every time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Rows: TypeAlias = dict[str, int]
 
 
 class Lab:
-    """A shard named `s` with one writer, and `model[t]`: its rows as of time t."""
+    """Shard named `s` with one writer, and `model[t]`, its rows as of time t."""
 
     def __init__(
         self, folder: Path, buckets: int = 2, key_value: KeyValueStore | None = None, name: str = "objects"
@@ -48,14 +48,14 @@ class Lab:
         self.buckets = buckets
         self.model: list[Rows] = []
         self.ids: dict[str, int] = {}
-        """The row id of each live key, as the writer knows it."""
+        """Create the shard and the writer's map of each live key to its row id."""
         self._files = LocalFiles(self.objects, folder)
         self._db = duckdb.connect(config={"threads": 1})
 
     def parts_of(
         self, changes: Mapping[str, int | None], time: int, epoch: int, *, together: bool = False
     ) -> tuple[list[Part], list[Part]]:
-        """Upload the parts and retractions of a transaction, of all buckets `together`; note the ids of its rows."""
+        """Upload parts and retractions of a transaction, with all buckets `together`; record the ids of its rows."""
         put = sorted((key, value) for key, value in changes.items() if value is not None)
         table = pa.Table.from_pylist([{"key": k, "value": v} for k, v in put], schema=SCHEMA)
         gone = sorted(self.ids.pop(key) for key in changes if key in self.ids)
@@ -78,7 +78,7 @@ class Lab:
         return parts, retractions
 
     def upsert(self, changes: Mapping[str, int | None], *, together: bool = False) -> UpperMismatch | None:
-        """Append one transaction: a value for each key, None to delete it."""
+        """Append one transaction with a value for each key; None deletes the key."""
         time = len(self.model)
         epoch = self.shard.state().epoch
         parts, retractions = self.parts_of(changes, time, epoch, together=together)
@@ -89,7 +89,7 @@ class Lab:
         return self.shard.compare_and_append(batch)
 
     def compact(self, start: int, stop: int) -> CompactReport | None:
-        """Compact a run of adjacent batches, by their places in the state."""
+        """Compact a run of adjacent batches, given by their positions in the state."""
 
         def choose(batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
             return batches[start:stop]
@@ -97,7 +97,7 @@ class Lab:
         return self.maintainer()._compact(self.shard, ORDER, choose)
 
     def maintainer(self, runner: TaskRunner | None = None, committed: int | None = None) -> Maintainer:
-        """Return a maintainer to whom all is committed, or what is before a time."""
+        """Return a maintainer for which all batches are committed, or those before a time."""
 
         def upper(_: str) -> int:
             return self.shard.state().upper if committed is None else committed
@@ -105,11 +105,11 @@ class Lab:
         return Maintainer(self.key_value, self.objects, runner or InProcess(), upper)
 
     def collector(self) -> Collector:
-        """Return a collector with a view of its own."""
+        """Return a collector with a separate view of the shard."""
         return Collector(Shard("s", self.key_value, self.objects), self.key_value, self.objects)
 
     def rows(self, as_of: int) -> Rows:
-        """Read the rows as of a time, as a reader does: under a lease. No key may be there twice."""
+        """Read the rows as of a time under a lease, as a reader does; no key may appear twice."""
         with Lease(self.shard, self.key_value) as lease:
             return self.read(lease.state, as_of)
 
@@ -136,13 +136,13 @@ class Lab:
         return dict(found)
 
     def check(self) -> None:
-        """Compare the rows as of every time that can be read with the model."""
+        """Compare the rows at every readable time with the model."""
         since = self.shard.state().since
         for time in range(since, len(self.model)):
             assert self.rows(time) == self.model[time], f"as of {time}"
 
     def live(self) -> set[str]:
-        """Return the paths of all that the state leads to."""
+        """Return the paths of all objects that the state leads to."""
         state = self.shard.state()
         refs = [*state.batches, *(ref for retired in state.retired for ref in retired.batches)]
         parts = {part.path for ref in state.batches for part in self.shard.batch(ref).objects()}

@@ -1,4 +1,4 @@
-"""Appends whose replies are lost while peers compact and collect: what was appended is never deleted."""
+"""Appends with lost replies during compaction and collection by peers: an appended batch is never deleted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracelake.storage import Done, Expected, Indeterminate, KeyValueStore, Memo
 
 
 class LostReply(MemoryKeyValueStore):
-    """Loses the reply of the next conditional write on the state, after peers went on."""
+    """Store that loses the reply to the next conditional write on the state, after peers acted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class LostReply(MemoryKeyValueStore):
 
 
 def test_s8_a_lost_reply_and_a_compaction_meanwhile(tmp_path: Path) -> None:
-    """S8: the append was done, and a peer has compacted it before we look: it is there, and nothing is dropped."""
+    """An append whose reply is lost and that a peer has compacted is found, and nothing is deleted (S8)."""
     store = LostReply()
     lab = Lab(tmp_path, key_value=store)
     lab.upsert({"a": 1})
@@ -39,7 +39,7 @@ def test_s8_a_lost_reply_and_a_compaction_meanwhile(tmp_path: Path) -> None:
 
 
 def test_s8_a_lost_reply_a_compaction_and_a_collection_meanwhile(tmp_path: Path) -> None:
-    """S8: not even the replaced batch is named any more, and still its append is known."""
+    """An append is recognized even if its batch was compacted and then collected (S8)."""
     store = LostReply()
     lab = Lab(tmp_path, key_value=store)
     lab.upsert({"a": 1})
@@ -52,12 +52,12 @@ def test_s8_a_lost_reply_a_compaction_and_a_collection_meanwhile(tmp_path: Path)
     before = lab.stored()
     outcome = lab.upsert({"b": 2})
     assert outcome is None
-    assert lab.stored() & before == set()  # replaced, and collected
+    assert lab.stored() & before == set()  # replaced and collected
     lab.check()
 
 
 def test_a_mismatch_is_certain(tmp_path: Path) -> None:
-    """A peer was faster: the record of ours is gone, and the caller may delete its parts."""
+    """A mismatch is certain: our record is deleted, and the caller may delete its parts."""
     lab = Lab(tmp_path)
     lab.upsert({"a": 1})
     store: KeyValueStore = lab.key_value
@@ -67,6 +67,6 @@ def test_a_mismatch_is_certain(tmp_path: Path) -> None:
 
 
 def lab_parts(lab: Lab) -> tuple[tuple, tuple]:  # type: ignore[type-arg]
-    """Upload the parts of a transaction that will not be appended."""
+    """Upload the parts of a transaction that is never appended."""
     parts, retractions = lab.parts_of({"z": 9}, 0, 0)
     return tuple(parts), tuple(retractions)

@@ -1,4 +1,4 @@
-"""Garbage collection: what goes, when, and what is left at any crash (S9, S10)."""
+"""Garbage collection: which objects are deleted and when, and the remains of a crash at any call (S9, S10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashingOb
 
 
 def a_lab(folder: Path) -> Lab:
-    """Return a shard with a replaced run of a replaced run, one more run, and batches that were not compacted."""
+    """Return a shard with a twice replaced run, another run, and batches that were not compacted."""
     lab = Lab(folder)
     for number in range(10):
         lab.upsert({"a": number, f"k{number % 3}": number, "b": None if number % 2 else number})
@@ -33,14 +33,14 @@ def a_lab(folder: Path) -> Lab:
 
 
 def orphans(lab: Lab) -> set[str]:
-    """Upload what a writer leaves that dies before its append, and return its paths."""
+    """Upload the parts of a writer that dies before its append, and return their paths."""
     parts, retractions = lab.parts_of({"lost": 1}, 99, lab.shard.state().epoch)
-    lab.ids.clear()  # this lab appends no more
+    lab.ids.clear()  # this lab makes no more appends
     return {part.path for part in (*parts, *retractions)}
 
 
 def test_s9_an_orphan_is_never_visible_and_goes_with_the_third_collection(tmp_path: Path) -> None:
-    """S9: no read shows it; the first two collections may still meet its writer, the third deletes it."""
+    """No read shows an orphan; the first two collections keep it for its writer, and the third deletes it (S9)."""
     lab = a_lab(tmp_path)
     lost = orphans(lab)
     assert lost <= lab.stored()
@@ -52,7 +52,7 @@ def test_s9_an_orphan_is_never_visible_and_goes_with_the_third_collection(tmp_pa
 
 
 def test_an_epoch_lasts(tmp_path: Path) -> None:
-    """Within the least time of an epoch, collections do not add up."""
+    """Collections within the minimum duration of an epoch do not begin another epoch."""
     lab = a_lab(tmp_path)
     lost = orphans(lab)
     for _ in range(5):
@@ -62,7 +62,7 @@ def test_an_epoch_lasts(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_is_too_slow_is_refused(tmp_path: Path) -> None:
-    """Its parts may be gone: the append says so, and with new parts it succeeds."""
+    """A slow writer's append is refused, because its parts may be gone; with new parts it succeeds."""
     lab = a_lab(tmp_path)
     time = len(lab.model)
     parts, _ = lab.parts_of({"late": 1}, time, lab.shard.state().epoch)
@@ -77,7 +77,7 @@ def test_a_writer_that_is_too_slow_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_deletes_nothing_and_says_what_would_go(tmp_path: Path) -> None:
-    """Neither objects nor the state change; what it says is what the real one then does."""
+    """A dry run changes neither objects nor the state, and reports what the real run then deletes."""
     lab = a_lab(tmp_path)
     orphans(lab)
     lab.collector().orphans(epoch_min_s=0)
@@ -92,7 +92,8 @@ def test_a_dry_run_deletes_nothing_and_says_what_would_go(tmp_path: Path) -> Non
 
 
 def test_parts_that_compaction_kept_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part that the new batch took over as it is goes with the last batch that names it, not with the first."""
+    """A part that a compacted batch took over unchanged is deleted with the last batch that names it, not the
+    first."""
     monkeypatch.setattr("tracelake.shards.compaction.COMPACTED_PART_MAX_BYTES", 1)
     lab = Lab(tmp_path, buckets=1)
     for number in range(4):
@@ -114,7 +115,7 @@ def test_parts_that_compaction_kept_stay(tmp_path: Path, monkeypatch: pytest.Mon
 def test_parts_of_a_batch_under_a_lease_stay_though_an_older_one_had_them_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A replaced batch that is held shares its parts with one that is not: these stay with it."""
+    """A replaced batch without a lease keeps the parts that it shares with a leased batch."""
     monkeypatch.setattr("tracelake.shards.compaction.COMPACTED_PART_MAX_BYTES", 1)
     lab = Lab(tmp_path, buckets=1)
     for number in range(4):
@@ -132,7 +133,7 @@ def test_parts_of_a_batch_under_a_lease_stay_though_an_older_one_had_them_too(
 
 
 def test_many_collectors_at_once(tmp_path: Path) -> None:
-    """Records that one deletes under another are no damage: their parts went before."""
+    """A record that another collector deletes is no damage, because its parts were deleted before."""
     lab = a_lab(tmp_path)
     failed: list[BaseException] = []
 
@@ -155,7 +156,7 @@ def test_many_collectors_at_once(tmp_path: Path) -> None:
 
 
 class Interrupted:
-    """An object store in which somebody does something just before a path is read."""
+    """Object store that calls an action just before a path is read."""
 
     def __init__(self, objects: ObjectStore, path: str, meanwhile: Callable[[], object]) -> None:
         self._objects, self._path, self._meanwhile = objects, path, meanwhile
@@ -171,7 +172,7 @@ class Interrupted:
 
 
 def test_a_record_that_goes_under_a_collection_is_no_damage(tmp_path: Path) -> None:
-    """A peer collects between the look at a replaced record and its read."""
+    """A record that a peer collects between its listing and its read is no damage."""
     lab = a_lab(tmp_path)
     path = lab.shard.state().retired[0].batches[0].path
     for collect in ("retired", "orphans"):
@@ -183,7 +184,8 @@ def test_a_record_that_goes_under_a_collection_is_no_damage(tmp_path: Path) -> N
 
 
 def test_a_damaged_record_stops_the_collection(tmp_path: Path) -> None:
-    """What a live record names is not known, so nothing is deleted."""
+    """A damaged live record stops the collection before it deletes anything, because the parts it names are
+    unknown."""
     lab = a_lab(tmp_path)
     lab.objects.put(lab.shard.state().batches[0].path, b"{}")
     stored = lab.stored()
@@ -195,7 +197,7 @@ def test_a_damaged_record_stops_the_collection(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_each_call_of_a_collection(tmp_path: Path, after: bool) -> None:
-    """Killed at any call and run again: all that is live is there, and nothing else."""
+    """A collection killed at any call and run again leaves all live objects, and no others."""
 
     def collect(key_value: KeyValueStore, objects: ObjectStore) -> None:
         collector = Collector(Shard("s", key_value, objects), key_value, objects)
@@ -235,7 +237,7 @@ def retired(lab: Lab) -> set[str]:
 
 
 def a_small_lab(folder: Path) -> Lab:
-    """Return a shard with one replaced run, and something to forget."""
+    """Return a shard with one replaced run and rows to forget."""
     lab = Lab(folder, buckets=1, key_value=MemoryKeyValueStore())
     for number in range(3):
         lab.upsert({"a": number})
@@ -246,13 +248,13 @@ def a_small_lab(folder: Path) -> Lab:
 
 
 def kill_leases(key_value: KeyValueStore) -> None:
-    """Let the leases of killed processes be over."""
+    """Let the leases of killed processes expire."""
     for entry in key_value.scan("leases"):
         key_value.delete_if("leases", entry.key, entry.version)
 
 
 def test_a_reader_under_a_lease_reads_on(tmp_path: Path) -> None:
-    """Compaction and collection go on beside it; afterwards nothing of its parts is left behind."""
+    """A reader with a lease reads on during compaction and collection; afterwards its replaced parts are gone."""
     lab = Lab(tmp_path)
     for number in range(4):
         lab.upsert({"a": number, "b": number})

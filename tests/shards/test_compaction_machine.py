@@ -1,4 +1,4 @@
-"""What a machine does to a compaction, as a full disk or a store that says no once, is no fault of what it is of."""
+"""Failures of the machine during compaction, such as a full disk, are not blamed on the input."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from tracelake.tasks.backoff import RetrySchedule
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
 DUE = 2 * FAN_OUT
-"""Batches of two runs that are due: of large ones, and then of small ones."""
+"""Batches of two due runs: one of large batches, then one of small ones."""
 
 
 class Failing(InProcess):
-    """Fails as the machine does, as often as it is told, or always at the first batch; counts what it was given."""
+    """Runner that fails as the machine does, a given number of times or always at the first batch; counts its
+    tasks."""
 
     def __init__(self) -> None:
         self.errors: list[Exception] = []
@@ -47,7 +48,7 @@ class Failing(InProcess):
 
 
 class Compacting:
-    """A maintainer with a clock of its own, of a shard with two runs that are due."""
+    """Maintainer with a separate clock and a shard with two due runs."""
 
     def __init__(self, folder: Path) -> None:
         self.lab, self.runner, self.now_s = Lab(folder), Failing(), 0.0
@@ -59,12 +60,12 @@ class Compacting:
         self.maintainer._again["s"]._pauses._clock = lambda: self.now_s
 
     def batches(self) -> int:
-        """Compact what is due, and return how many batches there are."""
+        """Compact the due runs, and return the number of batches."""
         self.maintainer.maintain(self.lab.shard, ORDER)
         return len(self.lab.shard.state().batches)
 
     def waits_s(self) -> float:
-        """Let time pass until it tries again, and return how long that was."""
+        """Advance the clock until the maintainer retries, and return the time that this took."""
         before_s = self.now_s
         while not self.maintainer.tries_again():
             assert self.now_s <= before_s + 2 * MAINTENANCE_PAUSE_MAX_S, "it waits for ever"
@@ -73,7 +74,7 @@ class Compacting:
 
 
 def check_left(folder: Path, error: Exception) -> None:
-    """Check that one error ends a call, passes nothing by, and that all is compacted a pause later, at rest."""
+    """Check that one error ends a call, skips no run, and that all is compacted one pause later, without input."""
     compacting = Compacting(folder)
     compacting.runner.errors = [error]
     assert (compacting.batches(), compacting.runner.calls) == (DUE, 1), "nothing is passed by"
@@ -88,12 +89,12 @@ def check_left(folder: Path, error: Exception) -> None:
 def test_an_error_of_the_machine_passes_nothing_by_and_is_tried_again(
     tmp_path: Path, error: Exception
 ) -> None:
-    """After a pause, and whether or not anything comes."""
+    """An error of the machine skips no run; it is retried after a pause, with or without new input."""
     check_left(tmp_path, error)
 
 
 def check_damage(folder: Path, error: Exception) -> None:
-    """Check that damage has what it is in passed by at once, and that it is tried again."""
+    """Check that a damaged run is skipped at once, and retried later."""
     compacting = Compacting(folder)
     compacting.runner.always = error
     assert compacting.batches() == FAN_OUT + 1
@@ -107,12 +108,12 @@ def check_damage(folder: Path, error: Exception) -> None:
     "error", [DamageError("torn"), TaskError("torn", kind="tracelake._errors.DamageError")], ids=repr
 )
 def test_damage_has_a_run_passed_by(tmp_path: Path, error: Exception) -> None:
-    """Here as in a task, and what was passed by is tried again though nothing comes."""
+    """A damaged run is skipped, whether the damage shows here or in a task, and retried without new input."""
     check_damage(tmp_path, error)
 
 
 def check_bound(folder: Path, error: Exception) -> None:
-    """Check that a run at which the machine always fails keeps others from being compacted for some tries only."""
+    """Check that a run at which the machine always fails blocks other runs for a limited number of tries."""
     compacting = Compacting(folder)
     compacting.runner.always = error
     pauses_s = []
@@ -130,12 +131,12 @@ def check_bound(folder: Path, error: Exception) -> None:
 
 @pytest.mark.parametrize("error", [MemoryError(), StorageError("not this one")], ids=str)
 def test_what_fails_for_ever_is_passed_by_after_some_tries(tmp_path: Path, error: Exception) -> None:
-    """And it is compacted once that is mended, for it is tried again and again, ever more seldom."""
+    """A run that always fails is skipped after some tries, and retried with growing pauses until it succeeds."""
     check_bound(tmp_path, error)
 
 
 def check_transactions(folder: Path) -> None:
-    """Check that transactions that come make a maintainer try again, and not each of them."""
+    """Check that new transactions make a maintainer retry, but not each of them."""
     compacting = Compacting(folder)
     compacting.runner.errors = [OSError(errno.ENOSPC, "No space left on device")]
     compacting.batches()
@@ -148,12 +149,13 @@ def check_transactions(folder: Path) -> None:
 
 
 def test_transactions_make_it_try_again(tmp_path: Path) -> None:
-    """However long the pause is: very many batches would be there."""
+    """New transactions trigger a retry however long the pause is, because otherwise batches would accumulate."""
     check_transactions(tmp_path)
 
 
 def test_who_maintains_once_goes_on_at_once(tmp_path: Path) -> None:
-    """A writer remembers no tries: what fails each time would hold up all that is newer for good."""
+    """A one-time maintainer skips at once: it remembers no tries, so a permanent failure would block all newer
+    runs."""
     compacting = Compacting(tmp_path)
     compacting.runner.always = MemoryError()
     once = Maintainer(
@@ -164,7 +166,7 @@ def test_who_maintains_once_goes_on_at_once(tmp_path: Path) -> None:
 
 
 def test_rules_of_failing_compactions_are_held(tmp_path: Path) -> None:
-    """Each broken once: a test above fails."""
+    """Each rule of failing compactions, broken once, fails a test above."""
     full, far = FAILURES[0], FAILURES[-2]
     compact, damage = Maintainer._compact_or_pass_by, TaskError("", kind="tracelake._errors.DamageError")
     rules: tuple[tuple[Broken, Callable[[Path], None]], ...] = (

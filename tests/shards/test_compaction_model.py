@@ -1,4 +1,4 @@
-"""Random transactions, compactions, forgetting and collections: every time that can be read equals a model."""
+"""Random transactions, compactions, forgetting and collections: every readable time equals a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CompactionMachine(RuleBasedStateMachine):
 
     @initialize(buckets=st.integers(1, 3), large=st.booleans())
     def begin(self, buckets: int, large: bool) -> None:
-        """`large`: every part that lost no row is large enough to stay as it is."""
+        """Begin a shard; with `large`, every part that lost no row is large enough to be kept unchanged."""
         self.folder = tempfile.TemporaryDirectory(prefix="tracelake-model-")
         self.lab = Lab(Path(self.folder.name), buckets)
         self.patch = pytest.MonkeyPatch()
@@ -50,7 +50,7 @@ class CompactionMachine(RuleBasedStateMachine):
         start = data.draw(st.integers(0, batches - 1))
         stop = data.draw(st.integers(start + 1, batches))
         with pytest.MonkeyPatch.context() as patch:
-            if data.draw(st.booleans()):  # then parts of all buckets become parts of each
+            if data.draw(st.booleans()):  # then parts of all buckets are split into parts of each
                 patch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
             report = self.lab.compact(start, stop)
         assert report is not None

@@ -1,4 +1,4 @@
-"""What must not be deleted, or claimed, where nobody can be sure."""
+"""Unknown outcomes: which objects must not be deleted or claimed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.storage import MemoryObjectStore
 
 
 class Bench:
-    """A shard of parts that hold nothing, in stores of which one can lose a reply."""
+    """Shard of empty parts, in stores that can lose a reply."""
 
     def __init__(self) -> None:
         self.key_value = LostReply()
@@ -26,7 +26,7 @@ class Bench:
         self.shard = self.peer()
 
     def peer(self) -> Shard:
-        """Return the shard as another process has it."""
+        """Return the shard as another process sees it."""
         return Shard("s", self.key_value, self.objects)
 
     def part(self, name: str, epoch: int = 0) -> Part:
@@ -36,26 +36,26 @@ class Bench:
         return Part(path, 0, 1, 4, "00")
 
     def batch(self, lower: int, upper: int, name: str, *parts: Part) -> Batch:
-        """Return a batch of one part, or of these."""
+        """Return a batch of one new part, or of the given ones."""
         return Batch(lower, upper, name, parts or (self.part(name),), (), {})
 
     def append(self, count: int, shard: Shard | None = None) -> None:
-        """Append so many batches."""
+        """Append this number of batches."""
         shard = shard or self.peer()
         for _ in range(count):
             upper = shard.state().upper
             assert shard.compare_and_append(self.batch(upper, upper + 1, f"b{upper}")) is None
 
     def merge(self, merged: Batch) -> None:
-        """Put a batch in the place of all."""
+        """Replace all batches by one."""
         assert self.peer().replace(self.peer().state().batches, merged)
 
     def lose(self, meanwhile: Callable[[], object]) -> None:
-        """Lose the reply of the next swap of the state, after this has happened."""
+        """Lose the reply to the next swap of the state, after the swap."""
         self.key_value.meanwhile = meanwhile
 
     def check(self) -> None:
-        """All that the state leads to is there."""
+        """Check that every object that the state names exists."""
         state = self.peer().state()
         for ref in (*state.batches, *(ref for entry in state.retired for ref in entry.batches)):
             for part in self.peer().batch(ref).objects():
@@ -69,7 +69,7 @@ def bench() -> Bench:
 
 
 def test_s8_more_appends_than_are_remembered(bench: Bench) -> None:
-    """The reply is lost, and by the time we look nobody can tell: an error, and nothing is deleted."""
+    """If a lost reply is checked after too many other appends, an error reports doubt and nothing is deleted (S8)."""
     bench.append(1)
     bench.lose(lambda: bench.append(APPENDS_REMEMBERED))
     with pytest.raises(IndeterminateError, match="nobody can tell whether the batch at 1 was appended"):
@@ -82,7 +82,7 @@ def test_s8_more_appends_than_are_remembered(bench: Bench) -> None:
 
 
 def test_a_batch_that_comes_again_after_more_than_is_remembered(bench: Bench) -> None:
-    """The same batch once more, long after it was appended: its record is not taken for a loser's."""
+    """If a batch is appended again after its id was forgotten, its record is not deleted as a loser's."""
     bench.append(1)
     ours = bench.batch(1, 2, "ours")
     assert bench.shard.compare_and_append(ours) is None
@@ -92,7 +92,7 @@ def test_a_batch_that_comes_again_after_more_than_is_remembered(bench: Bench) ->
 
 
 def test_s8_a_compaction_that_landed_and_was_replaced_and_collected(bench: Bench) -> None:
-    """Its reply is lost, a peer has made another batch of it, with its part: what it wrote may be named."""
+    """A compaction whose reply is lost keeps its part, because a peer may have reused it in another batch (S8)."""
     bench.append(2)
     kept = bench.part("kept")
 
@@ -108,7 +108,7 @@ def test_s8_a_compaction_that_landed_and_was_replaced_and_collected(bench: Bench
 
 
 def test_a_part_that_a_leased_batch_shares_with_one_that_goes(bench: Bench) -> None:
-    """Replaced twice, with a reader in between: the part is of both, and stays while it reads."""
+    """A part shared by a leased batch and a collected one stays while the lease lasts."""
     shared = bench.part("shared")
     assert bench.shard.compare_and_append(bench.batch(0, 1, "first", shared)) is None
     bench.append(1)
@@ -130,7 +130,7 @@ def test_a_part_that_a_leased_batch_shares_with_one_that_goes(bench: Bench) -> N
 def test_a_beginning_that_was_never_named_is_not_named_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A swap that lost had written an object, which was collected since: the next swap writes its own."""
+    """After a lost swap whose rolled-up object was collected, the next swap writes another object."""
     bench.append(20)
     states = States("s", bench.key_value, bench.objects)
     state, _ = states.read()

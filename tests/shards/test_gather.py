@@ -1,4 +1,4 @@
-"""Rows that are large: compaction moves them a part at a time, and summaries of keys forget none."""
+"""Large rows: compaction moves them one part at a time, and key summaries forget no key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def file_of(objects: ObjectStore, part: Part) -> str:
 def test_large_rows_of_one_key_are_compacted_into_parts_of_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of one trace with 1 to 20 KiB each, and 32 KiB a part: sorted, whole, and never more at once."""
+    """Rows of one trace with 1 to 20 KiB each become sorted parts of 32 KiB, with one part in memory at a time."""
     objects = open_objects(tmp_path.as_uri())
     chance = random.Random(1)
     monkeypatch.setattr(limits, "ROW_GROUP_MAX_BYTES", 16 * KIB)
@@ -61,7 +61,7 @@ def test_large_rows_of_one_key_are_compacted_into_parts_of_bounded_size(
         file = pq.ParquetFile(file_of(objects, part))
         groups = [file.read_row_group(number) for number in range(file.num_row_groups)]
         assert all(group.nbytes <= 16 * KIB or len(group) == 1 for group in groups)
-        assert sum(group.nbytes for group in groups) < 64 * KIB  # a group's rows differ in size
+        assert sum(group.nbytes for group in groups) < 64 * KIB  # rows of a group differ in size
         assert KEY_FILTER in (file.metadata.metadata or {})
         found += [row for group in groups for row in group.to_pylist()]
     found.sort(key=lambda row: (row["number"], row["_row_id"]))
@@ -73,7 +73,7 @@ def test_large_rows_of_one_key_are_compacted_into_parts_of_bounded_size(
 
 
 def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
-    """Out of several parts, some with relative ids, with what they are as of when they went."""
+    """Rows of several parts, some with relative ids, come in the requested order with their retraction times."""
     objects = open_objects(tmp_path.as_uri())
     one = write(objects, 3, pa.table({"key": ["a", "b", "c"]}), looked_up=False)
     two = write(objects, 0, pa.table({"key": ["d", "e"]}), looked_up=False)
@@ -83,7 +83,7 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
     )
     first = 3 << 32
     ids = np.array([101, first + 2, 100, first], np.int64)
-    for kept_bytes in (limits.ROW_GROUP_MAX_BYTES, 0):  # of few parts all is kept, of others nothing
+    for kept_bytes in (limits.ROW_GROUP_MAX_BYTES, 0):  # keep the rows of few parts, or of none
         sources = MergeSources([one, two], lambda path: str(objects.local_path(path)), kept_bytes)
         (rows,) = sources.gather(ids, np.array([9, 8, 7, 6]), KIB)
         assert rows.to_pydict() == {
@@ -95,7 +95,7 @@ def test_rows_come_in_the_order_asked_for(tmp_path: Path) -> None:
 
 
 def test_large_rows_among_small_ones_come_together(tmp_path: Path) -> None:
-    """The large rows of many parts, each alone among small ones, are neighbours in the order: they are no table."""
+    """Large rows of many parts that are adjacent in the order are not read as one table."""
     objects = open_objects(tmp_path.as_uri())
     parts = []
     for time in range(40):
@@ -112,7 +112,7 @@ def test_large_rows_among_small_ones_come_together(tmp_path: Path) -> None:
 
 
 def test_a_part_of_somebody_else_is_named(tmp_path: Path) -> None:
-    """A file without the sizes of its row groups is refused, not guessed at."""
+    """A file without the sizes of its row groups is refused by name."""
     objects = open_objects(tmp_path.as_uri())
     part = write(objects, 0, pa.table({"key": ["a"]}))
     pq.write_table(pa.table({"key": ["a"], "_row_id": [0]}), file_of(objects, part))
@@ -124,7 +124,7 @@ def test_a_part_of_somebody_else_is_named(tmp_path: Path) -> None:
     st.lists(st.integers(0, 100), max_size=50), st.integers(1, 300), st.one_of(st.none(), st.integers(1, 9))
 )
 def test_cut_keeps_rows_and_limits(sizes: list[int], max_bytes: int, max_rows: int | None) -> None:
-    """All rows in their order, in slices that keep to both limits or are one row."""
+    """Slicing keeps all rows in order; each slice is within both limits or is one row."""
     check_cut(sizes, max_bytes, max_rows)
 
 
@@ -139,13 +139,13 @@ def check_cut(sizes: list[int], max_bytes: int, max_rows: int | None) -> None:
 
 @given(st.sets(st.text(max_size=5), max_size=200))
 def test_a_summary_has_every_key(keys: set[str]) -> None:
-    """No key that was put in is ever said to be absent."""
+    """A summary never reports an inserted key as absent."""
     hashes = hashes_of(pa.array(sorted(keys), pa.string()))
     assert may_hold(key_filter(hashes), hashes).all()
 
 
 def test_a_summary_rules_out_nearly_all_others() -> None:
-    """Fewer than one of 5,000 absent keys seems to be there, for keys of one bucket, too."""
+    """Fewer than one of 5,000 absent keys passes a summary, also for keys of one bucket."""
     present, absent = (hashes_of(pa.array([f"{kind}{number}" for number in range(80_000)])) for kind in "pa")
     present, absent = present[present % 8 == 3], absent[absent % 8 == 3]
     assert may_hold(key_filter(present), absent).mean() < 1 / 5_000
@@ -227,7 +227,7 @@ def check_compacted(folder: Path) -> None:
     ids=lambda given: given.rule if isinstance(given, Broken) else "check",
 )
 def test_a_broken_gathering_is_noticed(broken: Broken, check: Callable[[Path], None], tmp_path: Path) -> None:
-    """One of the tests above fails with each of these."""
+    """Each broken rule of gathering fails one of the tests above."""
     assert_caught(broken, lambda: check(tmp_path))
 
 
@@ -243,7 +243,7 @@ def test_a_broken_gathering_is_noticed(broken: Broken, check: Callable[[Path], N
     ids=lambda broken: broken.rule,
 )
 def test_broken_cutting_is_noticed(broken: Broken) -> None:
-    """Rows that are cut are all there, and within limits."""
+    """Slicing that loses rows or exceeds a limit is caught."""
 
     def check() -> None:
         for sizes in ([], [3], [0, 0, 100, 1], [50] * 9):

@@ -1,4 +1,4 @@
-"""What a process keeps of parts is bounded, and what was used last stays."""
+"""The cache of parts is bounded, and keeps the most recently used entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tracelake.shards.lru import ByteLRU
 
 
 def test_what_was_used_last_is_kept_as_far_as_it_fits() -> None:
-    """The least used goes first; what is larger than all that may be kept displaces nothing."""
+    """The least recently used entries are evicted first; an entry larger than the limit evicts none."""
     kept = ByteLRU[str, bytes](len, lambda: 10)
     for key in "abc":
         kept.put(key, key.encode() * 3)

@@ -1,4 +1,4 @@
-"""What a process keeps of parts is bounded by what that takes in memory, and not by what it takes in a part."""
+"""The cache of parts is bounded by memory use, not by size on disk."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tracelake.shards.lookup import _kept
 from tracelake.shards.parts import KEY_FILTER, Footer, Summary
 
 SAME: Final = 64
-"""Values alike that are allocated at once."""
+"""Number of equal values that are allocated at once."""
 
 ROUNDS: Final = 9
-"""Times that is measured: what other threads allocate or free meanwhile is in few of them."""
+"""Number of measurements. Allocations of other threads disturb only a few of them."""
 
 
 _COUNTS: Final = ("ordblks", "smblks", "hblks")
 
 
 class _Allocated(ctypes.Structure):
-    """`struct mallinfo2` of glibc, with what is in use in the heaps and beside them."""
+    """`struct mallinfo2` of glibc, with the bytes in use inside and outside the heaps."""
 
     _fields_ = [
         (name, ctypes.c_size_t)
@@ -46,7 +46,7 @@ class _Allocated(ctypes.Structure):
 
 
 def each_takes(value: Callable[[int], object]) -> float:
-    """Return the bytes that a value takes: the median of rounds."""
+    """Return the bytes that a value takes, as the median of several rounds."""
     kept, rounds = [], []
     for measured in range(ROUNDS):
         begun = _Allocated.now()
@@ -56,7 +56,7 @@ def each_takes(value: Callable[[int], object]) -> float:
 
 
 def footer_of(groups: int) -> bytes:
-    """Return a part with the columns of spans, and so many row groups."""
+    """Return a part with the columns of spans and this number of row groups."""
     fields = [field.with_nullable(True) for field in SPANS]
     texts = [field.name for field in fields if pa.types.is_string(field.type)]
     spans = [dict.fromkeys(texts, f"{number:032x}") for number in range(groups)]
@@ -67,7 +67,7 @@ def footer_of(groups: int) -> bytes:
 
 
 def check_footer(groups: int) -> None:
-    """Compare with what is allocated."""
+    """Compare the estimate for a footer with the allocated bytes."""
     data = footer_of(groups)
 
     def footer(_: int) -> Footer:
@@ -78,13 +78,13 @@ def check_footer(groups: int) -> None:
 
 
 def read_group(data: pa.Buffer) -> pa.Table:
-    """Return the first row group, read as a lookup does."""
+    """Return the first row group, read as by a lookup."""
     with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
         return file.read_row_group(0, use_threads=False)
 
 
 def check_column() -> None:
-    """Compare a column as it is kept of a part that says much of itself, with what is allocated."""
+    """Compare the estimate for a column of a part with large metadata with the allocated bytes."""
     sink = pa.BufferOutputStream()
     schema = pa.schema({"key": pa.string()}, {KEY_FILTER: b"x" * 100_000})
     pq.write_table(pa.table({"key": ["a", "b"]}, schema), sink)
@@ -95,12 +95,12 @@ def check_column() -> None:
 
 @pytest.mark.parametrize("groups", [1, 40])
 def test_a_footer_counts_for_what_it_takes(groups: int) -> None:
-    """Of one row group most is of the columns, of many most is of the groups."""
+    """The estimate for a footer fits: columns dominate with one row group, groups with many."""
     check_footer(groups)
 
 
 def check_summary() -> None:
-    """Compare summaries of a few keys with what is allocated, with the keys by which they are kept."""
+    """Compare estimates for summaries of a few keys, with their cache keys, with the allocated bytes."""
 
     def summary(number: int) -> dict[tuple[str, str], Summary]:
         key = f"shards/spans/parts/000000/0-{number:032x}.parquet", f"{number:032x}"
@@ -111,12 +111,12 @@ def check_summary() -> None:
 
 
 def test_a_summary_counts_for_what_it_takes() -> None:
-    """Of few keys half is beside them."""
+    """The estimate for a summary fits; with few keys, half of it is overhead."""
     check_summary()
 
 
 def test_a_column_counts_for_what_it_takes() -> None:
-    """Of few rows most is beside them, and what the part says of itself is not kept with each."""
+    """The estimate for a column fits; with few rows most of it is overhead, without the metadata of the part."""
     check_column()
 
 
@@ -131,5 +131,5 @@ BROKEN: list[tuple[Broken, Callable[[], None]]] = [
 
 @pytest.mark.parametrize(("broken", "check"), BROKEN, ids=lambda each: getattr(each, "rule", ""))
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken once."""
+    """Each broken rule is caught."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""Leases: the order of writing and reading, renewal, the end, and what is left of readers that were killed."""
+"""Leases: order of write and read, renewal, end, and leases of killed readers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Recorded(MemoryKeyValueStore):
-    """Notes what is read and written."""
+    """Store that records what is read and written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,14 +56,14 @@ def a_shard(key_value: MemoryKeyValueStore) -> Shard:
 
 
 def test_the_lease_is_there_before_the_state_is_read() -> None:
-    """The state that a reader uses is read when its lease stands in the store."""
+    """A reader reads the state only after its lease is in the store."""
     store = Recorded()
     Lease(a_shard(store), store)
     assert store.calls[-2:] == [("set", "leases"), ("get", "shards")]
 
 
 def test_a_lease_names_a_state_that_is_not_newer_than_what_is_read(tmp_path: Path) -> None:
-    """A state that is swapped in between is held too: the lease claims the older number."""
+    """A state swapped in after the lease was taken is protected too, because the lease claims the older number."""
     lab = Lab(tmp_path)
     lab.upsert({"a": 1})
     with Lease(lab.shard, lab.key_value) as lease:
@@ -73,13 +73,13 @@ def test_a_lease_names_a_state_that_is_not_newer_than_what_is_read(tmp_path: Pat
 
 
 def forget(store: MemoryKeyValueStore, machine: str = "here") -> int:
-    """Look for leases that nobody renews, as a collector on some machine does."""
+    """Look for expired leases, as a collector on another machine does."""
     objects = MemoryObjectStore()
     return drop_expired_leases("s", store, lambda: moment("s", objects, machine))
 
 
 def test_renewal_once_half_of_the_time_is_over(clock: Clock) -> None:
-    """Before that nothing is written; after it the record has another version, and claims the same."""
+    """A lease is renewed once half of its time is over; the new record has another version and the same claim."""
     store = MemoryKeyValueStore()
     lease = Lease(a_shard(store), store, seconds=100)
     (first,) = store.scan("leases")
@@ -99,7 +99,7 @@ def test_renewal_once_half_of_the_time_is_over(clock: Clock) -> None:
 
 
 def test_a_lease_ends_by_being_looked_at_and_never_alone(clock: Clock) -> None:
-    """However long a reader sleeps, its lease holds while no collector has looked on for as long as it lasts."""
+    """A lease expires only if a collector watched it for its whole duration, however long the reader sleeps."""
     store = MemoryKeyValueStore()
     lease = Lease(a_shard(store), store, seconds=100)
     clock.now += 1_000_000
@@ -116,7 +116,7 @@ def test_a_lease_ends_by_being_looked_at_and_never_alone(clock: Clock) -> None:
 
 
 def test_a_lease_that_is_renewed_is_watched_anew(clock: Clock) -> None:
-    """Collectors of any number of machines look on; each renewal begins their count again."""
+    """Each renewal restarts the watch of the collectors, however many machines they run on."""
     store = MemoryKeyValueStore()
     lease = Lease(a_shard(store), store, seconds=100)
     for _ in range(10):
@@ -133,7 +133,7 @@ def test_a_lease_that_is_renewed_is_watched_anew(clock: Clock) -> None:
 def test_a_clock_that_is_wrong_or_jumps_ends_no_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ) -> None:
-    """The time of day of a collector's machine is asked by nobody, as often as it looks."""
+    """A wrong or jumping clock ends no lease, because collectors never use the time of day."""
     lab = Lab(tmp_path)
     for number in range(3):
         lab.upsert({"a": number})
@@ -152,7 +152,7 @@ def test_a_clock_that_is_wrong_or_jumps_ends_no_lease(
 
 
 def test_damaged_records_hold_and_end_like_others(tmp_path: Path, clock: Clock) -> None:
-    """A lease that cannot be read claims everything, a sighting nothing; collection goes on beside both."""
+    """An unreadable lease claims everything, and an unreadable sighting nothing; collection continues despite both."""
     lab = Lab(tmp_path)
     for number in range(3):
         lab.upsert({"a": number})
@@ -168,7 +168,7 @@ def test_damaged_records_hold_and_end_like_others(tmp_path: Path, clock: Clock) 
 
 
 def test_another_machine_goes_by_the_clock_of_the_store() -> None:
-    """Steady clocks of two machines have nothing to do with each other."""
+    """Another machine goes by the store's clock, because steady clocks of two machines are unrelated."""
     store, objects = MemoryKeyValueStore(), MemoryObjectStore()
     Lease(a_shard(store), store, seconds=100)
     assert forget(store) == 0
@@ -181,7 +181,7 @@ def test_another_machine_goes_by_the_clock_of_the_store() -> None:
 
 
 def test_a_lease_that_is_renewed_meanwhile_is_not_forgotten(clock: Clock) -> None:
-    """Between the collector's look and its delete the reader renews: the lease stays."""
+    """A lease renewed between the collector's look and its delete stays."""
     store = RenewedMeanwhile()
     lease = Lease(a_shard(store), store, seconds=100)
     forget(store)
@@ -192,7 +192,7 @@ def test_a_lease_that_is_renewed_meanwhile_is_not_forgotten(clock: Clock) -> Non
 
 
 class RenewedMeanwhile(MemoryKeyValueStore):
-    """Lets a lease be renewed just after a scan."""
+    """Store in which a lease is renewed just after a scan."""
 
     meanwhile: Lease | None = None
 
@@ -207,7 +207,7 @@ class RenewedMeanwhile(MemoryKeyValueStore):
 
 
 def test_only_the_leases_of_the_shard_count() -> None:
-    """Names that begin alike are others."""
+    """Leases of shards whose names share a prefix do not count."""
     store = MemoryKeyValueStore()
     objects = MemoryObjectStore()
     kept = [Lease(Shard(name, store, objects), store) for name in ("s", "s2", "s-old")]
@@ -216,7 +216,7 @@ def test_only_the_leases_of_the_shard_count() -> None:
 
 
 def test_closing_twice_and_together() -> None:
-    """Leases that end together are given back once, and by the end of what holds them."""
+    """Leases that end together are released once, when their holder closes."""
     store = MemoryKeyValueStore()
     shard, together = a_shard(store), Leases()
     together.take(shard, store)
@@ -234,7 +234,7 @@ def test_closing_twice_and_together() -> None:
 
 
 class LosesState(MemoryKeyValueStore):
-    """Cannot read the state a second time."""
+    """Store that cannot read the state a second time."""
 
     reads = 0
 
@@ -246,7 +246,7 @@ class LosesState(MemoryKeyValueStore):
 
 
 def test_a_lease_that_is_of_no_use_is_given_back() -> None:
-    """Where the state cannot be read, nobody is left who would close the lease."""
+    """If the state cannot be read, its lease is released at once, because no reader exists that could close it."""
     store = LosesState()
     with pytest.raises(StorageError, match="gone away"):
         Lease(a_shard(store), store)
@@ -254,7 +254,7 @@ def test_a_lease_that_is_of_no_use_is_given_back() -> None:
 
 
 def test_held_until_the_reader_is_done_or_its_lease_has_ended(tmp_path: Path, clock: Clock) -> None:
-    """What compaction replaced stays for the reader; with the lease's end, and no sooner, it goes (S10)."""
+    """Batches that compaction replaced stay until the reader ends or its lease expires, and are then deleted (S10)."""
     lab = Lab(tmp_path)
     for number in range(3):
         lab.upsert({"a": number})

@@ -1,6 +1,6 @@
-"""Who looks for keys finds their rows, whatever footers, summaries and retractions let it pass over.
+"""Key lookup finds all rows, whatever footers, summaries and retractions let it skip.
 
-A row that is not found is taken for new, and would be in the table twice.
+A row that is not found counts as new, and would be in the table twice.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tracelake.storage import MemoryObjectStore
 
 TIMES = 4
 KEYS = ["k" * 5_000, *(f"{number:02d}" for number in range(12))]
-"""The first is so long that Parquet keeps no least and greatest value of a row group that has it."""
+"""Keys; the first is so long that Parquet stores no minimum and maximum for its row group."""
 Row = tuple[str, int, int, int | None]
-"""A key, a row id, when it came, and when it went."""
+"""Key, row id, insertion time and retraction time."""
 
 
 class World:
-    """Random rows in two buckets, or both: in parts, some of them without a summary, in history, and retracted."""
+    """Random rows in two buckets, or both: in parts, some without a summary, in history, and retracted."""
 
     def __init__(self, seed: int) -> None:
         self.objects = MemoryObjectStore()
@@ -93,7 +93,7 @@ class World:
         return Snapshot(as_of, tuple(self.parts), tuple(self.retractions), tuple(self.history))
 
     def wanted(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
-        """Return what is to be found, by the model."""
+        """Return the expected rows, from the model."""
         return sorted(
             (key, row_id)
             for key, row_id, came, gone in self.rows
@@ -101,14 +101,14 @@ class World:
         )
 
     def found(self, as_of: int, keys: list[str]) -> list[tuple[str, int]]:
-        """Return what is found."""
+        """Return the rows that the lookup finds."""
         lookup = Lookup(self.objects, self.snapshot(as_of), "key", self.kept, buckets=self.buckets)
         tables = lookup.rows(keys, ["key"])
         return sorted((row["key"], row[ROW_ID.name]) for table in tables for row in table.to_pylist())
 
 
 def check_lookup() -> None:
-    """Compare what is found of each key, of several and of all, as of every time."""
+    """Compare the rows found for each key, several keys and all keys, at every time."""
     for seed in range(2):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(limits, "ROW_GROUP_ROWS", 2)
@@ -122,19 +122,19 @@ def check_lookup() -> None:
 
 
 def check_summary() -> None:
-    """Compare summaries of many sizes with the keys that were put in."""
+    """Compare summaries of many sizes with the inserted keys."""
     for size in (1, 2, 3, 7, 8, 64, 1_000):
         hashes = hashes_of(pa.array([f"{size}-{number}" for number in range(size)]))
         assert may_hold(key_filter(hashes), hashes).all()
 
 
 def check_damage() -> None:
-    """Flip bits of parts: the same rows are found, or an error."""
+    """Flip bits of parts; a lookup finds the same rows or raises an error."""
     world = World(4)
     whole = {info.path: world.objects.get(info.path) for info in list(world.objects.list(""))}
     wanted = world.wanted(2, sorted(KEYS))
-    # By what they hold, for their names are of chance: what is flipped is the same in each run. Where nobody looks at
-    # checksums, Arrow may end the process that reads what others would flip.
+    # Sorted by content, because their names are random; so each run flips the same bits. Without checksums,
+    # Arrow may end the process that reads other flipped bits.
     paths = sorted(whole, key=whole.__getitem__)
     for number in range(150):
         path = world.chance.choice(paths)
@@ -152,7 +152,7 @@ def check_damage() -> None:
 
 
 class Counted(MemoryObjectStore):
-    """Counts the ranges that are read."""
+    """Store that counts the ranges read."""
 
     ranges = 0
 
@@ -163,13 +163,13 @@ class Counted(MemoryObjectStore):
 
 
 def check_remembered() -> None:
-    """Check that of parts without the keys nothing is read again, where few footers are remembered, or at once."""
+    """Check that parts without the keys are not read again, with a small footer cache or a large one."""
     objects = Counted()
     several = [pa.table({"key": ["a", f"k{number}", "z"], ROW_ID.name: [number] * 3}) for number in range(6)]
     parts = [write_part(objects, "s", 0, 0, rows, "key", looked_up=True) for rows in several]
     parts.append(
         write_part(objects, "s", 0, 0, several[0], "key")
-    )  # without a summary: it is asked each time
+    )  # without a summary, the part is read each time
     look = Lookup(objects, Snapshot(0, tuple(parts[:6]), (), ()), "key")
     footers.forget()
     with pytest.MonkeyPatch.context() as patched:
@@ -186,13 +186,13 @@ def check_remembered() -> None:
         assert list(look.rows(["absent"], ["key"])) == []
         assert objects.ranges == 6
         assert [len(rows) for rows in look.rows(["k3"], ["key"])] == [1]
-        assert objects.ranges == 9  # its footer, the keys and the ids of the row
+        assert objects.ranges == 9  # its footer, and the keys and ids of the row
         with_all = Lookup(objects, Snapshot(0, tuple(parts), (), ()), "key")
         assert [len(rows) for rows in with_all.rows(["a"], ["key"])] == [1] * 7
 
 
 def test_parts_without_the_keys_are_read_once() -> None:
-    """However many parts there are: a transaction of a large table reads what belongs to it."""
+    """Parts without the keys are read once, so a transaction of a large table reads only parts that it needs."""
     check_remembered()
 
 
@@ -211,28 +211,28 @@ def test_parts_without_the_keys_are_read_once() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken_memory(broken: Broken) -> None:
-    """Each is caught."""
+    """Each broken rule of caching is caught."""
     assert_caught(broken, check_remembered)
 
 
 def test_every_key_is_found() -> None:
-    """In parts of several row groups, with and without a summary, in history, before and after it was retracted."""
+    """Every key is found in parts of several row groups, with or without a summary, and in history."""
     check_lookup()
     check_summary()
 
 
 def test_a_flipped_bit_is_an_error_or_no_matter() -> None:
-    """Of a footer, and of a page: never other rows, and never none."""
+    """A flipped bit in a footer or a page is an error or has no effect: never other rows, and never fewer."""
     check_damage()
 
 
 def test_the_format_of_summaries_and_buckets() -> None:
-    """What was written years ago has these bits: another place for a key would let rows be taken for new."""
+    """The format of summaries and buckets is stable: if a key moved, rows written years ago would count as new."""
     hashes = hashes_of(pa.array(["a", "b", "0123456789abcdef0123456789abcdef", "ü"]))
     assert key_filter(hashes).hex() == "02a090002154421a25008119"
     assert may_hold(
         bytes.fromhex("42bab500a15d"), hashes
-    ).all()  # of twelve bits a key, which once were written
+    ).all()  # of twelve bits a key, as an older release wrote them
     assert [int(number) for number in hashes % np.uint64(1_000)] == [719, 615, 109, 302]
 
 
@@ -306,17 +306,17 @@ DAMAGE_BROKEN = [
 
 @pytest.mark.parametrize("broken", LOOKUP_BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_lookup_is_noticed(broken: Broken) -> None:
-    """Each of these would let a row be passed over, or one be found that is not there."""
+    """Each broken rule of lookup, which would skip a row or find a false one, is caught."""
     assert_caught(broken, check_lookup)
 
 
 @pytest.mark.parametrize("broken", SUMMARY_BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_summary_is_noticed(broken: Broken) -> None:
-    """Each of these says of a key that it is not there, which is."""
+    """Each broken summary, which reports an inserted key as absent, is caught."""
     assert_caught(broken, check_summary)
 
 
 @pytest.mark.parametrize("broken", DAMAGE_BROKEN, ids=lambda broken: broken.rule)
 def test_an_unchecked_read_is_noticed(broken: Broken) -> None:
-    """Each of these believes what was not written."""
+    """Each read without its check, which would trust altered bytes, is caught."""
     assert_caught(broken, check_damage)

@@ -1,4 +1,4 @@
-"""The maintainer: what is due, what fails beside it, and compaction of everything."""
+"""The maintainer: due work, tolerated failures, and compaction of everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.tasks.runners import InProcess
 
 
 class CountsLeases(MemoryKeyValueStore):
-    """Counts the leases that are taken."""
+    """Store that counts leases."""
 
     leases = 0
 
@@ -30,7 +30,7 @@ class CountsLeases(MemoryKeyValueStore):
 
 
 def test_maintenance_when_it_is_due_and_only_then(tmp_path: Path) -> None:
-    """Seven batches cost one look at the state; the eighth makes one of them, and what it replaced goes."""
+    """Seven batches cost one read of the state; with the eighth, they are compacted and the old ones collected."""
     store = CountsLeases()
     lab = Lab(tmp_path, key_value=store)
     maintainer = lab.maintainer()
@@ -47,7 +47,7 @@ def test_maintenance_when_it_is_due_and_only_then(tmp_path: Path) -> None:
 
 
 def test_what_reaches_beyond_the_last_commit_waits(tmp_path: Path) -> None:
-    """Pipelines compact what is committed: a batch that is not stays one of its transaction."""
+    """Pipelines compact committed batches only; an uncommitted one keeps its own transaction."""
     lab = Lab(tmp_path)
     for number in range(9):
         lab.upsert({"a": number})
@@ -63,7 +63,7 @@ def test_what_reaches_beyond_the_last_commit_waits(tmp_path: Path) -> None:
 def test_a_failed_compaction_is_told_and_left_to_the_next(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A damaged part, or a collector that went on too fast, never takes a committed transaction down with it."""
+    """A failed compaction, because of damage or collection, is reported and never fails a committed transaction."""
     lab = Lab(tmp_path)
     for number in range(8):
         lab.upsert({"a": number})
@@ -79,13 +79,13 @@ def test_a_failed_compaction_is_told_and_left_to_the_next(
 
 
 def test_a_compaction_that_lost_leaves_nothing_behind(tmp_path: Path) -> None:
-    """A peer compacts the same batches first: what the loser wrote is deleted, and what it shares is not."""
+    """If a peer compacts the same batches first, the loser's output is deleted, except for shared parts."""
     lab = Lab(tmp_path)
     for number in range(4):
         lab.upsert({f"k{number}": number})
 
     class Beaten(InProcess):
-        """Lets a peer compact when our tasks are done."""
+        """Runner that lets a peer compact once our tasks are done."""
 
         def run(self, function, tasks, on_done):  # type: ignore[no-untyped-def]
             receipts = super().run(function, tasks, on_done)
@@ -102,7 +102,7 @@ def test_a_compaction_that_lost_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_compaction_of_all_is_done_once(tmp_path: Path) -> None:
-    """One batch stays as it is; to forget, it is made anew, even where a killed run had begun to forget."""
+    """Compacting all keeps a single batch; to forget, it is rewritten, also after a killed run began to forget."""
     lab = Lab(tmp_path)
     for number in range(5):
         lab.upsert({"a": number})
@@ -111,7 +111,7 @@ def test_compaction_of_all_is_done_once(tmp_path: Path) -> None:
     assert maintainer.compact_all(lab.shard, ORDER).batches == 0
     assert history(lab) != ()
     lab.check()
-    lab.shard.change(partial(forget, since=4))  # and killed here
+    lab.shard.change(partial(forget, since=4))  # killed here
     report = maintainer.compact_all(lab.shard, ORDER, since=4)
     assert (report.batches, report.since) == (1, 4)
     assert history(lab) == ()
@@ -120,14 +120,14 @@ def test_compaction_of_all_is_done_once(tmp_path: Path) -> None:
 
 
 def history(lab: Lab) -> tuple[Part, ...]:
-    """Return the parts of what came and went within the one batch."""
+    """Return the parts with rows that were inserted and retracted within the one batch."""
     (ref,) = lab.shard.state().batches
     return lab.shard.batch(ref).history
 
 
 @pytest.mark.parametrize("name", ["_gone", "k=v", "it's [1]"])
 def test_any_name_of_a_folder(tmp_path: Path, name: str) -> None:
-    """Neither our columns' names, nor globs, nor partitions by folder, are seen in the path of a lake."""
+    """The path of a lake may contain column names, globs or `key=value` directories without any effect."""
     lab = Lab(tmp_path, name=name)
     for number in range(3):
         lab.upsert({"a": number, "b": None if number % 2 else number})
@@ -137,7 +137,7 @@ def test_any_name_of_a_folder(tmp_path: Path, name: str) -> None:
 
 
 def test_a_lost_part_is_named(tmp_path: Path) -> None:
-    """Compaction of everything is asked for by a person, who is told."""
+    """Compaction of everything raises an error for a lost part, because a user requested it."""
     lab = Lab(tmp_path)
     for number in range(2):
         lab.upsert({"a": number})

@@ -1,4 +1,4 @@
-"""Parts: how their columns are stored, and what checks them."""
+"""Parts: the encoding of their columns, and their checksums."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.storage import open_objects
 
 
 def test_a_column_has_a_dictionary_where_that_can_pay(tmp_path: Path) -> None:
-    """One that repeats values, or is nested, has one; one of distinct values is stored as it is."""
+    """Columns with repeated or nested values have a dictionary; columns of distinct values have none."""
     count = 2_000
     rows = pa.table(
         {
@@ -35,7 +35,7 @@ def test_a_column_has_a_dictionary_where_that_can_pay(tmp_path: Path) -> None:
 
 
 def check_statistics(folder: Path) -> None:
-    """See which columns have a least and a greatest value in each row group."""
+    """Check which columns have minimum and maximum in each row group."""
     rows = pa.table(
         {
             "key": [f"{number:050d}" for number in range(100)],
@@ -55,7 +55,7 @@ def check_statistics(folder: Path) -> None:
 
 
 def test_a_footer_has_no_long_texts(tmp_path: Path) -> None:
-    """Queries skip row groups by the others; long ones were most of a footer, which each look at a part reads."""
+    """A footer has no statistics of long texts: queries do not prune by them, and they filled most of a footer."""
     check_statistics(tmp_path)
     for broken in (
         Broken("texts are short", parts._with_statistics, "pa.types.is_string(field.type)", "False"),
@@ -69,7 +69,7 @@ def test_a_footer_has_no_long_texts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("xxh3", [True, False], ids=["as written now", "as written before"])
 def test_a_flipped_bit_anywhere_is_noticed(tmp_path: Path, xxh3: bool) -> None:
-    """Parts of an older release have no XXH3, and are compared by their SHA-256."""
+    """A flipped bit is noticed anywhere; parts of an older release have no XXH3 and are checked by SHA-256."""
     rows = with_row_ids(pa.table({"key": list(range(50))}), 0, 0, 1)
     part = write_part(open_objects(tmp_path.as_uri()), "s", 0, 0, rows, None)
     part = part if xxh3 else replace(part, xxh3="")

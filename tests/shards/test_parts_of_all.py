@@ -1,4 +1,4 @@
-"""Small parts that have rows of all buckets, beside parts of one: every reader, and compaction, takes each row once."""
+"""Small parts with rows of all buckets: every reader and every compaction uses each row once."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ KEYS = "abcdefgh"
 
 
 def upserts(lab: Lab, chance: random.Random, count: int) -> None:
-    """Append transactions of some keys, some of them with parts of all buckets."""
+    """Append transactions of some keys, some with parts of all buckets."""
     for _ in range(count):
         changes = {key: chance.choice([None, 1, 2, 3]) for key in chance.sample(KEYS, 4)}
         assert lab.upsert(changes, together=chance.random() < 0.6) is None
 
 
 def parts_of(lab: Lab, first: int = 0) -> list[Part]:
-    """Return all parts that the state names, from a batch on."""
+    """Return all parts that the state names, starting at a batch."""
     return [part for ref in lab.shard.state().batches[first:] for part in lab.shard.batch(ref).objects()]
 
 
 def check(seeds: Iterable[int] = range(3), *, large: bool = False, one_task: bool = False) -> None:
-    """Compare with the model as of every time: before compactions, after small ones, and after larger ones.
+    """Compare with the model at every time: before compactions, after small ones, and after larger ones.
 
-    `one_task` takes parts of all apart; else a task for each bucket takes its rows out of them.
+    With `one_task`, one task splits parts of all buckets; otherwise a task for each bucket reads its rows from
+    them.
     """
     for seed in seeds:
         chance = random.Random(seed)
@@ -54,7 +55,7 @@ def check(seeds: Iterable[int] = range(3), *, large: bool = False, one_task: boo
             lab.check()
             upserts(lab, chance, 3)
             patch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
-            for first in (2, 0):  # the first carries retractions of older rows along
+            for first in (2, 0):  # the first has retractions of older rows
                 lab.compact(first, len(lab.shard.state().batches))
                 lab.check()
                 check_apart(lab, first)
@@ -66,7 +67,7 @@ def check(seeds: Iterable[int] = range(3), *, large: bool = False, one_task: boo
 
 
 def check_apart(lab: Lab, first: int = 0) -> None:
-    """Parts are of one bucket each, and have its rows alone."""
+    """Check that each part has one bucket, and only its rows."""
     for part in parts_of(lab, first):
         assert part.bucket >= 0, "what is no longer small has parts of its own"
         ids = pq.read_table(str(lab.objects.local_path(part.path)))
@@ -78,12 +79,12 @@ def check_apart(lab: Lab, first: int = 0) -> None:
 @pytest.mark.parametrize("one_task", [False, True])
 @pytest.mark.parametrize("large", [False, True])
 def test_rows_are_those_of_the_model(large: bool, one_task: bool) -> None:
-    """Whatever kinds of parts meet; `large`: parts may stay as they are."""
+    """All reads equal the model for every mix of parts; with `large`, parts may be kept unchanged."""
     check([2 * large + one_task], large=large, one_task=one_task)
 
 
 def test_one_task_takes_apart_what_it_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight buckets are not eight readings of the same parts."""
+    """One task splits the parts that it can hold, so that eight buckets do not read the same parts eight times."""
     monkeypatch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", 0)
     lab = Lab(tmp_path, buckets=3)
     for number in range(4):
@@ -97,7 +98,7 @@ def test_one_task_takes_apart_what_it_can_hold(tmp_path: Path, monkeypatch: pyte
 
 
 def test_few_rows_stay_together(tmp_path: Path) -> None:
-    """Small compactions of such parts make one part again, and the same ids as parts of buckets have."""
+    """Small compactions of such parts make one part again, with the same ids as those of bucket parts."""
     together, apart = (Lab(tmp_path, buckets=3, name=name) for name in ("together", "apart"))
     for number in range(4):
         changes = dict.fromkeys(KEYS[number:], number)
@@ -164,11 +165,11 @@ APART = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.rule)
 def test_a_broken_rule_is_noticed(broken: Broken) -> None:
-    """Each of these would lose a row, or show one twice."""
+    """Each broken rule, which would lose a row or duplicate one, is caught."""
     assert_caught(broken, partial(check, large=True))
 
 
 @pytest.mark.parametrize("broken", APART, ids=lambda broken: broken.rule)
 def test_a_broken_rule_of_coming_apart_is_noticed(broken: Broken) -> None:
-    """Each of these would lose a row, show one twice, or leave a part of all in the way of every merge."""
+    """Each broken rule of splitting, which would lose or duplicate a row or block merges, is caught."""
     assert_caught(broken, partial(check, one_task=True))

@@ -60,18 +60,18 @@ def test_classify_is_total_and_never_waits_behind_upper() -> None:
     [
         (10, 11, (5, 7), "dd"),  # S1
         (10, 13, (5, 10, 12), "dph"),  # S2
-        (10, 8, (5, 7), "dd"),  # S3, dropped early, which is legal too
-        (3, 4, (0, 2, 3), "ddp"),  # S4: a peer moved U to 3
+        (10, 8, (5, 7), "dd"),  # S3, dropped early, which is also correct
+        (3, 4, (0, 2, 3), "ddp"),  # S4: a peer moved upper to 3
     ],
 )
 def test_s1_to_s4_by_verdict(upper: int, frontier: int, rows: tuple[int, ...], expected: str) -> None:
-    """The scenarios as verdicts: d drop, p process, h hold."""
+    """The scenarios give the expected verdicts: d drop, p process, h hold (S1 to S4)."""
     letters = {UpdateFate.DROP: "d", UpdateFate.PROCESS: "p", UpdateFate.HOLD: "h"}
     assert "".join(letters[classify(ts, upper, frontier)] for ts in rows) == expected
 
 
 def test_append_succeeds_iff_upper_is_lower() -> None:
-    """Over all uppers and lowers: a swap where they meet, a mismatch with the upper elsewhere."""
+    """An append swaps the state exactly if upper equals its lower; otherwise it reports a mismatch with the upper."""
     for upper, lower in itertools.product(range(4), repeat=2):
         decision = append(ShardState(upper=upper), lower, lower + 1, a_batch(lower))
         if upper == lower:
@@ -83,7 +83,7 @@ def test_append_succeeds_iff_upper_is_lower() -> None:
 
 
 def test_s8_a_batch_that_is_there_is_not_appended_again() -> None:
-    """S8: after a lost reply the id of our batch decides, even when others have appended since."""
+    """After a lost reply, the id of our batch decides, even if others have appended since (S8)."""
     recent = ((0, "a"), (1, "b"), (2, "c"))
     state = ShardState(upper=3, batches=(a_batch(0, "a"), a_batch(1, "b"), a_batch(2, "c")), recent=recent)
     assert append(state, 1, 2, a_batch(1, "b")) == AlreadyThere()
@@ -93,7 +93,7 @@ def test_s8_a_batch_that_is_there_is_not_appended_again() -> None:
 
 
 def test_s8_what_a_state_remembers_is_bounded_and_it_knows_so() -> None:
-    """S8: the ids of the last APPENDS_REMEMBERED appends are kept; of an older one it says that it cannot tell."""
+    """A state remembers the ids of the last APPENDS_REMEMBERED appends, and reports older ones as unknown (S8)."""
     state = ShardState()
     for t in range(APPENDS_REMEMBERED + 2):
         decision = append(state, t, t + 1, a_batch(t, f"b{t}"))
@@ -105,12 +105,12 @@ def test_s8_what_a_state_remembers_is_bounded_and_it_knows_so() -> None:
 
 
 def test_an_empty_batch_advances_upper() -> None:
-    """No rows, no entry, but the time has passed."""
+    """An empty batch advances upper without an entry."""
     assert append(ShardState(upper=2), 2, 3, None) == Swap(ShardState(upper=3, seq=1))
 
 
 def test_visible_batches_as_of_each_time() -> None:
-    """Reading as of t sees the batches up to and with t; outside of the shard's times it is refused."""
+    """A read as of t sees the batches up to and including t; times outside the shard's range are refused."""
     state = ShardState(upper=4, batches=(a_batch(0, "a"), a_batch(2, "c")))
     assert [[batch.id for batch in visible(state, t)] for t in (-1, 0, 1, 2, 3)] == [
         [],
@@ -125,7 +125,7 @@ def test_visible_batches_as_of_each_time() -> None:
 
 
 def test_late_uploads_are_refused_exactly_when_orphans_may_go() -> None:
-    """Over all epochs: what collection may delete can be neither appended nor put in place, and all else can."""
+    """In each epoch, batches that collection may delete cannot be appended or used as replacement; all others can."""
     for now, uploaded in itertools.product(range(5), repeat=2):
         state = a_state(2, epoch=now)
         late = is_orphan_epoch(state, uploaded)
@@ -136,7 +136,7 @@ def test_late_uploads_are_refused_exactly_when_orphans_may_go() -> None:
 
 
 def test_replace_takes_the_run_that_stands_there() -> None:
-    """Over every run of five batches: its place is taken, the others stay, and the old ones are retired."""
+    """A replacement takes the place of any run of five batches; other batches stay, and the old ones are retired."""
     state = a_state(5, seq=9)
     for start, stop in itertools.combinations(range(6), 2):
         run = state.batches[start:stop]
@@ -152,7 +152,7 @@ def test_replace_takes_the_run_that_stands_there() -> None:
 
 
 def test_replace_of_what_is_not_there_is_lost() -> None:
-    """Every list of batches that is not a run of the state, whatever it shares with one, is refused."""
+    """A replacement for batches that are not a run of the state is refused, whatever it shares with one."""
     state = a_state(4)
     runs = {state.batches[start:stop] for start, stop in itertools.combinations(range(5), 2)}
     for length in range(1, 5):
@@ -163,14 +163,14 @@ def test_replace_of_what_is_not_there_is_lost() -> None:
 
 
 def test_a_replaced_batch_of_ours_that_was_replaced_again_is_there() -> None:
-    """S8 of a compaction: its reply is lost, and a peer goes on from it."""
+    """A compaction whose reply is lost is recognized as done, even if a peer has compacted its result again (S8)."""
     merged = a_batch(0, "m", 2)
     state = ShardState(upper=2, batches=(a_batch(0, "n", 2),), retired=(Retired(4, (merged,)),))
     assert replace(state, [a_batch(0, "b0"), a_batch(1, "b1")], merged, 0) == AlreadyThere()
 
 
 def test_levels_grow_with_the_logarithm() -> None:
-    """After each of 5,000 appends, a class has too few batches to compact; each row was rewritten once a class."""
+    """After each of 5,000 appends, no size class is due for compaction; each row was rewritten once per class."""
     state, rewritten, number = ShardState(), 0, 0
     for count in range(1, 5_001):
         decision = append(state, count - 1, count, a_batch(count - 1, f"b{count}"))
@@ -194,14 +194,14 @@ def test_levels_grow_with_the_logarithm() -> None:
 
 
 def drop(state: ShardState) -> ShardState:
-    """Return the state without what was replaced."""
+    """Return the state without the replaced batches."""
     decision = drop_retired(state, state.retired)
     assert decision is not None
     return decision.state
 
 
 def test_due_over_all_small_states() -> None:
-    """Five batches of all weights up to four, with a fan-out of two: none that reaches beyond `until` is looked at."""
+    """For five batches of weights up to four and a fan-out of two, no run that reaches beyond `until` is due."""
     for weights in itertools.product(range(1, 5), repeat=5):
         refs = [a_batch(lower, f"b{lower}", weight=weight) for lower, weight in enumerate(weights)]
         for until in range(7):
@@ -210,7 +210,7 @@ def test_due_over_all_small_states() -> None:
 
 
 def test_forget_only_climbs_and_never_reaches_upper() -> None:
-    """Over all small states: `since` is the greatest asked for, and the newest time stays readable."""
+    """`since` only rises, to the greatest request, and the newest time stays readable, over all small states."""
     for upper, old, asked in itertools.product(range(5), range(5), range(-1, 7)):
         if old and old >= upper:
             continue
@@ -221,7 +221,7 @@ def test_forget_only_climbs_and_never_reaches_upper() -> None:
 
 
 def test_collectable_over_all_small_leases() -> None:
-    """A retired batch goes iff no lease was taken before it was retired."""
+    """A retired batch is collectable exactly if no lease was taken before its retirement."""
     for seq in range(4):
         retired = tuple(Retired(number, (a_batch(0, f"b{number}"),)) for number in range(1, seq + 1))
         state = ShardState(seq=seq, retired=retired)
@@ -238,7 +238,7 @@ def test_collectable_over_all_small_leases() -> None:
 
 
 def test_a_lease_is_left_behind_by_one_clock_only() -> None:
-    """The steady clock of the machine that saw it, or the store's; never a difference between two of them."""
+    """A lease expires by one clock, the steady clock of the observing machine or the store's, never by a mix."""
     lease = LeaseRecord(0, 100.0)
     long_s = 100.0 + LEASE_MARGIN_S
     passed = (-1e6, 0.0, long_s - 1, long_s, 1e6)
@@ -249,7 +249,7 @@ def test_a_lease_is_left_behind_by_one_clock_only() -> None:
 
 
 def test_an_epoch_begins_when_the_last_has_lasted() -> None:
-    """Not before; a clock that went back a little makes it last longer, and one that was far ahead does not."""
+    """An epoch begins only once the last one has lasted long enough; a clock that jumps delays it only a little."""
     state = ShardState(epoch=3, epoch_began_s=100.0)
     assert next_epoch(state, 109.9, 10.0) is None
     assert next_epoch(state, 90.1, 10.0) is None

@@ -1,4 +1,4 @@
-"""Long states: the beginning rolled up as an object, read by others, beside garbage collection."""
+"""Long states: their first batches are rolled up into an object, read by others, and garbage collected."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def a_batch(time: int) -> Batch:
 
 
 def grow(shard: Shard, count: int) -> None:
-    """Append so many batches."""
+    """Append this number of batches."""
     upper = shard.state().upper
     for time in range(upper, upper + count):
         assert shard.compare_and_append(a_batch(time)) is None
@@ -47,14 +47,14 @@ def record_bytes(key_value: KeyValueStore) -> int:
 
 
 def rolled(key_value: KeyValueStore, objects: ObjectStore) -> str:
-    """Return the path of the object that holds the beginning now."""
+    """Return the path of the object that holds the first batches now."""
     found = States("s", key_value, objects).read()[0].rolled
     assert found is not None
     return found.path
 
 
 def test_three_thousand_batches_in_a_small_record() -> None:
-    """The record stays under its limit at every append, and everybody reads all batches in their order."""
+    """With 3,000 batches the record stays within its limit at every append, and readers get all batches in order."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     shard = Shard("s", key_value, objects)
     for _ in range(60):
@@ -67,7 +67,7 @@ def test_three_thousand_batches_in_a_small_record() -> None:
 
 
 def test_two_writers_and_a_state_that_gets_short_again() -> None:
-    """Both append in turns over a rolled state; when compaction makes it short, the object is named no more."""
+    """Two writers append in turn to a rolled-up state; once compaction makes it short, it names no object."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     one, two = Shard("s", key_value, objects), Shard("s", key_value, objects)
     for _ in range(200):
@@ -85,7 +85,7 @@ def test_two_writers_and_a_state_that_gets_short_again() -> None:
 
 
 def test_a_lost_beginning_is_named() -> None:
-    """Gone, altered or of another format: an error that names the object, and never a shorter table."""
+    """If the rolled-up object is absent, altered or of another format, an error names it."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     grow(Shard("s", key_value, objects), 400)
     path = rolled(key_value, objects)
@@ -101,7 +101,7 @@ def test_a_lost_beginning_is_named() -> None:
 
 
 class Overtaken(MemoryObjectStore):
-    """Lets something happen just before a beginning is read."""
+    """Store that calls an action just before a rolled-up object is read."""
 
     meanwhile: Callable[[], object] | None = None
 
@@ -113,7 +113,7 @@ class Overtaken(MemoryObjectStore):
 
 
 def test_a_reader_that_is_overtaken_by_a_collector_reads_again() -> None:
-    """Between the record and the object that it names, others roll anew and collect the old one."""
+    """A reader retries if others roll up again and collect the old object between its two reads."""
     key_value, objects = MemoryKeyValueStore(), Overtaken()
     shard = Shard("s", key_value, objects)
     grow(shard, 400)
@@ -132,7 +132,7 @@ def test_a_reader_that_is_overtaken_by_a_collector_reads_again() -> None:
 
 
 def test_collection_keeps_the_beginning_that_is_named() -> None:
-    """Of all that were ever written, the one in use stays, however old it is."""
+    """Collection keeps the rolled-up object in use, however old it is, and deletes all others."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     shard = Shard("s", key_value, objects)
     grow(shard, 700)
@@ -143,7 +143,7 @@ def test_collection_keeps_the_beginning_that_is_named() -> None:
 
 
 def test_an_older_beginning_is_never_named_again() -> None:
-    """A thread that read an older state meanwhile leaves its beginning behind: it may be collected by now."""
+    """A thread that read an older state does not name its rolled-up object again, because it may be collected."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     grow(Shard("s", key_value, objects), 400)
     shared = States("s", key_value, objects)
@@ -156,7 +156,7 @@ def test_an_older_beginning_is_never_named_again() -> None:
     shared._known = old, beginning  # as the slower thread leaves it
     following = next_epoch(state, 1.0, 0.0)
     assert following is not None
-    # So few behind it, as after a compaction, that the state would be short with the older one too.
+    # So few batches follow, as after a compaction, that the state would be short even with the older object.
     batches = following.state.batches[: len(beginning.batches) + 5]
     assert shared.swap(replace(following.state, batches=batches), version)
     reread = shared.read()[0]
@@ -165,7 +165,7 @@ def test_an_older_beginning_is_never_named_again() -> None:
 
 
 def test_threads_share_a_shard() -> None:
-    """Eight threads change a long state through one object: each change is there."""
+    """If eight threads change a long state through one shard object, no change is lost."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     shard = Shard("s", key_value, objects)
     grow(shard, 300)
@@ -191,7 +191,7 @@ def upper_and_batches(folder: str) -> tuple[int, int]:
 
 
 def test_another_process_reads_the_same_state(tmp_path: Path) -> None:
-    """What this process rolled up, another reads from SQLite and files."""
+    """Another process reads the same rolled-up state from SQLite and files."""
     key_value = open_key_value(f"sqlite://{tmp_path}/kv.db")
     objects = open_objects(tmp_path.as_uri())
     grow(Shard("s", key_value, objects), 280)

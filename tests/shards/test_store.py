@@ -23,7 +23,7 @@ def a_batch(lower: int, id: str, *parts: Part, retractions: tuple[Part, ...] = (
 
 
 class LostReplies(MemoryKeyValueStore):
-    """Does every conditional write, and says that it does not know."""
+    """Store that does every conditional write, and reports its outcome as unknown."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         outcome = super().set_if(partition, key, value, expected)
@@ -31,7 +31,7 @@ class LostReplies(MemoryKeyValueStore):
 
 
 def test_appends_make_snapshots_by_time() -> None:
-    """Each append is one time; a snapshot holds what came up to it, and rows count retractions."""
+    """Each append has one time; a snapshot has all appends up to its time, and row counts include retractions."""
     shard = Shard("s", MemoryKeyValueStore(), MemoryObjectStore())
     assert shard.compare_and_append(a_batch(0, "a", a_part("p0"))) is None
     assert shard.compare_and_append(a_batch(1, "b", a_part("p1", 2), retractions=(a_part("r1", 1),))) is None
@@ -44,7 +44,7 @@ def test_appends_make_snapshots_by_time() -> None:
 
 
 def test_one_of_many_racing_writers_wins_each_time() -> None:
-    """Eight writers race for ten times: one batch a time, and the losers leave no record behind."""
+    """Eight writers race for ten times: each time gets one batch, and losers leave no record."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
 
     def race(writer: int) -> int:
@@ -63,7 +63,7 @@ def test_one_of_many_racing_writers_wins_each_time() -> None:
 
 
 def test_s8_lost_replies_append_once() -> None:
-    """S8: each conditional write succeeds and its reply is lost, and still each batch is there once."""
+    """If every conditional write succeeds and its reply is lost, each batch still exists once (S8)."""
     shard = Shard("s", LostReplies(), MemoryObjectStore())
     for t in range(3):
         assert shard.compare_and_append(a_batch(t, f"b{t}", a_part(f"p{t}"))) is None
@@ -72,7 +72,7 @@ def test_s8_lost_replies_append_once() -> None:
 
 
 class CompactedMeanwhile(LostReplies):
-    """Loses replies, and compacts everything before anyone can read back."""
+    """Store that loses replies, and compacts everything before a writer can read back."""
 
     def __init__(self, objects: MemoryObjectStore) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class CompactedMeanwhile(LostReplies):
 
 
 def test_s8_a_batch_that_was_compacted_before_its_reply_was_read_back_is_ours() -> None:
-    """S8: its id is remembered by the state, so that its writer does not delete the parts of a live batch."""
+    """The state remembers the id of a compacted batch, so its writer does not delete parts of a live batch (S8)."""
     objects = MemoryObjectStore()
     shard = Shard("s", CompactedMeanwhile(objects), objects)
     for t in range(3):
@@ -101,7 +101,7 @@ def test_s8_a_batch_that_was_compacted_before_its_reply_was_read_back_is_ours() 
 
 
 def test_a_damaged_batch_record_is_named() -> None:
-    """A record that was altered, or is gone, is an error that names it, and never fewer rows."""
+    """An altered or absent batch record is an error that names it, and never fewer rows."""
     objects = MemoryObjectStore()
     shard = Shard("s", MemoryKeyValueStore(), objects)
     shard.compare_and_append(a_batch(0, "a", a_part("p0")))

@@ -1,4 +1,4 @@
-"""S1 to S7 on what there is: replicas of a pipeline, and writers of a user's table, that meet where we choose."""
+"""S1 to S7 on real stores: replicas of a pipeline, and writers of a user's table, interleaved at chosen points."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def nothing() -> None:
 
 
 class Paused(InProcess):
-    """Shapes a transaction, and then does not come back before something else has happened."""
+    """Pipeline that shapes a transaction and continues only after another action."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self._meanwhile = meanwhile
@@ -55,7 +55,7 @@ class Paused(InProcess):
 
 
 class World:
-    """Stores with an inbox; each replica takes a segment a transaction."""
+    """Stores with an inbox; each replica takes one segment per transaction."""
 
     def __init__(self, folder: Path) -> None:
         url = f"memory://{uuid.uuid4().hex}"
@@ -74,7 +74,7 @@ class World:
     def replica(
         self, meanwhile: Callable[[], object] = nothing, last: int = 10**9
     ) -> tuple[RunResult, BatchCounts]:
-        """Let a replica empty the inbox; it begins no transaction after `last`."""
+        """Let a replica empty the inbox, up to transaction `last`."""
         tally = BatchCounts()
         pipeline = Pipeline("main", self.key_value, self.objects, 1, Paused(meanwhile), tally)
         waiting = [Input(INBOX, info.path, info.size_bytes) for info in self.objects.list("inbox/")]
@@ -105,7 +105,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_s1_rows_below_upper_are_dropped_and_the_frontier_follows(world: World) -> None:
-    """S1: U climbs beyond what we hold: ours is dropped, with its parts, and we go on behind it."""
+    """If U rises above our transaction, it is dropped with its parts, and we continue after U (S1)."""
     world.receive([a_span(0, 0)], [a_span(0, 1)], [a_span(0, 2)])
     before: list[tuple[set[str], object]] = []
 
@@ -128,7 +128,7 @@ def test_s1_rows_below_upper_are_dropped_and_the_frontier_follows(world: World) 
 
 
 def test_s2_one_of_each(world: World) -> None:
-    """S2: below U dropped, at U emitted, retracting the older value; what comes later is held."""
+    """A write below U is dropped, one at U is emitted and retracts the older value, a later one is held (S2)."""
     world.receive([a_span(0, 0, end=20)])
 
     def peer() -> None:
@@ -150,7 +150,7 @@ def test_s2_one_of_each(world: World) -> None:
 
 
 def test_s3_waiting_below_upper_ends(world: World) -> None:
-    """S3: a replica sleeps while U climbs beyond what it holds and beyond what it has not read: it ends at U."""
+    """A replica that sleeps while U passes its held and unread input continues at U (S3)."""
     world.receive([a_span(0, 0)], [a_span(0, 1)])
 
     def peer() -> None:
@@ -169,7 +169,7 @@ def test_s3_waiting_below_upper_ends(world: World) -> None:
 def test_s4_the_last_of_several_writes_of_a_key_beside_a_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S4: a key was inserted at 0; a peer moves U to 3 while we write it anew: exactly one retraction, at 3."""
+    """If a peer moves U to 3 while we rewrite a key inserted at 0, there is exactly one retraction, at 3 (S4)."""
     kinds: dict[str, pa.DataType] = {"id": pa.int64(), "who": pa.string()}
     schema = pa.schema(kinds)
 
@@ -204,7 +204,7 @@ def test_s4_the_last_of_several_writes_of_a_key_beside_a_peer(
 
 
 def test_s5_s6_what_the_feedback_holds_already_gives_no_output(world: World) -> None:
-    """S5, S6: a replica brings what a peer wrote a moment ago: time passes, and no batch comes of it."""
+    """A replica that brings what a peer just wrote advances the time without a batch (S5, S6)."""
     world.receive([a_span(0, 0)])
     world.replica()
     world.receive([a_span(0, 0)], [a_span(0, 0), a_span(0, 0)])
@@ -219,7 +219,7 @@ def test_s5_s6_what_the_feedback_holds_already_gives_no_output(world: World) -> 
 
 @pytest.mark.parametrize("pause", [1, 12])
 def test_s7_a_paused_replica_catches_up(world: World, pause: int) -> None:
-    """S7: a replica that slept for so many transactions drops what its peer wrote, and goes on at the end."""
+    """A replica that slept for many transactions drops those of its peer and continues at the end (S7)."""
     world.receive([a_span(0, 0)])
 
     def peer() -> None:

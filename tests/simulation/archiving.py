@@ -1,7 +1,8 @@
-"""Passes of the archive beside writers, restores, deletions and sweeps: the real SQL, on a real SQLite (PROTOCOLS §4).
+"""Archive passes concurrent with writers, restores, deletions and sweeps: the real SQL on a real SQLite (PROTOCOLS
+§4).
 
-Each transaction is one step, as it is on a database: all of it happens or nothing. Each call on the repository is one
-too. A sweep waits for nobody here, so that it takes uploads away under those who make them.
+Each transaction is one atomic step, as on a database, and so is each call on the repository. Sweeps have no grace
+period here, so they also delete uploads in progress.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ _READS: Final = (Touch("sql", "", True, False),)
 _LOOKS: Final = (Touch("sql", "traces", False, False),)
 _MARKS: Final = (Touch("sql", "objects", False, True), Touch("kv", "sql", True, True))
 _OF_OBJECTS: Final = ("_note_uploads", "condemn", "forget")
-"""Transactions that touch rows of objects alone: a look at traces is the same before and after them."""
+"""Transactions on rows of objects only, after which the state of traces is unchanged."""
 
 
 @cache
 def tracking() -> TrackingStore:
-    """Return the tracking store that all runs use, one after the other."""
+    """Return the tracking store that all runs share, one after the other."""
     folder = tempfile.TemporaryDirectory(
         prefix="tracelake-archiving-", dir=_IN_MEMORY if _IN_MEMORY.exists() else None
     )
@@ -63,7 +64,7 @@ def tracking() -> TrackingStore:
 
 
 class Answer:
-    """What a transaction gave; equal where the database was the same afterwards, so that clocks tell nothing."""
+    """Result of a transaction; equal for equal database states, so that clocks make no difference."""
 
     def __init__(self, value: Any, database: tuple[Any, ...]) -> None:
         self.value, self._database = value, database
@@ -79,7 +80,7 @@ class Answer:
 
 
 class SimulatedArchiveStore(ArchiveStore):
-    """The real store, each transaction of which passes the scheduler."""
+    """The real store; each of its transactions passes the scheduler."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(tracking())
@@ -102,7 +103,7 @@ class SimulatedArchiveStore(ArchiveStore):
 def write(
     process: Process, name: str, effect: Callable[[], ResultT], touches: tuple[Touch, ...] = _WRITES
 ) -> ResultT:
-    """Carry out a transaction as one step, whose reply may be lost, and which may happen later."""
+    """Carry out a transaction as one step, whose reply may be lost and which may happen late."""
     model = process._run.key_value
 
     def happen() -> Answer:
@@ -110,7 +111,7 @@ def write(
         answer = Answer(result, content())
         model.set(
             "sql", "content", hashlib.sha256(repr(answer).encode()).digest(), "sql"
-        )  # what tells one state from another
+        )  # the columns that distinguish states
         return answer
 
     answer: Answer = process.call(Call(f"sql {name}", touches, happen, conditional=True))
@@ -119,7 +120,7 @@ def write(
 
 @cache
 def raw() -> sqlite3.Connection:
-    """Return a connection of our own to the database, for what is looked at after each step."""
+    """Return a separate database connection for the checks after each step."""
     connection = sqlite3.connect(tracking().database.name, isolation_level=None)
     atexit.register(connection.close)
     return connection
@@ -131,12 +132,12 @@ TABLES: Final = {
     "archive_objects": "path, state, traces",
     "outbox": "sequence, lake",
 }
-"""What tells one state of the database from another, without times."""
+"""Columns that distinguish database states, without times."""
 OF_TRACES: Final = {name: columns for name, columns in TABLES.items() if name != "archive_objects"}
 
 
 def content(tables: dict[str, str] = TABLES) -> tuple[Any, ...]:
-    """Return what the database has."""
+    """Return the content of the database."""
     return tuple(
         tuple(raw().execute(f"SELECT {columns} FROM tracelake_{table} ORDER BY 1, 2"))
         for table, columns in tables.items()
@@ -144,7 +145,7 @@ def content(tables: dict[str, str] = TABLES) -> tuple[Any, ...]:
 
 
 def rows(trace_ids: list[str]) -> dict[str, Row]:
-    """Return of each trace whether it is archived, where and how, and what the store itself has of it."""
+    """Return for each trace whether, where and how it is archived, and its data in the store."""
     by_trace = {}
     for each in trace_ids:
         query = (
@@ -159,7 +160,7 @@ def rows(trace_ids: list[str]) -> dict[str, Row]:
 
 
 class Row(NamedTuple):
-    """A trace as the database has it."""
+    """A trace's row in the database."""
 
     is_archived: bool
     place: tuple[str, int, str]
@@ -178,7 +179,7 @@ def request_of(number: int, span: int) -> TracedRequest:
 
 
 def log_spans(number: int, span: int) -> None:
-    """Store a span, as a server does, and let the pipeline take it. Raises StorageError where it is refused."""
+    """Store a span as a server does and let the pipeline take it. Raises StorageError if it is refused."""
     (refused,) = tracking().write([request_of(number, span)])
     raw().execute("DELETE FROM tracelake_outbox")
     if refused is not None:
@@ -213,7 +214,7 @@ def payload_of(number: int, span: int) -> bytes:
 
 
 def pairs_in(data: bytes) -> set[tuple[int, int]]:
-    """Return the spans of a `TracesData`, by the numbers of their traces and their own."""
+    """Return the spans of a `TracesData` as pairs of trace number and span number."""
     return {
         (
             int.from_bytes(span.trace_id) - 1,
@@ -227,12 +228,12 @@ def pairs_in(data: bytes) -> set[tuple[int, int]]:
 
 
 def spans_in(data: bytes) -> set[int]:
-    """Return the numbers of the spans that a `TracesData` has."""
+    """Return the numbers of the spans in a `TracesData`."""
     return {span for _, span in pairs_in(data)}
 
 
 class ArchivingScenario(Scenario):
-    """Archivers, a writer, one who restores, one who deletes, and a sweeper on a few traces."""
+    """Archivers, a writer, a restorer, a deleter and a sweeper on a few traces."""
 
     name = "archiving"
     steps_max = 4_000
@@ -246,7 +247,7 @@ class ArchivingScenario(Scenario):
         others: tuple[str, ...] = (),
         layout: LayoutName = "trace",
     ) -> None:
-        """`others` are of `restore`, `delete`, `sweep`, with a number where there are two."""
+        """`others` are of `restore`, `delete`, `sweep`, with a number if there are two."""
         self._archivers, self._rounds, self._traces, self._writes = archivers, rounds, traces, writes
         self._others, self._layout = others, layout
 
@@ -259,7 +260,7 @@ class ArchivingScenario(Scenario):
         ]
 
     def prepare(self, run: Run) -> None:
-        """Store a span of each trace, and an attachment beside its archive."""
+        """Store a span of each trace, and an attachment next to its archive."""
         for table in metadata.sorted_tables:
             if table.name != "tracelake_lakes":
                 raw().execute(f"DELETE FROM {table.name}")
@@ -284,7 +285,7 @@ class ArchivingScenario(Scenario):
                 ObjectRepository(objects, 1),
                 objects,
                 self._ids(),
-                finalize_traces=1,  # so that others come in between, too, where a pack has several
+                finalize_traces=1,  # so that others run in between even if a pack has several
             )
 
     def _write(self, process: Process) -> None:
@@ -301,7 +302,7 @@ class ArchivingScenario(Scenario):
                 self._until(partial(restore_trace, store, process.objects, _no_tables, each))
 
     def _until(self, do: Callable[[], object]) -> None:
-        """A deletion may take the object between the row and the read: then it is asked for again."""
+        """Read a trace again if a deletion takes the object between the row and the read."""
         for attempt in range(10):
             try:
                 do()
@@ -321,7 +322,7 @@ class ArchivingScenario(Scenario):
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """Each trace is wholly hot or wholly archived, with all that was acknowledged; attachments are untouched."""
+        """Each trace is wholly hot or wholly archived, with all acknowledged spans; attachments are untouched."""
         require(ATTACHMENT in run.objects.objects, "the attachment is gone")
         stored = rows(self._ids())
         for number, acknowledged in run.notes["acknowledged"].items():
@@ -333,12 +334,13 @@ class ArchivingScenario(Scenario):
             if each.is_archived:
                 require(not data, f"trace {number} is archived, and in the store as well")
                 data = read_archived(run.direct_objects, *each.place)
-            if "delete" not in self._others:  # which may come between a write and its reply
+            if "delete" not in self._others:  # it may come between a write and its reply
                 lost = acknowledged - spans_in(data)
                 require(not lost, f"spans {sorted(lost)} of trace {number} were acknowledged, and are lost")
 
     def check(self, run: Run) -> None:
-        """A last sweep leaves no orphan, a last pass nothing hot, and each object names as many traces as name it."""
+        """After a last sweep no orphan exists, after a last pass nothing is hot, and each object's trace count is
+        right."""
         store = ArchiveStore(tracking())
         sweep(store, run.direct_objects, FOREVER_NS, is_ours)
         self._agree(run.direct_objects)

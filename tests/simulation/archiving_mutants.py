@@ -1,4 +1,4 @@
-"""The archive with one rule broken each: what the simulator must find."""
+"""The archive with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLS: Final = Faults(kills=2, lost=3, late=2)
 
 
 def checked_outside(self: ArchiveStore, stored: Sequence[StoredUpload]) -> dict[str, ArchiveOutcome]:
-    """The generation is checked in a transaction of its own, and the payload cleared by the next (A13)."""
+    """The generation is checked in a separate transaction, and the next one clears the payload (A13)."""
     infos = self.archived([each.trace_id for each in stored])
     same = [each for each in stored if infos[each.trace_id].db_payload_generation == each.generation]
 
@@ -41,7 +41,7 @@ def checked_outside(self: ArchiveStore, stored: Sequence[StoredUpload]) -> dict[
 def listed_last(
     store: ArchiveStore, objects: ObjectStore, began_before_ns: int, is_ours: Callable[[str], bool]
 ) -> int:
-    """Rows are read before objects are listed: an upload that begins between has none."""
+    """Rows are read before objects are listed: an upload that begins in between has no row."""
     del began_before_ns
     known = store._read(lambda connection: set(connection.execute(select(archive_objects.c.path)).scalars()))
     for info in list(objects.list("")):

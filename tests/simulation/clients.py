@@ -1,7 +1,7 @@
-"""Explicit transactions: a client that begins, lets input arrive, commits or aborts, beside replicas; all may die.
+"""Explicit transactions: a client begins, lets input arrive, and commits or aborts, next to replicas; all may die.
 
-The client is an actor with the real records. Killed, it begins anew as another client, which has to wait until a
-replica has spoken for the one that is gone.
+The client is an actor with the real records. After a kill it begins again as another client, which waits until a
+replica has ended the dead one's transaction.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ROWS: Final = CommitPolicy(max_rows=3, max_delay_s=60.0)
 
 
 class ClientsScenario(PipelineScenario):
-    """Replicas of a pipeline that goes on, with modes of their own, and clients one after the other."""
+    """Replicas of a continuous pipeline, with different modes, and successive clients."""
 
     name = "clients"
     steps_max = 12_000
@@ -55,7 +55,7 @@ class ClientsScenario(PipelineScenario):
         dwells: tuple[int, ...] = (0, 1),
         modes: tuple[CommitPolicy, ...] = (EACH_STEP, ROWS),
     ) -> None:
-        """`dwells`: how many looks of a replica the client waits behind each segment that it lets arrive."""
+        """`dwells`: the replica polls that the client waits for after each of its segments."""
         super().__init__(replicas=len(modes), segments=1)
         self._modes = modes
         self._wishes = wishes
@@ -66,13 +66,15 @@ class ClientsScenario(PipelineScenario):
         return [Actor("client", self._act), Actor("server", self._serve), *super().actors()]
 
     def _serve(self, process: Process) -> None:
-        """Let segments arrive that have nothing to do with the client."""
+        """Let segments arrive that are unrelated to the client."""
         for name in "123":
-            if process.objects.head(f"was/{name}") is None:  # else it was, before this server was killed
+            if (
+                process.objects.head(f"was/{name}") is None
+            ):  # otherwise it existed before this server was killed
                 process.objects.put(f"was/{name}", b"")
                 process.notes.setdefault("put", []).append(name)
                 process.objects.put(f"inbox/{name}", name.encode())
-            if name == "3":  # before that no replica ends: a server that was killed or cut off is late
+            if name == "3":  # no replica ends before that: a killed or disconnected server is late
                 process.notes["served"] = True
             process.sleep(LOOK_S)
 
@@ -89,19 +91,19 @@ class ClientsScenario(PipelineScenario):
             if is_last and not inputs and result.waits is None and (stands is None or stands.is_over):
                 return
             process.sleep(LOOK_S)
-        process.notes["unfair"] = True  # others were not let to run; the scheduler may do that
+        process.notes["unfair"] = True  # the other actors could not run; the scheduler may do that
 
     def _act(self, process: Process) -> None:
-        """Begin, let segments arrive, and end it as wished, one client after the other."""
+        """Begin, let segments arrive, and end as requested, one client after the other."""
         for number, wish in enumerate(self._wishes):
             client = f"{process.attempt}.{number}"
             if process.notes.get(f"wish {number}"):
-                continue  # it said so before it was killed
+                continue  # it ended before it was killed
             if not self._begin(process, client):
                 break
             process.record(("begun", client, ""))
             for row in range(len(self._dwells)):
-                # One character for each, whoever puts it.
+                # One character for each segment, whichever client puts it.
                 name = chr(ord("a") + process.attempt * 8 + number * len(self._dwells) + row)
                 process.notes.setdefault("put", []).append(name)
                 process.objects.put(f"inbox/{name}", name.encode())
@@ -112,7 +114,7 @@ class ClientsScenario(PipelineScenario):
         process.objects.put(DONE, b"")
 
     def _begin(self, process: Process, client: str) -> bool:
-        """Begin, once an earlier one is over; False where no replica is let to run for long."""
+        """Begin once an earlier transaction is over; return False if no replica can run for long."""
         clients = ExplicitTransactions(process.key_value, "main")
         wanted = ClientTransaction(client, self._when_gone, TIMEOUT_S, process.now_s())
         for _ in range(ROUNDS_MAX):
@@ -124,20 +126,21 @@ class ClientsScenario(PipelineScenario):
         return False
 
     def _clients(self, process: Process, client: str, wish: ClientRequest) -> None:
-        """Show that it lives, and say what is to become of it."""
+        """Send a heartbeat, and end the transaction."""
         clients = ExplicitTransactions(process.key_value, "main")
         now_s = process.now_s()
         clients.change(lambda standing: on_keepalive(standing, client, now_s))
         try:
             stands = clients.change(lambda standing: on_end(standing, client, wish))
-        except UsageError as error:  # a replica has spoken for it, since it was slow
+        except UsageError as error:  # a replica has ended it, because it was slow
             process.record(("refused", client, str(error)))
         else:
             assert stands is not None
             process.record(("gone" if stands.is_gone else wish, client, ""))
 
     def check(self, run: Run) -> None:
-        """Each segment is in once; of a client all is one transaction, or none of it was published with its name."""
+        """Check that each segment is in once, and that a client's input is one transaction or was not published
+        with its name."""
         if run.notes.get("unfair"):
             return
         history = [what for name, what in run.history if name == "client" and isinstance(what, tuple)]
@@ -184,7 +187,7 @@ class ClientsScenario(PipelineScenario):
             own = {name for what, who, name in history if what == "arrived" and who == client}
             where = {taken[name] for name in own}
             if kind == "commit":
-                # One that so many died of that it was set aside is taken by fewer at a time, without the client's name.
+                # A transaction quarantined after deaths is taken in smaller ones, without the client's name.
                 require(
                     where == set(of_client.get(client, [])) or client in asides,
                     f"{client} committed {own}, which are in {where}",
@@ -196,7 +199,7 @@ class ClientsScenario(PipelineScenario):
 
 
 class PlainIngestScenario(ClientsScenario):
-    """A caller ingests one file that is part of no client's transaction; no abort takes it away."""
+    """A caller ingests one file outside any client's transaction; no abort removes it."""
 
     name = "plain ingest beside clients"
     FILE: Final = "plain/Z"
@@ -208,7 +211,7 @@ class PlainIngestScenario(ClientsScenario):
         return [*super().actors(), Actor("caller", self._ingest)]
 
     def _ingest(self, process: Process) -> None:
-        """Ingest the file; try again later while another client's transaction is open."""
+        """Ingest the file; retry later while another client's transaction is open."""
         if process.objects.head("was/Z") is None:
             process.objects.put(self.FILE, b"Z")
             process.objects.put("was/Z", b"")
@@ -225,7 +228,7 @@ class PlainIngestScenario(ClientsScenario):
         process.notes["unfair"] = True
 
     def check(self, run: Run) -> None:
-        """The file is in once its ingest has returned, whatever became of the clients' transactions."""
+        """The file is in once its ingest has returned, whatever the clients' transactions did."""
         super().check(run)
         if run.notes.get("unfair") or not run.notes.get("ingested"):
             return

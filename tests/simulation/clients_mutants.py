@@ -1,4 +1,4 @@
-"""Explicit transactions with one rule broken each: what the simulator must find."""
+"""Explicit transactions with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tracelake.testing import Faults, Scenario
 
 
 def with_rows() -> Scenario:
-    """Return clients beside replicas that keep transactions open over several steps."""
+    """Return clients next to replicas that keep transactions open over several steps."""
     return ClientsScenario(modes=(ROWS, ROWS))
 
 
 def aborting() -> Scenario:
-    """Return clients of which the first aborts."""
+    """Return clients, the first of which aborts."""
     return ClientsScenario(("abort", "commit"))
 
 
@@ -48,4 +48,4 @@ CLIENTS_MUTANTS = [
         with_rows,
     ),
 ]
-"""Rules that need a moment which no seed meets soon are broken in `tests/lake/test_transactions.py`."""
+"""Rules whose moment no seed meets soon are broken in `tests/lake/test_transactions.py`."""

@@ -1,7 +1,7 @@
-"""A repository that is collected while examples are added, staged, committed, picked, named and deleted.
+"""Garbage collection of a repository while examples are added, staged, committed, picked, named and deleted.
 
-Real code over simulated stores. Whatever sleeps, is killed or loses a reply: all that a branch or tag leads to is
-there, files too, and so is what was acknowledged as staged.
+Real code over simulated stores. Under delays, kills and lost replies, everything reachable from a branch or tag
+exists, files included, and so does every acknowledged staged entry.
 """
 
 from __future__ import annotations
@@ -33,14 +33,13 @@ from tracelake.versions.tree import file_path, path_of
 
 SIDE: Final = "side"
 TOLD: Final = (ConflictError, NothingToCommitError, RefNotFoundError, UsageError)
-"""What actors may be told, in the order that things take."""
+"""Possible results of actors, in the order of an operation's steps."""
 
 
 class CollectScenario(Scenario):
-    """Adders stage examples, which sweepers commit; committers commit files at once; a brancher makes and deletes a
-    branch with commits of its own; pickers merge, pick, revert, tag and branch from what was on it; collectors collect,
-    each time in a new epoch.
-    """
+    """Actors of the scenario: adders stage examples, which sweepers commit; committers commit files at once. A
+    brancher makes and deletes a branch with separate commits; pickers merge, pick, revert, tag and branch from its
+    commits. Collectors collect, each time in a new epoch."""
 
     name = "collect"
     steps_max = 6_000
@@ -48,7 +47,7 @@ class CollectScenario(Scenario):
     collector = RepositoryCollector
 
     def __init__(self, rounds: int = 2, **actors: int) -> None:
-        """Let so many of each kind (`adders=2`) do what they do so often; collectors once more, and twice as often."""
+        """Run this many actors of each kind (`adders=2`) this often; one more collector, twice as often."""
         self._rounds = rounds
         self._counts = actors or dict.fromkeys(
             ("adders", "sweepers", "committers", "branchers", "pickers", "collectors"), 1
@@ -66,7 +65,7 @@ class CollectScenario(Scenario):
         return several(acts, self._counts)
 
     def prepare(self, run: Run) -> None:
-        """Make a branch that has been committed to, and is deleted or has been, then let the actors begin."""
+        """Make a branch with commits that is or was deleted, then let the actors begin."""
         with Simulated(Before()):
             direct = Repository(run.direct_key_value, run.direct_objects)
             first = direct.commit_entries({"m": write_file(run.direct_objects, b"first", 0)})
@@ -75,7 +74,7 @@ class CollectScenario(Scenario):
         run.notes.update(acknowledged={}, seen=[picked])
 
     def open(self, process: Process) -> Repository:
-        """Open the repository as a process does that was just started."""
+        """Open the repository as a fresh process does."""
         return Repository(
             process.key_value, process.objects, patience_polls=1, answers_kept=self.answers_kept
         )
@@ -100,7 +99,7 @@ class CollectScenario(Scenario):
                 told = repository.commit_staged()
             except NothingToCommitError as nothing:
                 told = nothing.head
-            except ExpiredError:  # refused, and slept until nobody remembered
+            except ExpiredError:  # refused, then delayed until its record expired
                 continue
             expect_staged(f"the commit of {process.name}", before, repository.entries(told))
 
@@ -135,7 +134,7 @@ class CollectScenario(Scenario):
                     lambda: repository.create_branch(f"b{number}", commit),  # noqa: B023
                     lambda: repository.delete_tag(f"t{number}"),  # noqa: B023
                 ):
-                    with contextlib.suppress(*TOLD, DamageError, ExpiredError):  # of a commit that is gone
+                    with contextlib.suppress(*TOLD, DamageError, ExpiredError):  # of a vanished commit
                         act()
 
     def _collect(self, process: Process) -> None:
@@ -144,14 +143,14 @@ class CollectScenario(Scenario):
             process.sleep(1)
 
     def _file(self, process: Process, repository: Repository, number: int) -> FileAt:
-        """Write a file that is told from others by its writer, and its size."""
+        """Write a file that its writer and size identify."""
         epoch = repository.epoch()
         return write_file(process.objects, number * f"{process.name[:1]}".encode(), epoch)
 
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """All that a name leads to is there."""
+        """Everything reachable from a name exists."""
         records = BranchRecords(run.direct_key_value)
         heads = {at.record.head for at in records.all().values()} | set(records.tags().values())
         state = frozenset(heads), len(run.objects.objects)
@@ -165,7 +164,7 @@ class CollectScenario(Scenario):
             require(path in run.objects.objects, f"a name leads to {path}, which is gone")
 
     def check(self, run: Run) -> None:
-        """What was acknowledged is there, and its files; one more collection leaves no entry that no branch knows."""
+        """Acknowledged entries and their files exist; one more collection leaves no entry that no branch knows."""
         self.collector(run.direct_key_value, run.direct_objects).collect(epoch_min_s=0)
         records = BranchRecords(run.direct_key_value)
         known = {token for at in records.all().values() for token in known_tokens(at.record)}
@@ -180,7 +179,7 @@ class CollectScenario(Scenario):
 
 
 def _needed(run: Run, head: str, known: dict[str, frozenset[str]]) -> set[str]:
-    """Return the paths of all objects that a commit leads to: what commits are made of is read once."""
+    """Return the paths of all objects that a commit needs; the contents of commits are read once."""
     needed: set[str] = set()
     for commit_id in ancestors(run, head):
         if commit_id not in known:

@@ -1,4 +1,4 @@
-"""Garbage collection of a repository with one rule broken each: what the simulator must find."""
+"""Garbage collection of a repository with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Answer, BranchRecord, Reference
 from tracelake.versions.staging import Staging
 
-# 1. A name is for its own epoch and the next
+# 1. A name is valid for its own epoch and the next
 
 
 def cut_in_any_epoch(
     branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
 ) -> BranchRecord | None:
-    """What was built long ago is published."""
+    """A commit that was built long ago is published."""
     return protocol.cut(branch, replace(built, epoch=branch.epoch), head, done)
 
 
 def collect_the_last_epoch(written: int, newest: int) -> bool:
-    """What is written in this epoch or the one before goes, too."""
+    """Objects written in this epoch or the one before are collected, too."""
     del written, newest
     return True
 
 
 def not_on_branches(self: RepositoryCollector, epoch_min_s: float, *, dry_run: bool) -> int:
-    """An epoch begins, and branches are not told."""
+    """An epoch begins without an announcement to the branches."""
     del epoch_min_s, dry_run
     return self._records.advance(lambda epoch: replace(epoch, number=epoch.number + 1)).number
 
@@ -42,17 +42,17 @@ _reached = RepositoryCollector._reached_at_once
 
 
 def look_first(self: RepositoryCollector, epoch_min_s: float, *, dry_run: bool) -> int:
-    """A collection looks what leads where, and begins its epoch then."""
+    """A collection computes reachability before it begins its epoch."""
     reached = _reached(self, [])
     vars(self)["_reached_at_once"] = lambda _: reached
     return _begin(self, epoch_min_s, dry_run=dry_run)
 
 
-# 3. Acknowledged only where the branch is still at the epoch
+# 3. Acknowledged only if the branch is still at the epoch
 
 
 def stage_in_any_epoch(self: Staging, branch: str, entries: Mapping[str, Reference | None]) -> None:
-    """A writer looks at the token again, and not at the epoch."""
+    """A writer checks the token again, but not the epoch."""
     while True:
         at = self._with_token(branch).record
         for path, named in self._fresh(entries, at.epoch).items():
@@ -61,20 +61,20 @@ def stage_in_any_epoch(self: Staging, branch: str, entries: Mapping[str, Referen
             return
 
 
-# 5. What cannot be reached once is never reached again
+# 5. Unreachable objects are never reachable again
 
 
 def reaches_all(self: object, commit: str) -> bool:
-    """A name is given, and a commit picked, whatever leads to it."""
+    """A name is created, and a commit picked, without a reachability check."""
     del self, commit
     return True
 
 
-# 7. Entries of tokens that no branch knows go, and no others
+# 7. Exactly the entries of tokens that no branch knows are deleted
 
 
 def erase_what_was_sealed(self: RepositoryCollector) -> None:
-    """Entries of a request that waits to be built go, too."""
+    """Entries of a request that waits for its build are deleted, too."""
     tokens = self._records.tokens()
     known = {at.record.staging for at in self._records.all().values()}
     for token in sorted(tokens - known):

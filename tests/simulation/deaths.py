@@ -1,6 +1,6 @@
-"""Replicas on machines of their own, some of which die of an input: the dead are counted, and the slow are not.
+"""Replicas on separate machines, some of which die of an input: dead replicas are counted, slow ones are not.
 
-Nobody sees the processes of another. A replica that dies comes back with nothing that it knew, under another name.
+No replica sees another's processes. A replica that dies comes back without its state, under another name.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
 Stage: TypeAlias = Literal["read", "merge"]
 DEADLY = "0"
-"""The segment that kills whoever reads it, or merges it."""
+"""The segment that kills every process that reads or merges it."""
 TASK_S = 24
-"""How long tasks take: longer than any look at whether their process lives."""
+"""Duration of tasks: longer than any liveness check of their process."""
 
 
 class DiedError(BaseException):
-    """The process has ended, and says nothing."""
+    """The process has died without a message."""
 
 
 class SlowTasks(SimulatedTasks):
-    """Tasks that take long, and kill their process at a stage."""
+    """Slow tasks that kill their process at a stage."""
 
     def __init__(self, process: Process, deadly: Stage | None) -> None:
         super().__init__(process)
@@ -63,7 +63,8 @@ class SlowTasks(SimulatedTasks):
 
 
 class DeathsScenario(PipelineScenario):
-    """Replicas that empty an inbox in transactions of all that waits; with a stage, all of them die of one segment."""
+    """Replicas that empty an inbox in transactions of all pending input; with a stage, all of them die of one
+    segment."""
 
     name = "deaths"
     steps_max = 4_000
@@ -84,13 +85,13 @@ class DeathsScenario(PipelineScenario):
                 process.sleep(1)
 
     def invariant(self, run: Run) -> None:
-        """Where nobody dies, nothing is ever suspected."""
+        """Without deaths, no input is ever suspected."""
         super().invariant(run)
         if self._deadly is None:
             require(not run.direct_key_value.scan("suspects/main"), "an input is suspected, and nobody died")
 
     def check(self, run: Run) -> None:
-        """All that kills nobody is in the tables once; what kills is kept and named, and nothing else is."""
+        """All harmless inputs are in the tables once; exactly the deadly ones are kept and named."""
         suspects = QuarantineStore(run.direct_key_value, "main").all()
         named = [(suspect.path, suspect.state) for suspect in suspects]
         expected = {str(segment): 1 for segment in range(self._segments)}
@@ -102,7 +103,7 @@ class DeathsScenario(PipelineScenario):
             )
         if not any(
             process.attempt for process in run.processes
-        ):  # killed from outside, as often, it may be any
+        ):  # after as many kills from outside it may be any segment
             require(len(named) == (self._deadly is not None), f"the records name {named}")
         for path, _ in named:
             del expected[path.removeprefix("inbox/")]

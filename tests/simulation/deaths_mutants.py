@@ -1,4 +1,4 @@
-"""Counting of deaths with one rule broken each: what the simulator must find."""
+"""Crash counting with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tracelake.testing import Faults
 def all_are_dead(
     self: CrashMarkers, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]
 ) -> Mapping[str, Any]:
-    """Who is not us has died: nobody looks on."""
+    """Every other process counts as dead, without a check."""
     del self, stopping
     return notes if len(notes) >= enough else {}
 
 
 def one_look(self: CrashMarkers, notes: Mapping[str, Any], enough: int, stopping: Callable[[], bool]) -> Any:
-    """Whose note is there twice in a moment has died."""
+    """A process whose marker is unchanged between two immediate reads counts as dead."""
     del stopping
     now = self._read([])
     still = {key: note for key, note in notes.items() if now.get(key) == note}
@@ -28,24 +28,24 @@ def one_look(self: CrashMarkers, notes: Mapping[str, Any], enough: int, stopping
 
 
 def nothing(self: CrashMarkers, *_: object) -> None:
-    """Leave out a step."""
+    """Omit a step."""
     del self
 
 
 def at_fault_together(inputs: int, *, died: bool, suspected: bool) -> int:
-    """All inputs beside which runs died are set aside."""
+    """All inputs of crashed runs are quarantined."""
     del inputs, died, suspected
     return 0
 
 
 def never_halved(inputs: int, *, died: bool, suspected: bool) -> int:
-    """What runs died of is taken again as it was."""
+    """The input of crashed runs is taken again in full."""
     del died, suspected
     return inputs
 
 
 def never_enough(self: CrashMarkers, *_: object, **__: object) -> dict[str, int]:
-    """Deaths that happen while new input is read are not counted."""
+    """Deaths during reads of new input are not counted."""
     del self
     return {}
 

@@ -1,4 +1,4 @@
-"""Transactions whose size follows what they took, by clocks that jump, with tasks that fail."""
+"""Adaptive batch sizes with clocks that jump and tasks that fail."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TaskT = TypeVar("TaskT")
 ReceiptT = TypeVar("ReceiptT")
 BOUNDS: Final = Bounds(first=BatchSize(4, 2), least=BatchSize(1, 1), greatest=BatchSize(8, 3))
 ROWS: Final = ("0", "1", "2abcdefgh", "3", "4", "5", "6")
-"""What segments hold, a row a character: one has more than any transaction may take beside others."""
+"""Contents of segments, a row a character; one is larger than a transaction with other segments may be."""
 FAILING: Final = {ReadTask: 2, TransactionMergeTask: 3}
-"""Which job of a kind fails in each process, as for want of memory: the next try goes well."""
+"""The job of each kind that fails in each process, as if out of memory; the next attempt succeeds."""
 DURATIONS_S: Final = (0.0, 1e-9, 1e18, -1e18, -1.0, 1.0)
 
 
 class JumpingClock(BatchSizer):
-    """What a pipeline takes where no clock can be trusted."""
+    """Batch sizes of a pipeline with unreliable clocks."""
 
     def __init__(self) -> None:
         super().__init__(BOUNDS)
@@ -44,7 +44,7 @@ class JumpingClock(BatchSizer):
 
 
 class MoodyTasks(SimulatedTasks):
-    """Tasks that fail once as they read, and once as they merge."""
+    """Tasks that fail once as they read and once as they merge."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(process)
@@ -61,7 +61,7 @@ class MoodyTasks(SimulatedTasks):
 
 
 class FittingScenario(PipelineScenario):
-    """Replicas that drain a backlog in one line: at least one input each time, the oldest first, never too much."""
+    """Replicas that drain a backlog in order: at least one input each time, the oldest first, never too much."""
 
     name = "fitting"
     steps_max = 8_000
@@ -88,7 +88,7 @@ class FittingScenario(PipelineScenario):
         ).run([inputs])
 
     def check(self, run: Run) -> None:
-        """All are in once, in the order in which they came; no transaction is empty, or beyond the bounds."""
+        """All inputs are in once, in their order; no transaction is empty or beyond the bounds."""
         super().check(run)
         repository = Repository(run.direct_key_value, run.direct_objects)
         head = repository.head()
@@ -105,5 +105,5 @@ class FittingScenario(PipelineScenario):
             paths += [each.path for each in taken]
         if (
             sum(process.attempt for process in run.processes) < TRANSACTION_TRIES_MAX
-        ):  # else it may be narrowed down
+        ):  # otherwise, it may be bisected
             require(paths == sorted(paths), f"what came first is not taken first: {paths}")

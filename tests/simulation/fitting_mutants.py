@@ -1,4 +1,4 @@
-"""Fitting of transactions with one rule broken each: what the simulator must find."""
+"""Adaptive batch sizes with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An index whose parts are merged, while transactions come, it is built anew, and garbage is collected.
+"""An index whose parts are merged during transactions, rebuilds and garbage collection.
 
-Real code over parts that say which transactions they hold. Whatever is killed, sleeps or loses a reply: what the head
-names holds each transaction once, and what was merged or built anew stays so.
+Real code over parts that name their transactions. Under kills, delays and lost replies, the head's index holds each
+transaction once, and merged or rebuilt parts stay so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tracelake.versions.protocol import is_collectable
 from tracelake.versions.repository import Repository
 
 BEFORE: Final = 2
-"""Transactions that are there when the actors begin."""
+"""Transactions that exist when the actors begin."""
 
 
 def stage(
@@ -54,7 +54,7 @@ def stage(
     analyzer: Analyzer = ENGLISH,
     lower: int | None = None,
 ) -> None:
-    """Stage a part that says which transactions it holds, and of which analyzer, and its receipt."""
+    """Stage a part that names its transactions and analyzer, and its receipt."""
     data = json.dumps([list(transactions), build, analyzer.fingerprint]).encode()
     path, receipt_path = (
         staged_path(INDEX, build, lo=0, hi=1, attempt=attempt, suffix=suffix)
@@ -77,7 +77,7 @@ def stage(
 
 
 def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) -> None:
-    """Publish a transaction as a pipeline does, unless it is there."""
+    """Publish a transaction as a pipeline does, unless it exists."""
     repository = Repository(key_value, objects, patience_polls=1)
     head = repository.head()
     if head is not None and repository.transaction_of(head) >= t:
@@ -94,7 +94,7 @@ def publish(key_value: KeyValueStore, objects: ObjectStore, t: int, who: str) ->
 
 
 class SimulatedIndexOutput(IndexOutput):
-    """Stages parts that say which transactions they hold."""
+    """Stages parts that name their transactions."""
 
     def _stage(self, t: int, base: Manifest | None) -> None:
         first = first_missing(t + 1, base)
@@ -105,7 +105,7 @@ class SimulatedIndexOutput(IndexOutput):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBuilder(IndexBuilder):
-    """Stages one part that says which transactions it holds, or what other parts do together."""
+    """Stages one part that names its transactions, or the union of other parts'."""
 
     who: str = ""
 
@@ -125,7 +125,7 @@ class SimulatedBuilder(IndexBuilder):
     ) -> None:
         try:
             held = [json.loads(self.objects.get(part.path))[0] for part in parts]
-        except NotFoundError:  # collected meanwhile
+        except NotFoundError:  # collected in the meantime
             return self._stage(build, wanted, progress, None)
         together, transactions = [t for each in held for t in each], wanted.transactions
         assert together == list(range(*transactions)), (together, transactions)
@@ -133,7 +133,7 @@ class SimulatedBuilder(IndexBuilder):
 
 
 class Merger(IndexMerger):
-    """Merges two parts at a time, and notes which are gone for good."""
+    """Merges two parts at a time, and records permanently replaced ones."""
 
     fan_out = 2
     gone: set[str]
@@ -146,7 +146,7 @@ class Merger(IndexMerger):
 
 
 class IndexMergeScenario(Scenario):
-    """Two pipelines publish the same transactions; mergers, a rebuild and a collector work beside them."""
+    """Two pipelines publish the same transactions, while mergers, a rebuild and a collector work."""
 
     name = "index-merge"
     steps_max = 6_000
@@ -224,7 +224,7 @@ class IndexMergeScenario(Scenario):
         return manifest, list(read_parts(run.direct_objects, manifest))
 
     def invariant(self, run: Run) -> None:
-        """What the head names is there, and holds each transaction once."""
+        """Everything that the head names exists and holds each transaction once."""
         repository = Repository(run.direct_key_value, run.direct_objects)
         head = repository.head()
         state = head, len(run.objects.objects), len(run.notes["gone"])
@@ -248,7 +248,7 @@ class IndexMergeScenario(Scenario):
         return parts
 
     def check(self, run: Run) -> None:
-        """One transaction later, what was merged or built anew is not back; every commit has a complete index."""
+        """One transaction later, merged or rebuilt parts are not back; every commit has a complete index."""
         last = BEFORE + self._transactions
         with Simulated(Before()):
             publish(run.direct_key_value, run.direct_objects, last, "after")

@@ -1,4 +1,4 @@
-"""Merging parts of an index with one rule broken each: what the simulator must find."""
+"""Merging parts of an index with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracelake.versions.repository import Repository
 
 
 def what_the_head_names(repository: Repository, objects: ObjectStore, transaction: int) -> Manifest | None:
-    """A transaction, or a merge, builds on what the last one named, whatever that one had not seen."""
+    """A transaction or a merge builds on the last one's manifest, even if that one missed a commit."""
     del transaction
     path = index_at(repository, repository.head())
     return None if path is None else read_manifest(objects, path)
@@ -29,7 +29,7 @@ def what_the_head_names(repository: Repository, objects: ObjectStore, transactio
 def what_is_left_of_it(
     parts: Sequence[PartRef], run: Sequence[PartRef], merged: Sequence[PartRef]
 ) -> tuple[PartRef, ...]:
-    """Merged parts take the place of as much of the run as is there."""
+    """Merged parts replace any remaining subset of the run."""
     left = [part for part in parts if part not in run]
     return tuple(sorted((*left, *merged), key=lambda part: part.lower))
 
@@ -38,13 +38,13 @@ _later = IndexRebuild._later
 
 
 def without_straddling(self: IndexRebuild) -> tuple[str | None, list[PartRef], int]:
-    """A rebuild leaves out parts that begin before it ends, whatever transactions they hold besides."""
+    """A rebuild omits parts that begin before it ends, whatever other transactions they hold."""
     replaced, later, now = _later(self)
     return replaced, [part for part in later if part.lower >= self._upper], now
 
 
 def twice(self: IndexRebuild) -> tuple[str | None, list[PartRef], int]:
-    """A rebuild takes such parts over, and has what it built itself beside them."""
+    """A rebuild takes such parts over in addition to its own."""
     replaced, later, now = _later(self)
     return replaced, [_begun_at(part, self._upper) for part in later], now
 
@@ -56,7 +56,7 @@ def _begun_at(part: PartRef, lower: int) -> PartRef:
 
 
 def with_any_parts(objects: ObjectStore, manifest: Manifest, earlier: str) -> Manifest:
-    """The parts of a transaction go with whatever it should have been built on."""
+    """A transaction's parts are combined with any base manifest."""
     there = read_manifest(objects, earlier)
     if there.upper != manifest.upper - 1:
         return manifest

@@ -1,8 +1,8 @@
-"""A pipeline between two topics of Kafka and an inbox, with all who share its lake; all may die at any step.
+"""A pipeline between two Kafka topics and an inbox, with all users of its lake; all may die at any step.
 
-Replicas take a topic, whose writer commits and aborts, and an inbox, and write each transaction to another topic (J6,
-J7, J8, J14). Partitions appear, retention removes what was not read (J11), and a user gives up what is lost. The
-broker writes its markers later than it answers. Only the broker is a model, and the rows are characters.
+Replicas take an inbox and a topic, whose writer commits and aborts, and write each transaction to another topic
+(J6, J7, J8, J14). Partitions appear, retention removes unread messages (J11), and a user discards lost ones. The
+broker writes its markers after it answers. Only the broker is a model, and the rows are characters.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ IN: Final = "in"
 OUT: Final = "out"
 OUTPUT: Final = "stream"
 MAX_BYTES: Final = 1_000
-"""Of a message of the topic that is written to."""
+"""Maximum size of a message of the output topic."""
 REPEAT: Final = "r"
-"""A row that the tables have already."""
+"""A row that already exists in the tables."""
 LARGE: Final = "L"
-"""One that the topic does not take."""
+"""A row that the topic refuses as too large."""
 SENT: Final = ("commit", "abort", "commit", "partition", "commit", "abort")
 PUT: Final = ("0", REPEAT, "1", LARGE)
 PAUSE_S: Final = 0.05
-"""About as long as fifty calls take, if nobody is slow."""
+"""About the time of fifty calls, without delays."""
 DONE: Final = "done"
 
 
 class TopicTasks(SimulatedTasks):
-    """Tasks that read ranges of topics too; where all rows are repeats, no part is written."""
+    """Tasks that also read ranges of topics; if all rows are repeats, they write no part."""
 
     def _bytes(self, share: InputShare) -> tuple[bytes, InputDigest]:
         if share.source != KAFKA:
@@ -94,14 +94,14 @@ class TopicTasks(SimulatedTasks):
 
 
 class Characters:
-    """What an output gets: the rows of a transaction as characters; see `Content`."""
+    """Contents of an output: a transaction's rows as characters; see `Content`."""
 
     def __init__(self, key_value: KeyValueStore, objects: ObjectStore) -> None:
         self.shard = Shard("spans", key_value, objects)
         self._objects = objects
 
     def rows(self, batch: Batch) -> int:
-        """Return how many there are."""
+        """Return their number."""
         return sum(part.rows for part in batch.parts)
 
     def tables(self, batch: Batch) -> Iterator[pa.Table]:
@@ -110,12 +110,12 @@ class Characters:
             yield pa.table({"row": list(self._objects.get(part.path).decode())})
 
     def encode(self, rows: pa.Table) -> bytes:
-        """Return them as text; what is large has much behind it, which no codec makes smaller."""
+        """Return the rows as text; a large row has a long suffix that no codec compresses."""
         text = "".join(map(str, rows["row"].to_pylist()))
         return text.encode() + (hashlib.shake_128(b"").digest(MAX_BYTES) if LARGE in text else b"")
 
     def name(self, row: pa.Table) -> str:
-        """Name one."""
+        """Return the name of a row."""
         return f"row {row['row'][0]}"
 
 
@@ -129,13 +129,13 @@ class TopicOutputs(AddedOutputs):
 
 
 class KafkaScenario(PipelineScenario):
-    """Replicas beside the writer of the topic, its broker, and a user."""
+    """Replicas, the writer of the topic, its broker, and a user."""
 
     name = "kafka"
     steps_max = 20_000
 
     def __init__(self, replicas: int = 2, sent: Sequence[str] = SENT, put: Sequence[str] = PUT) -> None:
-        """`sent`: the transactions of the topic; `put`: what comes to the inbox."""
+        """`sent`: the transactions of the topic; `put`: the inputs of the inbox."""
         super().__init__(replicas, len(put))
         self._sent, self._put = sent, put
 
@@ -148,7 +148,7 @@ class KafkaScenario(PipelineScenario):
         ]
 
     def stand_ins(self, run: Run) -> Sequence[StandIn]:
-        """Every process has a library of its own, and clients that nobody keeps."""
+        """Give every process a separate library, with clients that are not cached."""
 
         def library() -> SimulatedLibrary:
             return SimulatedLibrary(run.current())
@@ -167,10 +167,10 @@ class KafkaScenario(PipelineScenario):
         for number, rows in enumerate(self._put):
             run.objects.put(f"inbox/own/{number}", rows.encode())
 
-    # Who writes to the topic, and its broker
+    # The topic's writer, and its broker
 
     def _mark(self, process: Process) -> None:
-        """Write the markers of what was ended, some time after that was answered."""
+        """Write the markers of ended transactions, some time after the reply."""
         model, idle = model_of(process), 0
         while not self._is_over(process):
             idle = 0 if model.markers() else idle + 1
@@ -184,10 +184,10 @@ class KafkaScenario(PipelineScenario):
         return len(over) == self._replicas
 
     def _send(self, process: Process) -> None:
-        """Send messages in transactions, and add a partition. What was not acknowledged is sent anew, as others."""
+        """Send messages in transactions, and add a partition. Unacknowledged messages are sent again as new ones."""
         done: list[int] = process.notes.setdefault("sent", [])
         producer = Producer(process, "sender")
-        with kafka_client.as_storage_error("the sender"):  # then it begins anew
+        with kafka_client.as_storage_error("the sender"):  # then it begins again
             producer.init_transactions(60.0)
             for number, what in enumerate(self._sent):
                 if number in done:
@@ -206,16 +206,16 @@ class KafkaScenario(PipelineScenario):
 
     @staticmethod
     def _new_row(process: Process) -> bytes:
-        """Return a row that was never there before."""
+        """Return a row that never existed before."""
         number = process.notes["rows"] = process.notes.get("rows", 0) + 1
         return chr(0x100 + number).encode()
 
     # The user, and retention
 
     def _use(self, process: Process) -> None:
-        """Add the output; give up what is lost, while retention goes on."""
+        """Add the output; discard lost messages while retention continues."""
         upper = Outputs(process.key_value, process.objects, BUCKETS).upper
-        with contextlib.suppress(UsageError):  # it is there, from before this process was killed
+        with contextlib.suppress(UsageError):  # it exists from before this process was killed
             TopicOutputs(process.key_value, process.objects, BUCKETS).add(
                 OUTPUT, f"kafka://{SERVERS}/{OUT}", upper
             )
@@ -234,7 +234,7 @@ class KafkaScenario(PipelineScenario):
         process.notes["used"] = True
 
     def _remove_some(self, process: Process) -> None:
-        """Remove the first offsets of the partitions that a pipeline has looked at."""
+        """Remove the first offsets of the partitions that a pipeline has polled."""
         model = model_of(process)
         for entry in process.key_value.scan(f"{PARTITION}/main"):
             where = (IN, int(entry.key.rpartition("/")[2]))
@@ -266,7 +266,7 @@ class KafkaScenario(PipelineScenario):
             if is_done and not pipeline.unfinished():
                 process.notes.setdefault("over", set()).add(process.name)
                 return
-            idle = 0 if seen.waiting else idle + 1  # where others are slow, few looks are enough
+            idle = 0 if seen.waiting else idle + 1  # if others are slow, few polls suffice
             process.sleep(min(2.0, PAUSE_S * 1.5**idle))
 
     def _pipeline(self, process: Process) -> Pipeline:
@@ -276,14 +276,14 @@ class KafkaScenario(PipelineScenario):
         )
 
     def _is_all_there(self, process: Process) -> bool:
-        """Whether all that will come has come, and stands."""
+        """Return whether all expected input has arrived with its markers."""
         is_sent = process.objects.head(DONE) is not None and process.notes.get("used", False)
         return is_sent and not model_of(process).markers()
 
-    # What must hold
+    # Invariants
 
     def check(self, run: Run) -> None:
-        """Each message that was committed is in the tables once, or lost by name; the output has each batch once."""
+        """Each committed message is in the tables once, or lost by name; the output has each batch once."""
         by_transaction = rows_by_transaction(run)
         rows = Counter("".join(by_transaction.values()))
         require(set(rows.values()) <= {1}, f"table spans holds {dict(rows)}")
@@ -334,7 +334,7 @@ class KafkaScenario(PipelineScenario):
 
 
 def rows_by_transaction(run: Run) -> dict[int, str]:
-    """Return the rows of table `spans`, by the transactions that brought them."""
+    """Return the rows of table `spans`, by transaction."""
     shard = Shard("spans", run.direct_key_value, run.direct_objects)
     upper = shard.state().upper
     rows: dict[int, str] = defaultdict(str)

@@ -1,7 +1,7 @@
-"""The client library of Kafka as an actor of a simulation has it: each request is a step, whose reply may be lost.
+"""Kafka's client library as a simulated actor uses it: each request is a step, whose reply may be lost.
 
-It stands in the place of `confluent_kafka`, so that all of ours above it is what really runs. Requests of which nobody
-heard are sent once more, as that library does; then it gives up, and says so in its own words.
+It replaces `confluent_kafka`, so all our code above it really runs. As the real library does, it repeats requests
+without a reply, then gives up with the library's error.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracelake.testing.stores import Call, Touch
 CLUSTER: Final = "cluster"
 TRIES: Final = 2
 FETCHED: Final = 2
-"""So many offsets an answer has: what is aborted alone fills some."""
+"""Offsets in one reply; aborted messages alone fill some replies."""
 POLL_S: Final = 0.1
 REAL: Final = library()
 CODES: Final = REAL.KafkaError
@@ -52,7 +52,7 @@ def model_of(process: Process) -> KafkaModel:
 
 
 def asked(process: Process, text: str, effect: Callable[[], Any], name: str, *, writes: bool) -> Any:
-    """Send a request, and once more where no reply comes. Raises KafkaException."""
+    """Send a request, and repeat it once if no reply comes. Raises KafkaException."""
     for left in reversed(range(TRIES)):
         try:
             return process.call(step(text, effect, name, writes=writes))
@@ -65,18 +65,18 @@ def asked(process: Process, text: str, effect: Callable[[], Any], name: str, *, 
 
 
 def step(text: str, effect: Callable[[], Any], name: str = "", *, writes: bool = True) -> Call:
-    """Return a step at the cluster, whose reply may be lost."""
+    """Return a cluster step whose reply may be lost."""
     return Call(f"kafka: {text}", (Touch("kafka", name, False, writes),), effect)
 
 
 def failure(code: str) -> Exception:
-    """Return what the library raises."""
+    """Return the library's exception."""
     raised: Exception = REAL.KafkaException(CODES(getattr(CODES, code), code))
     return raised
 
 
 class Producer:
-    """A transactional writer. A message goes out as it is produced."""
+    """A transactional writer that sends a message as it is produced."""
 
     def __init__(self, process: Process, writer: str) -> None:
         self._process, self._writer, self._epoch = process, writer, -1
@@ -84,7 +84,7 @@ class Producer:
         self._failed: Exception | None = None
 
     def init_transactions(self, timeout_s: float) -> None:
-        """Get the epoch, once all that was begun before is over."""
+        """Get the epoch, once all earlier transactions are over."""
         until_s = self._process.now_s() + timeout_s
         while True:
             try:
@@ -109,7 +109,8 @@ class Producer:
         headers: Sequence[tuple[str, bytes]] = (),
         on_delivery: Callable[[Any, Any], None] = lambda _error, _message: None,
     ) -> None:
-        """Send a message to one of the partitions. A failure is told at delivery, and ends the transaction later."""
+        """Send a message to one of the partitions. A failure is reported at delivery and ends the transaction
+        later."""
         if self._failed is not None:
             return
         partitions = len(model_of(self._process).topic(topic).logs)
@@ -130,17 +131,17 @@ class Producer:
             on_delivery(None, Message(at, record, None, where))
 
     def poll(self, timeout_s: float) -> int:
-        """Deliver nothing: it was told at once."""
+        """Deliver nothing, because delivery was reported at once."""
         del timeout_s
         return 0
 
     def flush(self, timeout_s: float) -> int:
-        """Wait for nothing: each message went out as it was produced. Return how many are left."""
+        """Return the number of unsent messages, without a wait: each was sent as it was produced."""
         del timeout_s
         return 0
 
     def commit_transaction(self, timeout_s: float) -> None:
-        """Commit what was sent: its markers stand later."""
+        """Commit the sent messages; their markers come later."""
         del timeout_s
         if self._failed is not None:
             raise self._failed
@@ -153,11 +154,11 @@ class Producer:
 
     def _end(self, end: End) -> None:
         if not self._added:
-            return  # nothing was sent, and nobody has to hear of it
+            return  # nothing was sent, so no report is due
         self._ask(end, lambda model: model.end(self._writer, self._epoch, end))
 
     def _again(self, text: str, effect: Callable[[KafkaModel], Any]) -> None:
-        """Ask until the transaction before is over, as long as it takes: the run bounds it."""
+        """Retry until the previous transaction is over, as long as it takes: the run bounds it."""
         while True:
             try:
                 self._ask(text, effect)
@@ -175,7 +176,7 @@ class Producer:
 
 
 class Consumer:
-    """A reader of what is committed."""
+    """A reader of committed messages."""
 
     def __init__(self, process: Process, config: dict[str, Any]) -> None:
         assert config["isolation.level"] == "read_committed"
@@ -183,12 +184,12 @@ class Consumer:
         self._where, self._at = ("", 0), 0
 
     def assign(self, partitions: Sequence[Any]) -> None:
-        """Begin to read a partition at an offset."""
+        """Start reading a partition at an offset."""
         (one,) = partitions
         self._where, self._at = (one.topic, one.partition), one.offset
 
     def consume(self, most: int, timeout_s: float) -> list[Any]:
-        """Return the next messages, of few offsets; nothing where no broker answers in time."""
+        """Return the next messages, of few offsets; nothing if no broker answers in time."""
         del most
         model, start = model_of(self._process), self._at
         try:
@@ -208,11 +209,11 @@ class Consumer:
         return [Message(*each) for each in found]
 
     def close(self) -> None:
-        """Read no more; nothing is held."""
+        """Stop reading; no resource is held."""
 
 
 class Message:
-    """A message, or in its place why there is none."""
+    """A message, or the error in its place."""
 
     def __init__(
         self, offset: int, record: Written | None, code: int | None = None, where: Where = ("", 0)
@@ -259,7 +260,7 @@ def _fetched(model: KafkaModel, where: Where, start: int) -> tuple[_Fetched, int
 
 
 class Admin:
-    """A client that asks about topics; each request is sent as its answer is waited for."""
+    """A client for topic metadata; it sends each request as its answer is waited for."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -280,7 +281,7 @@ class Admin:
         return {name: self._later(f"describe {name}", effect, described)}
 
     def list_offsets(self, specs: dict[Any, Any], **_: Any) -> dict[Any, Any]:
-        """See the library: those of what is committed."""
+        """Return the offsets of committed messages; see the library."""
         return {where: self._offset(where, spec) for where, spec in specs.items()}
 
     def _offset(self, where: Any, spec: Any) -> Any:

@@ -1,12 +1,12 @@
-"""A broker of Kafka as a model without threads: each method is one request, carried out at once, or refused.
+"""A Kafka broker as a model without threads: each method is one request, which is carried out at once or refused.
 
-It keeps to what the protocol of Kafka's transactions promises, and to no more:
+It keeps exactly the promises of Kafka's transaction protocol:
 
-- One transactional id has one writer: who asks for it gets a higher epoch, and what older ones ask for is refused.
-- A commit, or an abort, is answered once the coordinator has noted it. Its markers stand in the partitions later, one
-  after the other, and only then does a consumer of what is committed see it, or what comes after.
-- Who asks for an id whose transaction is open has it aborted, and gets no epoch before all markers stand.
-- A message that is sent again, since nobody heard of it, is there once.
+- One transactional id has one writer: each new writer gets a higher epoch, and older ones are refused.
+- The coordinator answers a commit or abort once it is recorded.
+- Markers reach the partitions later, one by one. Only then do consumers of committed messages see the transaction.
+- A request for an id with an open transaction aborts it, and gets no epoch before all markers are written.
+- A message that is sent again after a lost reply exists once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Where: TypeAlias = tuple[str, int]
 
 
 class RefusedError(Exception):
-    """The broker refuses a request; `code` is the name of its reason, as the client library has it."""
+    """The broker refuses a request; `code` is the client library's name of the reason."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -28,7 +28,7 @@ class RefusedError(Exception):
 
 
 class Written(NamedTuple):
-    """One record of a partition: of a writer, or the marker of an end."""
+    """One record of a partition: a writer's message, or an end marker."""
 
     writer: str
     epoch: int
@@ -44,45 +44,45 @@ class Log:
 
     records: list[Written] = field(default_factory=list)
     low: int = 0
-    """The first offset that retention has left."""
+    """The first offset after retention."""
     opened: dict[str, int] = field(default_factory=dict)
-    """By writer, where its open transaction begins here."""
+    """Start of each writer's open transaction here."""
     aborted: set[int] = field(default_factory=set)
-    """Offsets of what was aborted."""
+    """Offsets of aborted messages."""
     epochs: dict[str, int] = field(default_factory=dict)
     last: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By writer, epoch and number of the last message."""
+    """Epoch and number of each writer's last message."""
 
     def end(self, *, committed: bool = True) -> int:
-        """Return the first offset that is not there yet: of no transaction that is open, nor what comes after."""
+        """Return the last stable offset: the first one of an open transaction, or the log's end."""
         return min([*self.opened.values(), len(self.records)]) if committed else len(self.records)
 
     def seen(self) -> list[tuple[int, Written]]:
-        """Return what a consumer of what is committed sees, with the offsets."""
+        """Return the messages that a consumer of committed messages sees, with their offsets."""
         numbered = enumerate(self.records[: self.end()])
         return [(at, each) for at, each in numbered if self.is_seen(at) and at >= self.low]
 
     def is_seen(self, offset: int) -> bool:
-        """Whether it is a message that was not aborted."""
+        """Return whether it is a message that was not aborted."""
         return self.records[offset].end is None and offset not in self.aborted
 
 
 @dataclass
 class _Transaction:
-    """What the coordinator knows of a transactional id."""
+    """State of a transactional id at the coordinator."""
 
     epoch: int = -1
     partitions: set[Where] = field(default_factory=set)
     ending: End | None = None
-    """Its markers are being written."""
+    """End whose markers are being written."""
     left: list[Where] = field(default_factory=list)
     over: End | None = None
-    """How the last one of this epoch ended."""
+    """End of the last transaction of this epoch."""
 
 
 @dataclass
 class Topic:
-    """A topic, by its id: one that is made anew is another."""
+    """A topic, identified by its id: a recreated one is another."""
 
     id: str
     max_bytes: int
@@ -113,7 +113,7 @@ class KafkaModel:
         return self.topic(where[0]).logs[where[1]]
 
     def begin(self, writer: str) -> int:
-        """Return a new epoch for a writer; refused as long as an earlier transaction is not over."""
+        """Return a new epoch for a writer; refuse while an earlier transaction is not over."""
         known = self._transactions.setdefault(writer, _Transaction())
         if known.ending is None and known.partitions:
             known.epoch += 1
@@ -124,14 +124,14 @@ class KafkaModel:
         return known.epoch
 
     def add(self, writer: str, epoch: int, where: Where) -> None:
-        """Take a partition into the transaction of a writer."""
+        """Add a partition to a writer's transaction."""
         known = self._of(writer, epoch)
         if known.ending is not None:
             raise RefusedError("CONCURRENT_TRANSACTIONS")
         known.partitions.add(where)
 
     def append(self, where: Where, number: int, record: Written) -> int:
-        """Append a message, the so manieth of its writer in this epoch, unless it is there; return its offset."""
+        """Append a message with its sequence number in this writer's epoch, unless it exists; return its offset."""
         log = self.log(where)
         if record.epoch < log.epochs.get(record.writer, -1):
             raise RefusedError("INVALID_PRODUCER_EPOCH")
@@ -150,7 +150,7 @@ class KafkaModel:
         return len(log.records) - 1
 
     def end(self, writer: str, epoch: int, end: End) -> None:
-        """End the transaction of a writer; again is fine."""
+        """End a writer's transaction; idempotent."""
         known = self._of(writer, epoch)
         if known.ending == end or (not known.partitions and known.over == end):
             return
@@ -159,11 +159,11 @@ class KafkaModel:
         self._end(known, end)
 
     def markers(self) -> list[tuple[str, Where]]:
-        """Return which markers are to be written, by writer and partition."""
+        """Return the markers to write, by writer and partition."""
         return [(writer, where) for writer, known in self._transactions.items() for where in known.left]
 
     def write_marker(self, writer: str, where: Where) -> None:
-        """Write one of them; again is fine."""
+        """Write one marker; idempotent."""
         known, log = self._transactions[writer], self.log(where)
         if where not in known.left:
             return
@@ -179,7 +179,7 @@ class KafkaModel:
             known.partitions, known.over, known.ending = set(), known.ending, None
 
     def remove_below(self, where: Where, offset: int) -> None:
-        """Remove what is below an offset, as retention does."""
+        """Remove the messages below an offset, as retention does."""
         log = self.log(where)
         log.low = max(log.low, min(offset, log.end()))
 

@@ -1,4 +1,5 @@
-"""A pipeline between topics of Kafka with one rule broken each: what the simulator must find (J6, J7, J8, J11, J14)."""
+"""A pipeline between Kafka topics with one rule broken at a time: the simulator must find each (J6, J7, J8, J11,
+J14)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ ALL: Final = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
 
 
 class Short(KafkaScenario):
-    """The same, where a run without faults is over long before it counts as one without an end."""
+    """The same scenario with a lower limit for endless runs, because a run without faults is short."""
 
     steps_max = 5_000
 

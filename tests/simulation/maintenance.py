@@ -1,4 +1,5 @@
-"""A shard that is written, committed, compacted, collected and read at once (S4, S7 to S10), by clocks that jump.
+"""A shard with concurrent writes, commits, compaction, collection and reads (S4, S7 to S10), under clocks that
+jump.
 
 Real code over tiny parts of JSON.
 """
@@ -33,11 +34,11 @@ UPDATES: Final[Sequence[dict[str, str | None]]] = (
     {"b": None, "c": "c2"},  # a tombstone
     {"b": "b3", "c": "c2"},  # an insert after a delete (S4), and an identical upsert (S6)
 )
-"""What each transaction puts under some keys."""
+"""Values that each transaction puts under some keys."""
 
 
 def two_alike(batches: Sequence[BatchRef]) -> Sequence[BatchRef]:
-    """Return the oldest neighbours that were compacted equally often: by their few rows, hardly any are due."""
+    """Return the oldest neighbours with equally many compactions, because their few rows hardly make any due."""
     return next((pair for pair in pairwise(batches) if pair[0].level == pair[1].level), ())
 
 
@@ -51,7 +52,7 @@ def table_as_of(as_of: int) -> Rows:
 
 
 class Stores:
-    """The stores as one actor has them, and how it names what it writes."""
+    """One actor's stores, and its naming of objects."""
 
     def __init__(
         self, key_value: KeyValueStore, objects: ObjectStore, who: str, number: int | None = None
@@ -62,7 +63,7 @@ class Stores:
         self._number = number
 
     def new_id(self) -> str:
-        """Return an id that nobody else has: by the run's random numbers, or, before it begins, by count."""
+        """Return a unique id: from the run's random numbers, or from a counter before the run begins."""
         if self._number is None:
             return uuid.uuid4().hex[:8]
         self._number += 1
@@ -78,7 +79,7 @@ class Stores:
 
 
 class MaintenanceScenario(Scenario):
-    """Two writers render and commit the same transactions; a compactor, a collector and a reader work beside them."""
+    """Two writers render and commit the same transactions, while a compactor, a collector and a reader work."""
 
     name = "maintenance"
     steps_max = 4_000
@@ -86,7 +87,7 @@ class MaintenanceScenario(Scenario):
     lease = Lease
     collector = Collector
     orphans = True
-    """Whether the collector looks for orphans too."""
+    """Whether the collector also looks for orphans."""
     rests = True
     """Whether compactor and collector rest between their rounds."""
     collects_every_s = LEASE_S * 0.6
@@ -106,11 +107,11 @@ class MaintenanceScenario(Scenario):
         return self.shard("t", process.key_value, process.objects)
 
     def wall_s(self, who: str, now_s: float) -> float:
-        """The clock of each machine is hours off, and jumps each second."""
+        """Whether each machine's clock is hours off and jumps each second."""
         return now_s + 3 * 3600 * ((int(now_s) + len(who)) % 3)
 
     def steady_s(self, who: str, now_s: float) -> float:
-        """Steady clocks begin anywhere."""
+        """Whether steady clocks start at arbitrary times."""
         return now_s + 7 * 3600 * len(who)
 
     # Writers
@@ -121,12 +122,12 @@ class MaintenanceScenario(Scenario):
             while classify(t, shard.state().upper, t + 1) is UpdateFate.PROCESS:
                 try:
                     self._append(Stores(process.key_value, process.objects, process.name), shard, t)
-                except ExpiredError:  # too slow for the collector: upload it all again
+                except ExpiredError:  # too slow for the collector: upload everything again
                     continue
             self._commit(process.key_value, shard, t)
 
     def _commit(self, key_value: KeyValueStore, shard: Shard, t: int) -> None:
-        """Commit a transaction from the record of its batch, as anyone may, and as `CommitOutput.counts` does."""
+        """Commit a transaction from its batch's record, as any process may, and as `CommitOutput.counts` does."""
         while True:
             failure = None
             try:
@@ -150,7 +151,7 @@ class MaintenanceScenario(Scenario):
         return 0 if entry is None else int(entry.value)
 
     def abort(self, stores: Stores, batch: Batch) -> None:
-        """Do what a writer does whose append or commit raised: nothing, for the state may name what it wrote."""
+        """Do nothing, as a writer whose append or commit raised, because the state may name its objects."""
 
     def _append(self, stores: Stores, shard: Shard, t: int) -> None:
         with self.lease(shard, stores.key_value) as lease:
@@ -202,7 +203,7 @@ class MaintenanceScenario(Scenario):
             process.sleep(1)
 
     def replace(self, process: Process, shard: Shard, run: Sequence[BatchRef], merged: Batch) -> None:
-        """Publish a compaction; one that came too late is forgotten."""
+        """Publish a compaction; drop one that is too late."""
         del process
         try:
             shard.replace(run, merged)
@@ -210,7 +211,7 @@ class MaintenanceScenario(Scenario):
             return
 
     def merge(self, stores: Stores, batches: Sequence[Batch], since: int, epoch: int) -> Batch:
-        """Put the rows of adjacent batches into one; a part that lost none stays as it is."""
+        """Merge the rows of adjacent batches; a part that lost none stays unchanged."""
         border = first_row_id(batches[0].lower)
         retractions = [row for batch in batches for row in self._all(stores.objects, batch.retractions)]
         gone = {row: at for row, at in retractions if row >= border}
@@ -238,7 +239,7 @@ class MaintenanceScenario(Scenario):
         )
 
     def remembered(self, gone: int, since: int) -> bool:
-        """Whether a row that went at `gone` may still be asked for."""
+        """Return whether a row deleted at `gone` may still be read."""
         return gone > since
 
     # Collection
@@ -298,7 +299,7 @@ class MaintenanceScenario(Scenario):
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """All that the state names is there, and makes the rows of the model."""
+        """Everything that the state names exists and gives the rows of the model."""
         shard = Shard("t", run.direct_key_value, run.direct_objects)
         try:
             state = shard.state()
@@ -315,7 +316,7 @@ class MaintenanceScenario(Scenario):
             self._compare("a look", as_of, self.rows(run.direct_objects, shard.snapshot(as_of, state)))
 
     def check(self, run: Run) -> None:
-        """Every transaction is there."""
+        """Every transaction exists."""
         shard = Shard("t", run.direct_key_value, run.direct_objects)
         upper = shard.state().upper
         require(upper == self._times, f"the shard stopped at {upper}")
@@ -323,7 +324,7 @@ class MaintenanceScenario(Scenario):
 
 
 class FilledScenario(MaintenanceScenario):
-    """The shard is written before; then a compactor, a collector and readers meet."""
+    """The shard is filled in advance; then a compactor, a collector and readers run."""
 
     name = "maintenance-filled"
 

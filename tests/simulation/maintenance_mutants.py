@@ -1,4 +1,4 @@
-"""One rule of compaction, leases or collection broken each: what the simulator must find."""
+"""One rule of compaction, leases or collection broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tracelake.testing import Actor, Faults
 
 
 class _LateLease(Lease):
-    """The parts are listed before the lease is there."""
+    """The parts are listed before the lease exists."""
 
     def __post_init__(self) -> None:
         state = self.shard.state()
@@ -37,14 +37,14 @@ class _LateLease(Lease):
 
 
 class LeaseAfterListing(FilledScenario):
-    """A reader lists its parts, and takes its lease then."""
+    """A reader lists its parts before it takes its lease."""
 
     orphans = rests = False
     lease = _LateLease
 
 
 class _Deaf(Collector):
-    """Asks nobody."""
+    """A collector that asks no reader."""
 
     def retired(self, *, dry_run: bool = False) -> CollectedParts:
         del dry_run
@@ -53,13 +53,13 @@ class _Deaf(Collector):
 
 
 class LeasesIgnored(FilledScenario):
-    """A collector deletes what was replaced, whoever reads it."""
+    """A collector deletes replaced objects that have readers."""
 
     collector = _Deaf
 
 
 class _EarlyLook(Collector):
-    """Looks for leases first, and at the state then."""
+    """Reads leases before the state."""
 
     def retired(self, *, dry_run: bool = False) -> CollectedParts:
         del dry_run
@@ -69,14 +69,14 @@ class _EarlyLook(Collector):
 
 
 class LeasesBeforeState(FilledScenario):
-    """A collector looks for leases before it reads the state."""
+    """A collector reads leases before it reads the state."""
 
     orphans = rests = False
     collector = _EarlyLook
 
 
 class _SharedDeleted(Collector):
-    """Deletes all parts of replaced batches, those too that the new batch took over."""
+    """Deletes all parts of replaced batches, including those that the new batch reuses."""
 
     def retired(self, *, dry_run: bool = False) -> CollectedParts:
         del dry_run
@@ -87,7 +87,7 @@ class _SharedDeleted(Collector):
 
 
 class SharedPartsDeleted(FilledScenario):
-    """A part that compaction left as it is goes with the batch that named it first."""
+    """A part that compaction left unchanged is deleted with its first batch."""
 
     collector = _SharedDeleted
 
@@ -105,7 +105,7 @@ def _delete(
 
 
 class _NoEpochs(Collector):
-    """Deletes whatever no state names."""
+    """Deletes every object that no state names."""
 
     def orphans(self, *, epoch_min_s: float = 0, dry_run: bool = False) -> CollectedParts:
         del epoch_min_s, dry_run
@@ -118,13 +118,13 @@ class _NoEpochs(Collector):
 
 
 class OrphansAtOnce(MaintenanceScenario):
-    """A collector takes a part that is about to be published for an orphan."""
+    """A collector takes an unpublished part for an orphan."""
 
     collector = _NoEpochs
 
 
 class _NeverLate(Shard):
-    """Appends a batch however long ago it was uploaded."""
+    """Appends a batch at any age of its upload."""
 
     def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         ref = None if batch.is_empty else self._write_record(batch, 0)
@@ -133,14 +133,14 @@ class _NeverLate(Shard):
 
 
 class EpochIgnored(MaintenanceScenario):
-    """A writer that slept through two epochs publishes what was collected."""
+    """A writer that slept through two epochs publishes collected objects."""
 
     shard = _NeverLate
     collects_every_s = 1.0
 
 
 class _Splice(Shard):
-    """Puts a compaction where its batches were, whatever is there now."""
+    """Puts a compaction in its batches' place, even if the state has changed."""
 
     def replace(self, run: Sequence[BatchRef], merged: Batch, written: Iterable[str] = ()) -> bool:  # noqa: ARG002
         ref = self._write_record(merged, run[0].level + 1)
@@ -159,7 +159,7 @@ class _Splice(Shard):
 
 
 class SplicedByPlace(FilledScenario):
-    """Two compactors; the slower one replaces by place what the faster one has replaced."""
+    """Two compactors; the slower one replaces by position what the faster one has replaced."""
 
     shard = _Splice
 
@@ -169,7 +169,7 @@ class SplicedByPlace(FilledScenario):
 
 
 class HistoryForgotten(FilledScenario):
-    """Compaction leaves out what went within its run, though it can still be asked for."""
+    """Compaction drops rows deleted within its run although they can still be read."""
 
     def remembered(self, gone: int, since: int) -> bool:
         del gone, since
@@ -177,14 +177,14 @@ class HistoryForgotten(FilledScenario):
 
 
 class RetractionsDropped(FilledScenario):
-    """Compaction leaves out the retractions of older rows."""
+    """Compaction drops the retractions of older rows."""
 
     def merge(self, stores: Stores, batches: Sequence[Batch], since: int, epoch: int) -> Batch:
         return replace(super().merge(stores, batches, since, epoch), retractions=())
 
 
 class CompactedBeforeCommit(MaintenanceScenario):
-    """Compaction takes whatever is appended."""
+    """Compaction takes uncommitted batches."""
 
     def committed(self, key_value: KeyValueStore, shard: Shard) -> int:
         del key_value
@@ -192,7 +192,7 @@ class CompactedBeforeCommit(MaintenanceScenario):
 
 
 class AbortDeletes(MaintenanceScenario):
-    """A writer whose append raised deletes what it wrote."""
+    """A writer whose append raised deletes its objects."""
 
     def abort(self, stores: Stores, batch: Batch) -> None:
         for part in batch.objects():
@@ -200,14 +200,14 @@ class AbortDeletes(MaintenanceScenario):
 
 
 class _ByTheClock(Collector):
-    """Takes a lease for left behind by the time of day: of its own machine now, of another when it was seen."""
+    """Judges a lease as abandoned by wall-clock time: of its machine now, of another at the last look."""
 
     def _now(self) -> Moment:
         return Moment("", time.time(), time.time())
 
 
 class LeasesByTheClock(FilledScenario):
-    """Collectors compare the times of day of two machines, or of one whose clock was set."""
+    """Collectors compare wall-clock times of two machines, or of one whose clock was set."""
 
     collector = _ByTheClock
     collects_every_s = 1.0

@@ -1,4 +1,4 @@
-"""The protocols with one rule broken each: a simulator that does not find them proves nothing."""
+"""The protocols with one rule broken at a time: a simulator that does not find them proves nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _BlindStates(States):
 
 
 class BlindOverwrite(Shard):
-    """The state is written whatever stands there."""
+    """The state is overwritten unconditionally."""
 
     def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         super().__init__(name, key_value, objects)
@@ -67,7 +67,7 @@ class _TrustingStates(States):
 
 
 class NoReadBack(Shard):
-    """A lost reply is taken for success."""
+    """A lost reply counts as success."""
 
     def __init__(self, name: str, key_value: KeyValueStore, objects: ObjectStore) -> None:
         super().__init__(name, key_value, objects)
@@ -75,7 +75,7 @@ class NoReadBack(Shard):
 
 
 class NoWriteId(Shard):
-    """What is read back is decided by `upper` alone: our own earlier success looks like another's."""
+    """The state read back is judged by `upper` alone: our own earlier success looks like another writer's."""
 
     def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         ref = self._write_record(batch, 0)
@@ -100,7 +100,7 @@ class _ForgetfulStates(States):
 
 
 class DeletedOnUnknown(Shard):
-    """The parts are deleted when nobody knows whether they are published."""
+    """The parts are deleted while their publication is unknown."""
 
     def compare_and_append(self, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
         ref = self._write_record(batch, 0)
@@ -129,7 +129,7 @@ class PublishedFirst(Shard):
 
 
 class NotEqualIsNotYet(ShardScenario):
-    """Waits for `upper` to be equal to its time, and so for ever once `upper` has passed it."""
+    """Waits for `upper` to equal its time, and so for ever once `upper` has passed it."""
 
     def classify(self, ts: int, upper: int, input_frontier: int) -> UpdateFate:
         verdict = classify(ts, upper, input_frontier)
@@ -140,7 +140,7 @@ class NotEqualIsNotYet(ShardScenario):
 
 
 class KeepsItsOwn(Journal):
-    """The loser goes on with its own record."""
+    """The loser continues with its own record."""
 
     def _create(self, transaction: int, number: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         super()._create(transaction, number, record)
@@ -148,14 +148,14 @@ class KeepsItsOwn(Journal):
 
 
 class NoSecondRead(Journal):
-    """Takes a gap for damage at the first sight: a peer may record both between two reads."""
+    """Reports a gap as damage at first sight, although a peer may record both entries between two reads."""
 
     def read(self, transaction: int) -> TransactionRecord:
         return _whole(transaction, self._records(transaction))
 
 
 class CreatedOnce(Journal):
-    """Takes it for granted that a record stands after a lost reply."""
+    """Assumes that a record exists after a lost reply."""
 
     def _create(self, transaction: int, number: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         key = record_key(transaction, number)
@@ -166,7 +166,7 @@ class CreatedOnce(Journal):
 
 
 class BlindRecord(Journal):
-    """Records whatever stands there."""
+    """Records unconditionally."""
 
     def _create(self, transaction: int, number: int, record: JournalRecord) -> tuple[JournalRecord, bool]:
         self._store.set(self._partition, record_key(transaction, number), to_journal_bytes(record))
@@ -177,7 +177,7 @@ class BlindRecord(Journal):
 
 
 class DeletedBeforeMarker(IndexScenario):
-    """The staging is cleaned before the marker says that it is not needed."""
+    """The staging is deleted before the marker says that it is not needed."""
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
@@ -189,7 +189,7 @@ class DeletedBeforeMarker(IndexScenario):
 
 
 class MarkerFirst(IndexScenario):
-    """The marker is written before the parts are at their places."""
+    """The marker is written before the parts are in place."""
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
@@ -203,7 +203,7 @@ class MarkerFirst(IndexScenario):
 
 
 class BlindMarker(IndexScenario):
-    """The marker is put, not created: the second finalizer replaces what the first has published."""
+    """The marker is put, not created: the second finalizer replaces the first one's."""
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
@@ -216,7 +216,7 @@ class BlindMarker(IndexScenario):
 
 
 class NoSecondLook(IndexScenario):
-    """Staging that another has cleaned is an error, without a second look for the marker (F11)."""
+    """Staging cleaned by another finalizer is an error, without a second read of the marker (F11)."""
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
@@ -240,7 +240,7 @@ class CanonicalDeletedFirst(IndexScenario):
 
 
 class UncheckedParts(IndexScenario):
-    """Staged parts are copied as they are, without a look at their checksums."""
+    """Staged parts are copied without a check of their checksums."""
 
     def finalize(self, process: Process) -> Manifest:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
@@ -258,14 +258,14 @@ class UncheckedParts(IndexScenario):
 
 
 class StagingIsGarbage(IndexGarbageScenario):
-    """What is staged is deleted whether the build is published or not."""
+    """Staged parts are deleted whether the build is published or not."""
 
     def collect(self, process: Process) -> None:
         clean_staging(process.objects, INDEX, BUILD)
 
 
 class UnnamedIsGarbage(IndexGarbageScenario):
-    """A part that no marker names is deleted even where there is no marker yet."""
+    """A part that no marker names is deleted even before any marker exists."""
 
     def collect(self, process: Process) -> None:
         objects, path = process.objects, manifest_path(INDEX, BUILD)
@@ -284,7 +284,7 @@ LOST = Faults(lost=1)
 
 
 class StaleReads(StoreScenario):
-    """A client reads what it read first."""
+    """A client keeps returning its first read."""
 
     def store(self, process: Process) -> KeyValueStore:
         seen: dict[str, Entry | None] = {}
@@ -294,7 +294,7 @@ class StaleReads(StoreScenario):
 
 
 class ForgetsExpected(StoreScenario):
-    """A conditional write is carried out whatever stands there."""
+    """A conditional write ignores its condition."""
 
     def store(self, process: Process) -> KeyValueStore:
         store = process.key_value
@@ -303,7 +303,7 @@ class ForgetsExpected(StoreScenario):
 
 
 class ForgetsWrites(StoreScenario):
-    """A conditional write is acknowledged, and was never carried out."""
+    """A conditional write is acknowledged but never carried out."""
 
     def store(self, process: Process) -> KeyValueStore:
         store = process.key_value
@@ -313,25 +313,25 @@ class ForgetsWrites(StoreScenario):
 
 @dataclass(frozen=True)
 class Mutant:
-    """A broken protocol, the faults under which it shows, and the schedules within which it is found."""
+    """A broken protocol, the faults that reveal it, and the schedules within which it is found."""
 
     name: str
     scenario: Callable[[], Scenario]
     faults: Faults = NONE
     exhaustive_max: int | None = 50
-    """None where the state space is too large to go through, or where time decides."""
+    """None if the state space is too large to search, or if time decides."""
     random_max: int = 100
     patches: Mapping[str, object] = field(default_factory=dict)
-    """What is put in the place of names of the package, where no class of the scenario can be exchanged."""
+    """Replacements of package names, for code that no class of the scenario can replace."""
     first_seed: int = 0
-    """Where the random search begins: shortly before a seed that shows what most do not."""
+    """First seed of the random search: shortly before a seed that shows a rare failure."""
 
     words: Sequence[Broken] = ()
-    """Rules that are broken by a few other words in the source of the package."""
+    """Rules that a few replaced words in the package's source break."""
 
     @contextlib.contextmanager
     def broken(self) -> Iterator[None]:
-        """Put the patches in place for a while."""
+        """Apply the patches within the block."""
         with contextlib.ExitStack() as stack:
             for name, wrong in self.patches.items():
                 stack.enter_context(mock.patch(name, wrong))

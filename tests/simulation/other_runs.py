@@ -1,4 +1,4 @@
-"""What another run does with the transaction of one that died: in other tasks (J10), or of another release (J15)."""
+"""A dead run's transaction in the hands of another run: in other tasks (J10), or of another release (J15)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG: Final = ("01234", "56789")
 
 
 class StripedTasks(SimulatedTasks):
-    """Tasks that read one stripe of an input each, and stage each of its rows alone."""
+    """Tasks that read one stripe of an input each, and stage each row alone."""
 
     def _write(self, data: bytes, of_share: ShareReceipt, staging: str) -> list[StagedSlice]:
         rows = data.decode()[of_share.share.stripe :: of_share.share.stripes]
@@ -41,7 +41,7 @@ class StripedTasks(SimulatedTasks):
 
 
 class ReshardedScenario(PipelineScenario):
-    """Replicas of which each, whenever it begins anew, has another number of workers, 2 or 5 (J10)."""
+    """Replicas with another number of workers, 2 or 5, at each start (J10)."""
 
     name = "resharded"
 
@@ -79,7 +79,7 @@ class ReshardedScenario(PipelineScenario):
 
 
 def is_old(process: Process) -> bool:
-    """Whether a process is of the old release; the user can still run that."""
+    """Return whether a process has the old release, which the user can still run."""
     return process.name != "replica-1"
 
 
@@ -92,7 +92,7 @@ class ReleaseTasks(SimulatedTasks):
 
 
 class ReleasesScenario(PipelineScenario):
-    """A replica of the old release, which stops after a while, beside one of the new, and a user who helps (J15)."""
+    """A replica of the old release, which stops after a while, one of the new, and a user who helps (J15)."""
 
     name = "releases"
     steps_max = 6_000
@@ -107,7 +107,7 @@ class ReleasesScenario(PipelineScenario):
         return "abc"
 
     def prepare(self, run: Run) -> None:
-        """Put segments whose rows tell of which release they are."""
+        """Put segments whose rows show their release."""
         for row in self.rows():
             run.objects.put(f"inbox/{row}", row.encode())
 
@@ -153,7 +153,8 @@ class ReleasesScenario(PipelineScenario):
         require(is_old(process), "what waits is never taken")
 
     def _help(self, process: Process) -> None:
-        """Where the new release refuses, let inputs be taken anew; what has rows, finish with the old one."""
+        """If the new release refuses, release inputs to be taken again; finish inputs that have rows with the old
+        one."""
         decides = quarantine_actions.QuarantineActions(
             "main", process.key_value, process.objects, BUCKETS, PLAIN
         )
@@ -163,15 +164,15 @@ class ReleasesScenario(PipelineScenario):
             if process.notes.pop("refused", False):
                 try:
                     decides.decide(pipeline.upper(), "retry")
-                except UsageError:  # it has rows, or the replica has gone on meanwhile
-                    with suppress(SourceChangedError):  # begun by the new release since
+                except UsageError:  # it has rows, or the replica has continued since
+                    with suppress(SourceChangedError):  # since begun by the new release
                         pipeline.run([])
 
     def _pipeline(self, process: Process) -> Pipeline:
         return Pipeline("main", process.key_value, process.objects, BUCKETS, ReleaseTasks(process))
 
     def check(self, run: Run) -> None:
-        """Each row is in once, and all of a transaction are of the release that its step names."""
+        """Each row is in once, and all rows of a transaction are of its step's release."""
         journal = Journal(run.direct_key_value, "main")
         shard = Shard("spans", run.direct_key_value, run.direct_objects)
         rows = Counter[str]()

@@ -1,4 +1,4 @@
-"""Runs behind others that died, with one rule broken each: what the simulator must find (J10, J12, J15)."""
+"""Recovery of dead runs with one rule broken at a time: the simulator must find each (J10, J12, J15)."""
 
 from __future__ import annotations
 

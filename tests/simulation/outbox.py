@@ -1,10 +1,10 @@
-"""The way out of the tracking store, and the archive behind it: the real SQL of all who share it (PROTOCOLS §5).
+"""The tracking store's outbox and the archive behind it: the real SQL of all their users (PROTOCOLS §5).
 
-Servers store groups of requests, with late spans of archived traces; replicas of a pipeline read the outbox, record
-what they take, commit it and trim; archivers follow in layout `lake`, one restores, one deletes, and one reads both
-tiers as the lake does. Each transaction is one step, as in `archiving`. Of the pipeline only journal and tables are
-stood in for (`outbox_pipeline`). Numbers of the outbox may be given in one order and committed in another, as
-PostgreSQL does it.
+Servers store groups of requests, with late spans of archived traces. Pipeline replicas read the outbox, record
+inputs, commit them and trim. Archivers follow in layout `lake`; one actor restores, one deletes, and one reads both
+tiers as the lake does. Each transaction is one step, as in `archiving`. Stand-ins replace only the pipeline's
+journal and tables (`outbox_pipeline`). Outbox numbers may be allocated in one order and committed in another, as
+PostgreSQL does.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ from tracelake.tracking.store import OF_OUTBOX
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted
 
 Group = Sequence[tuple[int, int]]
-"""Requests that are stored by one transaction, each of one span: the numbers of its trace, and of itself."""
+"""Requests stored by one transaction, each of one span: its trace's number and its own."""
 ResultT = TypeVar("ResultT")
 TRIES_MAX: Final = 4
 _NUMBERS: Final = (Touch("numbers", "", True, True),)
 
 
 def store_group(group: Group, sequence: int | None) -> set[tuple[int, int]]:
-    """Store a group as a server does, under a number that was given to it before; return what was taken of it."""
+    """Store a group as a server does, under a preallocated number; return the accepted spans."""
     store = tracking()
     given = store._insert_outbox
     if sequence is not None:
@@ -82,14 +82,14 @@ def store_group(group: Group, sequence: int | None) -> set[tuple[int, int]]:
 
 
 class DeletingStore(SimulatedArchiveStore):
-    """The real store, which notes of a deletion what had been stored of its traces until then."""
+    """The real store, which records for each deletion the data stored until then."""
 
     def _write(self, body: Callable[[Connection], ResultT]) -> ResultT:
         """See `ArchiveStore`."""
 
         def noting(connection: Connection) -> ResultT:
             result = body(connection)
-            if isinstance(result, list):  # the ids of traces that are deleted
+            if isinstance(result, list):  # the ids of deleted traces
                 notes = self._process.notes
                 gone = {pair for pair in notes["stored"] if trace_id(pair[0]) in result}
                 notes["deleted"] |= gone
@@ -101,7 +101,7 @@ class DeletingStore(SimulatedArchiveStore):
 
 
 class SimulatedHotTier(HotTier):
-    """What reads both tiers as one, of which each read passes the scheduler."""
+    """A reader of both tiers as one; each read passes the scheduler."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -116,7 +116,7 @@ class SimulatedHotTier(HotTier):
 
     @property
     def store(self) -> Any:
-        """The tracking store, of which traces are read."""
+        """The tracking store as readers of traces see it."""
         return self
 
     def _reads_of(self, _store: Any) -> Any:
@@ -124,7 +124,7 @@ class SimulatedHotTier(HotTier):
 
 
 class _SimulatedParts(Uncommitted):
-    """The parts of traces, of which each read passes the scheduler."""
+    """The parts of traces; each read passes the scheduler."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(tracking())
@@ -146,7 +146,7 @@ class _SimulatedParts(Uncommitted):
 
 
 class _LargeTraces(HotTraces):
-    """Every trace is a large one, of which only what waits is read beside the tables."""
+    """Treats every trace as large: only its pending part is read in addition to the tables."""
 
     def rows(
         self,
@@ -159,12 +159,12 @@ class _LargeTraces(HotTraces):
         return self._of_large(trace_id, workspace, whole, span_id)
 
     def known(self, trace_id: str, workspace: str | None = None) -> int:  # noqa: ARG002
-        """Nothing of a trace: what is read is to be whole without a second look."""
+        """Return nothing, so that reads must be complete without a second look."""
         return 0
 
 
 class OutboxScenario(Scenario):
-    """Servers, a pipeline of some replicas, archivers in layout `lake`, and those who restore, delete and read."""
+    """Servers, a pipeline of some replicas, archivers in layout `lake`, and actors that restore, delete and read."""
 
     name = "outbox"
     steps_max = 4_000
@@ -180,11 +180,11 @@ class OutboxScenario(Scenario):
         pipeline: Pipeline = "by number",
         in_order: bool = True,
     ) -> None:
-        """`groups` are those of each server, `deletes` the traces that are deleted, `reads` how often trace 0 is read.
+        """`groups` are those of each server, `deletes` the deleted traces, `reads` the number of reads of trace 0.
 
-        Trace 0 has a span before, which the tables have; where it is restored or read, it is archived.
+        Trace 0 has an earlier span, which the tables have; if it is restored or read, it is archived.
 
-        Not `in_order`: numbers are given out before groups are stored.
+        Not `in_order`: numbers are allocated before groups are stored.
         """
         self._groups, self._replicas, self._archivers = groups, replicas, archivers
         self._restores, self._pipeline, self._in_order = restores, pipeline, in_order
@@ -205,7 +205,7 @@ class OutboxScenario(Scenario):
         ]
 
     def prepare(self, run: Run) -> None:
-        """Let the tables have the first span of trace 0."""
+        """Put the first span of trace 0 into the tables."""
         for table in metadata.sorted_tables:
             if table.name != "tracelake_lakes":
                 raw().execute(f"DELETE FROM {table.name}")
@@ -221,7 +221,7 @@ class OutboxScenario(Scenario):
     # Actors
 
     def _serve(self, process: Process, groups: Sequence[Group]) -> None:
-        """Store groups; what gets no answer, or a refusal of the store (O4), is sent again (O2)."""
+        """Store groups; a group without an answer, or refused by the store (O4), is sent again (O2)."""
         for group in groups:
             for _ in range(TRIES_MAX):
                 sequence = None
@@ -239,7 +239,7 @@ class OutboxScenario(Scenario):
         return taken
 
     def _take(self, process: Process) -> None:
-        """Run the pipeline until nothing waits; what fails is tried again."""
+        """Run the pipeline until nothing waits; retry failures."""
         for _ in range(TRIES_MAX):
             with contextlib.suppress(StorageError):
                 take_all(process.key_value, SimulatedOutbox(process), self._pipeline)
@@ -265,9 +265,10 @@ class OutboxScenario(Scenario):
         delete_traces(DeletingStore(process), None, [trace_id(number) for number in self._deletes])
 
     def _read(self, process: Process) -> None:
-        """Read trace 0: what was acknowledged before is there, in whichever tier (O2), unless it is deleted meanwhile.
+        """Read trace 0: spans acknowledged before are in one of the tiers (O2), unless the trace is deleted during
+        the read.
 
-        What is sent again after that, while it is read, need not be.
+        Spans that are sent again after the deletion, during the read, may be missing.
         """
         notes, hot = process.notes, SimulatedHotTier(process)
 
@@ -287,7 +288,7 @@ class OutboxScenario(Scenario):
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """What is acknowledged is in the outbox or in one commit (O1), each trace in one place, and whole there."""
+        """Every acknowledged span is in the outbox or in one commit (O1), each trace complete in one place."""
         commits = commits_of(run.direct_key_value)
         taken = Counter(sequence for commit in commits for sequence in commit)
         require(all(count == 1 for count in taken.values()), f"taken twice: {taken}")
@@ -321,7 +322,7 @@ class OutboxScenario(Scenario):
             require(own <= elsewhere, f"trace {number} is archived without {own - elsewhere}")
 
     def check(self, run: Run) -> None:
-        """One more run of the pipeline leaves nothing behind, and one more pass nothing hot."""
+        """After one more pipeline run the outbox is empty, and after one more pass nothing is hot."""
         take_all(run.direct_key_value, Outbox(tracking()), self._pipeline)
         self.invariant(run)
         require(Outbox(tracking()).waiting() == [], "the outbox is not empty")

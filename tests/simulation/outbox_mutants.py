@@ -1,4 +1,4 @@
-"""The outbox and what leans on it with one rule broken each: what the simulator must find."""
+"""The outbox and its users with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.tracking.outbox import Outbox, keep
 from tracelake.versions.branch_store import MAIN
 
 LATE: Final = [[(0, 1)]]
-"""A late span of the trace that the tables have."""
+"""A late span of the trace in the tables."""
 OTHER: Final = [[(1, 0)]]
 
 
@@ -48,7 +48,7 @@ def _deleted() -> OutboxScenario:
 
 
 def main_first(self: HotTier, trace_id: str, workspace: str | None) -> tuple[Any, tuple[()]]:
-    """The commit is read before the tracking store: what leaves the store between the two is in neither (O2)."""
+    """The commit is read before the tracking store: spans that move in between are in neither (O2)."""
     committed = self._opened.read(MAIN, lambda view: view.whole(trace_id, workspace))
     return latest_versions(
         [*(each for each in self._hot([trace_id], workspace, False) if len(each)), committed]

@@ -1,4 +1,4 @@
-"""The pipeline of the outbox's simulation: journal and tables are records, each created by one of several."""
+"""The pipeline of the outbox simulation: journal and tables are records, each created by one of several actors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tracelake.tracking.outbox import Outbox, OutboxRow
 from tracelake.tracking.store import unpacked
 
 Pipeline = Literal["by number", "by position", "trims first"]
-"""How the pipeline goes about the outbox: as the rule says, or as it forbids."""
+"""Handling of the outbox by a pipeline: as the rule requires, or as it forbids."""
 
 
 class Rows(Protocol):
-    """What the pipeline does to the outbox; see `Outbox`."""
+    """Outbox operations of the pipeline; see `Outbox`."""
 
     def waiting(self) -> list[OutboxRow]:
         """See `Outbox`."""
@@ -41,7 +41,7 @@ class Rows(Protocol):
 
 
 class SimulatedOutbox:
-    """The real outbox, each call of which passes the scheduler."""
+    """The real outbox; each of its calls passes the scheduler."""
 
     def __init__(self, process: Process) -> None:
         self._process, self._rows = process, Outbox(tracking())
@@ -63,10 +63,10 @@ class SimulatedOutbox:
 
 
 class CommittedTables:
-    """Table `spans` as the commits on `main` make it; see `archive.tables.Tables`."""
+    """Table `spans` as of the commits on `main`; see `archive.tables.Tables`."""
 
     def __init__(self, key_value: KeyValueStore, at_once: KeyValueStore) -> None:
-        """`at_once` is the same without the scheduler, for what is asked within a transaction, which is one step."""
+        """`at_once` is the same store without the scheduler, for reads within a transaction, which is one step."""
         self._key_value, self._at_once = key_value, at_once
 
     def spans(self, trace_ids: Sequence[str], claims: pa.Table | None = None) -> tuple[pa.Table, int]:  # noqa: ARG002
@@ -82,7 +82,8 @@ class CommittedTables:
 
 
 class RememberingRepository(TablesRepository):
-    """Layout `lake`, which compares the same rows only once in all runs: to ask DuckDB takes longer than all else."""
+    """Layout `lake` with a cache of row comparisons over all runs, because DuckDB takes longer than everything
+    else."""
 
     _compared: ClassVar[dict[str, list[tuple[str, int, int]]]] = {}
 
@@ -94,7 +95,7 @@ class RememberingRepository(TablesRepository):
 
 
 def commits_of(key_value: KeyValueStore) -> list[dict[int, bytes]]:
-    """Return the commits on `main`: of each the rows of the outbox that it has, with their spans as `TracesData`."""
+    """Return the commits on `main`: the outbox rows of each, with their spans as `TracesData`."""
     return [
         {int(sequence): bytes.fromhex(data) for sequence, data in json.loads(entry.value).items()}
         for entry in key_value.scan("main")
@@ -103,7 +104,7 @@ def commits_of(key_value: KeyValueStore) -> list[dict[int, bytes]]:
 
 @cache
 def table_of(data: bytes) -> pa.RecordBatch:
-    """Return spans as rows of the table, each once: what is sent again is the same."""
+    """Return spans as distinct rows of the table; spans that are sent again are equal."""
     if not data:
         return SpanColumns().take()
     batch = rows_of(data).take()
@@ -113,7 +114,7 @@ def table_of(data: bytes) -> pa.RecordBatch:
 
 @cache
 def data_of(segment: bytes) -> bytes:
-    """Return what a segment has, as one `TracesData`."""
+    """Return a segment's content as one `TracesData`."""
     with tempfile.NamedTemporaryFile(dir="/dev/shm" if Path("/dev/shm").exists() else None) as file:
         file.write(segment)
         file.flush()
@@ -121,17 +122,17 @@ def data_of(segment: bytes) -> bytes:
 
 
 def parts_of(sequence: int) -> bytes:
-    """Return what the traces of a row have by it, as one `TracesData`."""
+    """Return the data of a row's traces as one `TracesData`."""
     query = "SELECT trace_id, payload, size_bytes FROM tracelake_trace_parts WHERE sequence = ?"
     return b"".join(unpacked(*part) for part in raw().execute(query, (sequence,)))
 
 
 def take_all(key_value: KeyValueStore, rows: Rows, goes: Pipeline = "by number") -> None:
-    """Take what waits, transaction by transaction, and help with one that a peer has begun."""
+    """Take all pending rows, transaction by transaction, and help with a peer's transaction."""
     settled = -1
     while True:
         commits = commits_of(key_value)
-        if commits and settled != len(commits):  # whoever committed the last one may be gone
+        if commits and settled != len(commits):  # the committer of the last one may be dead
             rows.trim(sorted(commits[-1]))
         settled = len(commits)
         sequences = _recorded(key_value, rows, commits, goes)
@@ -140,18 +141,18 @@ def take_all(key_value: KeyValueStore, rows: Rows, goes: Pipeline = "by number")
         segments = [rows.read(sequence) for sequence in sequences]
         if goes == "trims first":
             rows.trim(sequences)
-        if all(segments):  # else a peer has committed them, and they are gone
+        if all(segments):  # otherwise, a peer has committed and deleted them
             data = {
                 each: data_of(segment or b"").hex() for each, segment in zip(sequences, segments, strict=True)
             }
-            # Whether it is done, and by whom, is seen as the next one begins.
+            # The next transaction shows whether it succeeded, and for which actor.
             key_value.set_if("main", f"{len(commits):04}", json.dumps(data).encode(), ABSENT)
 
 
 def _recorded(
     key_value: KeyValueStore, rows: Rows, commits: Sequence[dict[int, bytes]], goes: Pipeline
 ) -> list[int] | None:
-    """Return the rows of the next transaction, as its record says, which one of several creates; None for none."""
+    """Return the rows of the next transaction from its record, which one of several actors creates, or None."""
     key = f"{len(commits):04}"
     step = key_value.get("journal", key)
     while step is None:

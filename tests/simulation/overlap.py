@@ -1,4 +1,4 @@
-"""Replicas that read the next input while they publish: each segment once, whatever a peer, or the next look, says."""
+"""Replicas that prefetch the next input while they publish: each segment once, whatever peers and later polls do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ONE: Final = Bounds(BatchSize(100, 1), BatchSize(100, 1), BatchSize(100, 2))
 
 
 class OverlapScenario(PipelineScenario):
-    """Each replica reads the input of T+1 before it publishes T, as early as can be."""
+    """Each replica reads the input of T+1 before it publishes T, as early as possible."""
 
     name = "overlap"
     steps_max = 6_000
@@ -40,7 +40,7 @@ class OverlapScenario(PipelineScenario):
         pipeline.run([inputs])
 
     def check(self, run: Run) -> None:
-        """And where nobody was killed and no reply was lost, nothing that was read ahead in vain is left."""
+        """Without kills and lost replies, no uselessly prefetched rows remain."""
         super().check(run)
         if run.injected == 0:
             left = run.objects.list(STAGING)

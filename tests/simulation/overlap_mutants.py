@@ -1,4 +1,4 @@
-"""Reading ahead with one rule broken each: what the simulator must find."""
+"""Prefetch with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Replicas of a whole pipeline in simulation: the real loop, journal, tables, index and commits (PROTOCOLS §7).
 
-Only the tasks are stood in for, since what they do to rows is no protocol: they read and write through the
-simulated stores as the real ones do.
+Only the tasks are replaced, since their work on rows is no protocol. They read and write through the simulated
+stores as the real ones do.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ BUCKETS = 1
 
 
 def is_read(task: ReadTask, path: str) -> bool:
-    """Whether a task reads the input of this path."""
+    """Return whether a task reads the input of this path."""
     return any(share.path == path for share in task.shares)
 
 
 class SimulatedTasks(InProcess):
-    """Carries out tasks as an actor: the same calls on the stores, without Arrow, Parquet and tantivy."""
+    """Runs tasks as an actor: the same calls on the stores, without Arrow, Parquet and tantivy."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -76,7 +76,7 @@ class SimulatedTasks(InProcess):
         return self._each_alone(rows.decode(), task.staging)
 
     def _each_alone(self, rows: str, staging: str) -> list[StagedSlice]:
-        """Write each row as an object of its own."""
+        """Write each row as a separate object."""
         for row in rows:
             self._process.objects.put(f"{staging}{row}", row.encode())
         return [StagedSlice(f"{staging}{row}", 0, 1, 0, 1) for row in rows]
@@ -105,10 +105,10 @@ class SimulatedTasks(InProcess):
         return [StagedSlice(staged, 0, len(data), 0, 1)]
 
     def _bytes(self, share: InputShare) -> tuple[bytes, InputDigest]:
-        """Return the rows of an input, each a character, and what was seen of the whole of it."""
+        """Return the rows of an input, each a character, and the observed fingerprint of the whole input."""
         data = self._process.objects.get(share.path)
         if share.path.endswith("-control.segment"):
-            data = b"c"  # the input that is known to be good
+            data = b"c"  # the known good input
         return data, InputDigest(len(data), hashlib.sha256(data).hexdigest(), 1)
 
     def _shape(self, task: TransactionMergeTask) -> ShapeReceipt:
@@ -148,12 +148,12 @@ class SimulatedTasks(InProcess):
 
 
 class InTurn(AbstractContextManager["InTurn"]):
-    """Does one after the other what threads would do at once."""
+    """Runs concurrent work sequentially."""
 
     map = staticmethod(map)
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is left to do."""
+        """Do nothing: all work is done."""
 
 
 class PipelineScenario(Scenario):
@@ -169,12 +169,12 @@ class PipelineScenario(Scenario):
         return [Actor(f"replica-{index}", self._run) for index in range(self._replicas)]
 
     def prepare(self, run: Run) -> None:
-        """Put segments into the inbox, each with a row of its own."""
+        """Put segments into the inbox, each with a unique row."""
         for segment in range(self._segments):
             run.objects.put(f"inbox/{segment}", f"{segment}".encode())
 
     def stand_ins(self, run: Run) -> Sequence[StandIn]:
-        """Let who decides what becomes of a transaction read its inputs without threads."""
+        """Let the reader of quarantine decisions read its inputs without threads."""
         return [*super().stand_ins(run), (quarantine_actions, "ThreadPoolExecutor", lambda _: InTurn())]
 
     def rows(self) -> str:
@@ -188,7 +188,7 @@ class PipelineScenario(Scenario):
         pipeline.run([[item] for item in inputs])
 
     def invariant(self, run: Run) -> None:
-        """When the head moves, all that it names is there."""
+        """When the head moves, everything that it names exists."""
         entry = run.key_value.get("branches", "main")
         if entry is None or run.notes.get("head") == entry.version:
             return
@@ -196,7 +196,7 @@ class PipelineScenario(Scenario):
         repository = Repository(run.direct_key_value, run.direct_objects)
         head = repository.head()
         if head is None:
-            return  # the first commit is sealed, and not built yet
+            return  # the first commit is sealed and not yet built
         for reference in repository.entries(head).values():
             match reference:
                 case TableAt(shard, as_of):
@@ -209,9 +209,9 @@ class PipelineScenario(Scenario):
                 require(path in run.objects.objects, f"the head names {path}, which is not there")
 
     def check(self, run: Run) -> None:
-        """Each segment is in the tables once, the index covers every transaction, the inbox is empty.
+        """Each segment is in the tables once, the index covers every transaction, and the inbox is empty.
 
-        But what so many died of, or were silent for so long, that it was set aside: a record names it, and it is kept.
+        Input quarantined after enough deaths or silence is the exception: a record names it, and it is kept.
         """
         repository = Repository(run.direct_key_value, run.direct_objects)
         head = repository.head()
@@ -229,7 +229,7 @@ class PipelineScenario(Scenario):
             expected = Counter(self.rows()) - Counter(row for segment in kept for row in segment.decode())
             require(rows == expected, f"{table} holds {dict(rows)}")
         require(len(list(repository.log(head))) == upper, "a transaction has no commit of its own")
-        # One whose deletion failed is named, and the next run deletes it.
+        # An input whose deletion failed is named, and the next run deletes it.
         named = {suspect.path for suspect in suspects}
         left = {info.path for info in run.objects.list("inbox/")} - named
         require(not left, f"{sorted(left)} are committed, and still in the inbox")

@@ -32,13 +32,13 @@ from tracelake.testing import (
 
 
 def require(holds: bool, what: str) -> None:
-    """Raise Violation unless it holds."""
+    """Raise Violation unless the condition holds."""
     if not holds:
         raise Violation(what)
 
 
 def several(acts: Mapping[str, Callable[[Process], None]], counts: Mapping[str, int]) -> list[Actor]:
-    """Return so many actors of each kind: of 2 `adders`, adder-0 and adder-1."""
+    """Return names for this many actors of each kind: 2 `adders` are adder-0 and adder-1."""
     assert acts.keys() >= counts.keys(), counts.keys() - acts.keys()
     return [
         Actor(f"{kind.removesuffix('s')}-{index}", acts[kind])
@@ -50,7 +50,7 @@ def several(acts: Mapping[str, Callable[[Process], None]], counts: Mapping[str, 
 class ShardScenario(Scenario):
     """Writers that race for every batch of one shard, as replicas of one pipeline do (S7, S8, S9).
 
-    Each writes its part, then appends; who is told that another was first deletes its own part.
+    Each writes its part, then appends; a writer that lost the race deletes its part.
     """
 
     name = "shard"
@@ -72,11 +72,11 @@ class ShardScenario(Scenario):
                 self.append(process, shard, time)
 
     def classify(self, ts: int, upper: int, input_frontier: int) -> UpdateFate:
-        """Decide by the rule of the protocol; a mutant does it by another."""
+        """Decide by the protocol's rule; a mutant uses another."""
         return classify(ts, upper, input_frontier)
 
     def append(self, process: Process, shard: Shard, time: int) -> None:
-        """Write a part and append it; delete it where another was first."""
+        """Write a part and append it; delete it if another writer was first."""
         batch_id = process.new_uuid().hex
         part = Part(f"shards/spans/{time}-{batch_id}.parquet", 0, 1, 4, "")
         process.objects.put(part.path, b"rows")
@@ -86,7 +86,7 @@ class ShardScenario(Scenario):
             process.objects.delete(part.path)
 
     def invariant(self, run: Run) -> None:
-        """All that the state names is there: one batch for each time, its record, its parts."""
+        """Everything that the state names exists: one batch for each time, its record, its parts."""
         entry = run.key_value.get("shards", "spans")
         if entry is None:
             return
@@ -101,7 +101,7 @@ class ShardScenario(Scenario):
                 require(part.path in run.objects.objects, f"a batch names {part.path}, which is not there")
 
     def check(self, run: Run) -> None:
-        """Each time has one batch, and every acknowledged batch is there once."""
+        """Each time has one batch, and every acknowledged batch exists once."""
         entry = run.key_value.get("shards", "spans")
         require(entry is not None, "nothing was ever appended")
         assert entry is not None
@@ -147,7 +147,7 @@ class JournalScenario(Scenario):
             process.record((t, step, seal))
 
     def check(self, run: Run) -> None:
-        """All adopted the same record of each transaction, and it is the one that stands."""
+        """All adopted the same record of each transaction, and it is the stored one."""
         for name, adopted in run.history:
             assert isinstance(adopted, tuple)
             t, step, seal = adopted
@@ -163,11 +163,11 @@ class JournalScenario(Scenario):
 
 INDEX, BUILD, BUCKETS = "spans", "b0", 2
 DAMAGED = "0"
-"""The attempt whose part is not what its receipt says; it comes before all others."""
+"""The attempt whose part does not match its receipt; it sorts before all others."""
 
 
 class IndexScenario(Scenario):
-    """Finalizers publish a build, while a worker stages one more attempt of a range (F3 to F11)."""
+    """Finalizers publish a build while a worker stages one more attempt of a range (F3 to F11)."""
 
     name = "index"
 
@@ -179,23 +179,23 @@ class IndexScenario(Scenario):
         return [*finalizers, Actor("worker", self.stage)] if self._with_worker else finalizers
 
     def prepare(self, run: Run) -> None:
-        """Stage both buckets, the first by two attempts and one whose part is damaged."""
+        """Stage both buckets, the first by two attempts and a damaged one."""
         for bucket, attempt in ((0, DAMAGED), (0, "a"), (0, "b"), (1, "b")):
             _stage(run.direct_objects, bucket, attempt)
 
     def stage(self, process: Process) -> None:
-        """Stage an attempt that is chosen before those that are there."""
+        """Stage an attempt that is chosen before the existing ones."""
         _stage(process.objects, 1, "a")
 
     def finalize(self, process: Process) -> Manifest:
-        """Finalize as this actor; mutants do it wrongly."""
+        """Finalize as this actor; mutants override it."""
         return finalize(process.objects, INDEX, BUILD, 1, BUCKETS, None)[1]
 
     def _run(self, process: Process) -> None:
         process.record(self.finalize(process))
 
     def invariant(self, run: Run) -> None:
-        """Once the marker is there, all that it names is there and whole."""
+        """Once the marker exists, everything that it names exists and is intact."""
         path = manifest_path(INDEX, BUILD)
         if path not in run.objects.objects:
             return
@@ -207,7 +207,7 @@ class IndexScenario(Scenario):
             )
 
     def check(self, run: Run) -> None:
-        """There is one index of both buckets, and everyone was told it."""
+        """One index of both buckets exists, and every finalizer returned it."""
         manifest = read_manifest(run.direct_objects, manifest_path(INDEX, BUILD))
         parts = read_parts(run.direct_objects, manifest)
         require([(part.lo, part.hi) for part in parts] == [(0, 1), (1, 2)], "the cover is not exact")
@@ -217,7 +217,7 @@ class IndexScenario(Scenario):
 
 
 class IndexGarbageScenario(IndexScenario):
-    """The same beside one who collects garbage again and again: it never takes what a marker names, or will name."""
+    """The same with a repeated garbage collector, which never deletes present or future contents of a marker."""
 
     name = "index-garbage"
 
@@ -225,7 +225,7 @@ class IndexGarbageScenario(IndexScenario):
         return [*super().actors(), Actor("collector", self._collect)]
 
     def collect(self, process: Process) -> None:
-        """Collect as this actor; mutants do it wrongly."""
+        """Collect as this actor; mutants override it."""
         collect(process.objects, INDEX, (), lambda _: False)
 
     def _collect(self, process: Process) -> None:
@@ -233,7 +233,7 @@ class IndexGarbageScenario(IndexScenario):
             self.collect(process)
 
     def check(self, run: Run) -> None:
-        """Once all are done, one more collection leaves the index, and nothing else."""
+        """Once all are done, one more collection leaves exactly the index."""
         super().check(run)
         collect(run.direct_objects, INDEX, (), lambda _: False)
         manifest = read_manifest(run.direct_objects, manifest_path(INDEX, BUILD))
@@ -276,9 +276,9 @@ def receipt_of(bucket: int, attempt: str) -> tuple[Receipt, str]:
 
 
 class StoreScenario(Scenario):
-    """Clients that read and write two keys as they like: only the order of calls is checked, not what they mean.
+    """Clients that read and write two keys freely: only the order of calls is checked, not their meaning.
 
-    Its check depends on when calls began and ended, so it is for random search only.
+    The check depends on when calls began and ended, so it is for random search only.
     """
 
     name = "store"
@@ -300,7 +300,7 @@ class StoreScenario(Scenario):
         use(store, random.Random(f"{process.name} {process.attempt}"), process.name, self._rounds)
 
     def check(self, run: Run) -> None:
-        """One order of all calls explains what each of them gave."""
+        """One order of all calls explains all their results."""
         contradiction = find_contradiction(run.notes["calls"])
         require(contradiction is None, contradiction or "")
         require(len(run.notes["calls"]) >= self._clients * self._rounds * 2, "not everyone got through")

@@ -1,7 +1,7 @@
-"""Replicas that set aside what they cannot do, beside peers that can: one of them is first, and all follow it.
+"""Replicas that quarantine input that they cannot process, next to peers that can: the first decides, all follow.
 
-A poisoned segment fails in the tasks of some replicas only, as on a machine with less memory. So one sets its
-transaction aside while another holds its rows, and may append them at any time.
+A poison segment fails in the tasks of some replicas only, as on a machine with less memory. So one replica
+quarantines its transaction while another holds its rows, and may append them at any time.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tracelake.testing import Process, Run
 from tracelake.versions.repository import Repository
 
 POISON = "0"
-"""The segment that some replicas cannot do."""
+"""The segment that some replicas cannot process."""
 WAITS_MAX = 200
-"""How often one who holds rows looks whether a peer has appended, before it appends them."""
+"""Checks for a peer's append by a replica that holds rows, before it appends them."""
 
 
 class PoisonedTasks(SimulatedTasks):
-    """Tasks that fail on the poisoned segment, as they read it or as they merge it."""
+    """Tasks that fail on the poison segment, as they read it or as they merge it."""
 
     def __init__(self, process: Process, stage: str | None, waits: bool) -> None:
         super().__init__(process)
@@ -55,7 +55,7 @@ class PoisonedTasks(SimulatedTasks):
 
 
 class SettingAsideScenario(PipelineScenario):
-    """Replicas that empty an inbox in transactions of all that waits; of some the tasks fail on one segment."""
+    """Replicas that empty an inbox in transactions of all pending input; the tasks of some fail on one segment."""
 
     name = "setting aside"
     steps_max = 12_000
@@ -63,29 +63,29 @@ class SettingAsideScenario(PipelineScenario):
     def __init__(
         self, stages: Sequence[str | None] = ("merge", None), segments: int = 2, *, waits: bool = False
     ) -> None:
-        """Let the tasks of each replica fail at a stage, or never; those that never fail may wait for the others."""
+        """Make each replica's tasks fail at a stage or never; those that never fail may wait for the others."""
         super().__init__(len(stages), segments)
         self._stages = stages
         self._waits = waits
 
     def key_value(self, process: Process) -> KeyValueStore:
-        """Return the records as a replica has them."""
+        """Return the records as one replica sees them."""
         return process.key_value
 
     def _run(self, process: Process) -> None:
         tasks = PoisonedTasks(process, self._stages[int(process.name[-1])], self._waits)
         pipeline = Pipeline("main", self.key_value(process), process.objects, BUCKETS, tasks)
-        for _ in range(2):  # the second round takes what a peer has offered meanwhile
+        for _ in range(2):  # the second round takes inputs that a peer has offered since
             inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
             while True:
                 try:
                     pipeline.run([inputs])
                     break
-                except TaskError:  # a peer has appended what we cannot do: it finishes it
+                except TaskError:  # a peer that appended the rows finishes the transaction
                     process.sleep(60)
 
     def check(self, run: Run) -> None:
-        """Each good segment is in the tables once; the poisoned one is, or one record names it and it is kept."""
+        """Each good segment is in the tables once; the poison one is too, or one record names it and it is kept."""
         repository = Repository(run.direct_key_value, run.direct_objects)
         head = repository.head()
         upper = 0 if head is None else repository.transaction_of(head) + 1

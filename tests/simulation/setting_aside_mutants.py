@@ -1,4 +1,4 @@
-"""Setting aside with one rule broken each: what the simulator must find."""
+"""Quarantine with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _keep, _publish = InputAcker._keep, TableOutput.publish
 
 
 def no_rows(self: TableOutput, transaction: int) -> bool:
-    """The record alone decides: nobody looks whether a peer has appended rows."""
+    """The record alone decides, without a check for rows that a peer appended."""
     del self, transaction
     return False
 
 
 def goes_on(self: TableOutput, sealed: SealedTransaction, publication: Publication) -> None:
-    """Who holds rows publishes them, whatever was appended first."""
+    """A replica that holds rows publishes them, even if another append was first."""
     with contextlib.suppress(OvertakenError):
         _publish(self, sealed, publication)
     publication.entries[self.table.entry] = TableAt(self.table.name, sealed.transaction)
 
 
 def keep_nothing(self: InputAcker, aside: QuarantineRecord, step: Step) -> list[QuarantinedInput]:
-    """Segments of a transaction that is set aside are deleted, as of any other."""
+    """Segments of a quarantined transaction are deleted like any other's."""
     kept = _keep(self, aside, step)
     self._sources[INBOX].let_go(list(inputs_of(step.sources.get(INBOX, ()))))
     return kept
 
 
 def forget_offers(standing: QuarantinedInput | None, taken: ReadRange | None) -> QuarantinedInput | None:
-    """A commit forgets offers only."""
+    """A commit deletes offers only."""
     del taken
     return None if standing is None or standing.state == "offered" else standing
 

@@ -1,7 +1,7 @@
-"""Simulate every protocol at random for a while, and say what was run: campaign `simulate`.
+"""Simulate every protocol at random for a while and report the runs: campaign `simulate`.
 
     python -m tests.simulation.simulate --scenario shard --seed 1234 --schedules 1      # replays one run
-    python -m tests.simulation.simulate --complete      # every schedule of what is too large for `make test`
+    python -m tests.simulation.simulate --complete      # every schedule that is too large for `make test`
 
 Run n of a search with seed S has the seed S + n, which its report names.
 """
@@ -82,9 +82,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
 )
 FAULTS = Faults(kills=3, lost=6, late=2, delays=3, stalls=1, partitions=1)
-"""What one run may meet of each kind; each draws fewer."""
+"""Maximum faults of each kind in one run; each run draws fewer."""
 COMPLETE_MAX = 32_000
-"""Schedules that a complete search may take. Beyond: it fails, for it was not complete."""
+"""Maximum schedules of a complete search. Beyond: it fails, because it was incomplete."""
 
 
 def simulate(
@@ -111,7 +111,7 @@ def complete() -> Report:
 
 
 def _small() -> Iterator[tuple[str, Scenario, Faults]]:
-    """Yield what is searched in whole: versions, the archive, and the outbox with all who share it."""
+    """Yield the completely searched scenarios: versions, the archive, and the outbox with all its users."""
     for patience_polls, faults, actors in COMPLETE:
         yield f"versions {actors}", small(patience_polls, actors), faults
     late, other = [[(0, 1)]], [[(1, 0)]]
@@ -134,7 +134,7 @@ def _small() -> Iterator[tuple[str, Scenario, Faults]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run from the command line; 1 where a rule was broken."""
+    """Run from the command line; return 1 if a rule was broken."""
     parser = argparse.ArgumentParser(description="Simulate the protocols at random.")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=None, help="by default, one from the clock")
@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def told(total: Report) -> int:
-    """Print what failed; return the exit code."""
+    """Print the failures; return the exit code."""
     for failure in total.failures:
         print(f"\n{failure}")
     return 1 if total.failures else 0

@@ -1,4 +1,4 @@
-"""Sources that are added, paused, resumed and removed while replicas take what they have (J13)."""
+"""Sources that are added, paused, resumed and removed while replicas take their input (J13)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DONE: Final = "done"
 
 
 class Drops:
-    """Watches a folder of the lake whose objects are taken as segments are; the one that is away never answers."""
+    """Watches a lake folder whose objects are taken like segments; the unavailable source never answers."""
 
     source = INBOX
 
@@ -36,7 +36,7 @@ class Drops:
         self._objects, self._folder = objects, folder
 
     def look(self, suspects: Collection[str], *, goes_on: bool) -> list[BacklogEntry]:
-        """Return all that is there."""
+        """Return all inputs."""
         del suspects, goes_on
         if self._folder == AWAY:
             raise StorageError("no answer")
@@ -44,23 +44,24 @@ class Drops:
         return [BacklogEntry(info.path, info.size_bytes, info.modified_s) for info in listed]
 
     def took(self, paths: Iterable[str]) -> None:
-        """Note nothing: what was taken is gone."""
+        """Note nothing, because taken inputs are gone."""
 
     def lag(self) -> Lag | None:
-        """Nobody knows."""
+        """Return None: the lag is unknown."""
 
 
 def recorded(key_value: KeyValueStore, upper: int) -> set[str]:
-    """Return the paths of all that the journal has recorded."""
+    """Return all paths in the journal."""
     journal = Journal(key_value, "main")
     steps = (step for t in range(upper) for step in journal.read(t).steps)
     return {each.path for step in steps for ranges in step.sources.values() for each in inputs_of(ranges)}
 
 
 class SourcesScenario(PipelineScenario):
-    """Replicas, and a user who adds two sources and one that is away, pauses and resumes the first, removes the second.
+    """Replicas and a user. The user adds two sources and an unavailable one, pauses and resumes the first, and
+    removes the second.
 
-    Each step of the user is done once at least, whoever is killed.
+    Each step of the user happens at least once, under any kill.
     """
 
     name = "sources"
@@ -73,7 +74,7 @@ class SourcesScenario(PipelineScenario):
         return [Actor("user", self._use), *super().actors()]
 
     def prepare(self, run: Run) -> None:
-        """Put a segment where every lake has a source."""
+        """Put a segment into the source that every lake has."""
         run.objects.put("inbox/own/0", b"0")
 
     def _run(self, process: Process) -> None:
@@ -118,13 +119,13 @@ class SourcesScenario(PipelineScenario):
         process.key_value.set("user", _DONE, b"")
 
     def _put(self, process: Process, folder: str, number: int) -> None:
-        """Put an object that was never there before."""
+        """Put an object that never existed before."""
         row = chr(ord("A") + 5 * process.attempt + number)
         process.objects.put(f"inbox/{folder}/{row}", row.encode())
         process.notes.setdefault("put", []).append((folder, number, row))
 
     def _require_left(self, process: Process) -> None:
-        """What came after the pause is in no step, a while after."""
+        """Check that an input from after the pause is in no step a while later."""
         process.sleep(3)
         upper = Shard("spans", process.key_value, process.objects).state().upper + 1
         taken = recorded(process.key_value, upper)
@@ -133,7 +134,7 @@ class SourcesScenario(PipelineScenario):
             require(not is_later or f"inbox/a/{row}" not in taken, "what came after the pause was taken")
 
     def check(self, run: Run) -> None:
-        """What was put is in the tables or where it was, once; all of what is watched is in, and nothing else."""
+        """Each input is once in the tables or in its place; all watched inputs are in, and nothing else."""
         shard = Shard("spans", run.direct_key_value, run.direct_objects)
         upper = shard.state().upper
         parts = shard.snapshot(upper - 1).parts if upper else []

@@ -1,6 +1,6 @@
-"""Sources that come and go, with one rule broken each: what the simulator must find (J13).
+"""Changing sources with one rule broken at a time: the simulator must find each (J13).
 
-What a moment between two calls decides is broken in `tests/pipeline/test_added_sources.py`, where that moment is made.
+Rules that depend on a moment between two calls are broken in `tests/pipeline/test_added_sources.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Transactions of many steps: replicas that add steps to one another's, seal them, and die in between (J9)."""
+"""Transactions of many steps: replicas add steps to each other's, seal them, and die in between (J9)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS_MAX: Final = 60
 
 
 class StepsScenario(PipelineScenario):
-    """Replicas whose transactions take steps of a segment each, until they have the rows of their mode."""
+    """Replicas whose transactions take steps of one segment each, until they have their mode's rows."""
 
     name = "steps"
     steps_max = 8_000
@@ -41,9 +41,9 @@ class StepsScenario(PipelineScenario):
         raise AssertionError("a transaction waits for ever")
 
     def check(self, run: Run) -> None:
-        """All are in once; no transaction has more rows than its mode says, and only the last has fewer.
+        """All inputs are in once; no transaction has more rows than its mode allows, and only the last has fewer.
 
-        Where one was set aside, its inputs are taken by fewer at a time.
+        Inputs of a quarantined transaction are taken in smaller ones.
         """
         super().check(run)
         repository = Repository(run.direct_key_value, run.direct_objects)

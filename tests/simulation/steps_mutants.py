@@ -1,4 +1,4 @@
-"""Transactions of many steps with one rule broken each: what the simulator must find."""
+"""Transactions of many steps with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ FAULTS = Faults(kills=3, lost=4, late=2)
 
 
 def test_a1_a5_a12_every_schedule_of_two_archivers_and_a_writer() -> None:
-    """A1, A2, A5, A12, A13: no order of their steps loses a span, archives twice, or deletes what another made."""
+    """A1, A2, A5, A12, A13: no order of their steps loses a span, archives twice, or deletes another actor's
+    object."""
     report = explore(ArchivingScenario(2, writes=1), Faults(), schedules_max=1_000)
     assert report.failures == []
     assert report.is_complete
@@ -27,7 +28,7 @@ def test_a1_a5_a12_every_schedule_of_two_archivers_and_a_writer() -> None:
     ids=["killed beside a writer", "lost beside a writer", "killed beside a sweep"],
 )
 def test_a4_every_schedule_with_a_fault(faults: Faults, others: tuple[str, ...]) -> None:
-    """A4: a pass that is killed at any step, or is not told what became of one, beside a writer; or a sweep."""
+    """A4: a pass killed at any step or with a lost reply is safe next to a writer, and so is a sweep."""
     report = explore(
         ArchivingScenario(1, writes=0 if others else 1, others=others), faults, schedules_max=2_000
     )
@@ -39,7 +40,8 @@ def test_a4_every_schedule_with_a_fault(faults: Faults, others: tuple[str, ...])
 @pytest.mark.parametrize("layout", ["trace", "pack"])
 @pytest.mark.parametrize("seed", [1, 1_000])
 def test_a4_a10_random_schedules_of_all_actors(layout: str, seed: int) -> None:
-    """A4, A10, A12: archivers, writer, restore, delete and sweep, with kills, lost replies and late writes."""
+    """A4, A10, A12: archivers, writer, restore, delete and sweep keep the rules under kills, lost replies and late
+    writes."""
     scenario = ArchivingScenario(
         2, rounds=2, traces=2, writes=3, others=ALL, layout="pack" if layout == "pack" else "trace"
     )
@@ -50,7 +52,7 @@ def test_a4_a10_random_schedules_of_all_actors(layout: str, seed: int) -> None:
 
 @pytest.mark.parametrize("mutant", ARCHIVE_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found(mutant: Mutant) -> None:
-    """The archive with one rule broken fails within the stated number of schedules, and of all where that is given."""
+    """The archive with one rule broken fails within the stated number of schedules, or of all where that is given."""
     with mutant.broken():
         report = search(
             mutant.scenario(), mutant.faults, seed=0, schedules_max=mutant.random_max, shortens=False

@@ -1,4 +1,4 @@
-"""The history checker on histories made by hand, and on real stores used by several threads."""
+"""The history checker on handmade histories, and on real stores used by several threads."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ ENTRY = Entry("k", b"v", "1")
     ],
 )
 def test_small_histories(history: list[Operation], is_fine: bool) -> None:
-    """A history is fine iff one order of its calls, none before one that had ended, explains every result."""
+    """A history is valid iff one order of its calls that respects their ends explains every result."""
     assert (find_contradiction(history) is None) is is_fine
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_real_stores_under_threads(backend: str, tmp_path: Path) -> None:
-    """What four threads see of a real store is what one order of their calls gives."""
+    """Results of four threads on a real store match one order of their calls."""
     store = MemoryKeyValueStore() if backend == "memory" else open_key_value(f"sqlite://{tmp_path}/kv.sqlite")
     history: list[Operation] = []
     clock = itertools.count()

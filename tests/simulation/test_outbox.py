@@ -20,7 +20,7 @@ SMALL = {
 
 @pytest.mark.parametrize("small", SMALL)
 def test_o1_o3_every_schedule(small: str) -> None:
-    """No order of steps, and no kill, loses a span or takes it twice; campaign `simulate-all` has more of them."""
+    """No order of steps and no kill loses a span or takes it twice; campaign `simulate-all` runs more schedules."""
     report = explore(*SMALL[small], schedules_max=500)
     assert report.failures == []
     assert report.is_complete
@@ -28,7 +28,8 @@ def test_o1_o3_every_schedule(small: str) -> None:
 
 
 def test_o1_o2_o4_random_schedules_of_all_actors() -> None:
-    """Replicas, servers, archivers, a restore, a deletion and a reader, with kills, lost replies and refusals."""
+    """Replicas, servers, archivers, a restore, a deletion and a reader keep the rules under kills, lost replies and
+    refusals."""
     scenario = OutboxScenario(
         [[LATE[0], OTHER[0]], [[(1, 1), (0, 2)]]], 2, 2, restores=True, deletes=[1], reads=2, in_order=False
     )
@@ -39,7 +40,7 @@ def test_o1_o2_o4_random_schedules_of_all_actors() -> None:
 
 @pytest.mark.parametrize("mutant", OUTBOX_MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_is_found(mutant: Mutant) -> None:
-    """The way out with one rule broken fails within the stated number of schedules."""
+    """The outbox with one rule broken fails within the stated number of schedules."""
     with mutant.broken():
         report = explore(mutant.scenario(), mutant.faults, schedules_max=60, shortens=False)
     assert report.violations == 1

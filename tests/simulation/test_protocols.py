@@ -47,7 +47,7 @@ SMALL = [ShardScenario(2, 1), JournalScenario(2, 1)]
     "faults", [Faults(), Faults(lost=1), Faults(kills=1)], ids=["none", "lost", "killed"]
 )
 def test_every_schedule_of_two_actors(scenario: Scenario, faults: Faults) -> None:
-    """S7 to S9, J1 to J3: no order of calls, lost reply or kill breaks a rule, and all is searched."""
+    """S7 to S9, J1 to J3: no order of calls, lost reply or kill breaks a rule; the search is complete."""
     report = explore(scenario, faults, schedules_max=10_000)
     assert report.failures == []
     assert report.is_complete
@@ -55,7 +55,7 @@ def test_every_schedule_of_two_actors(scenario: Scenario, faults: Faults) -> Non
 
 
 def test_f10_every_order_of_two_finalizers() -> None:
-    """F10, F11: no order of the calls of two finalizers breaks a rule, and all are searched."""
+    """F10, F11: no order of two finalizers' calls breaks a rule; the search is complete."""
     report = explore(IndexScenario(2, with_worker=False), Faults(), schedules_max=2_000)
     assert report.failures == []
     assert report.is_complete
@@ -83,14 +83,15 @@ SLICES = {
     "maintenance": 50,
     "collect": 100,
 }
-"""Schedules in the slices of those that take long; the others have 300.
+"""Schedules in the slices of slow scenarios; the others have 300.
 
-Those of index-merge, deaths, setting aside and maintenance are twice as many as any mutant of theirs needs.
+Those of index-merge, deaths, quarantine and maintenance are twice as many as any of their mutants needs.
 """
 
 
 def test_a_slice_of_writes_that_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is there once, whatever its writer met, and however many came after it: few are remembered by the state."""
+    """Each write exists once, whatever faults its writer met and however many writes followed, although the state
+    remembers few."""
     for name, few in FEW.items():
         monkeypatch.setattr(name, few)
     report = search(WritesScenario(), FAULTS, seed=1, schedules_max=12)
@@ -109,7 +110,8 @@ def test_a_slice_of_random_schedules(scenario: Scenario) -> None:
 
 
 def test_rows_that_a_replica_read_for_one_transaction_are_not_taken_for_the_next() -> None:
-    """A peer commits T while we read its input, and all but the commit of T+1: T+1 needs no rows (found by seed 37)."""
+    """A peer commits T while we read its input, and all but the commit of T+1: T+1 needs no rows (found by seed
+    37)."""
     assert run_once(PipelineScenario(2, 2), Faults(), seed=37).error is None
 
 
@@ -120,7 +122,8 @@ def test_rows_that_a_replica_read_for_one_transaction_are_not_taken_for_the_next
 )
 @pytest.mark.parametrize("waits", [False, True])
 def test_one_sets_aside_what_a_peer_may_publish(stages: tuple[str | None, ...], *, waits: bool) -> None:
-    """No good span is lost or doubled, all agree on each transaction, and one record names what is in no table."""
+    """No good span is lost or doubled, all agree on each transaction, and one record names the input that is in no
+    table."""
     report = search(SettingAsideScenario(stages, waits=waits), FAULTS, seed=1, schedules_max=25)
     assert report.failures == []
     assert report.completed == report.schedules == 25
@@ -128,35 +131,36 @@ def test_one_sets_aside_what_a_peer_may_publish(stages: tuple[str | None, ...], 
 
 @pytest.mark.parametrize("stage", ["read", "merge"])
 def test_what_kills_all_replicas_is_set_aside_alone(stage: Stage) -> None:
-    """Each dies of it on a machine of its own: in the end it is named, and all else is in."""
+    """An input that kills each replica, on a separate machine, is named in the end, and all other inputs are in."""
     report = search(DeathsScenario(stage), FAULTS, seed=1, schedules_max=20)
     assert report.failures == []
     assert report.completed == report.schedules == 20
 
 
 def test_replicas_that_are_slow_are_not_counted_as_dead() -> None:
-    """More of them than deaths that count work on the same input for long: nothing is set aside."""
+    """More slow replicas than the death limit work long on the same input, and nothing is quarantined."""
     report = search(DeathsScenario(replicas=5), Faults(delays=3), seed=1, schedules_max=20)
     assert report.failures == []
     assert report.completed == report.schedules == 20
 
 
 def test_j9_what_waits_for_more_over_runs() -> None:
-    """J9: replicas keep a transaction open over many runs, die, and go on: each segment is in one, once."""
+    """J9: replicas keep a transaction open over many runs, die, and continue: each segment is in one, once."""
     report = search(StepsScenario(WAITS), FAULTS, seed=1, schedules_max=8)
     assert report.failures == []
     assert report.completed == report.schedules == 8
 
 
 def test_j12_a_record_that_is_gone() -> None:
-    """J12: whichever is gone, whoever has read it before: that is told, nothing is lost, and nothing is in twice."""
+    """J12: a missing record, even one read before, is reported; nothing is lost or doubled."""
     report = search(TornJournalScenario("gone"), FAULTS, seed=1, schedules_max=12)
     assert report.failures == []
     assert report.completed == report.schedules == 12
 
 
 def test_clients_that_are_silent_are_spoken_for() -> None:
-    """What they began is sealed, or discarded, as they said; it is one transaction, or none, whoever dies."""
+    """The transaction of a silent client is sealed or discarded as configured; under any death it is one
+    transaction or none."""
     for when_gone in ("seal", "discard"):
         scenario = ClientsScenario(("abort", "commit"), when_gone, SILENT)
         report = search(scenario, FAULTS, seed=1, schedules_max=2)
@@ -165,14 +169,15 @@ def test_clients_that_are_silent_are_spoken_for() -> None:
 
 
 def test_j13_sources_come_and_go() -> None:
-    """J13: added, paused, resumed and removed at any step; what a source that is not watched has is not taken."""
+    """J13: sources are added, paused, resumed and removed at any step; input of an unwatched source is not taken."""
     report = search(SourcesScenario(), Faults(delays=8), seed=1, schedules_max=10)
     assert report.failures == []
     assert report.completed == report.schedules == 10
 
 
 def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
-    """It finds nothing, or what a peer recorded late: neither is damage, nor the input of the transaction."""
+    """A late reader of a trimmed transaction finds nothing, or a peer's late record: neither is damage or its
+    input."""
     report = search(TrimmingScenario("reads"), FAULTS, seed=1, schedules_max=12)
     assert report.failures == []
     assert report.completed == report.schedules == 12
@@ -186,7 +191,7 @@ def test_who_reads_late_of_a_transaction_that_is_trimmed_goes_on() -> None:
     ],
 )
 def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
-    """Runs that showed a mistake when they were first made."""
+    """Runs that once showed a fault now pass."""
     assert run_once(MaintenanceScenario(), Faults(lost=8, late=3, delays=4), seed=seed).error is None, what
 
 
@@ -214,7 +219,7 @@ def test_maintenance_seeds_that_failed_once(seed: int, what: str) -> None:
     ],
 )
 def test_seeds_that_failed_once(scenario: Scenario, seed: int, what: str) -> None:
-    """Runs that showed a mistake, of Tracelake or of what the scenario says, when they were first made."""
+    """Runs that once showed a fault of Tracelake or of the scenario now pass."""
     run = run_once(scenario, FAULTS, seed=seed)
     assert run.error is None, what
     assert all(process.finished for process in run.processes), what
@@ -256,7 +261,7 @@ def test_a_mutant_is_found_by_random_search(mutant: Mutant) -> None:
     ids=lambda mutant: mutant.name,
 )
 def test_a_mutant_is_found_by_exhaustive_search(mutant: Mutant) -> None:
-    """So it does within the stated number of schedules of the exhaustive search."""
+    """A protocol with one rule broken fails within the stated number of schedules of the exhaustive search."""
     assert mutant.exhaustive_max is not None
     with mutant.broken():
         report = explore(
@@ -266,7 +271,7 @@ def test_a_mutant_is_found_by_exhaustive_search(mutant: Mutant) -> None:
 
 
 def test_the_command_reports_what_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    """campaign `simulate` names its seed, and counts schedules, states, faults and violations."""
+    """Campaign `simulate` names its seed, and counts schedules, states, faults and violations."""
     assert main(["--seed", "7", "--schedules", "5", "--seconds", "6000"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "seed 7"

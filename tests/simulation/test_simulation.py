@@ -39,7 +39,7 @@ for scenario in SCENARIOS:
 
 
 class Counters(Scenario):
-    """Actors that each write keys of their own, or one key that all share."""
+    """Actors that each write separate keys, or one key that all share."""
 
     name = "counters"
 
@@ -55,7 +55,7 @@ class Counters(Scenario):
 
 
 class OneCall(Scenario):
-    """One actor that makes one conditional write, and records what it was told."""
+    """One actor that makes one conditional write and records its result."""
 
     name = "one call"
 
@@ -96,7 +96,7 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
     ],
 )
 def test_each_fate_of_a_conditional_write(fate: Fate, happened: bool, told: type) -> None:
-    """The write happened or not, and the caller was told so, or that nobody knows."""
+    """The write happened or not, and the caller got this result or an unknown one."""
     run = replay(OneCall(), Faults(lost=1, late=1), [Choice(0, fate)])
     assert run.error is None
     assert (run.key_value.get("p", "k") is not None) is happened
@@ -104,7 +104,7 @@ def test_each_fate_of_a_conditional_write(fate: Fate, happened: bool, told: type
 
 
 def test_a_killed_actor_begins_again_and_the_dead_make_no_calls() -> None:
-    """Killed before its second write, an actor starts over; without a restart it stays dead."""
+    """An actor killed before its second write starts over; without a restart it stays dead."""
     schedule = [Choice(0), Choice(0, Fate.KILL)]
     run = replay(Counters(1, 2, shared=True), Faults(kills=1), schedule)
     assert [line[3] for line in run.trace] == ["set p/shared"] * 4
@@ -116,7 +116,7 @@ def test_a_killed_actor_begins_again_and_the_dead_make_no_calls() -> None:
 
 
 def test_independent_calls_are_run_in_one_order_and_dependent_ones_in_all() -> None:
-    """Three actors on keys of their own need one schedule; two on one key need all that differ."""
+    """Three actors on separate keys need one schedule; two on one key need all that differ."""
     alone = explore(Counters(3, 3, shared=False), Faults(), schedules_max=100)
     assert alone.is_complete
     assert alone.schedules == 1
@@ -126,7 +126,7 @@ def test_independent_calls_are_run_in_one_order_and_dependent_ones_in_all() -> N
 
 
 def test_time_and_ids_are_simulated_inside_and_real_outside() -> None:
-    """An hour of sleep takes no time; ids repeat; the real clock and ids are back afterwards."""
+    """An hour of sleep takes no time, ids repeat, and the real clock and ids are back afterwards."""
 
     class Sleeper(Scenario):
         def actors(self) -> list[Actor]:
@@ -145,7 +145,7 @@ def test_time_and_ids_are_simulated_inside_and_real_outside() -> None:
 
 
 def test_a_failing_run_is_shrunk_and_told() -> None:
-    """A lost update is shown by few steps, with names, calls, results, and the seed that found it."""
+    """A lost update is shown by few steps, with names, calls, results, and its seed."""
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "shard: blind overwrite")
     failure = search(mutant.scenario(), mutant.faults, seed=1, schedules_max=100).failures[0]
     assert len(failure.choices) <= 12
@@ -157,7 +157,7 @@ def test_a_failing_run_is_shrunk_and_told() -> None:
 
 
 def test_an_actor_that_calls_from_another_thread_is_told_of() -> None:
-    """It would neither finish nor die, and nobody would know why."""
+    """A call from another thread is reported; otherwise, the actor would neither finish nor die, without a reason."""
 
     class Threaded(OneCall):
         def _run(self, process: Process) -> None:
@@ -168,7 +168,7 @@ def test_an_actor_that_calls_from_another_thread_is_told_of() -> None:
 
 
 def test_a_run_in_which_everything_fails_does_not_pass() -> None:
-    """Actors that never get through are a violation, whatever the checks of the scenario say."""
+    """Actors that never succeed are a violation, whatever the scenario's checks report."""
 
     class Hopeless(OneCall):
         steps_max = 50
@@ -183,7 +183,7 @@ def test_a_run_in_which_everything_fails_does_not_pass() -> None:
 
 
 def test_an_actor_that_loses_every_race_is_a_violation() -> None:
-    """It is not begun again, as after a failure of the store: few actors lose so often only in circles."""
+    """A loser is not restarted as after a store failure, because few actors lose so often except in cycles."""
 
     class Circling(OneCall):
         def _run(self, process: Process) -> None:
@@ -196,7 +196,7 @@ def test_an_actor_that_loses_every_race_is_a_violation() -> None:
 
 
 def test_what_checks_raise_is_a_violation() -> None:
-    """An invariant that cannot even read the stores has found something."""
+    """An invariant that cannot even read the stores is a violation."""
 
     class Unreadable(OneCall):
         def check(self, run: Run) -> None:
@@ -206,13 +206,13 @@ def test_what_checks_raise_is_a_violation() -> None:
 
 
 def test_all_kinds_of_faults_are_injected() -> None:
-    """Random search meets every fate that there is."""
+    """Random search meets every possible result of a write."""
     fates = {choice.fate for seed in range(150) for choice in run_once(SCENARIOS[0], FAULTS, seed).choices}
     assert fates == set(Fate)
 
 
 def test_a_cut_off_actor_goes_on_when_it_is_healed() -> None:
-    """All calls of an actor that is cut off fail until the time is over; then it finishes."""
+    """All calls of a disconnected actor fail until the time is over; then it finishes."""
     schedule = [Choice(0, Fate.PARTITION, 5_000)]
     run = replay(ShardScenario(1, 1), Faults(partitions=1), schedule, step_ms=1)
     assert run.error is None

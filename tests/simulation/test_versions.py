@@ -1,4 +1,4 @@
-"""The commit protocol under simulation: small configurations in whole, storms, adversaries (V1 to V8)."""
+"""The commit protocol under simulation: complete searches of small configurations, storms, adversaries (V1 to V8)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STALL_MS = 10_000
 def test_every_schedule(
     patience_polls: int, faults: Faults, actors: dict[str, int], schedules_max: int
 ) -> None:
-    """V4 to V7: no order of the calls of two actors breaks a rule, and all are searched."""
+    """V4 to V7: no order of two actors' calls breaks a rule; the search is complete."""
     report = explore(small(patience_polls, actors), faults, schedules_max=schedules_max)
     assert report.failures == []
     assert report.is_complete
@@ -56,9 +56,10 @@ def test_every_schedule(
 def test_a_slice_of_what_is_searched_in_whole(
     patience_polls: int, faults: Faults, actors: dict[str, int]
 ) -> None:
-    """With a lost reply or a kill they are thousands: campaign `simulate-all` runs them all, and this some at random.
+    """A random slice keeps the rules; with a lost reply or a kill there are thousands, which campaign
+    `simulate-all` runs.
 
-    Twice as many as any mutant needs that such actors can show.
+    The slice has twice as many as any mutant needs that such actors can show.
     """
     report = search(small(patience_polls, actors), faults, seed=1, schedules_max=400)
     assert report.failures == []
@@ -68,7 +69,7 @@ def test_a_slice_of_what_is_searched_in_whole(
 @pytest.mark.parametrize("answers_kept", [0, 2])
 @pytest.mark.parametrize("patience_polls", [0, 24])
 def test_other_patience_and_memory(patience_polls: int, answers_kept: int) -> None:
-    """How long a committer waits, and how many answers the record keeps, is nothing that the rules rest on."""
+    """No rule depends on a committer's wait or on the number of answers that the record keeps."""
     scenario = RepositoryScenario(rounds=2, committers=2, strangers=1, sweepers=2, stagers=1, mergers=1)
     scenario.patience_polls, scenario.answers_kept = patience_polls, answers_kept
     report = search(scenario, Faults(kills=2, lost=4, late=3, delays=2), seed=1, schedules_max=25)
@@ -76,7 +77,7 @@ def test_other_patience_and_memory(patience_polls: int, answers_kept: int) -> No
 
 
 def test_seed_that_failed_once() -> None:
-    """A seal whose reply was lost, and whose commit had left the record when it was read back, was sealed again."""
+    """A seal with a lost reply whose commit had left the record at read-back was once sealed again."""
     scenario = RepositoryScenario(rounds=3, replicas=3, committers=1)
     scenario.patience_polls = scenario.answers_kept = 0
     assert run_once(scenario, Faults(kills=2, late=4), seed=1_650_026).error is None
@@ -84,19 +85,19 @@ def test_seed_that_failed_once() -> None:
 
 @pytest.mark.parametrize("committers", [1, 8, 32])
 def test_v1_calls_are_linear_in_the_committers(committers: int) -> None:
-    """V1: all who begin at once have their commits, for 48 calls on records each, however many they are."""
+    """V1: all concurrent committers have their commits, for 48 calls on records each, at any number of them."""
     report = search(Crowd(committers), Faults(), seed=1, schedules_max=20)
     assert report.failures == []
     assert report.completed == 20
 
 
 def test_v1_sixty_four_by_the_clock() -> None:
-    """V1: so have 64, of whom everyone gets its turn."""
+    """V1: so have 64 that take turns by the clock."""
     assert drive(Crowd(64), oldest_call_first).error is None
 
 
 def test_v2_a_store_that_stalls() -> None:
-    """V2: ten seconds of silence at any call of the first three; then each has its commit within two seconds."""
+    """V2: after ten seconds of silence at any call of the first three, each has its commit within two seconds."""
     for at_step in range(19, 50):
         run = drive(Arrivals(), stalled(at_step, STALL_MS), Faults(stalls=1))
         assert run.error is None
@@ -107,21 +108,22 @@ def test_v2_a_store_that_stalls() -> None:
 
 
 def test_v2_arrivals_without_end_do_not_starve_the_oldest() -> None:
-    """V2: who builds more slowly than others arrive has its commit all the same; built again, it never has."""
+    """V2: a committer slower than the arrivals still has its commit; if its build were repeated, it never would."""
     assert drive(Endless(), oldest_call_first).error is None
     with mock.patch(FINISH, finish_again):
         assert "no progress" in str(drive(Endless(), oldest_call_first).error)
 
 
 def test_v3_the_newest_first() -> None:
-    """V3: where the newest committer always runs before the others, they finish all the same."""
+    """V3: all committers finish even if the newest always runs before the others."""
     run = drive(Crowd(16), newest_first)
     assert run.error is None
     assert len(run.choices) < 16 * 40
 
 
 def test_v3_a_rival_for_every_conditional_write() -> None:
-    """V3: the oldest may write only what is bound to fail. A rival seals its request; a deaf one never does."""
+    """V3: the oldest may write only when it must fail. A rival seals its request; without announcements it never
+    finishes."""
     run = drive(Rivals(), Spoiler())
     assert run.error is None
     assert sum(name == "oldest" and text == "set_if branches/main" for _, name, _, text, _ in run.trace) <= 5
@@ -131,7 +133,8 @@ def test_v3_a_rival_for_every_conditional_write() -> None:
 
 
 def test_a_branch_and_a_tag_of_one_name() -> None:
-    """Given at once, one of them is there at most; where nobody looks for the other's claim, both are."""
+    """Of a branch and a tag created at once, at most one exists; without the check of the other's claim, both
+    exist."""
     faults = Faults(kills=1, lost=3, late=2)
     report = search(Namesakes(), faults, seed=1, schedules_max=150)
     assert report.failures == []

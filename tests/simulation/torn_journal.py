@@ -1,4 +1,5 @@
-"""A record of the journal is torn, or gone, at any moment beside replicas: that is told, and nothing is lost (J12)."""
+"""A record of the journal is torn or lost at any moment next to replicas: this is reported, and nothing is lost
+(J12)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tracelake.testing import Actor, Process, Run
 
 
 class TornJournalScenario(PipelineScenario):
-    """Replicas, and a disk that damages one of the newest records of their journal once."""
+    """Replicas, and a disk that once damages one of their journal's newest records."""
 
     name = "torn journal"
 
@@ -32,7 +33,7 @@ class TornJournalScenario(PipelineScenario):
         return [Actor("disk", self._damage), *super().actors()]
 
     def _damage(self, process: Process) -> None:
-        """Damage a record of a transaction that has no commit."""
+        """Damage a record of an uncommitted transaction."""
         for _ in range(40):
             entries = process.key_value.scan("journal/main", stop="f")
             if (
@@ -50,16 +51,14 @@ class TornJournalScenario(PipelineScenario):
     def _run(self, process: Process) -> None:
         pipeline = Pipeline("main", process.key_value, process.objects, BUCKETS, StripedTasks(process))
         inputs = [Input(INBOX, info.path, info.size_bytes) for info in process.objects.list("inbox/")]
-        inputs = inputs[
-            :: -1 if process.name == "replica-1" else 1
-        ]  # so what is recorded anew is another input
+        inputs = inputs[:: -1 if process.name == "replica-1" else 1]  # so a new record has another input
         try:
             pipeline.run([[item] for item in inputs])
         except DamageError:
             process.notes["told"] = True
 
     def check(self, run: Run) -> None:
-        """Nothing is there twice or lost; what is damaged is told by who meets it, or found by `verify`."""
+        """Nothing is doubled or lost; the replica that meets damage reports it, or `verify` finds it."""
         damaged = run.notes.get("damaged")
         if damaged is None:
             super().check(run)
@@ -72,5 +71,5 @@ class TornJournalScenario(PipelineScenario):
         left = {info.path.rpartition("/")[2] for info in run.objects.list("inbox/")}
         require(set(self.rows()) <= rows.keys() | left, f"{set(self.rows()) - rows.keys() - left} are lost")
         _, findings = check_transactions(Journal(run.direct_key_value, "main"), upper, ())
-        is_whole = rows.keys() == set(self.rows()) and not left  # it was recorded anew
+        is_whole = rows.keys() == set(self.rows()) and not left  # it was recorded again
         require(run.notes.get("told", False) or bool(findings) or is_whole, "nobody was told")

@@ -1,7 +1,8 @@
-"""Replicas whose journal is trimmed to the last transaction beside them: who is late loses nothing, and is no damage.
+"""Replicas with a journal that is concurrently trimmed to the last transaction: a late replica loses nothing and is
+no damage.
 
-One of them is late on purpose: it reads a segment that is nobody else's for a transaction, and records that only once
-its peers have gone on and the journal has forgotten the transaction, if they do.
+One replica is late on purpose. It reads a segment that only it has for a transaction. It records that only once its
+peers have continued and the journal has forgotten the transaction, if they do.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from tracelake.versions.repository import Repository
 Late: TypeAlias = Literal["records", "reads", "asides"]
 ROUNDS = 4
 LOOKS_MAX = 300
-"""How often one who is late looks whether the journal has forgotten, before it goes on."""
+"""Checks by a late replica whether the journal has forgotten, before it continues."""
 
 
 class LateKeyValue:
-    """A store of one who waits before it records a step, reads a seal, or asks whether a transaction is set aside."""
+    """Store of a replica that waits before it records a step, reads a seal, or checks for quarantine."""
 
     def __init__(self, process: Process, late: Late) -> None:
         self._process = process
@@ -67,7 +68,7 @@ class LateKeyValue:
 
 
 def trim_again_and_again(process: Process) -> None:
-    """Keep what the journal tells of the last transaction only."""
+    """Keep only the journal's records of the last transaction."""
     trimmed = 0
     for _ in range(LOOKS_MAX // 2):
         upper = Outputs(process.key_value, process.objects, BUCKETS).upper()
@@ -77,7 +78,7 @@ def trim_again_and_again(process: Process) -> None:
 
 
 def verify_again_and_again(process: Process) -> None:
-    """Verify the journal: it lacks nothing that is above the floor."""
+    """Verify that the journal lacks nothing above the floor."""
     for _ in range(ROUNDS):
         repository = Repository(process.key_value, process.objects)
         head = repository.head()
@@ -100,7 +101,7 @@ def check_records(run: Run) -> None:
 
 
 class TrimmingScenario(PipelineScenario):
-    """Replicas, one who trims, and one who verifies."""
+    """Replicas, a trimmer and a verifier."""
 
     name = "trimming"
     steps_max = 8_000
@@ -125,13 +126,13 @@ class TrimmingScenario(PipelineScenario):
         Pipeline("main", key_value, process.objects, BUCKETS, SimulatedTasks(process)).run(runs)
 
     def check(self, run: Run) -> None:
-        """All is there once, and one more collection leaves the records of one transaction."""
+        """Every input is in once, and one more collection leaves the records of one transaction."""
         super().check(run)
         check_records(run)
 
 
 class QuarantineTrimmingScenario(SettingAsideScenario):
-    """The same where a segment is poisoned, and a user offers it again."""
+    """The same with a poison segment that a user offers again."""
 
     name = "trimming aside"
 
@@ -147,7 +148,7 @@ class QuarantineTrimmingScenario(SettingAsideScenario):
         ]
 
     def key_value(self, process: Process) -> KeyValueStore:
-        """Let one ask late whether a transaction was set aside."""
+        """Let one replica check late whether a transaction was quarantined."""
         is_late = process.name.endswith("1")
         return cast("KeyValueStore", LateKeyValue(process, "asides")) if is_late else process.key_value
 
@@ -159,7 +160,7 @@ class QuarantineTrimmingScenario(SettingAsideScenario):
                 )
 
     def check(self, run: Run) -> None:
-        """Each good segment is in the tables once; the poisoned one is, or is kept and named."""
+        """Each good segment is in the tables once; the poison one is too, or it is kept and named."""
         check_records(run)
         suspects = QuarantineStore(run.direct_key_value, "main").all()
         kept = {suspect.path for suspect in suspects}

@@ -1,4 +1,4 @@
-"""Trimming of the journal with one rule broken each: what the simulator must find."""
+"""Trimming of the journal with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 

@@ -30,26 +30,26 @@ MAIN: Final = "main"
 DEV: Final = "dev"
 CREATED: Final = "2026-01-01T00:00:00+00:00"
 POISON: Final = {TRANSACTION: "none"}
-"""What no request of people or pipelines says; it makes building fail."""
+"""Content that no user or pipeline requests; it makes building fail."""
 DROPPED: Final = (("c/dropped", FileAt("0" * 64, 1)),)
 
 
 def a_file(number: int) -> FileAt:
-    """Return an entry that is told from others by its size."""
+    """Return an entry that its size identifies."""
     return FileAt("0" * 64, number)
 
 
 class Before:
-    """Time and ids before a run begins: the same for each."""
+    """Time and ids before a run begins: the same for each run."""
 
     def __init__(self) -> None:
         self._ids = itertools.count(1)
 
     def sleep(self, seconds: float) -> None:
-        """Wait for nobody."""
+        """Do not wait."""
 
     def now_s(self) -> float:
-        """Return the beginning of time."""
+        """Return the initial time."""
         return 0.0
 
     def new_uuid(self) -> uuid.UUID:
@@ -57,17 +57,17 @@ class Before:
         return uuid.UUID(int=next(self._ids))
 
     def is_inside(self) -> bool:
-        """Whether it is asked here: always."""
+        """Return True: it is always inside."""
         return True
 
 
 class RepositoryScenario(Scenario):
-    """Whoever commits to one branch at once: each commit is what the sequential model says, and nobody waits.
+    """Concurrent committers to one branch: each commit matches the sequential model, and none waits for ever.
 
-    Replicas commit the same transactions, committers changes of their own, with ids that a second try repeats (V4),
-    strangers without; a stager stages entries, which a sweeper commits (V5, V6); a merger brings in another
-    branch, takes the merge back, and brings main to the other (V8); a reader looks at what is not committed; a
-    poisoner asks for what cannot be built, and a dropper takes requests off the list.
+    Replicas commit the same transactions. Committers make separate changes with ids that a second attempt repeats
+    (V4); strangers have no ids. A stager stages entries, which a sweeper commits (V5, V6). A merger merges another
+    branch, reverts the merge, and merges main into the other (V8). A reader reads uncommitted entries. A poisoner
+    makes requests that cannot be built, and a dropper removes requests from the list.
     """
 
     name = "repository"
@@ -77,7 +77,7 @@ class RepositoryScenario(Scenario):
     answers_kept = 0
 
     def __init__(self, rounds: int = 1, **actors: int) -> None:
-        """Let so many of each kind (`replicas=2`) do what they do so often."""
+        """Run this many actors of each kind (`replicas=2`) this often."""
         self._rounds = rounds
         self._counts = actors
 
@@ -97,7 +97,7 @@ class RepositoryScenario(Scenario):
         return several(acts, self._counts)
 
     def prepare(self, run: Run) -> None:
-        """For mergers, make a branch that has changed what main has; then let the models begin."""
+        """For mergers, make a branch that has changed main's entries; then let the models begin."""
         if "mergers" in self._counts:
             with Simulated(Before()):
                 direct = Repository(run.direct_key_value, run.direct_objects)
@@ -108,7 +108,7 @@ class RepositoryScenario(Scenario):
         run.notes["models"] = {name: BranchModel(name, run) for name in (MAIN, DEV)}
 
     def open(self, process: Process) -> Repository:
-        """Open the repository as a process does that was just started."""
+        """Open the repository as a fresh process does."""
         return self.repository(
             process.key_value,
             process.objects,
@@ -132,7 +132,7 @@ class RepositoryScenario(Scenario):
             entries: dict[str, Reference] = {
                 f"c/{process.name}": a_file(n + 1),
                 "c/shared": a_file(10 * index + n),
-                "tables/shared": TableAt("shared", index + n),  # goes forward, whatever the order
+                "tables/shared": TableAt("shared", index + n),  # increases, whatever the order
             }
             if n == 1:
                 entries[f"m/{index + 1}"] = a_file(7)
@@ -187,7 +187,8 @@ class RepositoryScenario(Scenario):
             expect_staged("a look", before, repository.uncommitted())
 
     def _poison(self, process: Process) -> None:
-        """Ask for what nobody can build, by itself and with what is staged: it is refused, and nobody waits."""
+        """Make requests that cannot be built, alone and with staged entries: they are refused, and no committer
+        waits."""
         committer = self.open(process)._committer
         for n in range(2 * self._rounds):
             entries: PathChanges = () if n % 2 else (("c/poison", a_file(1)),)
@@ -198,7 +199,7 @@ class RepositoryScenario(Scenario):
             process.record(answer.refusal)
 
     def _drop(self, process: Process) -> None:
-        """Put requests on the list, build none, and take them off it, unless somebody was faster."""
+        """Put requests on the list, build none, and remove them, unless another actor was faster."""
         repository = self.open(process)
         for n in range(self._rounds):
             request_id = f"drop-{n}-{process.attempt}"
@@ -210,9 +211,10 @@ class RepositoryScenario(Scenario):
             process.record(request_id)
 
     def _retry(self, process: Process) -> None:
-        """Commit as a client does: after an unknown outcome again with the same request id, else with a new one.
+        """Commit as a client does: retry an unknown result with the same request id, otherwise use a new one.
 
-        Any put, list or get may lose its reply. An error that does not say "unknown" means that nothing is committed.
+        Any put, list or get may lose its reply. An error that does not say "unknown" means that nothing is
+        committed.
         """
         branch = Branch(MAIN, self.open(process))
         told: str | None = None
@@ -226,7 +228,7 @@ class RepositoryScenario(Scenario):
                 expect(process, request, told)
             except IndeterminateError:
                 process.record("unknown")
-                is_unknown = True  # from now on a failure says nothing of the first try
+                is_unknown = True  # from now on a failure does not tell the first attempt's result
             except StorageError:
                 if not is_unknown:
                     process.notes.setdefault("not done", []).append(request)
@@ -235,12 +237,12 @@ class RepositoryScenario(Scenario):
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """Every branch is as its model says."""
+        """Every branch matches its model."""
         for model in run.notes["models"].values():
             model.watch()
 
     def check(self, run: Run) -> None:
-        """Everyone was told, and what was staged and acknowledged is there."""
+        """Every actor got a result, and acknowledged staged entries exist."""
         repository = Repository(run.direct_key_value, run.direct_objects)
         expect_staged("the end", run.notes["acknowledged"], repository.uncommitted())
         answers = run.notes["models"][MAIN].answers
@@ -253,12 +255,12 @@ class RepositoryScenario(Scenario):
 
 
 class VersionsScenario(RepositoryScenario):
-    """All of them at once."""
+    """All actors at once."""
 
     name = "versions"
 
     def __init__(self) -> None:
-        """Let each do what it does twice."""
+        """Let each act twice."""
         super().__init__(
             2,
             replicas=2,
@@ -274,7 +276,7 @@ class VersionsScenario(RepositoryScenario):
 
 
 class RetriesScenario(RepositoryScenario):
-    """Clients that ask again with the same request id after an unknown outcome, beside a committer."""
+    """Clients that retry with the same request id after an unknown result, next to a committer."""
 
     name = "retries"
 
@@ -287,23 +289,25 @@ COMPLETE: Final[tuple[tuple[int, Faults, dict[str, int]], ...]] = (
     (1, Faults(lost=1), {"replicas": 2}),
     (0, Faults(kills=1), {"stagers": 1, "sweepers": 1}),
 )
-"""Polls, faults and actors of what is searched in whole by campaign `simulate-all`: some 5,000 schedules each."""
+"""Polls, faults and actors of the complete searches of campaign `simulate-all`: some 5,000 schedules each."""
 
 
 def small(patience_polls: int, actors: Mapping[str, int]) -> RepositoryScenario:
-    """Return a configuration that can be searched in whole."""
+    """Return a configuration small enough for a complete search."""
     scenario = RepositoryScenario(**actors)
     scenario.patience_polls = patience_polls
     return scenario
 
 
-# What actors ask, and what they may expect
+# Requests of actors, and their expected results
 
 
 def ask(process: Process, commit: Callable[..., str], *given: object, **about: object) -> str:
-    """Commit, and count: no more conditional writes fail than others have succeeded with meanwhile (§3, the bound).
+    """Commit, and count: no more conditional writes fail than others have succeeded during the call (§3, the
+    bound).
 
-    Return the commit; of a request that would change nothing, the head that it met; nothing for a conflict.
+    Return the commit. For a request that would change nothing, return the head that it met; for a conflict,
+    nothing.
     """
     _count_losses(process)
     try:
@@ -315,7 +319,7 @@ def ask(process: Process, commit: Callable[..., str], *given: object, **about: o
 
 
 def expect(process: Process, request: str, told: str, branch: str = MAIN) -> None:
-    """Require that an actor was told what became of its request."""
+    """Require that an actor got a result for its request."""
     answer = watched(process, branch).answers.get(request)
     if answer is None:
         raise AssertionError(f"{process.name} was told of {request}, which has no answer")
@@ -325,7 +329,7 @@ def expect(process: Process, request: str, told: str, branch: str = MAIN) -> Non
 
 
 def expect_staged(what: str, acknowledged: Mapping[str, int], found: Mapping[str, Reference]) -> None:
-    """Require that nothing that was staged and acknowledged is lost, or older."""
+    """Require that no acknowledged staged entry is lost or older."""
     for path, number in acknowledged.items():
         there = found.get(path)
         size = there.size_bytes if isinstance(there, FileAt) else 0
@@ -333,7 +337,7 @@ def expect_staged(what: str, acknowledged: Mapping[str, int], found: Mapping[str
 
 
 def watched(process: Process, branch: str = MAIN) -> BranchModel:
-    """Return the model, the last write included: an actor runs on from it before the invariant is checked."""
+    """Return the model with the last write, because an actor continues before the invariant is checked."""
     model: BranchModel = process.notes["models"][branch]
     model.watch()
     return model

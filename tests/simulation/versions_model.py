@@ -1,4 +1,4 @@
-"""The sequential model of a branch: watches its record after every write, and replays what was answered."""
+"""The sequential model of a branch: it watches the record after every write, and replays the answers."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from tracelake.versions.model import (
 from tracelake.versions.tree import ContentT, path_of
 
 COMMIT, NOTHING, CONFLICT, FAILED, DROPPED = "", "nothing", "conflict", "failed", "dropped"
-"""What a request comes to."""
+"""Results of a request."""
 Entries = Mapping[str, Reference]
 Allowed = Sequence[Reference | None]
 Options = Mapping[str, Allowed]
-"""What each path that a request changes may name afterwards: more than one where a writer of it was late."""
+"""Allowed entries of each path that a request changes: more than one if a writer of it was late."""
 
 
 _DECODED: dict[tuple[type, str, bytes], object] = {}
-"""Objects of all runs by their bytes: many runs write the same."""
+"""Decoded objects of all runs by their bytes, because many runs write the same."""
 
 
 def read(run: Run, kind: type[ContentT], record_id: str) -> ContentT:
-    """Read an object as it lies there, past the code under test."""
+    """Read a stored object directly, without the code under test."""
     path = path_of(kind, record_id)
     require(path in run.objects.objects, f"{path} is named, and not there")
     data = run.objects.objects[path][0]
@@ -56,7 +56,7 @@ def read(run: Run, kind: type[ContentT], record_id: str) -> ContentT:
 
 
 def entries_of(run: Run, commit_id: str) -> Entries:
-    """Return all that a commit names; all objects that lead to it must be there."""
+    """Return all entries of a commit; all objects on the way must exist."""
     if not commit_id:
         return {}
     commit = read(run, Commit, commit_id)
@@ -79,7 +79,7 @@ def ancestors(run: Run, commit_id: str) -> set[str]:
 
 
 def common_ancestor(run: Run, left: str, right: str) -> str:
-    """Return the common ancestor of which no other is a descendant; the scenarios have one at most."""
+    """Return the lowest common ancestor; the scenarios have one at most."""
     common = ancestors(run, left) & ancestors(run, right)
     best = [one for one in common if not any(one in ancestors(run, other) for other in common - {one})]
     require(len(best) <= 1, "the model knows no criss-cross merges")
@@ -87,10 +87,10 @@ def common_ancestor(run: Run, left: str, right: str) -> str:
 
 
 class BranchModel:
-    """What a branch must be: the requests on its list, in order, each done to the entries before it."""
+    """Expected state of a branch: the requests on its list, in order, each applied to the entries before it."""
 
     def __init__(self, name: str, run: Run) -> None:
-        """Begin with the branch as it stands."""
+        """Begin with the current branch."""
         self.name = name
         self._run = run
         record, self._version = self._record()
@@ -98,17 +98,17 @@ class BranchModel:
         self.entries = entries_of(self._run, self.head)
         self.history = [at for at, _ in log(self.head, lambda at: read(self._run, Commit, at))][::-1]
         self.moves = 0
-        """Successful writes of the record, by anyone."""
+        """Successful writes of the record, by any actor."""
         self.sealed: dict[str, SealedRequest] = {}
-        """All that ever was on the list."""
+        """All requests that were ever on the list."""
         self.answers = {answer.request: answer for answer in record.done}
         self._listed: list[str] = []
         self._at_seal: dict[str, dict[str, Reference | None]] = {}
         self._late: dict[tuple[str, str], list[Reference | None]] = {}
-        """By token and path, what was staged after the token was sealed."""
+        """Entries staged after the token was sealed, by token and path."""
 
     def watch(self) -> None:
-        """Look at the stores after a write. Raises Violation where they are as they must never be."""
+        """Check the stores after a write. Raises Violation for an impossible state."""
         self._watch_late()
         record, version = self._record()
         if version == self._version:
@@ -182,7 +182,7 @@ class BranchModel:
         self.history.append(commit_id)
 
     def _expected(self, sealed: SealedRequest) -> tuple[tuple[str, ...], Options]:
-        """Return which refusals are right, empty for a commit, and what each path may name after a commit."""
+        """Return the allowed refusals, empty for a commit, and the allowed entries of each path after a commit."""
         operation = sealed.request.operation
         if sealed.request.metadata.get(TRANSACTION, "0") == "none":
             return (FAILED,), {}
@@ -207,7 +207,7 @@ class BranchModel:
         ), options
 
     def _sides(self, operation: MergeRequest | Revert | CherryPick) -> tuple[str, str]:
-        """Return the commits between which the change lies."""
+        """Return the base and target commits of the change."""
         if isinstance(operation, MergeRequest):
             return common_ancestor(self._run, self.head, operation.commit), operation.commit
         parents = read(self._run, Commit, operation.commit).parents
@@ -234,7 +234,7 @@ class BranchModel:
 
 
 def three_way(base: Entries, ours: Entries, theirs: Entries, prefer: str) -> Options | None:
-    """Return what a merge changes on our side; None where both changed an entry and no side is preferred."""
+    """Return a merge's changes on our side; None if both changed an entry and no side is preferred."""
     options: dict[str, tuple[Reference | None]] = {}
     for path in {*base, *theirs}:
         was, mine, new = base.get(path), ours.get(path), theirs.get(path)
@@ -248,5 +248,5 @@ def three_way(base: Entries, ours: Entries, theirs: Entries, prefer: str) -> Opt
 
 
 def staged(run: Run, token: str) -> PathChanges:
-    """Return what lies under a token."""
+    """Return the entries under a token."""
     return BranchRecords(run.direct_key_value).staged(token)

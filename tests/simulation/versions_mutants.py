@@ -1,4 +1,4 @@
-"""The commit protocol with one rule broken each: what the simulator must find."""
+"""The commit protocol with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IsMine = Callable[[BranchRecord], bool]
 def blind(
     self: BranchRecords, branch: str, _at: BranchSnapshot, record: BranchRecord, is_mine: IsMine
 ) -> Swapped:
-    """The record is written whatever stands there."""
+    """The record is overwritten unconditionally."""
     del is_mine
     return True, BranchSnapshot(record, self._key_value.set(BRANCHES, branch, to_bytes(record)))
 
@@ -48,7 +48,7 @@ def blind(
 def trusting(
     self: BranchRecords, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: IsMine
 ) -> Swapped:
-    """A lost reply is taken for success."""
+    """A lost reply counts as success."""
     del is_mine
     outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
     if isinstance(outcome, Done | Indeterminate):
@@ -59,7 +59,7 @@ def trusting(
 def what_we_wrote(
     self: BranchRecords, branch: str, at: BranchSnapshot, record: BranchRecord, is_mine: IsMine
 ) -> Swapped:
-    """After a lost reply, what we wrote is taken for what is there, where another did the same in another way."""
+    """After a lost reply, our record is taken as written, although another writer did the same in another way."""
     outcome = self._key_value.set_if(BRANCHES, branch, to_bytes(record), at.version)
     settled = settle(
         self._key_value,
@@ -81,7 +81,7 @@ _changed, _view = Tree.changed, Tree.view
 
 
 def finish_write_last(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
-    """The head moves before the commit's objects are there."""
+    """The head moves before the commit's objects exist."""
     built = build(at.record, self._contents, self._records.layers, self._reaches)
     stay, leave = kept(at.record.done, built.answers, self._answers_kept)
     self._let_go(branch, leave)
@@ -95,7 +95,7 @@ def finish_write_last(self: Committer, branch: str, at: BranchSnapshot) -> Branc
 
 
 def finish_again(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
-    """What was built is built again after every conditional write that fails."""
+    """Commits are built again after every conditional write that fails."""
     is_there = False
     while at.record.sealed and not is_there:
         built = build(at.record, self._contents, self._records.layers, self._reaches)
@@ -111,18 +111,18 @@ def finish_again(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnap
 def without_those_between(
     self: Tree, view: CommitTree, changes: PathChanges, epoch: int
 ) -> tuple[tuple[RangeRef, ...], list[Range]]:
-    """A metarange is made from the last one, without what commits between have changed."""
+    """A metarange is made from the last one, without the changes of the commits in between."""
     return _changed(self, CommitTree(view.refs), changes, epoch)
 
 
 def nearest_alone(self: Tree, commit_id: str) -> CommitTree:
-    """Of several commits without a metarange only the newest is asked what it changed."""
+    """Only the newest of several commits without a metarange is asked for its changes."""
     view = _view(self, commit_id)
     return CommitTree(view.refs, dict(list(view.since.items())[-1:]), view.commits)
 
 
 def always_next(transaction: int, head: int | None) -> CommitDecision:
-    """A transaction that is there is built again."""
+    """An existing transaction is built again."""
     decision = decide(transaction, head)
     return CommitDecision.BUILD if decision is CommitDecision.THERE else decision
 
@@ -130,7 +130,7 @@ def always_next(transaction: int, head: int | None) -> CommitDecision:
 def cut_by_head(
     branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
 ) -> BranchRecord | None:
-    """A cut asks for the head alone."""
+    """A cut checks the head alone."""
     seen = replace(built, sealed=branch.sealed[: len(built.sealed)], done=branch.done)
     return cut(branch, seen, head, done)
 
@@ -138,12 +138,12 @@ def cut_by_head(
 def seal_keeping_token(
     branch: BranchRecord, requests: tuple[Request, ...], token: str, epoch: int
 ) -> BranchRecord:
-    """The token stays where it was sealed."""
+    """The token is unchanged after a seal."""
     return replace(seal(branch, requests, token, epoch), staging=branch.staging or token)
 
 
 def escaping(self: _Building, sealed: SealedRequest, *, is_last: bool) -> Answer:
-    """What building one request raises is raised in whoever builds it, and those behind it wait."""
+    """An error in building one request is raised in its builder, and the requests behind it wait."""
     answer = Answer(sealed.request.id, token=sealed.token)
     try:
         return self._built(sealed, answer, is_last=is_last)
@@ -152,14 +152,14 @@ def escaping(self: _Building, sealed: SealedRequest, *, is_last: bool) -> Answer
 
 
 def not_restaged(self: BranchRecords, token: str, to: str) -> None:
-    """What was staged for a request that is refused goes with it."""
+    """Entries staged for a refused request are lost with it."""
     del self, token, to
 
 
 def cut_past_a_drop(
     branch: BranchRecord, built: BranchRecord, head: str, done: tuple[Answer, ...]
 ) -> BranchRecord | None:
-    """A cut does not look whether a request was dropped meanwhile, and takes its answer away."""
+    """A cut does not check whether a request was dropped during the build, and removes its answer."""
     return cut(branch, replace(built, done=branch.done), head, done)
 
 
@@ -167,7 +167,7 @@ def cut_past_a_drop(
 
 
 def forgetful(self: Committer, branch: str, leave: tuple[Answer, ...]) -> None:
-    """Answers leave the record, and are kept nowhere."""
+    """Answers leave the record without being kept elsewhere."""
     del branch
     for answer in leave:
         self._records.unstage(answer.token)
@@ -177,7 +177,7 @@ _finish = Committer.finish
 
 
 def unstaging(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapshot:
-    """What was staged is deleted as soon as it is committed."""
+    """Staged entries are deleted as soon as they are committed."""
     at = _finish(self, branch, at)
     for answer in at.record.done:
         self._records.unstage(answer.token)
@@ -187,7 +187,7 @@ def unstaging(self: Committer, branch: str, at: BranchSnapshot) -> BranchSnapsho
 def kept_few(
     done: tuple[Answer, ...], new: tuple[Answer, ...], at_least: int
 ) -> tuple[tuple[Answer, ...], tuple[Answer, ...]]:
-    """New answers may leave the record with the write that would bring them."""
+    """New answers may leave the record with the write that adds them."""
     answers = (*done, *new)
     leaving = max(0, len(answers) - at_least)
     return answers[leaving:], answers[:leaving]
@@ -197,14 +197,14 @@ _submit = Committer.submit
 
 
 def unremembered(self: Committer, branch: str, request: Request, at: BranchSnapshot | None = None) -> Answer:
-    """A second try does not look whether the first one got through."""
+    """A second attempt does not check whether the first one succeeded."""
     return _submit(self, branch, replace(request, remembered=False), at)
 
 
 def looked_up_first(
     self: Committer, branch: str, request: Request, at: BranchSnapshot | None = None
 ) -> Answer:
-    """The answer to an earlier try is looked up before the branch is read, and may leave the record between."""
+    """The answer to an earlier attempt is looked up before the branch is read, and may leave the record in between."""
     early = self._records.answer(branch, request.id)
     asked = self._records.answer
     vars(self._records)["answer"] = lambda of, asking: early if asking == request.id else asked(of, asking)
@@ -220,18 +220,18 @@ _announce = BranchRecords.announce
 
 
 def announce_since_now(self: BranchRecords, branch: str, announcement: Announcement) -> None:
-    """An announcement names the head of now, and not the one before which nobody can have sealed the request."""
+    """An announcement names the current head, not the one before which no committer can have sealed the request."""
     _announce(self, branch, replace(announcement, since=self.read(branch).record.head))
 
 
 def announce_briefly(self: BranchRecords, branch: str, announcement: Announcement) -> None:
-    """An announcement is withdrawn before anyone has sealed it."""
+    """An announcement is withdrawn before any committer has sealed it."""
     _announce(self, branch, announcement)
     self.withdraw(branch, [announcement.request.id])
 
 
 def deaf(self: BranchRecords, branch: str) -> list[Announcement]:
-    """Who seals takes nobody with it."""
+    """A committer seals no other requests with its own."""
     del self, branch
     return []
 
@@ -240,19 +240,19 @@ def deaf(self: BranchRecords, branch: str) -> list[Announcement]:
 
 
 def stage_once(self: Staging, branch: str, entries: Mapping[str, Reference | None]) -> None:
-    """A writer does not look at the token again."""
+    """A writer does not check the token again."""
     token = self._with_token(branch).record.staging
     for path, named in entries.items():
         self._records.stage(token, path, named)
 
 
 def stage_blindly(self: BranchRecords, token: str, path: str, named: Reference | None) -> None:
-    """An entry is staged unconditionally, and may land late."""
+    """An entry is staged unconditionally, and may arrive late."""
     self._key_value.set(STAGED, f"{token}/{path}", encode(_StagedEntry((named,))))
 
 
 def read_once(self: Staging, branch: str, start: str = "", stop: str | None = None) -> dict[str, Reference]:
-    """A reader does not look at the record again."""
+    """A reader does not check the record again."""
     return self._through(self._records.read(branch).record, start, stop)
 
 
@@ -298,7 +298,7 @@ KILLED: Final = Faults(kills=2)
 MANY_LOST: Final = Faults(lost=4)
 
 _TRIES: Final = {"tracelake.versions.staging.STAGING_READ_TRIES_MAX": 1}
-"""A reader that may look once finds whatever goes away under it."""
+"""A reader with a single look detects every object deleted during its read."""
 
 VERSIONS_MUTANTS = [
     _mutant("blind head", _RECORDS + "swap", blind, exhaustive_max=5, committers=2),

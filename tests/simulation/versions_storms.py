@@ -1,4 +1,4 @@
-"""Storms: many commits at once, a store that stalls, an adversary for a scheduler (V1 to V3)."""
+"""Storms: many commits at once, a store that stalls, an adversarial scheduler (V1 to V3)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ RECORDS = ("branches/", "requests", "answers/", "staged/")
 
 
 def calls_to_records(run: Run) -> int:
-    """Return how many calls on the key-value store a run made."""
+    """Return the number of key-value store calls of a run."""
     return sum(text.partition(" ")[2].startswith(RECORDS) for _, _, _, text, _ in run.trace)
 
 
 class Crowd(RepositoryScenario):
-    """Committers that all begin at once, each with one change (V1). The calls on records are linear in their number.
+    """Committers that all begin at once, each with one change (V1). The calls on records are linear in their
+    number.
 
-    Looking whether another has built it is counted for itself: that depends on how long building takes.
+    Polls for another's build are counted separately, because they depend on the duration of the build.
     """
 
     name = "crowd"
@@ -42,13 +43,13 @@ class Crowd(RepositoryScenario):
         self.steps_max = 1_000 * committers
 
     def prepare(self, run: Run) -> None:
-        """Make a first commit: on a branch without one, each looks up all others."""
+        """Make a first commit: on a branch without one, each committer looks up all others."""
         with Simulated(Before()):
             Repository(run.direct_key_value, run.direct_objects).commit_entries({"first": a_file(0)})
         super().prepare(run)
 
     def check(self, run: Run) -> None:
-        """Each has a commit of its own, and the calls are linear in their number."""
+        """Each call has a separate commit, and the calls are linear in their number."""
         super().check(run)
         model = run.notes["models"][MAIN]
         require(len(model.history) == self._committers + 1, f"{len(model.history)} commits")
@@ -62,7 +63,7 @@ class Crowd(RepositoryScenario):
 
 
 class Arrivals(RepositoryScenario):
-    """A committer comes every second (V2). Each notes when it came, and when it had its commit."""
+    """A committer arrives every second (V2). Each records its arrival and the time of its commit."""
 
     name = "arrivals"
     patience_polls = COMMIT_PATIENCE_POLLS
@@ -84,9 +85,9 @@ class Arrivals(RepositoryScenario):
 
 
 class Endless(Scenario):
-    """One committer, to whom every object takes 0.4 s; requests are sealed, a second apart, until it is done.
+    """One committer, for which every object takes 0.4 s; requests are sealed, a second apart, until it is done.
 
-    Whoever seals them is killed at once: nobody builds but it.
+    Each sealer is killed at once, so only this committer builds.
     """
 
     name = "endless"
@@ -151,7 +152,7 @@ class Rivals(Scenario):
 
 
 class Namesakes(RepositoryScenario):
-    """A branch and a tag of one name, given at once: at most one of them is there, and who was told so has given it."""
+    """A branch and a tag of one name, created at once: at most one exists, and its creator succeeded."""
 
     name = "namesakes"
 
@@ -159,7 +160,7 @@ class Namesakes(RepositoryScenario):
         return [Actor("branch", self._branch), Actor("tag", self._tag)]
 
     def prepare(self, run: Run) -> None:
-        """Make the commit that both want to name."""
+        """Make the commit that both names refer to."""
         with Simulated(Before()):
             base = Repository(run.direct_key_value, run.direct_objects).commit_entries({"a": a_file(0)})
         super().prepare(run)
@@ -176,7 +177,7 @@ class Namesakes(RepositoryScenario):
             process.notes["given"].add("tag")
 
     def invariant(self, run: Run) -> None:
-        """Nothing has two meanings."""
+        """No name has two meanings."""
         direct = Repository(run.direct_key_value, run.direct_objects)
         there = {"branch"} if "name" in direct.branches() else set()
         there |= {"tag"} if "name" in direct.tags() else set()
@@ -184,11 +185,11 @@ class Namesakes(RepositoryScenario):
         require(run.notes["given"] <= there, f"{run.notes['given']} was given, and {there} is there")
 
     def check(self, run: Run) -> None:
-        """All of it is in the invariant."""
+        """Check nothing: the invariant covers it."""
 
 
 def drive(scenario: Scenario, pick: Callable[[Run], Choice], faults: Faults | None = None) -> Run:
-    """Run a scenario by a scheduler of our own."""
+    """Run a scenario with a custom scheduler."""
     run = Run(scenario, faults or Faults(), step_ms=1)
     while run.error is None and run.active():
         run.step(pick(run))
@@ -204,18 +205,18 @@ def by_clock(run: Run) -> int:
 
 
 def oldest_call_first(run: Run) -> Choice:
-    """Let each have its turn."""
+    """Schedule the actors in turn."""
     return Choice(by_clock(run))
 
 
 def newest_first(run: Run) -> Choice:
-    """Let the newest actor run whenever it can."""
+    """Schedule the newest actor whenever it can run."""
     ready = [index for index in run.active() if run.ready_ms(index) <= run.now_ms]
     return Choice(max(ready)) if ready else Choice(by_clock(run))
 
 
 def stalled(at_step: int, wait_ms: int) -> Callable[[Run], Choice]:
-    """Go by the clock, but let the store stall at one step."""
+    """Schedule by the clock, but stall the store at one step."""
 
     def pick(run: Run) -> Choice:
         if len(run.choices) == at_step:
@@ -226,13 +227,13 @@ def stalled(at_step: int, wait_ms: int) -> Callable[[Run], Choice]:
 
 
 class Spoiler:
-    """Lets the oldest write the record of the branch only when that cannot succeed: when a rival has, meanwhile."""
+    """Lets the oldest write the branch's record only after a rival has, so that the write fails."""
 
     def __init__(self) -> None:
         self._read = ""
 
     def __call__(self, run: Run) -> Choice:
-        """Choose."""
+        """Choose the next actor."""
         entry = run.key_value.get("branches", MAIN)
         version = "" if entry is None else entry.version
         if run.choices and run.choices[-1].actor == 0 and run.trace[-1][3].endswith(f" branches/{MAIN}"):

@@ -1,7 +1,7 @@
-"""Writes with ids to a table of the user, that are tried again: by writers that crash and lose replies, and twice.
+"""Retried writes with ids to a user's table, from writers that crash, lose replies, and run twice.
 
-The real `publish` over a table without a key, whose pieces are parts as they are: a write that happens twice shows.
-Beside the writers there are one who finishes writes and compacts, and a collector.
+The real `publish` runs over a table without a key, whose parts stay as they are, so a repeated write shows. One
+actor finishes writes and compacts, and another collects.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ NOTHING: Final = WriteId("nothing")
 
 
 def old_writes() -> list[WriteId]:
-    """Return writes that happened long ago, so many that the state is about to put the older half of them away."""
+    """Return old writes, so many that the state is about to move the older half elsewhere."""
     return [WriteId(f"old {number}") for number in range(Shard.written_max - 2)]
 
 
 class WritesScenario(Scenario):
-    """Two writers make writes of one id each, a series, and one that changes nothing; who is killed begins anew."""
+    """Two writers make writes of one id each, a series, and one that changes nothing; a killed writer begins again."""
 
     name = "writes"
     steps_max = 6_000
 
     def __init__(self, writers: int = 2, rounds: int = 2, old: int = 2) -> None:
-        """`old` says how many of the writes of long ago each writer tries again. Without rounds, there is one write."""
+        """`old` is the number of old writes that each writer retries. Without rounds, there is one write."""
         self._writers, self._rounds, self._old = writers, rounds, old
         self._shared = (SHARED, *SERIES) if rounds else (SHARED,)
 
@@ -60,7 +60,7 @@ class WritesScenario(Scenario):
         ]
 
     def prepare(self, run: Run) -> None:
-        """Make a table that knows many writes."""
+        """Make a table that remembers many writes."""
         spec = create_spec(run.direct_objects, _spec())
         written = (Write(SERIES[0].to_write({}).name, -1, {}), *(one.to_write({}) for one in old_writes()))
         Shard(TABLE, run.direct_key_value, run.direct_objects).change(
@@ -78,7 +78,7 @@ class WritesScenario(Scenario):
             self._until_done(process, write_id)
         if process.name == "writer-0" and self._rounds:
             self._until_done(process, NOTHING, with_rows=False)
-            self._until_done(process, NOTHING)  # not what it was before: it has happened
+            self._until_done(process, NOTHING)  # not its earlier result: it has happened
 
     def _until_done(self, process: Process, write_id: WriteId, *, with_rows: bool = True) -> None:
         stores = Stores(process.key_value, process.objects, Path("nowhere"))
@@ -98,7 +98,7 @@ class WritesScenario(Scenario):
         process.objects.put(path, row)
         return Part(path, 0, 1, len(row), "", relative=True)
 
-    # Beside them
+    # Concurrent actors
 
     def _compact(self, process: Process) -> None:
         """Finish writes and compact, as `tracelake compact` does; parts of a table without a key stay as they are."""
@@ -136,7 +136,7 @@ class WritesScenario(Scenario):
     # Rules
 
     def invariant(self, run: Run) -> None:
-        """No write is there twice, none that happened long ago comes again, and what was acknowledged is visible."""
+        """No write exists twice, no old write reappears, and acknowledged writes are visible."""
         version = run.key_value.get("shards", TABLE), run.key_value.get("branches", "main")
         told = frozenset(run.notes["acknowledged"])
         state = version, told, len(run.objects.objects)
@@ -162,7 +162,7 @@ class WritesScenario(Scenario):
         require(told <= visible, f"{sorted(told - visible)} acknowledged, and not visible")
 
     def check(self, run: Run) -> None:
-        """All of them are there."""
+        """All writes exist."""
         wanted = set(map(_row, self._shared))
         wanted |= {f"writer-{number}" for number in range(self._writers) if self._rounds}
         require(run.notes["acknowledged"] == wanted, f"only {run.notes['acknowledged']} were acknowledged")

@@ -1,4 +1,4 @@
-"""Writes with ids, with one rule broken each: what the simulator must find."""
+"""Writes with ids, with one rule broken at a time: the simulator must find each."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tracelake.testing import Faults
 from tracelake.user_tables import write as writing
 
 FEW: Final = {"tracelake.shards.shard.Shard.written_max": 6}
-"""A state remembers few writes, so that little has to stand there before a run begins."""
+"""A small memory of writes in the state, so that little must exist before a run begins."""
 KILLS: Final = Faults(kills=3, lost=4)
 _append = Shard.compare_and_append
 
 
 def remembered_afterwards(self: Shard, batch: Batch, write: Write | None = None) -> UpperMismatch | None:
-    """A write is remembered once it is done, by a record of its own."""
+    """A write is remembered by a separate record once it is done."""
     mismatch = _append(self, batch)
     if mismatch is None and write is not None:
         self._writes.put_away([write])

@@ -1,4 +1,4 @@
-"""Format `tracelake` on a real Spark: reading, push-down, streams, writing. One session for all of it."""
+"""Format `tracelake` on a real Spark: reading, push-down, streams, writing, in one session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tracelake.tasks.spark import Spark
 
 @pytest.fixture(scope="module")
 def spark(shared_spark: Spark) -> SparkSession:
-    """Return a session; PySpark finds the format by itself."""
+    """Return a session in which PySpark finds the format without registration."""
     shared_spark.start()
     session = SparkSession.builder.getOrCreate()
     session.conf.set("spark.sql.shuffle.partitions", "2")
@@ -36,7 +36,7 @@ def spark(shared_spark: Spark) -> SparkSession:
 
 
 def test_both_sides_of_a_call_are_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A client and a server span with one id are two rows for Spark, Polars and DuckDB, also where one is asked for."""
+    """A client and a server span with one id are two rows for Spark, Polars and DuckDB, also when filtered by id."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         for kind in (3, 2):
             file = tmp_path / f"{kind}.jsonl"
@@ -56,7 +56,7 @@ def test_both_sides_of_a_call_are_read(spark: SparkSession, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Return a lake with the real data, and a span of its own that was replaced since."""
+    """Return a lake with the real data, and another span that was replaced."""
     folder = tmp_path_factory.mktemp("spark")
     with tracelake.init(folder / "lake", buckets=2) as lake:
         lake.ingest(AGENTS, runner=InProcess())
@@ -101,7 +101,7 @@ def answer_to_object(port: int) -> bytes:
 
 
 def test_no_port_of_the_driver_deserializes_objects_of_strangers(spark: SparkSession) -> None:
-    """Driver and block manager ask for the secret first; the gateway of PySpark speaks another protocol."""
+    """Driver and block manager ask for the secret before they deserialize; PySpark's gateway uses another protocol."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     (process,) = java._JVM
@@ -152,7 +152,7 @@ def comparable(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 
 
 def test_ten_queries_give_the_same_everywhere(spark: SparkSession, lake: Lake) -> None:
-    """Spark, DuckDB and Polars agree on real data, with a replaced row in it."""
+    """Ten queries give the same results in Spark, DuckDB and Polars on real data, with a replaced row."""
     read(spark, lake, "spans", columns=",".join(SPANS)).createOrReplaceTempView("spans")
     lake.table("traces").to_spark(spark).createOrReplaceTempView("traces")
     frames = {name: lake.table(name).to_polars().lazy() for name in ("spans", "traces")}
@@ -165,7 +165,7 @@ def test_ten_queries_give_the_same_everywhere(spark: SparkSession, lake: Lake) -
 
 
 def test_rows_are_whole_at_any_commit(spark: SparkSession, lake: Lake) -> None:
-    """Maps, structs and lists come as they are; an older commit shows what was; a frame stays with its commit."""
+    """Maps, structs and lists are read unchanged; an older commit has its own rows; a frame keeps its commit."""
     own = read(spark, lake, "spans").where("service = 'own'").collect()
     (expected,) = lake.table("spans").to_arrow(where="service = 'own'").to_pylist(maps_as_pydicts="strict")
     assert [row.asDict(recursive=True) for row in own] == [expected]
@@ -179,8 +179,8 @@ def test_rows_are_whole_at_any_commit(spark: SparkSession, lake: Lake) -> None:
 def test_filters_are_handed_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once registered, a query opens no part without wanted rows: it goes well with all other parts gone."""
-    monkeypatch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0)  # a part for each bucket
+    """A query opens no part without wanted rows, and succeeds with all other parts deleted."""
+    monkeypatch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0)  # one part per bucket
     with tracelake.init(tmp_path / "lake", buckets=4) as lake:
         for number in range(2):
             lines = [a_line(a_span(n, number, start=1000 + number), service=f"s{number}") for n in range(20)]
@@ -206,7 +206,7 @@ def test_filters_are_handed_down(
 
 
 def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    """Failed between its write and its checkpoint, restarted, and restarted again: each change arrives once."""
+    """A stream that failed between write and checkpoint and is restarted twice delivers each change once."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
 
         def ingest(*ends: int) -> None:
@@ -244,7 +244,7 @@ def test_a_stream_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
-    """The first write makes the table; later ones replace and delete by key; a failed job shows nothing."""
+    """The first write creates the table; later ones replace and delete by key; a failed job has no visible effect."""
 
     def write(frame: DataFrame, **options: str) -> None:
         frame.write.format("tracelake").mode("append").options(lake=lake.url, **options).save("mine")
@@ -275,12 +275,11 @@ def test_frames_are_written_by_key(spark: SparkSession, lake: Lake) -> None:
 
 
 def test_writers_at_once_and_what_is_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    """Two jobs at once are both there; tables of the pipeline, overwriting, another key, and a stream without a
-    name are refused."""
+    """Two concurrent jobs succeed; built-in tables, overwriting, other keys and unnamed streams are refused."""
 
     def write(number: int) -> None:
         rows = [(n, number) for n in range(number * 10, number * 10 + 20)]
-        frame = spark.createDataFrame(rows, "id long, writer int")  # which tells Spark this thread's session
+        frame = spark.createDataFrame(rows, "id long, writer int")  # sets Spark's session of this thread
         frame.write.format("tracelake").mode("append").options(lake=lake.url, key="id").save("both")
 
     with ThreadPoolExecutor(2) as threads:

@@ -1,4 +1,4 @@
-"""`Table.to_spark` where the session does not do what it asks for; no Spark is started."""
+"""`Table.to_spark` with a session that fails; no Spark is started."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Refusing:
         self.condition = condition
 
     def format(self, _name: str) -> Refusing:
-        """Take a format."""
+        """Accept a format."""
         return self
 
     def option(self, _name: str, _value: str) -> Refusing:
-        """Take an option."""
+        """Accept an option."""
         return self
 
     def load(self, name: str) -> None:
@@ -37,7 +37,7 @@ class Refusing:
 
 
 def test_a_session_without_the_format_is_told_what_to_do(tmp_path: Path) -> None:
-    """Spark's own words speak of class paths; ours of what helps. Any other refusal of Spark's comes as it is."""
+    """If the session lacks the format, the error says how to add it; any other error of Spark is passed on."""
     (tmp_path / "one.jsonl").write_bytes(a_line(a_span(0, 0)))
     with tracelake.init(tmp_path / "lake") as lake:
         lake.ingest(tmp_path / "one.jsonl", runner=InProcess())

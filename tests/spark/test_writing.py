@@ -1,4 +1,4 @@
-"""What Spark calls of a writer, in the orders in which it calls it when something fails; no Spark runs here."""
+"""Calls of a writer by Spark, in the orders that follow failures; no Spark runs here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def options_of(folder: Path, **more: str) -> dict[str, str]:
 
 
 def a_writer(folder: Path, further: Mapping[str, DataType] | None = None, **more: str) -> Writer:
-    """Return what Spark asks the format for."""
+    """Return the writer that Spark requests from the format."""
     options = options_of(folder, **more)
     columns = StructType().add("id", LongType()).add("who", StringType())
     if "tombstone" in more:
@@ -42,7 +42,7 @@ def a_stream_writer(folder: Path, **more: str) -> StreamWriter:
 
 
 def refuse_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the store fail between append and commit."""
+    """Make the store fail between append and commit."""
 
     def refused(*_given: object, **_more: object) -> str:
         raise StorageError("the store is away")
@@ -59,7 +59,7 @@ def lake(tmp_path: Path) -> Lake:
 def test_an_abort_after_the_append_leaves_what_the_table_names(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The append is done, the commit fails, Spark aborts: the next write shows both, and each part is there."""
+    """If the commit fails after the append and Spark aborts, no part is deleted, and the next write shows both."""
     writer = a_writer(tmp_path)
     messages = [writer.write(iter(PEOPLE.slice(at, 20).to_batches())) for at in (0, 20)]
     with monkeypatch.context() as patch:
@@ -80,7 +80,7 @@ def test_an_abort_after_the_append_leaves_what_the_table_names(
 def test_a_micro_batch_that_was_aborted_after_its_append_comes_again(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A streaming query gives the same batch to other tasks: it is there once, and whole."""
+    """A micro-batch aborted after its append is written again by other tasks, and exists once and whole."""
     writer = a_stream_writer(tmp_path)
     for _ in range(2):
         message = writer.write(iter(PEOPLE.to_batches()))
@@ -95,7 +95,7 @@ def test_a_micro_batch_that_was_aborted_after_its_append_comes_again(
 
 
 def test_first_writes_at_once_with_other_buckets(lake: Lake, tmp_path: Path) -> None:
-    """The table has the buckets of the first that commits; rows of the others find theirs anew, and no key is twice."""
+    """The first commit of concurrent first writes sets the buckets; others reassign rows, and keys stay unique."""
     jobs = {buckets: a_writer(tmp_path, buckets=str(buckets), tombstone="gone") for buckets in (8, 3, 5)}
     given = [PEOPLE.slice(0, 30), PEOPLE.slice(10, 30), PEOPLE.slice(0, 5)]
     messages = []
@@ -111,7 +111,7 @@ def test_first_writes_at_once_with_other_buckets(lake: Lake, tmp_path: Path) -> 
 
 
 def test_rows_of_a_key_that_differ_are_refused(lake: Lake, tmp_path: Path) -> None:
-    """Partitions have no order, so neither stands; the micro-batch stays to be written once one of them is gone."""
+    """Different rows of one key in several partitions are refused until one is removed."""
     stream = a_stream_writer(tmp_path)
     other = pa.table({"id": [7], "who": ["another"]})
     with pytest.raises(
@@ -126,7 +126,7 @@ def test_rows_of_a_key_that_differ_are_refused(lake: Lake, tmp_path: Path) -> No
 
 
 def test_a_column_orders_what_partitions_bring(lake: Lake, tmp_path: Path) -> None:
-    """Its greatest value stands in whichever partition, of rows and deletions; a batch that comes again is one."""
+    """The greatest order value wins across partitions, for rows and deletions; a repeated batch counts once."""
     stream = a_stream_writer(tmp_path, orderBy="who")
     late = pa.table({"id": [7, 7], "who": ["x", "y"]})
     tasks = [late, PEOPLE, late.slice(0, 1)]
@@ -143,7 +143,7 @@ def test_a_column_orders_what_partitions_bring(lake: Lake, tmp_path: Path) -> No
 
 
 def test_a_column_that_cannot_order_rows_is_refused(lake: Lake, tmp_path: Path) -> None:
-    """One that the frame lacks, that the table does not keep, that has no order, or of a table without a key."""
+    """An order column is refused if the frame or table lacks it, it has no order, or the table has no key."""
     for further, options, match in (
         ({}, {"orderBy": "at"}, "no column 'at' to order rows by"),
         ({}, {"orderBy": "gone", "tombstone": "gone"}, "people has no column 'gone' to order rows by"),

@@ -1,4 +1,4 @@
-"""The stores that the contract is checked on, and the servers behind them, started once for a run."""
+"""Stores that the contract is checked on, and their servers, started once per run."""
 
 from __future__ import annotations
 

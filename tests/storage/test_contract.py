@@ -1,4 +1,4 @@
-"""What every backend of the two storage ports does: one suite, run against each of them."""
+"""Contract of the two storage ports: one suite, run against each backend."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def paths(store: ObjectStore, prefix: str) -> list[str]:
 
 
 def test_set_then_get_returns_the_bytes_and_the_version(records: KeyValueStore) -> None:
-    """A record comes back byte for byte, with the version of its write; partitions are apart."""
+    """A record is returned byte for byte with the version of its write; partitions are separate."""
     version = records.set("p", "k", BINARY)
     assert records.get("p", "k") == Entry("k", BINARY, version)
     assert records.get("p", "other") is None
@@ -61,7 +61,7 @@ def test_equal_values_have_different_versions(records: KeyValueStore) -> None:
 
 
 def test_set_if_absent_writes_once(records: KeyValueStore) -> None:
-    """The first to create a record wins, the second is shown what is there."""
+    """The first writer creates the record; the second gets the existing one."""
     created = records.set_if("p", "k", b"1", ABSENT)
     assert isinstance(created, Done)
     assert records.set_if("p", "k", b"2", ABSENT) == Conflict(Entry("k", b"1", created.version))
@@ -69,7 +69,7 @@ def test_set_if_absent_writes_once(records: KeyValueStore) -> None:
 
 
 def test_set_if_at_a_version(records: KeyValueStore) -> None:
-    """A conditional write replaces the version that it expects and no other, nor an absent record."""
+    """A conditional write replaces only the version that it expects, and never an absent record."""
     assert records.set_if("p", "k", b"x", "no such version") == Conflict(None)
     first = records.set("p", "k", b"1")
     second = records.set_if("p", "k", b"2", first)
@@ -101,7 +101,7 @@ def test_scan_is_in_byte_order_of_utf8(records: KeyValueStore) -> None:
 
 
 def test_scan_bounds(records: KeyValueStore) -> None:
-    """`start` is in and `stop` is out, whatever their order and whether or not they are keys."""
+    """`start` is inclusive and `stop` exclusive, in any order and whether or not they are keys."""
     present = KEYS_IN_ORDER[::2]
     for key in present:
         records.set("p", key, b"v")
@@ -112,13 +112,13 @@ def test_scan_bounds(records: KeyValueStore) -> None:
             if key.encode() >= start.encode() and (stop is None or key.encode() < stop.encode())
         ]
         assert keys(records.scan("p", start, stop)) == records.keys("p", start, stop) == expected
-        if len(expected) >= 2:  # else a limit of two says nothing new
+        if len(expected) >= 2:  # otherwise a limit of two adds nothing
             assert keys(records.scan("p", start, stop, limit=2)) == expected[:2]
             assert records.keys("p", start, stop, limit=2) == expected[:2]
 
 
 def test_scan_of_long_keys(records: KeyValueStore) -> None:
-    """Keys that differ only far behind a long common beginning are in order, whole, and cut by bounds."""
+    """Long keys with a common prefix are returned whole, in order, and within the bounds."""
     beginning = "x" * limits.RECORD_NAME_KEY_BYTES
     stored = [beginning[:-1], beginning, beginning + "\0", *(f"{beginning}{n}" for n in range(5)), "y"]
     for key in reversed(stored):
@@ -143,7 +143,7 @@ def test_scan_limits(records: KeyValueStore) -> None:
 
 
 def test_largest_key_and_value(records: KeyValueStore) -> None:
-    """Keys and values up to their limits are taken; a byte more is refused, and nothing is written."""
+    """Keys and values up to their limits are accepted; one more byte is refused, and nothing is written."""
     key = "é" * (limits.KEY_MAX_BYTES // 2)
     value = b"\xff" * limits.VALUE_MAX_BYTES
     records.set("p", key, value)
@@ -166,7 +166,7 @@ def test_largest_key_and_value(records: KeyValueStore) -> None:
 
 
 def test_half_a_surrogate_pair_is_refused(records: KeyValueStore) -> None:
-    """A key that has no UTF-8 is a usage error in every method."""
+    """A key without a UTF-8 encoding is a usage error in every method."""
     for call in (
         lambda: records.get("p", "\ud800"),
         lambda: records.set("\ud800", "k", b""),
@@ -178,7 +178,7 @@ def test_half_a_surrogate_pair_is_refused(records: KeyValueStore) -> None:
 
 
 def test_many_records_at_once(records: KeyValueStore) -> None:
-    """Each is written as by itself, over what was there, and is a record like any other from then on."""
+    """Each record of a bulk write replaces the old one, and afterwards behaves like any other record."""
     records.set_all("p", {})
     before = records.set("p", "b", b"before")
     records.set("q", "b", b"other")
@@ -196,7 +196,7 @@ def test_many_records_at_once(records: KeyValueStore) -> None:
 
 
 def test_notes(records: KeyValueStore) -> None:
-    """Notes come back in key order, replaced by later ones, apart from other partitions; forgotten ones are gone."""
+    """Notes are returned in key order, replaced by later ones, separate by partition; forgotten ones are gone."""
     for key in ("b", "a", "\U0001f40d", "z" * 300, "b"):
         records.note("p", key, key.encode() + b"!")
     records.note("q", "b", b"other")
@@ -216,7 +216,7 @@ def test_notes(records: KeyValueStore) -> None:
 
 
 def test_notes_that_begin_alike(records: KeyValueStore) -> None:
-    """A beginning chooses among the notes of a partition, up to the length that names of objects spell out."""
+    """A prefix selects notes of a partition, up to the length that object names spell out."""
     long = "z" * limits.RECORD_NAME_KEY_BYTES
     keys_there = ["a", "a/", "a/1", "a/2", "a/\U0010ffff", "a0", "b", long, f"{long}1", f"{long}\U0010ffff2"]
     for key in keys_there:
@@ -227,7 +227,7 @@ def test_notes_that_begin_alike(records: KeyValueStore) -> None:
 
 
 def test_erased_records_are_gone_and_may_be_made_again(records: KeyValueStore) -> None:
-    """All whose key begins so, deleted ones too, whatever their length; none beside them, and in no other partition."""
+    """Erasing a prefix removes all its records, deleted and long ones too, and nothing else."""
     gone = ["t/", "t/a", "t/" + "z" * 300, "t/\U0001f40d"]
     kept = ["s/a", "t", "t.", "t0", "tt/a"]
     for key in (*gone, *kept):
@@ -245,8 +245,8 @@ def test_erased_records_are_gone_and_may_be_made_again(records: KeyValueStore) -
 
 
 def test_threads_lose_no_increment(records: KeyValueStore, request: pytest.FixtureRequest) -> None:
-    """Threads that count in one record by conditional writes, each for itself, lose none of their counts."""
-    # Calls over HTTP are so slow that four threads meet as surely as eight do elsewhere, and lose fewer races.
+    """Threads that count in one record by conditional writes lose no increment."""
+    # Calls over HTTP are slow: four threads collide as surely as eight do elsewhere, and lose fewer races.
     threads = 4 if request.node.callspec.params["records"] in BUCKET_BACKENDS else 8
     in_threads([partial(count_up, records, own, threads) for own in range(threads)])
     found = records.get("p", "counter")
@@ -255,9 +255,9 @@ def test_threads_lose_no_increment(records: KeyValueStore, request: pytest.Fixtu
 
 
 def count_up(store: KeyValueStore, own: int, threads: int) -> None:
-    """Count to ten in our place of the record: what it says there tells of a write of which we heard nothing certain.
+    """Count to ten in this thread's slot; the record's value settles a write with an unknown outcome.
 
-    Who is so slow that others write sixteen versions meanwhile is told `Indeterminate` by a store of files.
+    A file store raises `Indeterminate` for a thread so slow that others write sixteen versions in the meantime.
     """
     while True:
         entry = store.get("p", "counter")
@@ -279,7 +279,7 @@ def in_threads(actions: list[Callable[[], None]]) -> None:
 
 
 def test_put_get_replaces(objects: ObjectStore) -> None:
-    """An object comes back byte for byte, and a put replaces it."""
+    """An object is returned byte for byte, and a put replaces it."""
     objects.put("a/b/c.bin", BINARY)
     assert objects.get("a/b/c.bin") == BINARY
     objects.put("a/b/c.bin", b"")
@@ -287,7 +287,7 @@ def test_put_get_replaces(objects: ObjectStore) -> None:
 
 
 def test_create_writes_once(objects: ObjectStore) -> None:
-    """A create says True once, and later ones leave the object as it is, until it is deleted."""
+    """A create returns True once; until a delete, later ones leave the object unchanged."""
     assert objects.create("a/b", b"first") is True
     assert objects.create("a/b", b"second") is False
     assert objects.get("a/b") == b"first"
@@ -297,7 +297,7 @@ def test_create_writes_once(objects: ObjectStore) -> None:
 
 
 def test_get_range(objects: ObjectStore) -> None:
-    """A range is cut at the end, empty beyond it, and refused where it is negative."""
+    """A range is cut at the end of the object, empty beyond it, and refused if negative."""
     objects.put("o", b"0123456789")
     assert objects.get_range("o", 0, 10) == b"0123456789"
     assert objects.get_range("o", 3, 4) == b"3456"
@@ -311,7 +311,7 @@ def test_get_range(objects: ObjectStore) -> None:
 
 
 def test_absent_objects(objects: ObjectStore) -> None:
-    """What is absent is not found, has no head, and may be deleted; so is a mere prefix of a path."""
+    """An absent object, or a mere prefix of a path, is not found, has no head, and may be deleted."""
     objects.put("a/b", b"x")
     for path in ("nothing", "a/nothing", "no/such/place", "a", "a/b/c"):
         for read in (
@@ -327,7 +327,7 @@ def test_absent_objects(objects: ObjectStore) -> None:
 
 
 def test_delete_all(objects: ObjectStore) -> None:
-    """Many objects go at once, whatever else is named beside them; others stay."""
+    """One call deletes many objects, whatever absent paths it also names; other objects stay."""
     stored = [f"{folder}/{number}" for folder in ("a", "a/deep", "b") for number in range(3)]
     for path in stored:
         objects.put(path, b"x")
@@ -341,7 +341,7 @@ def test_delete_all(objects: ObjectStore) -> None:
 
 
 def test_head(objects: ObjectStore) -> None:
-    """A head tells size and time of change; so does a listing, which may know fractions of a second more."""
+    """A head returns size and modification time; a listing does too, perhaps with fractions of a second."""
     before = time.time()
     objects.put("a/b", b"12345")
     head = objects.head("a/b")
@@ -354,7 +354,7 @@ def test_head(objects: ObjectStore) -> None:
 
 
 def test_list_in_path_order(objects: ObjectStore) -> None:
-    """A listing is in order of whole paths, where `.` and `-` stand before the slash, for any prefix."""
+    """A listing of any prefix is in order of whole paths, in which `.` and `-` sort before the slash."""
     stored = ["a-b/1", "a.b", "a/1", "a/10", "a/2/x", "a/2x", "a0", "b", "é/1", "😀"]
     assert sorted(stored) == stored
     for path in reversed(stored):
@@ -380,7 +380,7 @@ def test_list_in_path_order(objects: ObjectStore) -> None:
 
 
 def test_copy(objects: ObjectStore) -> None:
-    """A copy replaces its target, is as new as its making, and lives on when the source is deleted."""
+    """A copy replaces its target, has the time of its creation, and survives deletion of the source."""
     objects.put("source", BINARY)
     objects.put("x/target", b"old")
     objects.copy("source", "x/target")
@@ -397,7 +397,7 @@ def test_copy(objects: ObjectStore) -> None:
     ["", "/", "/etc/passwd", "..", "a/../../b", "a/..", ".", "./a", "a//b", "a/", "a\0b", ".tmp/x", ".tmp"],
 )
 def test_bad_paths_are_refused(objects: ObjectStore, path: str) -> None:
-    """Paths that are empty, absolute, climb, or lie in the reserved directory are usage errors."""
+    """Empty, absolute, climbing and reserved paths are usage errors."""
     for call in (
         lambda: objects.put(path, b""),
         lambda: objects.create(path, b""),
@@ -421,7 +421,7 @@ def test_bad_prefixes_are_refused(objects: ObjectStore, prefix: str) -> None:
 
 
 def test_long_paths(objects: ObjectStore) -> None:
-    """Names and paths up to their limits are taken, longer ones are refused."""
+    """Names and paths up to their limits are accepted; longer ones are refused."""
     name = "é" * (limits.OBJECT_PATH_SEGMENT_MAX_BYTES // 2)
     objects.put(f"{name}/x", b"1")
     assert paths(objects, name) == [f"{name}/x"]
@@ -431,7 +431,7 @@ def test_long_paths(objects: ObjectStore) -> None:
 
 
 def test_threads_race_to_create(objects: ObjectStore) -> None:
-    """Of the threads that create one path, exactly one wins, and its bytes are what is there."""
+    """If several threads create one path, exactly one wins, and the object has its bytes."""
     winners: list[tuple[int, int]] = []
 
     def race(me: int) -> None:
@@ -446,7 +446,7 @@ def test_threads_race_to_create(objects: ObjectStore) -> None:
 def test_what_nobody_can_read_is_replaced_under_its_version(
     backend: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """One of two who have seen it does it; who names another version meets the damage."""
+    """A writer that names the version of an unreadable record replaces it; another version raises DamageError."""
     url = key_value_url(backend, request, tmp_path)
     store, bodies = open_key_value(url), open_objects(url)
 
@@ -478,7 +478,7 @@ def test_what_nobody_can_read_is_replaced_under_its_version(
 def test_a_write_over_damage_by_any_version_is_noticed(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The rule is held by the test above."""
+    """The test above catches a store that lets any version overwrite damage."""
     broken = Broken("under its version", conflict_at, "if error.version != expected:", "if False:")
     assert_caught(
         broken,

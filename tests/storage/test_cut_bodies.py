@@ -1,4 +1,4 @@
-"""Answers of a bucket whose body ends early: lists and reads are tried again, with and without an entity tag."""
+"""Bucket replies with a truncated body: lists and reads are retried, with and without an entity tag."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LISTING = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated>%s</
 
 
 class _Answers(BaseHTTPRequestHandler):
-    """Answers a list or a read; cuts the first answers of each kind in the middle."""
+    """Request handler for lists and reads that truncates the first reply of each kind."""
 
     cuts = 1
     tag = True
@@ -51,12 +51,12 @@ class _Answers(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""
 
 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketObjectStore]:
-    """Return a bucket on a server that cuts the first answer of each kind."""
+    """Return a bucket on a server that truncates the first reply of each kind."""
     monkeypatch.setattr(time, "sleep", lambda _: None)
     monkeypatch.setattr(limits, "STORE_PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(limits, "STORE_PAUSE_MAX_S", 0.002)
@@ -81,7 +81,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketObjectStore]:
 def test_a_cut_body_is_read_again(
     bucket: BucketObjectStore, tag: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists, reads and reads of a range are whole although the first answer of each ends in the middle."""
+    """Lists, reads and range reads are whole although the first reply of each is truncated."""
     monkeypatch.setattr(_Answers, "tag", tag)
     assert [info.path for info in bucket.list("x/")] == [f"x/{n}" for n in range(9)]
     assert bucket.get("x/1") == DATA
@@ -93,7 +93,7 @@ def test_a_cut_body_is_read_again(
 def test_a_store_that_always_cuts_is_an_error(
     bucket: BucketObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tries are bounded."""
+    """A store that truncates every reply is an error, because retries are bounded."""
     monkeypatch.setattr(_Answers, "cuts", 10**9)
     with pytest.raises(StorageError, match="cannot list"):
         list(bucket.list("x/"))

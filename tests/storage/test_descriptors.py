@@ -1,4 +1,4 @@
-"""The limit of open files: a process raises it, and keeps a reserve for stores."""
+"""Limit of open files: a process raises it, and keeps a reserve for stores."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ assert descriptors_max() == min(65_536, hard) > 256, descriptors_max()
 
 
 def test_a_server_raises_its_limit() -> None:
-    """Under the 256 files that macOS allows by default, a server has as many as the hard limit allows."""
+    """A server raises the default limit (256 on macOS) to the hard limit."""
     subprocess.run([sys.executable, "-c", RAISES], check=True, timeout=HANG_S)
 
 
 def check_reserve() -> None:
-    """Before the last descriptors are in use, there is no room for a read; once some are closed, there is."""
+    """Check that reads are refused before the last descriptors are used, and accepted once some are closed."""
     most = descriptors.descriptors_open() + 200
 
     def allowed() -> int:
@@ -48,5 +48,5 @@ def check_reserve() -> None:
 
 
 def test_a_reserve_stays_free() -> None:
-    """DuckDB ends the process if it cannot open a file, so reads are refused before."""
+    """Reads are refused before descriptors run out, because DuckDB ends the process if it cannot open a file."""
     check_reserve()

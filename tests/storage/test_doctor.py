@@ -1,4 +1,4 @@
-"""The doctor's checks on every real store: all is well there, and nothing is left behind."""
+"""The doctor's checks pass on every real store, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracelake.storage import open_key_value, open_objects
 
 @pytest.mark.parametrize("backend", OBJECT_BACKENDS)
 def test_object_stores_are_well(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Two clients of one place race, one wins each time, and no object is left."""
+    """Two clients of one object store race, exactly one wins each time, and no object remains."""
     url = object_url(backend, request, tmp_path)
     one, other = open_objects(url), open_objects(url)
     found = check_objects(one, other)
@@ -28,7 +28,7 @@ def test_object_stores_are_well(backend: str, request: pytest.FixtureRequest, tm
 
 @pytest.mark.parametrize("backend", KEY_VALUE_BACKENDS)
 def test_record_stores_are_well(backend: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Two clients of one place race, one wins each time, and no record is left."""
+    """Two clients of one record store race, exactly one wins each time, and no record remains."""
     url = key_value_url(backend, request, tmp_path)
     one, other = open_key_value(url), open_key_value(url)
     try:
@@ -41,7 +41,7 @@ def test_record_stores_are_well(backend: str, request: pytest.FixtureRequest, tm
 
 
 def test_a_gateway_that_drops_conditions_is_found(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind it a real server does what it is asked, which is to overwrite: objects and records both say so."""
+    """A gateway that drops conditions lets writes overwrite; the checks of objects and records both report it."""
     proxy = DroppingProxy(s3.port)
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
     try:

@@ -1,4 +1,4 @@
-"""Which error of which backend says what about a write: the table."""
+"""Table of backend errors: whether the write certainly failed or its outcome is unknown."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ STATUS = "Generic GCS error: Error performing PUT http://x/y in 1ms - Server ret
     ],
 )
 def test_buckets(error: Exception, failure: FailureKind) -> None:
-    """What is not known as certain may have been done."""
+    """Unless an error proves that a write failed, its outcome is unknown."""
     assert of_obstore(error) is failure
     assert isinstance(error, OBSTORE_ERRORS), "else the stores would not catch it"
 
 
 @pytest.mark.parametrize("doing", ["write", "create"])
 def test_what_is_written_need_not_be_there(doing: str) -> None:
-    """A store that answers 404 to a write has no such bucket, or is no store: that is no object that is absent."""
+    """A 404 reply to a write means that the bucket is missing, not that an object is absent."""
     absent = FileNotFoundError("Object at location a not found: Server returned non-2xx status code: 404")
 
     def check() -> None:
@@ -73,7 +73,7 @@ def test_what_is_written_need_not_be_there(doing: str) -> None:
 
 
 def test_every_error_of_the_client_library_is_caught() -> None:
-    """A new release of the library with an error outside its tree would pass through the stores."""
+    """All errors of the client library are caught; one outside its class tree would pass through the stores."""
     kinds = [
         kind for name, kind in vars(obstore).items() if isinstance(kind, type) and name.endswith("Error")
     ]
@@ -95,17 +95,17 @@ def test_every_error_of_the_client_library_is_caught() -> None:
         (postgres.DeadlockDetected(), False, FailureKind.NOT_DONE),
         (postgres.DiskFull(), False, FailureKind.NOT_DONE),
         (postgres.ReadOnlySqlTransaction(), False, FailureKind.NOT_DONE),
-        # The connection is gone: whatever was said last, the commit may have been before.
+        # The connection is gone, so the commit may have happened before the last message.
         (postgres.AdminShutdown(), True, FailureKind.UNKNOWN),
         (postgres.CrashShutdown(), True, FailureKind.UNKNOWN),
         (postgres.UndefinedTable(), True, FailureKind.UNKNOWN),
-        # No answer of the server at all.
+        # The server did not reply at all.
         (psycopg.OperationalError("server closed the connection unexpectedly"), False, FailureKind.UNKNOWN),
         (psycopg.OperationalError("no reply in 30.0 s"), True, FailureKind.UNKNOWN),
     ],
 )
 def test_postgres(error: psycopg.Error, connection_lost: bool, failure: FailureKind) -> None:
-    """An answer on a connection that lives means that it was rolled back; without one nothing is known."""
+    """An error reply on a live connection means a rollback; without a reply the outcome is unknown."""
     assert of_postgres(error, connection_lost) is failure
 
 
@@ -121,7 +121,7 @@ def test_postgres(error: psycopg.Error, connection_lost: bool, failure: FailureK
     ],
 )
 def test_sqlite_commit(code: int | None, failure: FailureKind) -> None:
-    """Only for want of space it is certain that a COMMIT did not happen."""
+    """A COMMIT certainly did not happen only if space ran out."""
     error = sqlite3.OperationalError("failed")
     if code is not None:
         error.sqlite_errorcode = code
@@ -129,19 +129,19 @@ def test_sqlite_commit(code: int | None, failure: FailureKind) -> None:
 
 
 def test_text_of_an_error_is_for_people() -> None:
-    """One line, and nothing of what the client library adds for its own developers."""
+    """The error text is one line, without the details that the client library adds for developers."""
     error = obstore.GenericError("Account must be\nspecified\n\nDebug source:\nGeneric {\n    store: 1,\n}")
     assert obstore_text(error) == "Account must be specified"
 
 
 def test_text_of_an_error_has_no_signature() -> None:
-    """A URL is repeated without its query: Azure takes a secret there."""
+    """The error text repeats URLs without their query, because Azure puts a secret there."""
     error = obstore.GenericError("GET https://a.blob.net/c/k?sv=1&sig=s3cret in 1ms - status code: 500: a?b")
     assert obstore_text(error) == "GET https://a.blob.net/c/k in 1ms - status code: 500: a?b"
 
 
 def test_text_of_an_error_with_a_long_path_still_says_what_the_server_said() -> None:
-    """The library puts the path before it, once as such and once in the address."""
+    """The server's message survives a long path, which the library repeats before it, both plain and in the URL."""
     path = "p/" + "k" * 250
     error = obstore.PermissionDeniedError(f"no privileges for {path}: PUT http://x/{path} - status code: 403")
     assert obstore_text(error).endswith("status code: 403")

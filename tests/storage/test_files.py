@@ -1,4 +1,4 @@
-"""The file store where the file system shows: what is synced, what is left over, what fails."""
+"""The file store at the level of the file system: fsync, leftovers, failures."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def store(tmp_path: Path) -> FileObjectStore:
 
 
 def test_local_path_holds_the_bytes(store: FileObjectStore) -> None:
-    """The local path of an object is a file with its bytes."""
+    """The local path of an object is a file with the object's bytes."""
     store.put("a/b", b"bytes")
     assert Path(store.local_path("a/b") or "").read_bytes() == b"bytes"
 
 
 def test_temporaries_are_never_listed(store: FileObjectStore) -> None:
-    """What lies in `.tmp/` is in no listing; other names that begin alike are."""
+    """No listing contains files in `.tmp/`; other names with the same prefix are listed."""
     Path(store.local_path("x") or "").with_name(".tmp").joinpath("left over").write_bytes(b"")
     store.put(".tmpfile", b"")
     store.put("a/.tmp/x", b"")
@@ -51,7 +51,7 @@ def test_sweep_takes_old_temporaries_only(store: FileObjectStore, tmp_path: Path
 def test_everything_is_synced_before_it_returns(
     store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The object is synced before it has its name, and each directory above it up to the root after."""
+    """The object is synced before it gets its name; each directory up to the root is synced afterwards."""
     root = Path(store.local_path("x") or "").parent
     events: list[str] = []
     real_fsync, real_link, real_replace = os.fsync, os.link, os.replace
@@ -88,7 +88,8 @@ def test_everything_is_synced_before_it_returns(
 
 
 def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is synced up to one that this store has synced, and of another process's directories none counts as that."""
+    """A new directory is synced up to an ancestor that this store synced; other processes' directories do not
+    count."""
     synced: list[str] = []
 
     def check(root: Path) -> None:
@@ -118,7 +119,7 @@ def test_a_new_directory_is_named_where_it_stands(tmp_path: Path, monkeypatch: p
 
 
 def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task opens a store of its own, beside that of the process; what comes after the last of them knows nothing."""
+    """Open stores of one process share their knowledge of synced directories; it ends with the last of them."""
     real, synced = sync_directory, list[str]()
 
     def sync(directory: str) -> None:
@@ -154,7 +155,7 @@ def test_stores_that_are_open_share_what_is_synced(tmp_path: Path, monkeypatch: 
 def test_many_deletions_sync_each_directory_once(
     store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many objects are deleted, a directory waits for the disk once; one that lost nothing, never."""
+    """However many objects are deleted, each directory that lost one is synced once, and no other."""
     stored = [f"{folder}/{number}" for folder in ("a", "b") for number in range(20)]
     store.create_all(dict.fromkeys(stored, b""))
     synced: list[str] = []
@@ -167,7 +168,7 @@ def test_many_deletions_sync_each_directory_once(
 def test_an_object_that_cannot_be_deleted_keeps_no_other(
     store: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go, and are synced; the error names the first that did not."""
+    """If one object cannot be deleted, the others are deleted and synced; the error names the first failure."""
     store.create_all(dict.fromkeys(["a/0", "a/1", "a/2", "b/0"], b""))
     real_unlink, synced = os.unlink, list[str]()
 
@@ -185,7 +186,7 @@ def test_an_object_that_cannot_be_deleted_keeps_no_other(
 
 
 def test_create_whose_name_is_not_durable(store: FileObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the directory cannot be synced after the name was given, the outcome is indeterminate."""
+    """If the directory cannot be synced after a create, the outcome is indeterminate."""
 
     def fail(_: Path) -> None:
         raise OSError(5, "Input/output error")
@@ -212,7 +213,7 @@ def test_file_system_without_hard_links(store: FileObjectStore, monkeypatch: pyt
 
 
 def test_object_below_an_object(store: FileObjectStore) -> None:
-    """An object cannot lie below another: a clear error, and the first stays whole."""
+    """An object cannot be below another: the error is clear, and the first stays whole."""
     store.put("a", b"x")
     for write in (store.put, store.create):
         with pytest.raises(StorageError, match="a/b"):
@@ -221,7 +222,7 @@ def test_object_below_an_object(store: FileObjectStore) -> None:
 
 
 def test_object_over_a_directory(store: FileObjectStore) -> None:
-    """A put over a directory of objects fails, and a create says that something is there."""
+    """A put at the path of a directory fails, and a create reports that the path exists."""
     store.put("a/b", b"x")
     with pytest.raises(StorageError, match="a"):
         store.put("a", b"y")
@@ -231,7 +232,7 @@ def test_object_over_a_directory(store: FileObjectStore) -> None:
 
 
 def test_root_that_vanished(store: FileObjectStore, tmp_path: Path) -> None:
-    """A listing fails, and is not empty, when the whole store is gone."""
+    """If the whole store vanished, a listing fails and is not empty."""
     (tmp_path / "a b#c%20").rename(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="cannot list"):
         list(store.list(""))
@@ -240,7 +241,7 @@ def test_root_that_vanished(store: FileObjectStore, tmp_path: Path) -> None:
 
 
 def test_listing_ignores_links(store: FileObjectStore, tmp_path: Path) -> None:
-    """A directory that is a symbolic link is not walked, so that a loop does no harm."""
+    """A listing does not follow symbolic links, so a loop does no harm."""
     store.put("a/b", b"x")
     (tmp_path / "a b#c%20" / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
     assert [info.path for info in store.list("")] == ["a/b"]

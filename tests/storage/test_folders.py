@@ -1,4 +1,4 @@
-"""Directories that files leave: those of prefixes that are used once go with their last file, and nobody minds."""
+"""Empty directories of the file store: those of single-use prefixes are removed with their last file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracelake.storage.wrappers import IsolatingObjectStore
 
 
 def check_removal(root: Path) -> None:
-    """Check that an empty directory goes, and one with anything in it stays."""
+    """Check that an empty directory is removed, and one with content stays."""
     store = FileObjectStore(root)
     for path in ("a/1/x", "a/2/x", "a/2/y/z"):
         store.put(path, b"here")
@@ -37,7 +37,7 @@ def check_removal(root: Path) -> None:
 
 
 def check_beside(root: Path) -> None:
-    """Check that a directory which goes again and again fails no write, and that each write lasts."""
+    """Check that writes succeed and last while their directory is repeatedly removed."""
     store = FileObjectStore(root)
     is_over = threading.Event()
 
@@ -63,7 +63,7 @@ def check_beside(root: Path) -> None:
 
 
 def check_synced(root: Path) -> None:
-    """Check that a directory that was removed is made durable again: its name may not be."""
+    """Check that a directory made again after a removal is synced, because its name may not be durable."""
     store = FileObjectStore(root)
     synced = list[str]()
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +79,7 @@ def check_synced(root: Path) -> None:
 
 
 def check_lake(root: Path) -> None:
-    """Check that a lake has no directory more for each transaction, nor for garbage that was collected."""
+    """Check that transactions and collected garbage do not leave more directories in a lake."""
     with tracelake.init(root, buckets=1) as lake:
         pipeline = lake.pipeline()
         try:
@@ -99,7 +99,7 @@ def check_lake(root: Path) -> None:
 
 
 def check_looks(root: Path) -> None:
-    """Check that what is old goes, what is not stays, and that it is looked for now and then."""
+    """Check that old directories are removed, recent ones stay, and the store scans for them from time to time."""
     store, listed = FileObjectStore(root), list[str]()
 
     class Listed(FileObjectStore):
@@ -124,7 +124,7 @@ def check_looks(root: Path) -> None:
 
 
 def robbed(root: Path, times: int) -> FileObjectStore:
-    """Return a store of which somebody removes a directory as often, each time after it was made."""
+    """Return a store whose directory another process removes `times` times, each time after it was made."""
     store, left = FileObjectStore(root), [None] * times
     make = store._make_durable_directory
 
@@ -139,7 +139,7 @@ def robbed(root: Path, times: int) -> FileObjectStore:
 
 
 def check_vanishing(root: Path) -> None:
-    """Check that `create` says of nothing that it is there, where its directory vanishes while it is made."""
+    """Check that `create` never reports an existing object when its directory vanishes while it is made."""
     store, left = FileObjectStore(root), [FileExistsError(), FileNotFoundError()]
     make = store._make_durable_directory
 
@@ -155,7 +155,7 @@ def check_vanishing(root: Path) -> None:
 
 
 def check_robbed(root: Path) -> None:
-    """Check that a directory is made again for a file, some times."""
+    """Check that a file's directory is made again a few times."""
     store = robbed(root, DIRECTORY_TRIES_MAX - 1)
     store.put("a/b", b"here")
     assert store.get("a/b") == b"here"
@@ -166,12 +166,12 @@ CHECKS = (check_removal, check_beside, check_vanishing, check_synced, check_lake
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_folders(check: Callable[[Path], None], tmp_path: Path) -> None:
-    """See each."""
+    """Empty directories are removed without harm to concurrent writes."""
     check(tmp_path / "root")
 
 
 def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
-    """A directory that goes each time it is made ends in an error."""
+    """A directory that vanishes each time it is made ends in an error."""
     check_robbed(tmp_path / "some")
     with pytest.raises(StorageError, match="cannot write"):
         robbed(tmp_path / "all", DIRECTORY_TRIES_MAX).put("a/b", b"")
@@ -217,5 +217,5 @@ def test_who_is_robbed_without_end_is_told(tmp_path: Path) -> None:
     ids=lambda case: case.rule if isinstance(case, Broken) else case.__name__,
 )
 def test_broken(check: Callable[[Path], None], broken: Broken, tmp_path: Path) -> None:
-    """Each is caught."""
+    """Each broken rule is caught."""
     assert_caught(broken, lambda: check(tmp_path / uuid.uuid4().hex))

@@ -52,13 +52,13 @@ class Memory(RuleBasedStateMachine):
         self.store.close()
 
     def wrote(self, partition: str, key: str, value: bytes, version: str) -> None:
-        """Note a write that the store has done."""
+        """Record a write that the store has done."""
         assert version not in self.versions
         self.versions.append(version)
         self.model[partition, key] = Entry(key, value, version)
 
     def expected(self, partition: str, key: str, stale: int | None) -> Expected:
-        """Choose a version to expect: an old one, or the one that is there."""
+        """Choose a version to expect: an old one or the current one."""
         if stale is not None:
             return self.versions[stale % len(self.versions)]
         current = self.model.get((partition, key))
@@ -66,12 +66,12 @@ class Memory(RuleBasedStateMachine):
 
     @rule(partition=PARTITIONS, key=KEYS, value=VALUES)
     def set(self, partition: str, key: str, value: bytes) -> None:
-        """Write whatever is there."""
+        """Write unconditionally."""
         self.wrote(partition, key, value, self.store.set(partition, key, value))
 
     @rule(partition=PARTITIONS, records=st.dictionaries(KEYS, VALUES, max_size=4))
     def set_all(self, partition: str, records: dict[str, bytes]) -> None:
-        """Write many, whatever is there."""
+        """Write many records unconditionally."""
         self.store.set_all(partition, records)
         for key, value in records.items():
             entry = self.store.get(partition, key)
@@ -124,7 +124,7 @@ class Memory(RuleBasedStateMachine):
 
     @invariant()
     def holds_what_the_model_holds(self) -> None:
-        """No record of any partition is missing or too many."""
+        """No partition lacks a record or has an extra one."""
         stored = sum(len(self.store.scan(partition)) for partition in ("p", "q", "p\0"))
         assert stored == len(self.model)
 

@@ -1,4 +1,4 @@
-"""Time-outs and tries of the clients are those of `limits`."""
+"""Timeouts and retries of the clients match `limits`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.storage.postgres import PostgresKeyValueStore
 
 
 class Silent:
-    """A port that takes connections and never answers."""
+    """Port that accepts connections and never replies."""
 
     def __init__(self) -> None:
         """Listen."""
@@ -35,7 +35,7 @@ class Silent:
                 return
 
     def count(self, expected: int) -> int:
-        """Return how many connections there were, once there were so many, or in the end."""
+        """Return the number of connections, after reaching this number or a timeout."""
         deadline = time.monotonic() + HANG_S
         while len(self.taken) < expected and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -50,7 +50,7 @@ class Silent:
 
 
 def test_bucket_requests_end(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read from a server that never answers is asked STORE_TRIES_MAX times, a create sent as often."""
+    """A read from a server that never replies is tried STORE_TRIES_MAX times, and so is a create."""
     monkeypatch.setattr(limits, "OBJECT_REQUEST_TIMEOUT_S", 0.15)
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
     silent = Silent()
@@ -67,7 +67,7 @@ def test_bucket_requests_end(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_bucket_tries_end_in_time(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client library begins no try after STORE_TRIES_TIMEOUT_S, however many there may be."""
+    """The client library begins no try after STORE_TRIES_TIMEOUT_S, however many remain."""
     monkeypatch.setattr(limits, "OBJECT_REQUEST_TIMEOUT_S", 0.2)
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 1_000)
     monkeypatch.setattr(limits, "STORE_TRIES_TIMEOUT_S", 0.3)
@@ -81,7 +81,7 @@ def test_bucket_tries_end_in_time(gcs: GcsServer, monkeypatch: pytest.MonkeyPatc
 
 
 def test_postgres_limits_are_set(postgres: PostgresServer) -> None:
-    """The server knows how long a statement and a lock may take, the client how long a connection may."""
+    """The server knows the timeouts of statements and locks, the client that of connections."""
     store = PostgresKeyValueStore(postgres.url(postgres.new_schema()))
     with store._pool.connection() as connection:
         shown = connection.execute(

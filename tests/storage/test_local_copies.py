@@ -1,4 +1,4 @@
-"""Copies of remote objects: whole under any race, bounded, and never removed from under who uses them."""
+"""Local copies of remote objects: whole under any race, bounded, and never removed while in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KB = 1_000
 
 
 class Slow(MemoryObjectStore):
-    """Counts and delays reads, so that whoever asks for one object does so at the same time."""
+    """Store that counts and delays reads, so that concurrent requests for one object overlap."""
 
     def __init__(self) -> None:
         super().__init__(f"memory://{uuid.uuid4().hex}")
@@ -50,13 +50,13 @@ def name(number: int) -> str:
 
 
 def grow_old(folder: Path, age_s: float = 2 * limits.PART_COPY_IDLE_MIN_S) -> None:
-    """Let all copies look as if they were used last so long ago, in order of their names."""
+    """Make all copies look last used long ago, in order of their names."""
     for number, file in enumerate(sorted(folder.iterdir())):
         os.utime(file, (time.time() - age_s + number, file.stat().st_mtime))
 
 
 def test_threads_and_instances_make_one_copy(objects: Slow, tmp_path: Path) -> None:
-    """Whoever asks at once gets the same whole file, which is read from the store once a process."""
+    """Concurrent callers get the same whole file, which each process reads from the store once."""
     found: list[bytes] = []
     barrier = threading.Barrier(8)
 
@@ -76,14 +76,14 @@ def test_threads_and_instances_make_one_copy(objects: Slow, tmp_path: Path) -> N
 
 
 class Remote(FileObjectStore):
-    """Objects in files that nobody is told of, so that other processes can have them by copies only."""
+    """Store that hides the paths of its files, so that other processes can only use copies."""
 
     def local_path(self, path: str) -> None:
         super().local_path(path)
 
 
 def copy_all(root: Path, folder: Path, barrier: Barrier) -> None:
-    """Copy each object at the moment when the other processes do."""
+    """Copy each object at the same moment as the other processes."""
     files = LocalFiles(Remote(root), folder)
     for number in range(40):
         barrier.wait(HANG_S)
@@ -92,7 +92,7 @@ def copy_all(root: Path, folder: Path, barrier: Barrier) -> None:
 
 
 def test_processes_that_copy_at_once_do_not_disturb_one_another(tmp_path: Path) -> None:
-    """Each writes under a name of its own, so that what gets the copy's name is whole."""
+    """Each process writes under a separate name, so the file that gets the copy's name is whole."""
     store = Remote(tmp_path / "store")
     for number in range(40):
         store.put(name(number), bytes(KB * KB))
@@ -109,7 +109,7 @@ def test_processes_that_copy_at_once_do_not_disturb_one_another(tmp_path: Path) 
 
 
 def test_paths_that_differ_have_copies_that_differ(objects: Slow, tmp_path: Path) -> None:
-    """A slash is not written as a character that a name may hold."""
+    """Different paths have different copies: a slash is not encoded as a character that a name may contain."""
     for path in ("a/b_c", "a_b/c", "a%2Fb_c"):
         objects.put(path, path.encode())
     files = LocalFiles(objects, tmp_path)
@@ -118,7 +118,7 @@ def test_paths_that_differ_have_copies_that_differ(objects: Slow, tmp_path: Path
 
 
 def test_the_least_recently_used_go_first(objects: Slow, tmp_path: Path) -> None:
-    """Beyond the limit copies go, those that were used longest ago; reading one anew counts as use."""
+    """Above the limit, the least recently used copies are removed; reading one again counts as use."""
     files = LocalFiles(objects, tmp_path, 8 * KB)
     with files.in_use():
         files.fetch([name(number) for number in range(8)])
@@ -133,7 +133,7 @@ def test_the_least_recently_used_go_first(objects: Slow, tmp_path: Path) -> None
 
 
 def check_nothing_kept(tmp_path: Path) -> None:
-    """Open many contexts over objects that are files themselves."""
+    """Open many contexts over objects that are local files."""
     objects = FileObjectStore(tmp_path)
     objects.put(name(0), b"data")
 
@@ -150,14 +150,14 @@ def check_nothing_kept(tmp_path: Path) -> None:
 
 
 def test_nothing_is_kept_of_files_that_are_no_copies(tmp_path: Path) -> None:
-    """A server over a lake on the disk opens millions of contexts, and never counts one."""
+    """A server over a lake on disk opens millions of contexts without keeping state for any of them."""
     check_nothing_kept(tmp_path)
     broken = Broken("what held nothing is not kept", file_cache._end, "if uses:", "if True:")
     assert_caught(broken, lambda: check_nothing_kept(tmp_path))
 
 
 def test_what_is_in_use_stays(objects: Slow, tmp_path: Path) -> None:
-    """Files of an open context, and those given out without one, stay however old; afterwards they may go."""
+    """Files of an open context, and files returned without one, stay however old; afterwards they may be removed."""
     other = LocalFiles(objects, tmp_path, 2 * KB)
     held = LocalFiles(objects, tmp_path, 2 * KB)
     kept = [Path(held.file(name(0)))]
@@ -183,7 +183,7 @@ def test_what_is_in_use_stays(objects: Slow, tmp_path: Path) -> None:
 
 
 def test_what_another_process_just_used_stays(objects: Slow, tmp_path: Path) -> None:
-    """A copy that was used a moment ago is not removed, though nobody here uses it; what killed ones left is."""
+    """A copy that any process used just now is not removed; leftovers of killed processes are."""
     (tmp_path / "theirs").write_bytes(bytes(KB))
     (tmp_path / ".1.partial").write_bytes(bytes(KB))
     (tmp_path / ".2.partial").write_bytes(bytes(KB))
@@ -194,7 +194,7 @@ def test_what_another_process_just_used_stays(objects: Slow, tmp_path: Path) -> 
 
 
 def test_use_does_not_look_like_a_change(objects: Slow, tmp_path: Path) -> None:
-    """The time of change stays when a copy is used again: who checked it need not do so a second time."""
+    """Using a copy again keeps its modification time, so a process that verified it need not do so again."""
     files = LocalFiles(objects, tmp_path)
     before = Path(files.file(name(0))).stat()
     time.sleep(0.01)
@@ -204,7 +204,7 @@ def test_use_does_not_look_like_a_change(objects: Slow, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_copy_is_named(objects: Slow, tmp_path: Path) -> None:
-    """The error says what could not be kept where, and what to do; nothing half is left."""
+    """The error for an unwritable directory names the file, the directory and a remedy; no partial file remains."""
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot keep a copy of parts/00 in .*file: .*XDG_CACHE_HOME"):
         LocalFiles(objects, tmp_path / "file").file(name(0))

@@ -1,4 +1,4 @@
-"""Connections that are cut around a write: each acknowledged write is there, and doubt is resolved or said."""
+"""Connections cut around a write: acknowledged writes last, and unknown outcomes are resolved or reported."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ class Cuttable:
     proxy: CuttingProxy
 
     def url(self) -> str:
-        """Return the URL of a place where nothing is."""
+        """Return the URL of an empty location."""
         return self.server.url()
 
 
 @pytest.fixture(params=BUCKET_BACKENDS)
 def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuttable]:
-    """Each server of buckets in turn, behind a proxy, which the environment names instead of the server."""
+    """Yield each bucket server in turn, behind a proxy that the environment names instead of the server."""
     server: BucketServer = request.getfixturevalue(request.param)
     proxy = CuttingProxy(server.port)
     for name, value in server.environment(proxy.port).items():
@@ -78,7 +78,7 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 def test_postgres_write_is_indeterminate_and_settles(
     table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
 ) -> None:
-    """A conditional write whose connection is cut is unknown; its write id, read back, tells the truth."""
+    """A conditional write whose connection is cut has an unknown outcome; reading back its write id settles it."""
     postgres_proxy.cut(cut, b"INSERT")
     outcome = table.set_if("p", "k", b"v", ABSENT)
     assert isinstance(outcome, Indeterminate)
@@ -91,7 +91,7 @@ def test_postgres_write_is_indeterminate_and_settles(
 def test_postgres_delete_settles(
     table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
 ) -> None:
-    """A delete whose connection is cut is settled by whether the record is still there."""
+    """A delete whose connection is cut is settled by checking whether the record still exists."""
     version = table.set("p", "k", b"v")
     postgres_proxy.cut(cut, b"DELETE")
     outcome = table.delete_if("p", "k", version)
@@ -104,7 +104,7 @@ def test_postgres_delete_settles(
 def test_postgres_plain_write_reads_back(
     table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
 ) -> None:
-    """A plain write is acknowledged where reading back shows it, and otherwise says what is unknown."""
+    """A plain write is acknowledged if reading back shows it; otherwise the error names what is unknown."""
     postgres_proxy.cut(cut, b"INSERT")
     if cut == "request":
         with pytest.raises(IndeterminateError, match="'p' / 'k'"):
@@ -120,7 +120,7 @@ def test_postgres_plain_write_reads_back(
 def test_postgres_many_records_are_written_by_one_statement(
     table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
 ) -> None:
-    """Many records whose reply is lost are all there, which reading one of them tells, or none is, which is said."""
+    """Many records are written by one statement: after a lost reply, reading one tells whether all or none exist."""
     many = {f"{number:03}": b"new" for number in range(400)}
 
     def check() -> None:
@@ -150,7 +150,7 @@ def test_postgres_many_records_are_written_by_one_statement(
 def test_postgres_many_records_are_all_there_or_none(
     table: PostgresKeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record that the server refuses keeps those of its statement out; of more than one takes, a statement each."""
+    """A refused record fails all records of its statement; large numbers of records take several statements."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 1)
     with table._pool.connection() as connection:
         connection.execute("ALTER TABLE tracelake_records ADD CHECK (value <> 'no')")
@@ -176,7 +176,7 @@ def test_postgres_many_records_are_all_there_or_none(
 def test_postgres_read_is_asked_again(
     table: PostgresKeyValueStore, postgres_proxy: CuttingProxy, cut: Cut
 ) -> None:
-    """Reads survive a cut connection without the caller noticing."""
+    """Reads survive a cut connection without any error to the caller."""
     table.set("p", "k", b"v")
     postgres_proxy.cut(cut, b"AND key = ")
     assert table.get("p", "k") is not None
@@ -188,16 +188,14 @@ def test_postgres_read_is_asked_again(
 def test_postgres_that_never_answers(
     table: PostgresKeyValueStore, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that stops in the middle costs the time-out, and the write is unknown, then found out."""
+    """A server that stops replying costs the timeout; the write's outcome is unknown and later resolved."""
     blocker = PostgresKeyValueStore(postgres.url())
     with table._pool.connection() as connection:
         schema = connection.execute("SELECT current_schema()").fetchone()
     assert schema is not None
     with blocker._pool.connection() as connection, connection.transaction():
         connection.execute(f"LOCK TABLE {schema[0]}.tracelake_records IN SHARE MODE".encode())
-        monkeypatch.setattr(
-            limits, "POSTGRES_IDLE_S", HANG_S
-        )  # what is asked before would have to be as quick
+        monkeypatch.setattr(limits, "POSTGRES_IDLE_S", HANG_S)  # earlier calls would have to be as quick
         monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.3)
         outcome = table.set_if("p", "k", b"v", ABSENT)
         assert isinstance(outcome, Indeterminate)
@@ -206,7 +204,7 @@ def test_postgres_that_never_answers(
 
 
 def test_postgres_lock_that_cannot_be_had(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that is held for too long is an error, with nothing written, and the store goes on."""
+    """A lock that is held for too long raises an error; nothing is written, and the store stays usable."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.2)
     schema = postgres.new_schema()
     table, other = PostgresKeyValueStore(postgres.url(schema)), PostgresKeyValueStore(postgres.url(schema))
@@ -222,7 +220,7 @@ def test_postgres_lock_that_cannot_be_had(postgres: PostgresServer, monkeypatch:
 
 
 def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that is held for longer than a statement may wait, and then given back, costs the writer time only."""
+    """A lock that is held beyond the statement timeout and then released costs the writer only time."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", 0.1)
     schema = postgres.new_schema()
     table, other = PostgresKeyValueStore(postgres.url(schema)), PostgresKeyValueStore(postgres.url(schema))
@@ -245,7 +243,7 @@ def test_postgres_lock_that_is_given_back(postgres: PostgresServer, monkeypatch:
 def test_postgres_many_records_are_locked_in_the_order_of_their_keys(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever order they come in: two that write the same records so never wait for each other."""
+    """Records are locked in key order, so two writers of the same records never deadlock."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", HANG_S)
     url = postgres.url(postgres.new_schema())
 
@@ -277,7 +275,7 @@ def test_postgres_many_records_are_locked_in_the_order_of_their_keys(
 def test_postgres_connections_that_are_all_taken(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who finds all connections taken waits for a turn, longer than a new connection may take to come about."""
+    """If all connections are in use, a caller waits for one, longer than the connect timeout."""
     store = PostgresKeyValueStore(postgres.url(postgres.new_schema()), connections_max=1)
     monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 0.2)
     taken = store._pool.getconn()
@@ -289,7 +287,7 @@ def test_postgres_connections_that_are_all_taken(
 
 
 def test_postgres_killed_in_the_middle_of_traffic() -> None:
-    """Killed and started again twice under writers: every acknowledged write is there, each at most once."""
+    """PostgreSQL is killed and restarted twice under writers: every acknowledged write exists, each at most once."""
     server = PostgresServer()
     store = PostgresKeyValueStore(server.url(), connections_max=4)
     acknowledged: list[list[int]] = [[] for _ in range(4)]
@@ -331,7 +329,7 @@ def test_postgres_killed_in_the_middle_of_traffic() -> None:
 
 
 def wait_for_more(acknowledged: list[list[int]], count: int) -> None:
-    """Wait until so many more writes were acknowledged."""
+    """Wait until this number of further writes was acknowledged."""
     target = sum(map(len, acknowledged)) + count
     wait_until(
         lambda: sum(map(len, acknowledged)) >= target,
@@ -341,7 +339,7 @@ def wait_for_more(acknowledged: list[list[int]], count: int) -> None:
 
 
 def test_postgres_out_of_reach(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A database that is not there, or a URL that is none, is said without the password."""
+    """An unreachable database or an invalid URL is reported without the password."""
     monkeypatch.setattr(limits, "STORE_CONNECT_TIMEOUT_S", 1)
     with pytest.raises(StorageError, match="check that it runs") as raised:
         PostgresKeyValueStore(f"postgresql://me:secret@127.0.0.1:{postgres.port}/nowhere")
@@ -351,7 +349,7 @@ def test_postgres_out_of_reach(postgres: PostgresServer, monkeypatch: pytest.Mon
 
 
 def test_postgres_table_of_another_release(postgres: PostgresServer) -> None:
-    """A table with a format that this release does not know is refused; a closed store says so."""
+    """A table with an unknown format is refused; a closed store raises an error that says so."""
     store = PostgresKeyValueStore(url := postgres.url(postgres.new_schema()))
     with store._pool.connection() as connection:
         connection.execute("COMMENT ON TABLE tracelake_records IS 'format 2'")
@@ -365,7 +363,7 @@ def test_postgres_table_of_another_release(postgres: PostgresServer) -> None:
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_bucket_create_finds_out_whose_it_is(bucket: Cuttable, cut: Cut) -> None:
-    """A create whose connection is cut says True exactly where its own object stands there."""
+    """A create whose connection is cut returns True exactly if its own object exists."""
     store = BucketObjectStore(bucket.url())
     bucket.proxy.cut(cut, b"PUT /tests")
     assert store.create("a", b"same bytes") is True
@@ -376,7 +374,7 @@ def test_bucket_create_finds_out_whose_it_is(bucket: Cuttable, cut: Cut) -> None
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_bucket_records_survive_cuts(bucket: Cuttable, cut: Cut) -> None:
-    """Writes, replacements and deletes of records are decided although each loses its connection once."""
+    """Writes, replacements and deletes of records are settled although each loses its connection once."""
     store = BucketKeyValueStore(bucket.url())
     bucket.proxy.cut(cut, b"PUT /tests")
     first = store.set_if("p", "k", b"1", ABSENT)
@@ -396,7 +394,7 @@ def test_bucket_records_survive_cuts(bucket: Cuttable, cut: Cut) -> None:
 
 
 def test_bucket_scan_passes_over_what_is_no_record(bucket: Cuttable) -> None:
-    """A server may list the file under which it receives an object that is not there yet."""
+    """A scan skips files that are not records: a server may list the temporary file of an upload."""
     url = bucket.url()
     records = BucketKeyValueStore(url)
     records.set("p", "k", b"v")
@@ -406,7 +404,7 @@ def test_bucket_scan_passes_over_what_is_no_record(bucket: Cuttable) -> None:
 
 
 def test_bucket_write_that_was_replaced_before_it_was_read_back(bucket: Cuttable) -> None:
-    """A write that nobody can find any more is neither claimed nor denied."""
+    """A write that was replaced before it could be read back is neither claimed nor denied."""
     url = bucket.url()
 
     def overtake(*_: object) -> Exception:
@@ -423,7 +421,7 @@ def test_bucket_write_that_was_replaced_before_it_was_read_back(bucket: Cuttable
 
 
 def test_bucket_that_is_not_there(bucket: Cuttable) -> None:
-    """An absent bucket is an error of the store, in reads too, and no absent object."""
+    """An absent bucket is a storage error, also for reads, and never an absent object."""
     url = bucket.url().replace("://tests/", "://no-such-bucket/")
     store, records = BucketObjectStore(url), BucketKeyValueStore(url)
     for call in (
@@ -444,7 +442,7 @@ def test_bucket_that_is_not_there(bucket: Cuttable) -> None:
 
 
 def test_bucket_out_of_reach(bucket: Cuttable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is gone is an error in the end, and no hang."""
+    """An unreachable store raises an error after its retries and does not hang."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
     for name, value in bucket.server.environment(1).items():
         monkeypatch.setenv(name, value)
@@ -457,7 +455,7 @@ def test_bucket_out_of_reach(bucket: Cuttable, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_bucket_that_takes_reads_only(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a write has no clear answer, the error says what the store said, and in words for people."""
+    """If a bucket refuses a write, the error contains the store's message in readable words."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 2)
     store, records = BucketObjectStore(gcs.url()), BucketKeyValueStore(gcs.url())
     monkeypatch.setattr(gcs, "refusals", [503] * 10)
@@ -470,7 +468,7 @@ def test_bucket_that_takes_reads_only(gcs: GcsServer, monkeypatch: pytest.Monkey
 
 
 def test_gcs_limit_of_writes_is_no_doubt(gcs: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that is refused as one too many in a second is tried again, and did not happen otherwise."""
+    """A write that GCS refuses for its rate limit is retried; otherwise it certainly did not happen."""
     store, records = BucketObjectStore(gcs.url()), BucketKeyValueStore(gcs.url())
     monkeypatch.setattr(gcs, "refusals", [429])
     assert store.create("a", b"") is True
@@ -485,7 +483,7 @@ def test_gcs_limit_of_writes_is_no_doubt(gcs: GcsServer, monkeypatch: pytest.Mon
 
 
 def test_no_put_on_a_condition_is_in_parts(bucket: Cuttable) -> None:
-    """A large object is created in one request: in parts, the condition would not hold."""
+    """A large object is created in one request, because the condition would not hold for a multipart upload."""
     store = BucketObjectStore(bucket.url())
     data = b"x" * (12 * limits.MIB)
     assert store.create("large", data)

@@ -1,4 +1,4 @@
-"""Notes as objects of a bucket: many requests at the same time, and no more than the limit says."""
+"""Notes as objects of a bucket: concurrent requests, up to the limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = [f"request {number:02}" for number in range(3 * OBJECTS_AT_ONCE)]
 
 
 class Crowded(BucketObjectStore):
-    """A bucket in memory, whose reads and deletions are answered when as many are under way as the limit allows."""
+    """In-memory bucket that answers reads and deletions once as many are in flight as the limit allows."""
 
     def __init__(self) -> None:
         self._inside = MemoryObjectStore()
@@ -44,12 +44,12 @@ class Crowded(BucketObjectStore):
         self._inside.put(path, data)
 
     def get(self, path: str) -> bytes:
-        """Read the object, with others."""
+        """Read the object, concurrently with others."""
         with self._together():
             return self._inside.get(path)
 
     def delete(self, path: str) -> None:
-        """Delete the object, with others."""
+        """Delete the object, concurrently with others."""
         with self._together():
             self._inside.delete(path)
 
@@ -59,7 +59,7 @@ class Crowded(BucketObjectStore):
 
 
 def test_notes_of_a_bucket_are_read_and_deleted_together() -> None:
-    """As many requests are under way at a time as the limit allows; all notes come, in order, and all go."""
+    """As many requests are in flight as the limit allows; all notes are returned in order, and all are deleted."""
     bucket = Crowded()
     store = NoteObjects(bucket)
     for key in reversed(KEYS):
@@ -71,7 +71,7 @@ def test_notes_of_a_bucket_are_read_and_deleted_together() -> None:
 
 
 def test_a_note_that_goes_meanwhile_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A note that is deleted between listing and reading is left out; one that cannot be read is an error."""
+    """A note deleted between listing and reading is left out; an unreadable one is an error."""
     objects = MemoryObjectStore()
     store = NoteObjects(objects)
     for key in KEYS[:3]:

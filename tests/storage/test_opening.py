@@ -13,7 +13,7 @@ from tracelake.storage import open_key_value, open_objects
 
 
 def test_object_store_by_its_own_url(tmp_path: Path) -> None:
-    """A store opened by the URL that it tells is the same store, whatever characters its path has."""
+    """A store opened by the URL that it reports is the same store for any characters in its path."""
     store = open_objects((tmp_path / "a b#c?d%20é").as_uri())
     store.put("x", b"1")
     assert (tmp_path / "a b#c?d%20é" / "x").read_bytes() == b"1"
@@ -28,7 +28,7 @@ def test_file_url_with_localhost(tmp_path: Path) -> None:
 
 
 def test_key_value_by_url(tmp_path: Path) -> None:
-    """A SQLite URL names a file, which is made with its directory."""
+    """A SQLite URL names a file; opening it creates the directory."""
     store = open_key_value(f"sqlite://{tmp_path}/made%20here/records.db")
     store.set("p", "k", b"v")
     store.close()
@@ -36,7 +36,7 @@ def test_key_value_by_url(tmp_path: Path) -> None:
 
 
 def test_memory_by_name() -> None:
-    """Memory stores of one name are one store, those of two names are two; closing keeps the records."""
+    """Memory stores with the same name are one store; closing keeps the records."""
     assert open_objects("memory://one") is open_objects("memory://one")
     assert open_objects("memory://one") is not open_objects("memory://two")
     assert open_objects("memory://one").url == "memory://one"
@@ -57,7 +57,7 @@ def test_other_object_urls(url: str) -> None:
 
 
 def test_bucket_without_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the environment lacks is said in one line, at the opening."""
+    """A missing environment setting is reported in one line when the store is opened."""
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match=r"Account must be specified; correct the URL or the environment$"):
@@ -65,7 +65,7 @@ def test_bucket_without_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_azure_account_is_of_the_environment(azure: AzureServer) -> None:
-    """The URL names container and prefix, as the client library has it, and no account."""
+    """The URL names container and prefix, as in the client library; the account comes from the environment."""
     url = azure.url()
     open_objects(url).put("a", b"x")
     root, _, prefix = url.rpartition("/")

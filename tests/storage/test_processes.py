@@ -49,7 +49,7 @@ def in_processes(work: Callable[..., None], url: str) -> list[Any]:
 
 
 def told(work: Callable[..., None], url: str, number: int, barrier: Barrier, results: Queue[Any]) -> None:
-    """Do the work of one process; what it fails of is in the results too, so that nobody waits for it."""
+    """Run the work of one process; put its failure into the results too, so that the parent does not wait forever."""
     try:
         work(url, number, barrier, results)
     except BaseException:
@@ -58,15 +58,16 @@ def told(work: Callable[..., None], url: str, number: int, barrier: Barrier, res
 
 
 def finish(process: SpawnProcess) -> None:
-    """Wait for a process that must end well."""
+    """Wait for a process that must succeed."""
     process.join(timeout=HANG_S)
     assert process.exitcode == 0
 
 
 def count_up(url: str, number: int, barrier: Barrier, results: Queue[Any]) -> None:
-    """Open a store that nobody made yet, and count up one's own number in a record by conditional writes.
+    """Open a store that does not exist yet, and increment this process's number in a record by conditional writes.
 
-    The record says how far one is: a write of which nobody knows may have happened, as where a process slept.
+    The record shows the progress: a write with an unknown outcome may have happened, for example if the process
+    slept.
     """
     barrier.wait(timeout=HANG_S)
     store = open_key_value(url)
@@ -104,12 +105,12 @@ def test_processes_lose_no_increment(backend: str, request: pytest.FixtureReques
 
 
 def content(number: int, path: int) -> bytes:
-    """Return bytes that tell their writer, large enough to be torn."""
+    """Return bytes that identify their writer, large enough to be torn."""
     return b"%d/%d " % (number, path) * 20_000
 
 
 def race(url: str, number: int, barrier: Barrier, results: Queue[Any]) -> None:
-    """Create the same paths as all others do; check at once that what stands there is whole."""
+    """Create the same paths as all other processes, and check at once that each object is whole."""
     store = open_objects(url)
     barrier.wait(timeout=HANG_S)
     won = []
@@ -152,7 +153,8 @@ for number in range(1_000_000):
 
 
 def acknowledged_before_kill(program: str, url: str, acknowledgements: int) -> int:
-    """Run a writer, kill it with -9 after so many acknowledged writes, return how many it acknowledged."""
+    """Run a writer, kill it with -9 after this number of acknowledged writes, and return the number it
+    acknowledged."""
     writer = subprocess.Popen([sys.executable, "-c", program, url], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     with writer.stdout:
@@ -166,7 +168,7 @@ def acknowledged_before_kill(program: str, url: str, acknowledgements: int) -> i
 
 @pytest.mark.parametrize("acknowledgements", [1, 20, 57])
 def test_sqlite_keeps_what_it_acknowledged(tmp_path: Path, acknowledgements: int) -> None:
-    """After kill -9 each acknowledged record is there and whole, and the store takes writes at once."""
+    """After kill -9 each acknowledged record exists and is whole, and the store accepts writes at once."""
     url = f"sqlite://{tmp_path}/records.db"
     acknowledged = acknowledged_before_kill(WRITE_RECORDS, url, acknowledgements)
     store = SqliteKeyValueStore(tmp_path / "records.db")
@@ -179,7 +181,7 @@ def test_sqlite_keeps_what_it_acknowledged(tmp_path: Path, acknowledgements: int
 
 @pytest.mark.parametrize("acknowledgements", [1, 20, 57])
 def test_files_keep_what_they_acknowledged(tmp_path: Path, acknowledgements: int) -> None:
-    """After kill -9 each acknowledged object is there, all are whole, and what was left over can be swept."""
+    """After kill -9 each acknowledged object exists, all objects are whole, and leftovers can be swept."""
     store = FileObjectStore(tmp_path / "o")
     acknowledged = acknowledged_before_kill(WRITE_OBJECTS, store.url, acknowledgements)
     found = {int(info.path.split("/")[1]): store.get(info.path) for info in store.list("")}
@@ -223,7 +225,7 @@ records.close()
 
 
 def test_no_space_is_a_storage_error_and_heals(tmp_path: Path) -> None:
-    """Where files cannot grow, writes fail with StorageError, reads go on, and space given back is used."""
+    """If files cannot grow, writes raise StorageError and reads continue; freed space is used again."""
     done = subprocess.run(
         [sys.executable, "-c", FILL_DISK, str(tmp_path)],
         capture_output=True,

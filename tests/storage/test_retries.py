@@ -1,4 +1,4 @@
-"""Pauses between tries; no test sleeps."""
+"""Pauses between retries; no test sleeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tracelake.storage.ports import tries
 
 
 class Clock:
-    """Time that passes in pauses only, and where a test says so."""
+    """Clock that advances only in pauses and when a test says so."""
 
     def __init__(self) -> None:
         """Start at a time that is not zero."""
@@ -27,14 +27,14 @@ class Clock:
 
 
 def test_tries_end() -> None:
-    """There are as many tries as the limit says, with a pause before each but the first."""
+    """The number of tries equals the limit, with a pause before each but the first."""
     clock = Clock()
     assert clock.tries() == list(range(limits.STORE_TRIES_MAX))
     assert len(clock.pauses) == limits.STORE_TRIES_MAX - 1
 
 
 def test_pauses_grow_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The longest pause doubles; none is above STORE_PAUSE_MAX_S, nor below half of what it may be."""
+    """The longest pause doubles up to STORE_PAUSE_MAX_S; no pause is below half of its longest value."""
     monkeypatch.setattr(limits, "STORE_TRIES_MAX", 12)
     for _ in range(50):
         clock = Clock()
@@ -46,7 +46,7 @@ def test_pauses_grow_up_to_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pauses_differ() -> None:
-    """Clients that begin at one moment do not come back at one moment."""
+    """Clients that start at the same moment do not retry at the same moment."""
     firsts = set()
     for _ in range(20):
         clock = Clock()
@@ -56,7 +56,7 @@ def test_pauses_differ() -> None:
 
 
 def test_no_try_begins_after_the_time_is_over() -> None:
-    """Tries that each run into a time-out end early, so that they do not add up."""
+    """No try begins after the time limit, so tries that each time out do not add up."""
     clock, begun = Clock(), []
     for _ in tries(clock.pause, lambda: clock.now_s):
         begun.append(clock.now_s - 1_000)
@@ -66,6 +66,6 @@ def test_no_try_begins_after_the_time_is_over() -> None:
 
 
 def test_first_try_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even with no time at all there is one try."""
+    """The first try happens even if no time is left."""
     monkeypatch.setattr(limits, "STORE_TRIES_TIMEOUT_S", 0.0)
     assert Clock().tries() == [0]

@@ -26,7 +26,7 @@ LOST = Indeterminate("my version", "time-out")
 
 
 def test_known_outcomes_pass_unread() -> None:
-    """What is known is returned as it is, without asking the store."""
+    """A known outcome is returned without reading the store."""
     store = Flaky()
     store.failures = 1
     for outcome in (Done("v"), Conflict(None), Conflict(Entry("k", b"", "v"))):
@@ -35,14 +35,14 @@ def test_known_outcomes_pass_unread() -> None:
 
 
 def test_record_at_my_version_is_done() -> None:
-    """The record carries the version of the write: it happened."""
+    """A record with the version of the write shows that the write happened."""
     store = Flaky()
     version = store.set("p", "k", b"v")
     assert settle(store, "p", "k", Indeterminate(version, ""), is_mine=lambda _: False) == Done(version)
 
 
 def test_value_that_shows_my_write_is_done_at_my_version() -> None:
-    """Another writer built on ours: it happened, and our version is told, which a next write loses with."""
+    """If another write builds on ours, ours happened; its version is returned, so the next write with it conflicts."""
     store = Flaky()
     store.set("p", "k", b"mine, then theirs")
     settled = settle(store, "p", "k", LOST, is_mine=lambda entry: entry.value.startswith(b"mine"))
@@ -51,7 +51,7 @@ def test_value_that_shows_my_write_is_done_at_my_version() -> None:
 
 
 def test_absent_or_other_record_is_a_conflict() -> None:
-    """The record does not show the write, so the caller gets what is there and decides anew."""
+    """If the record does not show the write, the caller gets the current record and decides again."""
     store = Flaky()
     assert settle(store, "p", "k", LOST, is_mine=lambda _: True) == Conflict(None)
     version = store.set("p", "k", b"theirs")
@@ -60,7 +60,7 @@ def test_absent_or_other_record_is_a_conflict() -> None:
 
 
 def test_reads_are_tried_again_with_growing_pauses() -> None:
-    """A store that is away for a moment is asked again, each time later."""
+    """Reads of a store that is briefly unavailable are retried with growing pauses."""
     store, pauses = Flaky(), list[float]()
     store.failures = limits.SETTLE_READ_TRIES_MAX - 1
     assert settle(store, "p", "k", LOST, is_mine=lambda _: False, pause=pauses.append) == Conflict(None)
@@ -70,7 +70,7 @@ def test_reads_are_tried_again_with_growing_pauses() -> None:
 
 
 def test_outcome_that_cannot_be_found_out() -> None:
-    """When the store stays away, the outcome stays unknown, and the error says so."""
+    """If the store stays unavailable, the outcome stays unknown, and the error says so."""
     store = Flaky()
     store.failures = limits.SETTLE_READ_TRIES_MAX
     with pytest.raises(IndeterminateError, match=r"'p' / 'k'.*time-out.*away"):

@@ -1,4 +1,4 @@
-"""Objects that are read one by one: what cannot be read is damage, where anything else can be."""
+"""Objects read one by one: an unreadable one is damage if anything else can be read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BadPlaces(MemoryObjectStore):
 
 
 def test_an_object_that_cannot_be_read_is_damage_unless_nothing_can() -> None:
-    """The error says what the store said; what is gone is gone."""
+    """The error contains the store's message; an absent object stays absent."""
     store = BadPlaces()
     objects = IsolatingObjectStore(store, "sound")
     for path in ("sound", "a"):

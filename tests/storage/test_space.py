@@ -15,7 +15,7 @@ from tracelake.storage.space import is_disk_full, low_space
 
 
 def test_little_free_space_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the limit each file system is named once, with what is free; a step above, none is."""
+    """Each file system below the limit is named once, with its free bytes; just above the limit, the list is empty."""
     system = os.statvfs(tmp_path)
     free_bytes = system.f_bavail * system.f_frsize
     monkeypatch.setattr(limits, "READY_SPACE_MIN_BYTES", free_bytes // 2)
@@ -26,7 +26,7 @@ def test_little_free_space_is_a_reason(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_errors_of_full_disks() -> None:
-    """A full disk is found behind the error that a store makes of it; other errors are none."""
+    """A full disk is recognized behind the store's error; other errors are not."""
     wrapped = StorageError("the segment could not be written")
     wrapped.__cause__ = OSError(errno.ENOSPC, "No space left on device")
     assert is_disk_full(wrapped)

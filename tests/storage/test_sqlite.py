@@ -1,4 +1,4 @@
-"""The SQLite store where locks, commits and files fail."""
+"""The SQLite store when locks, commits and files fail."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Faulty(SqliteKeyValueStore):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Faulty]:
-    """A store on a new file that can be told to fail."""
+    """Yield a store on a new file whose commits can be made to fail."""
     opened = Faulty(tmp_path / "records.db", busy_timeout_s=0.2)
     opened.commits = 0
     yield opened
@@ -51,7 +51,7 @@ def store(tmp_path: Path) -> Iterator[Faulty]:
 
 @pytest.mark.parametrize("fail", ["before", "after"])
 def test_failed_commit_is_indeterminate_and_settles(store: Faulty, fail: str) -> None:
-    """A COMMIT that fails may have happened or not; reading back tells which."""
+    """A COMMIT that fails may have happened or not; reading the record back decides."""
     store.fail = fail
     outcome = store.set_if("p", "k", b"v", ABSENT)
     assert isinstance(outcome, Indeterminate)
@@ -61,7 +61,7 @@ def test_failed_commit_is_indeterminate_and_settles(store: Faulty, fail: str) ->
 
 @pytest.mark.parametrize("fail", ["before", "after"])
 def test_failed_commit_of_many_is_said_and_settled(store: Faulty, fail: str) -> None:
-    """Whoever wrote them is told that nobody knows, all of them are in doubt, and written again they are there."""
+    """If the COMMIT of many records fails, all outcomes are unknown, and writing the records again succeeds."""
     store.set("p", "a", b"before")
     many = {"a": b"1", "b": b"2"}
     store.fail = fail
@@ -84,7 +84,7 @@ def test_failed_commit_of_many_is_said_and_settled(store: Faulty, fail: str) -> 
 
 @pytest.mark.parametrize("fail", ["before", "after"])
 def test_failed_commit_of_a_delete_settles(store: Faulty, fail: str) -> None:
-    """A delete whose COMMIT failed is settled by whether the record is still there."""
+    """A delete whose COMMIT failed is settled by checking whether the record still exists."""
     version = store.set("p", "k", b"v")
     store.fail = fail
     outcome = store.delete_if("p", "k", version)
@@ -95,7 +95,7 @@ def test_failed_commit_of_a_delete_settles(store: Faulty, fail: str) -> None:
 
 
 def test_doubtful_record_is_read_after_another_commit(store: Faulty) -> None:
-    """Remains of a failed COMMIT are overwritten by a commit before the record is read, once."""
+    """A commit overwrites the remains of a failed COMMIT once, before the record in doubt is read."""
     store.fail = "before"
     store.set_if("p", "k", b"v", ABSENT)
     log = store._path.with_name("records.db-wal")
@@ -109,7 +109,7 @@ def test_doubtful_record_is_read_after_another_commit(store: Faulty) -> None:
 
 
 def test_remains_of_a_failed_commit_do_not_come_back(store: Faulty, tmp_path: Path) -> None:
-    """What was read after a failed COMMIT stays true after a crash, though whole frames stood in the log."""
+    """A value read after a failed COMMIT stays true after a crash, even if the log has whole frames of it."""
     version = store.set("p", "k", b"old")
     remains = frames_of_a_write(tmp_path, b"new")
     store.fail = "before"
@@ -135,7 +135,8 @@ def copy_of_files(directory: Path, name: str) -> Path:
 
 
 def frames_of_a_write(directory: Path, value: bytes) -> bytes:
-    """Return what one more write would append to the log, as a COMMIT that fails in its fsync leaves it."""
+    """Return the bytes that one more write would append to the log, as a COMMIT that fails in its fsync leaves
+    them."""
     path = copy_of_files(directory, "ahead")
     ahead = SqliteKeyValueStore(path)
     ahead.set("p", "k", value)
@@ -157,7 +158,7 @@ def value_after_crash(directory: Path) -> bytes:
 
 
 def test_doubtful_record_is_not_read_while_commits_fail(store: Faulty) -> None:
-    """As long as nothing can be committed, a record in doubt cannot be read, and others can."""
+    """While no commit succeeds, a record in doubt cannot be read, and other records can."""
     store.set("p", "other", b"v")
     store.fail = "before"
     store.set_if("p", "k", b"v", ABSENT)
@@ -169,7 +170,7 @@ def test_doubtful_record_is_not_read_while_commits_fail(store: Faulty) -> None:
 
 
 def test_notes_are_not_synced_and_settle_no_doubt(store: Faulty) -> None:
-    """A note takes no commit that waits for the disk, and leaves the connection as durable as it was."""
+    """A note takes no commit that waits for the disk, and does not change the connection's durability."""
     store.note("notes", "k", b"v")
     store.forget("notes", ["k"])
     assert store.commits == 0
@@ -192,7 +193,7 @@ def test_failed_commit_of_set_raises(store: Faulty) -> None:
 
 
 def test_full_disk_in_commit_is_certain(store: Faulty) -> None:
-    """A COMMIT for which there is no space did not happen, so that it is a plain StorageError."""
+    """A COMMIT that fails for lack of space did not happen, so it raises a plain StorageError."""
     store.code, store.fail = sqlite3.SQLITE_FULL, "before"
     with pytest.raises(StorageError) as raised:
         store.set_if("p", "k", b"v", ABSENT)
@@ -214,7 +215,7 @@ def test_full_database_is_a_storage_error(store: Faulty) -> None:
 
 
 def test_lock_that_cannot_be_had(store: Faulty) -> None:
-    """While another connection holds the write lock, writes fail in time, certainly undone; reads go on."""
+    """While another connection holds the write lock, writes time out without any effect; reads continue."""
     version = store.set("p", "k", b"v")
     other = sqlite3.connect(store._path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -270,7 +271,7 @@ def test_settings_of_the_file(store: Faulty) -> None:
 
 
 def test_closed_store_says_so(store: Faulty) -> None:
-    """A store closed twice is closed, and using it is an error that says so."""
+    """A store may be closed twice; using it afterwards raises an error that names the reason."""
     store.close()
     store.close()
     with pytest.raises(UsageError, match="closed"):
@@ -278,7 +279,7 @@ def test_closed_store_says_so(store: Faulty) -> None:
 
 
 def closed_in_the_middle(store: Faulty) -> None:
-    """Close a store while another thread reads: its connection is left to it, and closed at the latest in the end."""
+    """If a store is closed while a thread reads, that thread's connection is closed at the latest when it ends."""
     reads, goes_on = threading.Event(), threading.Event()
     said: list[object] = []
 
@@ -306,7 +307,7 @@ def closed_in_the_middle(store: Faulty) -> None:
 
 
 def test_who_closes_waits_for_calls_under_way(tmp_path: Path) -> None:
-    """SQLite ends the process where a connection is closed that somebody reads by."""
+    """Closing waits for running calls, because SQLite ends the process if a connection in use is closed."""
     closed_in_the_middle(Faulty(tmp_path / "records.db"))
 
 
@@ -325,7 +326,7 @@ def test_broken_rules_of_closing_are_caught(tmp_path: Path, broken: Broken) -> N
 
 
 def test_a_call_that_does_not_end_keeps_its_connection(store: Faulty) -> None:
-    """Who closes waits no longer than for a lock, and leaves what is in use to whoever uses it."""
+    """Closing waits no longer than for a lock, and leaves connections in use to their threads."""
     store._connection()
     with store._calls.one():
         other = threading.Thread(target=store.close)
@@ -346,7 +347,7 @@ def test_file_that_is_no_database(tmp_path: Path) -> None:
 def test_a_database_that_is_made_this_moment_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A look without locks may see half of what a peer writes: it is told from damage by looking again."""
+    """A lockless read may see half of a peer's write; a second read distinguishes it from damage."""
     path = tmp_path / "records.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")  # as a peer leaves it before its first commit
@@ -395,13 +396,13 @@ def test_file_of_a_newer_release(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_database_of_something_else(tmp_path: Path, mode: str, made: str, closed: bool) -> None:
-    """It is refused, whether it is in use or not, and not one byte of it is changed."""
+    """The database of another program is refused, in use or not, and no byte of it changes."""
     path = tmp_path / "songs.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
         connection.execute(made)
         if closed:
-            connection.close()  # nothing of it is in the log then
+            connection.close()  # the log is empty then
         before = {
             file.name: file.read_bytes() for file in tmp_path.iterdir() if not file.name.endswith("-shm")
         }
@@ -414,7 +415,7 @@ def test_the_database_of_something_else(tmp_path: Path, mode: str, made: str, cl
 
 
 def test_an_empty_database_is_taken_and_a_store_in_use_too(tmp_path: Path) -> None:
-    """An empty file becomes a store; a second opener reads it while all of it is still in the log."""
+    """An empty file becomes a store; a second process can open it while all its data is still in the log."""
     path = tmp_path / "records.db"
     path.write_bytes(b"")
     one = SqliteKeyValueStore(path)
@@ -436,7 +437,7 @@ def test_path_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_written_names_the_right(tmp_path: Path) -> None:
-    """Who may read a lake of somebody else is told what is wanted, and not to look at the disk."""
+    """The error for a read-only file names the missing permission and does not blame the disk."""
 
     file = tmp_path / "metadata.db"
 

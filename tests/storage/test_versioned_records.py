@@ -1,4 +1,4 @@
-"""Records as create-only versions where it matters: sleepers, old versions, failing stores, damage."""
+"""Records as create-only versions in hard cases: sleeping writers, old versions, failing stores, damage."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ DIRECTORY = record_path("p", "k")
 
 
 class Interrupted(MemoryObjectStore):
-    """An object store in which others write, or that fails, just before or after the next create."""
+    """Object store in which other writers act, or which fails, just before or after the next create."""
 
     others_write = 0
     create_error: StorageError | None = None
     list_error: StorageError | None = None
 
     def create(self, path: str, data: bytes) -> bool:
-        """Let the others write first, then create; or fail after it."""
+        """Let the other writers act first, then create; or fail afterwards."""
         writes, self.others_write = self.others_write, 0
         for number in range(writes):
             VersionedKeyValueStore(self).set("p", "k", b"others %d" % number)
@@ -65,7 +65,7 @@ def store(objects: Interrupted) -> VersionedKeyValueStore:
 
 
 def test_loser_of_a_race_sees_the_winner(objects: Interrupted, store: VersionedKeyValueStore) -> None:
-    """A writer whose number was taken gets the record that took it."""
+    """A writer that loses the race for a number gets the winning record."""
     version = store.set("p", "k", b"mine")
     objects.others_write = 1
     outcome = store.set_if("p", "k", b"again", version)
@@ -77,7 +77,7 @@ def test_loser_of_a_race_sees_the_winner(objects: Interrupted, store: VersionedK
 def test_sleeper_does_not_take_a_removed_number_for_its_own(
     objects: Interrupted, store: VersionedKeyValueStore
 ) -> None:
-    """A writer that slept until its number was written and removed does not claim that it wrote."""
+    """A writer that slept until its number was written and removed does not claim success."""
     version = store.set("p", "k", b"mine")
     objects.others_write = 2 * limits.RECORD_VERSIONS_KEPT
     assert isinstance(store.set_if("p", "k", b"late", version), Indeterminate)
@@ -90,7 +90,7 @@ def test_sleeper_does_not_take_a_removed_number_for_its_own(
 def test_the_last_number_that_can_be_taken_for_its_own(
     objects: Interrupted, store: VersionedKeyValueStore, newer: int
 ) -> None:
-    """The number goes when RECORD_VERSIONS_KEPT newer ones are there: until then it is taken, from then on unknown."""
+    """A late write conflicts until RECORD_VERSIONS_KEPT newer versions remove its number, and is then in doubt."""
     version = store.set("p", "k", b"mine")
     objects.others_write = 1 + newer
     outcome = store.set_if("p", "k", b"late", version)
@@ -101,14 +101,14 @@ def test_the_last_number_that_can_be_taken_for_its_own(
 
 
 def test_old_versions_are_removed(objects: Interrupted, store: VersionedKeyValueStore) -> None:
-    """However often a record is written, few versions of it stay."""
+    """However often a record is written, only a few of its versions remain."""
     for number in range(3 * limits.RECORD_VERSIONS_KEPT):
         store.set("p", "k", b"%d" % number)
     assert len(list(objects.list(DIRECTORY))) == limits.RECORD_VERSIONS_KEPT
 
 
 def test_create_whose_outcome_is_unknown(objects: Interrupted, store: VersionedKeyValueStore) -> None:
-    """What the object store does not know stays unknown; reading back tells."""
+    """An outcome that the object store does not know stays unknown until it is read back."""
     objects.create_error = IndeterminateError("the reply was lost")
     outcome = store.set_if("p", "k", b"v", ABSENT)
     assert isinstance(outcome, Indeterminate)
@@ -121,7 +121,7 @@ def test_create_whose_outcome_is_unknown(objects: Interrupted, store: VersionedK
 
 
 def test_check_that_fails_after_the_write(objects: Interrupted, store: VersionedKeyValueStore) -> None:
-    """A write that cannot be checked is unknown and no error that says that nothing was written."""
+    """If the check after a write fails, the outcome is unknown; the error does not claim that nothing was written."""
     version = store.set("p", "k", b"v")
     objects.list_error = StorageError("away")
     outcome = store.set_if("p", "k", b"w", version)
@@ -131,7 +131,7 @@ def test_check_that_fails_after_the_write(objects: Interrupted, store: Versioned
 
 @pytest.mark.parametrize("body", [b"", b"{}\n", b"no record", b"\xff\n"])
 def test_torn_record_is_damage(objects: Interrupted, store: VersionedKeyValueStore, body: bytes) -> None:
-    """A body that is no whole record is damage, named by its path, and never an absent record."""
+    """A torn record is damage that names its path, and never an absent record."""
     store.set("p", "k", b"value")
     path = f"{DIRECTORY}/{1:012}"
     objects.put(path, body)
@@ -140,7 +140,7 @@ def test_torn_record_is_damage(objects: Interrupted, store: VersionedKeyValueSto
 
 
 def test_cut_record_is_damage(objects: Interrupted, store: VersionedKeyValueStore) -> None:
-    """A value that lost its end is damage."""
+    """A value with a missing end is damage."""
     store.set("p", "k", b"value")
     path = f"{DIRECTORY}/{1:012}"
     objects.put(path, objects.get(path)[:-1])
@@ -149,10 +149,10 @@ def test_cut_record_is_damage(objects: Interrupted, store: VersionedKeyValueStor
 
 
 class Slow(FileObjectStore):
-    """Files of which a listing looks at one, and at the others once many have written meanwhile."""
+    """File store whose listing visits one file, and the rest only after many writes by others."""
 
     writes_of_others = 0
-    """Before the next create, and while what follows is listed."""
+    """Act before the next create and while the following listing runs."""
 
     def create(self, path: str, data: bytes) -> bool:
         """Let the others write first, so that the path is free again."""
@@ -160,7 +160,7 @@ class Slow(FileObjectStore):
         return super().create(path, data)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List; the others write once the first file was looked at."""
+        """List; the other writers act after the first file was visited."""
         for info in super().list(prefix):
             yield info
             self.writes_of_others, self._again = self._again, 0
@@ -177,7 +177,7 @@ class Slow(FileObjectStore):
 
 
 def check_slow_listing(folder: Path) -> None:
-    """A sleeper whose listing misses what was removed while it went on knows that its write may be none."""
+    """Check that a sleeping writer does not trust a listing that missed files removed while it ran."""
     objects = Slow(folder)
     store = VersionedKeyValueStore(objects)
     version = store.set("p", "k", b"mine")
@@ -186,12 +186,12 @@ def check_slow_listing(folder: Path) -> None:
 
 
 def test_a_slow_listing_does_not_take_a_removed_number_for_ones_own(tmp_path: Path) -> None:
-    """See `check_slow_listing`."""
+    """A slow listing does not make a writer claim a removed number (see `check_slow_listing`)."""
     check_slow_listing(tmp_path)
 
 
 def test_without_one_look_at_all_names_it_does(tmp_path: Path) -> None:
-    """The rule, broken once, is noticed."""
+    """The rule, broken once, is caught."""
     broken = Broken(
         "one look",
         VersionedKeyValueStore._numbers,
@@ -202,7 +202,7 @@ def test_without_one_look_at_all_names_it_does(tmp_path: Path) -> None:
 
 
 def test_keys_are_names(objects: Interrupted) -> None:
-    """Keys come from the names of objects, and of the objects only those of long keys are read."""
+    """Keys come from object names; only objects with long keys are read."""
     store = VersionedKeyValueStore(objects)
     beginning = "x" * limits.RECORD_NAME_KEY_BYTES
     for key in ("a", "é\0", f"{beginning}2", f"{beginning}1"):

@@ -1,4 +1,4 @@
-"""A third built-in table is one entry, and what fills it: all that goes through tables knows it then."""
+"""A third built-in table needs only one entry and its rows; all code for tables then handles it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ SIZES: Final = BuiltInTable(
 
 @pytest.fixture
 def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """Return a new lake that has a third table: how many spans a trace has."""
+    """Return a new lake with a third table: the number of spans of each trace."""
     monkeypatch.setitem(BUILT_IN, SIZES.name, SIZES)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as opened:
         yield opened
 
 
 def fill(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
-    """Let tasks write rows of the third table, each so often."""
+    """Make tasks write each row of the third table this many times."""
     write_rows = merge_task._MergeRun._write_rows
 
     def also(self: Any, table: BuiltInTable, several: Sequence[pa.Table]) -> None:
@@ -57,7 +57,7 @@ def fill(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> None:
 
 
 def ingest(lake: Lake, tmp_path: Path, traces: int = 3) -> None:
-    """Ingest one span of each trace, each in a transaction."""
+    """Ingest one span of each trace, each in a separate transaction."""
     for number in range(traces):
         path = tmp_path / f"{number}.jsonl"
         path.write_bytes(a_line(a_span(number, 0)))
@@ -67,7 +67,7 @@ def ingest(lake: Lake, tmp_path: Path, traces: int = 3) -> None:
 def test_transactions_append_to_it_and_the_view_reads_it(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each commit names it, and its rows are there to be read, looked up and queried."""
+    """Each commit names the table, and its rows can be read, looked up and queried."""
     assert lake.table("sizes").schema == SIZES.schema, "of an empty lake as well"
     fill(monkeypatch)
     ingest(lake, tmp_path)
@@ -80,7 +80,7 @@ def test_transactions_append_to_it_and_the_view_reads_it(
 
 
 def test_one_that_nothing_fills_is_empty(lake: Lake, tmp_path: Path) -> None:
-    """Every transaction appends nothing to it, and that is all right."""
+    """A table without rows is valid: every transaction appends an empty batch."""
     ingest(lake, tmp_path)
     assert len(lake.table("sizes").to_arrow()) == 0
     assert lake._opened.shard("sizes").state().upper == 3
@@ -88,7 +88,7 @@ def test_one_that_nothing_fills_is_empty(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_it_is_maintained(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction sorts it by its own order, and collection visits it, without a commit that names it too."""
+    """Compaction sorts the table by its order, and collection visits it, also if no commit names it."""
     assert [report.table for report in lake.maintenance.gc()][:3] == ["spans", "traces", "sizes"]
     fill(monkeypatch)
     ingest(lake, tmp_path)
@@ -101,7 +101,7 @@ def test_it_is_maintained(lake: Lake, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_verify_reads_it_and_knows_its_key(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its parts are read with all others, and two rows of one key are a finding."""
+    """`verify` reads its parts like all others, and reports two rows of one key."""
     fill(monkeypatch, times=2)
     ingest(lake, tmp_path, 1)
     assert [(finding.path, finding.kind) for finding in lake.verify().findings] == [
@@ -113,7 +113,7 @@ def test_verify_reads_it_and_knows_its_key(
 
 
 def test_metrics_tell_of_it(lake: Lake, tmp_path: Path) -> None:
-    """It has a series of its own, and replicas count its batches, won or of peers."""
+    """It has its own metric series, and replicas count its batches, whether won or made by peers."""
     path = tmp_path / "a.jsonl"
     first, second = (
         lake.pipeline(replica=replica, watch=[str(path)], runner=InProcess()) for replica in "ab"
@@ -134,7 +134,7 @@ def test_metrics_tell_of_it(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_its_name_is_taken(lake: Lake) -> None:
-    """Nobody makes a table of the user with its name."""
+    """A user's table cannot have its name."""
     with pytest.raises(tracelake.UsageError, match="sizes is made of what is ingested"):
         lake.create_table("sizes", pa.schema([("a", pa.int64())]))
 
@@ -143,7 +143,7 @@ def test_its_name_is_taken(lake: Lake) -> None:
 
 
 def an_older_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """Make a lake of two transactions, and a third table then."""
+    """Make a lake of two transactions, and then a third table."""
     lake = tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2)
     ingest(lake, tmp_path, 2)
     monkeypatch.setitem(BUILT_IN, SIZES.name, SIZES)
@@ -151,7 +151,7 @@ def an_older_lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 
 def test_an_older_lake_reads_it_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is missed of it before its first transaction; it is maintained and verified as it is."""
+    """An older lake reads the table as empty, and can be maintained and verified without its first transaction."""
     with an_older_lake(tmp_path, monkeypatch) as lake:
         assert len(lake.table("sizes").to_arrow()) == 0
         assert list(lake.listen("sizes", -1, timeout_s=0)) == []
@@ -161,7 +161,7 @@ def test_an_older_lake_reads_it_as_empty(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_it_begins_with_the_next_transaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its upper is that of the others then, and commits from there on name it; those before do not."""
+    """The table begins with the next transaction, at the upper of the others; only later commits name it."""
     fill(monkeypatch)
     with an_older_lake(tmp_path, monkeypatch) as lake:
         ingest(lake, tmp_path, 4)
@@ -180,7 +180,7 @@ def test_it_begins_with_the_next_transaction(tmp_path: Path, monkeypatch: pytest
 def test_it_begins_with_a_transaction_that_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To go past a transaction is an append, too."""
+    """The table also begins if the next transaction is quarantined, because skipping one is an append."""
     with an_older_lake(tmp_path, monkeypatch) as lake:
         outputs = Outputs(lake._opened.key_value, lake.objects, 2)
         outputs.publish_nothing(QuarantineRecord(2, "no", 3, "pipeline", "2026-01-01T00:00:00+00:00", 0, ()))
@@ -191,7 +191,7 @@ def test_it_begins_with_a_transaction_that_is_set_aside(
 def test_a_transaction_that_was_begun_without_it_is_finished_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed with the other tables appended: what the new one has of it is written anew."""
+    """A transaction begun without the table, and killed after its appends, is finished with the new table's rows."""
     fill(monkeypatch)
     with an_older_lake(tmp_path, monkeypatch) as lake:
         with monkeypatch.context() as older:
@@ -207,7 +207,8 @@ def test_a_transaction_that_was_begun_without_it_is_finished_with_it(
 def test_a_table_whose_state_is_gone_does_not_begin_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Commits name it, so it had rows: nothing is appended to it until its record is restored."""
+    """A table with a lost state is not created again: commits name it, so appends fail until the record is
+    restored."""
     with an_older_lake(tmp_path, monkeypatch) as lake:
         key_value = lake._opened.key_value
         entry = key_value.get(SHARDS_PARTITION, "traces")

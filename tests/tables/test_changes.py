@@ -1,4 +1,4 @@
-"""Which parts tell of changes: decided from records alone, of batches as they were appended and as compacted."""
+"""Parts with changes are selected from records alone, for appended and for compacted batches."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts
 
 
 def part(name: str, first: int = 0, last: int = 0) -> Part:
-    """Return a part of rows that were inserted at these times."""
+    """Return a part of rows inserted at these times."""
     return Part(name, 0, 1, 1, "", first_row_id=first_row_id(first), last_row_id=first_row_id(last) + 9)
 
 
 def ref(lower: int, upper: int) -> BatchRef:
-    """Return a batch as the state tells of it."""
+    """Return the reference to a batch, as in the state."""
     return BatchRef(lower, upper, "", "", "", 1, 1, 1, 1)
 
 
@@ -38,13 +38,13 @@ INSERTED, OLDER, GONE, PAST = part("inserted", 5, 6), part("older", 2, 4), part(
     ],
 )
 def test_parts_that_may_have_changes(after: int, until: int, parts: ChangedParts) -> None:
-    """Row ids tell what may have been inserted; of what was retracted any part may tell."""
+    """Row ids show possible insertions; any part may have retracted rows."""
     row_ids = range(first_row_id(after + 1), first_row_id(until + 1))
     assert changed_parts([batch(2, 7, [OLDER, INSERTED], [GONE], [PAST])], row_ids) == parts
 
 
 def test_there_may_be_nothing() -> None:
-    """Batches that inserted nothing, or retracted nothing, need no scan of it."""
+    """A batch without insertions, or without retractions, needs no scan for them."""
     every = range(first_row_id(100))
     assert not changed_parts([], every).has_insertions
     only_inserted = changed_parts([batch(0, 7, [INSERTED], [], [])], every)
@@ -55,7 +55,7 @@ def test_there_may_be_nothing() -> None:
 
 
 def test_batches_between_two_times() -> None:
-    """A batch of several times is among those of each of them."""
+    """A batch of several times counts for each of them."""
     first, second, third = refs = ref(0, 2), ref(2, 5), ref(5, 6)
     state = ShardState(upper=6, batches=refs)
     assert up_to(state, 1) == [first]
@@ -70,5 +70,5 @@ def test_batches_between_two_times() -> None:
     [(0, -1, False), (0, 0, False), (1, -1, True), (3, 2, True), (3, 3, False)],
 )
 def test_changes_that_are_forgotten(since: int, after: int, forgotten: bool) -> None:
-    """What was forgotten up to `since` may have been changed later than `after`."""
+    """If `since` has passed `after`, changes may be forgotten."""
     assert are_forgotten(ShardState(since=since), after) is forgotten

@@ -1,4 +1,4 @@
-"""No text of a user ends the query that it is put into, adds to it, or reads what is not the lake's."""
+"""A user's text cannot end or extend the query that contains it, or read anything outside the lake."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 @pytest.mark.parametrize("text", CONDITIONS)
 def test_a_condition_takes_nothing_of_the_query_away(lake: Lake, text: str) -> None:
-    """An order and a limit hold whatever the condition ends in, in every way to read."""
+    """An order and a limit hold however the condition ends, in every way to read."""
     assert condition(text)
     spans = lake.table("spans")
     for where in (text, f"{text}\n"):
@@ -62,7 +62,7 @@ def test_a_condition_takes_nothing_of_the_query_away(lake: Lake, text: str) -> N
 
 @pytest.mark.parametrize("text", NO_CONDITIONS)
 def test_what_is_no_condition_is_refused(lake: Lake, text: str) -> None:
-    """Whatever ends the query, adds to it or has a query of its own is refused, before anything is read."""
+    """A condition that ends or extends the query, or has another query, is refused before anything is read."""
     with pytest.raises(QueryError, match="is no condition"):
         condition(text)
     if text:
@@ -74,7 +74,7 @@ def test_what_is_no_condition_is_refused(lake: Lake, text: str) -> None:
 
 @pytest.mark.parametrize("text", NO_ORDERS)
 def test_what_is_no_order_is_refused(lake: Lake, text: str) -> None:
-    """An order takes no limit away, and brings none."""
+    """An invalid order is refused: it cannot remove a limit or add one."""
     with pytest.raises(QueryError, match="is no order"):
         order(text)
     if text:
@@ -83,7 +83,7 @@ def test_what_is_no_order_is_refused(lake: Lake, text: str) -> None:
 
 
 def test_an_order_may_end_in_a_comment(lake: Lake) -> None:
-    """A limit holds behind it."""
+    """A limit holds after an order that ends in a comment."""
     assert (
         len(lake.table("spans").to_arrow(["trace_id"], order_by="start_ns desc, trace_id -- x", limit=2)) == 2
     )
@@ -108,7 +108,7 @@ def test_an_order_may_end_in_a_comment(lake: Lake) -> None:
     ],
 )
 def test_a_query_reads_no_files(lake: Lake, tmp_path: Path, query: str) -> None:
-    """Files, variables of the program and other places are refused; with `allow_files`, files are read."""
+    """Files, variables of the program and other sources are refused; with `allow_files`, files are readable."""
     (tmp_path / "some.csv").write_text("a,b\nx,2\n")
     text = query.format(file=tmp_path / "some.csv", folder=tmp_path, lake=lake.url.removeprefix("file://"))
     with pytest.raises(QueryError, match=r"DuckDB refuses the query|one SELECT"):
@@ -129,7 +129,7 @@ def test_a_query_reads_no_files(lake: Lake, tmp_path: Path, query: str) -> None:
     ],
 )
 def test_a_query_changes_nothing(lake: Lake, query: str) -> None:
-    """Statements that are no SELECT are refused, with and without files."""
+    """Statements other than SELECT are refused, with and without files."""
     for allow_files in (False, True):
         with pytest.raises(QueryError):
             lake.sql(query, allow_files=allow_files)
@@ -152,7 +152,7 @@ def test_a_query_changes_nothing(lake: Lake, query: str) -> None:
     ],
 )
 def test_a_query_writes_no_file(lake: Lake, tmp_path: Path, query: str) -> None:
-    """A `with` may write, and parts of the lake are files that a query may use: nothing is written there."""
+    """A `with` that writes is refused, so neither a part of the lake nor a new file is written."""
     part = Path(lake.table("spans").files()[0])
     for file in (part, tmp_path / "new"):
         copy = (
@@ -167,7 +167,7 @@ def test_a_query_writes_no_file(lake: Lake, tmp_path: Path, query: str) -> None:
 
 
 def test_a_query_that_reads_may_be_of_any_kind(lake: Lake) -> None:
-    """Whatever only reads goes through: what DuckDB calls a SELECT, and words that merely look like others."""
+    """Any statement that only reads is accepted: DuckDB's SELECTs, and words that merely look like others."""
     for query in (
         "with recursive n(a) as (select 1 union all select a + 1 from n where a < 3) select a from n",
         "select 'COPY_QUERY_NODE', '\"type\":\"COPY_QUERY_NODE\"' as query from spans",
@@ -182,7 +182,7 @@ def test_a_query_that_reads_may_be_of_any_kind(lake: Lake) -> None:
 
 
 def test_a_query_opens_the_tables_that_it_reads(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A text that holds the name of a table opens none: only what the query reads from is checked and opened."""
+    """Only tables that the query reads are checked and opened, not table names within its text."""
     opened: list[str] = []
     check = Table.check
 
@@ -203,7 +203,7 @@ def test_a_query_opens_the_tables_that_it_reads(lake: Lake, monkeypatch: pytest.
 
 
 def test_a_condition_loads_no_extension(lake: Lake) -> None:
-    """A function that DuckDB knows of an extension is unknown here: nothing is fetched, installed or loaded for it."""
+    """A function of a DuckDB extension is unknown: no extension is fetched, installed or loaded."""
     for text in ("stem(name, 'porter') = 'x'", "name = '1.2.3.4'::inet"):
         for read in (lake.table("spans").to_arrow, partial(lake.search, "apple")):
             with pytest.raises(QueryError, match="exists in the"):
@@ -216,7 +216,7 @@ def test_a_condition_loads_no_extension(lake: Lake) -> None:
 
 
 def test_a_query_with_files_leaves_nothing_behind(lake: Lake) -> None:
-    """It has a database of its own: what it turns on there is not on for others."""
+    """A query with files uses a separate database, so its settings do not affect other queries."""
     assert lake.sql("from enable_logging()", allow_files=True).num_rows >= 0
     with connection() as db:
         assert db.sql("select value from duckdb_settings() where name = 'enable_logging'").fetchall() in (

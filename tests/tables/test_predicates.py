@@ -1,4 +1,4 @@
-"""Which parts a condition can leave out: never one that holds a wanted row."""
+"""Pruning by a condition never skips a part with a wanted row."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCHEMA = pa.schema(FIELDS)
     ],
 )
 def test_only_certain_comparisons_are_taken(where: str | None, expected: list[Any]) -> None:
-    """Comparisons of a column with constants of its kind, joined by `and`; nothing else tells anything."""
+    """Only comparisons of a column with constants of its type, joined by `and`, are used."""
     assert comparisons_in(where, SCHEMA) == [Comparison(*each) for each in expected]
 
 
@@ -84,7 +84,7 @@ ROWS = st.lists(
 @settings(max_examples=300, deadline=None)
 @given(ROWS, CONDITIONS)
 def test_no_part_with_a_wanted_row_is_left_out(rows: list[tuple[object, ...]], condition: str) -> None:
-    """DuckDB is asked whether a row fulfils the condition; then its part must not be left out."""
+    """If DuckDB finds that a row fulfils the condition, its part is not pruned."""
     columns = dict(zip(("k", "n", "x"), zip(*rows, strict=True), strict=True))
     table = pa.table({name: pa.array(column, SCHEMA.field(name).type) for name, column in columns.items()})
     key = rows[0][0]
@@ -97,12 +97,12 @@ def test_no_part_with_a_wanted_row_is_left_out(rows: list[tuple[object, ...]], c
             try:
                 found = db.sql(f"select * from rows where {condition}").fetchall()
             except duckdb.Error:
-                return  # DuckDB does not compare such things
+                return  # DuckDB does not compare these types
         assert found == []
 
 
 def test_keys_lead_to_their_buckets() -> None:
-    """Equality on the whole key names the buckets; on a part of it, nothing."""
+    """Equality on the whole key selects buckets; equality on a part of it selects none."""
     layout = Layout(SCHEMA, ("k", "n"), 8)
     parts = [Part(f"{bucket}", bucket, 1, 1, "") for bucket in range(8)]
     found = layout.matching(parts, "k = 'a' and n in (1, 2)")
@@ -115,7 +115,7 @@ def test_keys_lead_to_their_buckets() -> None:
 
 
 def test_ranges_are_kept_of_numbers_and_short_texts() -> None:
-    """Long texts, all-null columns, NaN and nested columns have no range, so they may hold anything."""
+    """Long texts, all-null columns, NaN and nested columns have no range, so their parts are never pruned."""
     rows = pa.table(
         {
             "n": [3, None, -1],

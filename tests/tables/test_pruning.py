@@ -1,4 +1,4 @@
-"""Parts are left out by ranges and buckets: what is found is what a look at all rows finds, whatever the types."""
+"""Pruning of parts by ranges and buckets never loses a wanted row, whatever the types."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ Draw = Callable[[random.Random], Any]
 
 
 def around(numbers: list[Any], least: int = -9) -> Draw:
-    """Return what draws small numbers, and those beside which something is special."""
+    """Return a strategy for small numbers and the neighbours of special ones."""
     return lambda chance: chance.choice([chance.randint(least, 9), chance.choice(numbers)])
 
 
 def moment(chance: random.Random) -> dt.datetime:
-    """Return a time on one of a few days."""
+    """Draw a time on one of a few days."""
     return dt.datetime(2026, 1, chance.randint(1, 3), chance.randint(0, 23), tzinfo=dt.UTC)
 
 
@@ -88,7 +88,7 @@ OPERATORS: Final = ["=", "<", "<=", ">", ">=", "<>", "is distinct from"]
 
 
 def one(chance: random.Random) -> str:
-    """Return one comparison."""
+    """Draw one comparison."""
     column, negation = chance.choice(list(COLUMNS)), chance.choice(["", "", "", "not "])
     fitting = CONSTANTS[4:5] if column == "k" else CONSTANTS[6:7] if "t" in column else CONSTANTS[:2]
     drawn = CONSTANTS if chance.random() < 0.15 else fitting
@@ -107,7 +107,7 @@ def one(chance: random.Random) -> str:
 
 
 def condition(chance: random.Random) -> str:
-    """Return comparisons with `and`, `or` and `not` between them."""
+    """Draw comparisons joined with `and`, `or` and `not`."""
     text = one(chance)
     while chance.random() < 0.4:
         text = chance.choice(["{} and {}", "{} and {}", "({} or {})", "not ({} and {})"]).format(
@@ -117,7 +117,7 @@ def condition(chance: random.Random) -> str:
 
 
 def some_rows(chance: random.Random) -> pa.Table:
-    """Return a few rows, some of whose columns have one value only, or are null."""
+    """Draw a few rows; some columns have only one value, or only nulls."""
     size = chance.randint(1, 4)
     columns = {}
     for name, (kind, draw) in COLUMNS.items():
@@ -129,7 +129,7 @@ def some_rows(chance: random.Random) -> pa.Table:
 
 
 def parts_of(tables: list[pa.Table], key: tuple[str, ...], buckets: int) -> list[tuple[Part, pa.Table]]:
-    """Return rows as parts of a table with this key: each part has rows of one bucket, and none with a null in it."""
+    """Return rows as parts of a table with this key: each part has one bucket, and no null in the key."""
     found: list[tuple[Part, pa.Table]] = []
     for table in tables:
         by_bucket: dict[int, list[int]] = {}
@@ -144,7 +144,7 @@ def parts_of(tables: list[pa.Table], key: tuple[str, ...], buckets: int) -> list
 
 
 def check(seed: int, conditions: int) -> tuple[int, int]:
-    """Compare conditions with a look at all rows; return how many DuckDB could answer, and the parts left out."""
+    """Compare conditions with a full scan; return how many DuckDB could answer, and the pruned parts."""
     chance = random.Random(seed)
     key = chance.choice([(), ("id",), ("k",), ("k", "id"), ("u",)])
     layout = Layout(SCHEMA, key, chance.choice([1, 3, 64]))
@@ -161,14 +161,14 @@ def check(seed: int, conditions: int) -> tuple[int, int]:
             try:
                 found = {name for (name,) in db.sql(f"select part from stored where {text}").fetchall()}
             except duckdb.Error:
-                continue  # such things cannot be compared
+                continue  # these types cannot be compared
             assert found <= kept, (seed, key, text)
             answered, left_out = answered + 1, left_out + len(parts) - len(kept)
     return answered, left_out
 
 
 def test_no_part_with_a_wanted_row_is_left_out_whatever_the_types() -> None:
-    """Conditions on columns of all types, with constants of all types, among them all at which something ends."""
+    """No part with a wanted row is pruned, for columns and constants of all types, including their bounds."""
     told = [check(seed, 25) for seed in range(20)]
     answered, left_out = (sum(numbers) for numbers in zip(*told, strict=True))
     assert answered > 150
@@ -176,7 +176,7 @@ def test_no_part_with_a_wanted_row_is_left_out_whatever_the_types() -> None:
 
 
 def test_what_float32_rounds_is_found(tmp_path: Path) -> None:
-    """A constant is compared as the column's type rounds it, and the row that it is rounded to is there."""
+    """A constant is rounded to the column's type, as in the comparison, so the row of the rounded value is found."""
     with tracelake.init(tmp_path / "lake") as lake:
         for number, f in enumerate([0.1, 0.3, 16777216.0]):
             columns = {
@@ -208,7 +208,7 @@ def test_what_float32_rounds_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_a_type_that_cannot_be_kept_is_refused_by_name(tmp_path: Path, values: pa.Array[Any]) -> None:
-    """What Parquet or DuckDB cannot hold is refused when the table is made, with the column to convert."""
+    """A type that Parquet or DuckDB cannot hold is refused when the table is made, with the column to convert."""
     schema = pa.schema([("id", pa.int64()), ("c", values.type)])
     with tracelake.init(tmp_path / "lake") as lake:
         with pytest.raises(UsageError, match=r"table some: column 'c' is .*; convert it"):

@@ -1,4 +1,4 @@
-"""Random conditions over real tables of many parts and all types: every way to read finds what a full look finds."""
+"""Random conditions over real tables with many parts and all types: every way to read equals a full scan."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITES = 7
 
 
 def filled(folder: Path, chance: random.Random, key: list[str], compacted: bool) -> Table:
-    """Return a table of many parts, some of whose rows are gone or were replaced."""
+    """Return a table with many parts, some of whose rows were deleted or replaced."""
     lake = tracelake.init(folder / "lake")
     lake.create_table("some", NUMBERED, key=key, buckets=3)
     count = 0
@@ -46,7 +46,7 @@ def filled(folder: Path, chance: random.Random, key: list[str], compacted: bool)
 
 
 def compare(table: Table, seed: int, conditions: int) -> tuple[int, int]:
-    """Compare what conditions find with a plain query of all rows; return how many answered, and the parts left out."""
+    """Compare conditions with a query of all rows; return how many were answered, and the pruned parts."""
     chance = random.Random(seed)
     answered = left_out = 0
     with duckdb.connect() as db:
@@ -72,7 +72,7 @@ def compare(table: Table, seed: int, conditions: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("key", [[], ["k", "id"]], ids=["no key", "a key"])
 def test_conditions_find_what_a_full_look_finds(tmp_path: Path, key: list[str]) -> None:
-    """Parts left out by bucket and by range hold no row that was asked for, with and without a key and compaction."""
+    """Parts pruned by bucket and by range have no wanted row, with and without a key and compaction."""
     chance = random.Random(f"{key}")
     table = filled(tmp_path, chance, key, compacted=bool(key))
     answered, left_out = compare(table, chance.randrange(1 << 32), 20)

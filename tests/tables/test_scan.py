@@ -1,4 +1,4 @@
-"""Reading parts: those without a wanted row are not opened, and what one task reads can be sent anywhere."""
+"""Reading parts: parts without a wanted row are not opened, and the splits of a scan can be sent to any task."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FIRST, SECOND = 1_000, 2_000
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Return a lake of two transactions, 40 traces each, of which the second replaces a span of the first."""
+    """Return a lake of two transactions with 40 traces each; the second replaces a span of the first."""
     folder = tmp_path_factory.mktemp("scan")
     lines = (
         [a_line(a_span(n, 0, start=FIRST, end=FIRST + n), service="early") for n in range(40)],
@@ -41,7 +41,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         + [a_line(a_span(3, 0, start=FIRST, end=FIRST + 500), service="early")],
     )
     with tracelake.init(folder / "lake", buckets=4) as lake:
-        with mock.patch("tracelake.limits.WRITTEN_TOGETHER_MAX_BYTES", 0):  # a part for each bucket
+        with mock.patch("tracelake.limits.WRITTEN_TOGETHER_MAX_BYTES", 0):  # one part per bucket
             for number, of_transaction in enumerate(lines):
                 (folder / f"{number}.jsonl").write_bytes(b"\n".join(of_transaction))
                 lake.ingest(folder / f"{number}.jsonl", runner=InProcess())
@@ -50,7 +50,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
-    """Return a function that tells which parts were opened since it was last asked."""
+    """Return a function that returns the parts opened since its last call."""
     seen = set[str]()
 
     def note(file: str, part: Part) -> None:
@@ -68,7 +68,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[str]]:
 
 
 def test_parts_without_wanted_rows_are_not_opened(lake: Lake, opened: Callable[[], set[str]]) -> None:
-    """By key, one bucket is left; by time or by service, one transaction; by both, one part."""
+    """A key selects one bucket, time or service one transaction, and both one part."""
     spans = lake.table("spans")
     parts = {part.path: part for part in spans.scan.snapshot.parts}
     retractions = {part.path for part in spans.scan.snapshot.retractions}
@@ -97,7 +97,7 @@ def test_parts_without_wanted_rows_are_not_opened(lake: Lake, opened: Callable[[
 
 
 def test_splits_are_the_table_in_pieces(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However small the pieces, and after a journey as bytes, together they are the rows of the table."""
+    """However small the splits, after serialization they are together the rows of the table."""
     spans = lake.table("spans")
     whole = spans.to_arrow(order_by="trace_id")
     assert len(spans.splits()) == 1
@@ -112,7 +112,7 @@ def test_splits_are_the_table_in_pieces(lake: Lake, monkeypatch: pytest.MonkeyPa
 
 
 def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
-    """Changes come as they are committed, with +1 and -1; a listener that begins later gets what is later."""
+    """A listener gets committed changes with +1 and -1; one that begins later gets only later ones."""
     with tracelake.init(tmp_path / "lake", buckets=2) as lake:
         assert list(lake.listen("spans", timeout_s=0)) == []
         listener = lake.listen("spans", timeout_s=HANG_S)
@@ -158,7 +158,7 @@ def test_listen_yields_each_transaction_once(tmp_path: Path) -> None:
 
 
 def test_a_listener_stops_when_told(lake: Lake) -> None:
-    """It ends at its time limit, and soon after its event is set."""
+    """A listener ends at its time limit, and soon after its event is set."""
     stop = threading.Event()
     found = list[int]()
     changes = lake.listen("spans", 0, stop=stop)
@@ -174,7 +174,7 @@ def test_a_listener_stops_when_told(lake: Lake) -> None:
 
 
 def test_ranges_of_real_data_lead_to_the_same_rows(tmp_path: Path) -> None:
-    """Conditions that leave out parts give what the same conditions give over all rows."""
+    """On real data, conditions that prune parts return the same rows as a scan of all rows."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.ingest(AGENTS, runner=InProcess())
         spans = lake.table("spans")
@@ -195,7 +195,7 @@ def test_ranges_of_real_data_lead_to_the_same_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", GIVEN_UP)
 @pytest.mark.parametrize("opened", [connection, lambda: connection(()), upsert._connect])
 def test_a_database_that_was_given_up_is_not_used_again(opened: Any, error: type[duckdb.Error]) -> None:
-    """After such an error DuckDB answers nothing more: who comes next gets another database, and is answered."""
+    """After a fatal DuckDB error, the next query gets another database and succeeds."""
 
     def marks() -> int:
         with opened() as db:
@@ -216,7 +216,7 @@ def test_a_database_that_was_given_up_is_not_used_again(opened: Any, error: type
 def test_a_parser_that_was_given_up_is_not_used_again(
     error: type[duckdb.Error], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A query on which DuckDB fails for good is refused, and the next one is read."""
+    """A query with a fatal parser error is refused, and the next one is parsed."""
     broken = mock.Mock()
     broken.cursor.return_value.execute.side_effect = error("a bug of DuckDB")
     predicates._parser.cache_clear()
@@ -228,8 +228,7 @@ def test_a_parser_that_was_given_up_is_not_used_again(
 
 
 def test_a_lookup_says_what_a_query_says(lake: Lake) -> None:
-    """Of all columns and of few, at once and again, as of each commit; of traces that are there, once or twice named,
-    and that are not."""
+    """A lookup equals a query for all or few columns, at each commit, for present, repeated and absent traces."""
     ids = [f"{number:032x}" for number in range(0, 100, 7)]
     commits = [commit.id for commit in lake.log()]
     for at in (*commits, *commits):
@@ -245,7 +244,7 @@ def test_a_lookup_says_what_a_query_says(lake: Lake) -> None:
 
 
 def test_what_cannot_be_looked_up_is_asked_as_before(lake: Lake) -> None:
-    """No column, one twice, or one that is not there, and more traces than a lookup takes."""
+    """No columns, a repeated or absent column, or more traces than a lookup accepts, fall back to a query."""
     spans = lake.table("spans")
     trace_id = f"{61:032x}"
     with pytest.raises(QueryError, match="no_such"):
@@ -256,7 +255,7 @@ def test_what_cannot_be_looked_up_is_asked_as_before(lake: Lake) -> None:
 
 
 def test_a_part_that_went_is_damage_although_its_columns_are_kept(lake: Lake) -> None:
-    """What a process remembers of a part does not hide that it is gone, or another."""
+    """An absent or replaced part is damage even if its columns are cached."""
     spans = lake.table("spans")
     trace_id = f"{61:032x}"
     assert len(spans.lookup([trace_id])) == 1
@@ -267,7 +266,7 @@ def test_a_part_that_went_is_damage_although_its_columns_are_kept(lake: Lake) ->
         file.unlink()
         with pytest.raises(DamageError):
             spans.lookup([trace_id])
-        file.write_bytes(whole + b"x")  # of another size, whatever the clock of the disk says
+        file.write_bytes(whole + b"x")  # of another size, whatever the clock of the file system returns
         with pytest.raises(DamageError):
             spans.lookup([trace_id])
     finally:

@@ -1,4 +1,4 @@
-"""A row of `traces` made of spans without a query is the one that the query makes."""
+"""Summing a row of `traces` from spans directly gives the same row as the SQL query."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def alike() -> None:
 
 
 def test_it_is_the_same_row() -> None:
-    """Whatever is null, equal, or at the bounds of int64; and each part of the rule is noticed when it breaks."""
+    """The rows are equal for nulls, ties and bounds of int64, and each broken rule is caught."""
     alike()
     for broken in (
         Broken("the root has no parent", summed, ' if span["parent_span_id"] is None', ""),
@@ -75,4 +75,4 @@ def test_it_is_the_same_row() -> None:
     ):  # fmt: skip
         assert_caught(broken, alike)
     with mock.patch.object(builtin, "is_server_side", return_value=False), pytest.raises(AssertionError):
-        alike()  # ties go by the side
+        alike()  # the side breaks ties

@@ -1,4 +1,4 @@
-"""Temporary files of our JVM are in a directory of ours, which others delete once its process is gone."""
+"""Temporary files of our JVM are in our scratch directory, which other processes delete once its process is gone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ stop_gateway()
 
 
 def started(folder: Path, how: str) -> list[str]:
-    """Start Spark with this temporary directory; return what it made there, by name."""
+    """Start Spark with this temporary directory; return the names that it creates there."""
     environment = {**os.environ, "TMPDIR": str(folder)}
     run = subprocess.run(
         [sys.executable, "-c", STARTS, how],
@@ -40,7 +40,7 @@ def started(folder: Path, how: str) -> list[str]:
 
 
 def test_files_of_a_jvm_are_in_our_scratch_directory(tmp_path: Path) -> None:
-    """Killed with its JVM, a process leaves one scratch directory, which the next sweep deletes; else nothing."""
+    """A process killed with its JVM leaves one scratch directory, which the next sweep deletes, and nothing else."""
     for how, left in (("stop", 0), ("kill", 1)):
         made = started(tmp_path, how)
         assert made

@@ -1,4 +1,4 @@
-"""When a JVM of ours has done so many jobs that the next has a new one."""
+"""Restart of our JVM after a number of jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracelake.tasks.spark import _Jobs
 
 
 def check_jobs() -> None:
-    """Check that none is under way, and that the JVM is ours."""
+    """Check that no job is running, and that the JVM is ours."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spark, "owns_gateway", lambda: True)
         patch.setattr(spark, "_has_session", lambda: False)
@@ -26,7 +26,7 @@ def check_jobs() -> None:
 
 
 def test_a_jvm_of_ours_goes_after_many_jobs() -> None:
-    """In one of a user others may be at work; and `tests/faults/test_kill_spark.py` does it for real."""
+    """Our JVM ends after many jobs, a user's does not (`tests/faults/test_kill_spark.py` uses a real one)."""
     check_jobs()
 
 
@@ -41,5 +41,5 @@ def test_a_jvm_of_ours_goes_after_many_jobs() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken_rules_are_caught(broken: Broken) -> None:
-    """Each broken once."""
+    """Each broken rule is caught."""
     assert_caught(broken, check_jobs)

@@ -1,4 +1,4 @@
-"""What a worker does with a task, and what it keeps of it."""
+"""Behaviour of a worker before and after a task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("unfrozen")
 
 @pytest.fixture(name="unfrozen")
 def fixture_unfrozen() -> Iterator[None]:
-    """Be a new worker; afterwards garbage is looked for everywhere, as in other tests."""
+    """Act as a new worker; afterwards garbage collection covers all objects again, as in other tests."""
     spark._keep_imports.cache_clear()
     yield
     spark._keep_imports.cache_clear()
@@ -24,7 +24,7 @@ def fixture_unfrozen() -> Iterator[None]:
 
 
 def test_a_worker_of_another_version_does_nothing() -> None:
-    """It says which versions there are."""
+    """A worker with another version refuses the task, and the error names both versions."""
     done = list[int]()
     with pytest.raises(RuntimeError, match=r"has tracelake .*, and this process 0\.0\.9"):
         OnWorker(done.append, "0.0.9")(1)
@@ -43,7 +43,7 @@ def imports_are_set_aside() -> None:
 
 
 def test_what_imports_made_is_set_aside_once() -> None:
-    """Spark's worker collects all garbage after each task: it has not to look through what was imported."""
+    """Imported objects are frozen once, so that Spark's garbage collection after each task need not scan them."""
     imports_are_set_aside()
     spark._keep_imports(1)
     gc.unfreeze()
@@ -60,5 +60,5 @@ def test_what_imports_made_is_set_aside_once() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken(broken: Broken) -> None:
-    """Each of them is caught."""
+    """Each broken rule is caught."""
     assert_caught(broken, imports_are_set_aside)

@@ -1,4 +1,4 @@
-"""The executor of Spark that our image becomes in a pod of Kubernetes."""
+"""Spark executor in a Kubernetes pod, started from our image."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POD = {
 
 
 def it_is_as_described() -> None:
-    """Check the command of one executor, and what is said of an environment that is none."""
+    """Check the command of an executor, and the error for an invalid environment."""
     command = java.command_of(POD, Path("/java"), Path("/spark"))
     begin, words = command[:6], command[7:]
     assert begin == ["/java", "-Dninth", "-Dtenth=a b", "-Xmx512m", "-cp", "/opt/spark/conf:/spark/jars/*"]
@@ -48,7 +48,7 @@ def it_is_as_described() -> None:
 
 
 def test_it_is_as_described() -> None:
-    """Options of Java are in the order of their numbers, and a module that is nowhere needed is not asked for."""
+    """Java options are in the order of their numbers, and an absent module is not requested."""
     it_is_as_described()
 
 
@@ -62,5 +62,5 @@ def test_it_is_as_described() -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken(broken: Broken) -> None:
-    """Each of them is caught."""
+    """Each broken rule is caught."""
     assert_caught(broken, it_is_as_described)

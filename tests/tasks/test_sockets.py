@@ -1,4 +1,4 @@
-"""Where a JVM of ours and its workers talk by sockets."""
+"""Unix sockets between our JVM and its workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.tasks.spark import has_chosen, sockets_of
 
 
 class Jvm:
-    """Stands in for a JVM: notes which folders it is to delete."""
+    """Stand-in for a JVM that records the folders to delete."""
 
     def __init__(self) -> None:
         self.deletes = list[str]()
@@ -31,12 +31,12 @@ class Jvm:
         return path
 
     def registerShutdownDeleteDir(self, path: str) -> None:  # noqa: N802
-        """Note it."""
+        """Record the folder."""
         self.deletes.append(path)
 
 
 def folder_in(place: Path) -> str | None:
-    """Return the folder of sockets where temporary ones are made here; what is not used is gone."""
+    """Return the socket folder for this temporary directory; unused folders are deleted."""
     jvm: Any = Jvm()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(place))
@@ -48,7 +48,7 @@ def folder_in(place: Path) -> str | None:
 
 
 def check_folder() -> None:
-    """Check that nobody else may enter it, or have another in its place."""
+    """Check that no other user may enter the folder or replace it."""
     with tempfile.TemporaryDirectory() as place:
         folder = folder_in(Path(place))
         assert folder is not None
@@ -63,11 +63,11 @@ def check_folder() -> None:
 
 
 def check_above() -> None:
-    """Check what is above it, and whose it is."""
+    """Check the owner and permissions of the directories above it."""
     with tempfile.TemporaryDirectory() as place:
         inner = Path(place) / "inner"
         inner.mkdir()
-        inner.chmod(0o2700)  # where groups are handed down, the folder has that bit, too
+        inner.chmod(0o2700)  # if groups are inherited, the folder has that bit, too
         folder = folder_in(inner)
         assert folder is not None
         Path(folder).rmdir()
@@ -81,7 +81,7 @@ def check_above() -> None:
 
 
 def check_unfit() -> None:
-    """Check that there is TCP where a name is too long or not for Java, and where the file system is not for this."""
+    """Check that TCP is used if a path is too long or invalid for Java, or the file system is unsuitable."""
     with tempfile.TemporaryDirectory() as above:
         for name in ("x" * 60, "josé"):
             place = Path(above) / name
@@ -91,7 +91,7 @@ def check_unfit() -> None:
             patch.setattr(socket.socket, "bind", refuse)
             assert folder_in(Path(above)) is None
             patch.undo()
-            patch.setattr(stat, "S_IRWXO", stat.S_IRWXU)  # as where others may enter, whatever we ask for
+            patch.setattr(stat, "S_IRWXO", stat.S_IRWXU)  # as when others may enter despite our mode
             assert folder_in(Path(above)) is None
             patch.undo()
             patch.setattr(tempfile, "mkdtemp", refuse)
@@ -107,7 +107,7 @@ def refuse(*_: object, **__: object) -> None:
 
 
 def check_chosen() -> None:
-    """Check that a user's own settings stand, whichever they are."""
+    """Check that the user's settings have precedence."""
     for name in ("enabled", "dir"):
         assert has_chosen({f"spark.python.unix.domain.socket.{name}": ""}, {})
     assert has_chosen({}, {"PYSPARK_UDS_MODE": "false"})
@@ -115,18 +115,18 @@ def check_chosen() -> None:
 
 
 def test_nobody_else_may_enter_their_folder() -> None:
-    """Nor put another in its place: of who connects Spark asks no secret."""
+    """No other user can enter the socket folder or replace it, because Spark asks socket clients for no secret."""
     check_folder()
     check_above()
 
 
 def test_where_no_folder_will_do_there_is_tcp() -> None:
-    """Spark starts all the same."""
+    """Without a suitable folder, Spark starts with TCP."""
     check_unfit()
 
 
 def test_what_the_user_chose_stands() -> None:
-    """A directory of theirs is not ours to open sockets in."""
+    """A directory that the user configured is not used for our sockets."""
     check_chosen()
 
 
@@ -190,5 +190,5 @@ CASES: list[tuple[Broken, Callable[[], None]]] = [
 
 @pytest.mark.parametrize(("broken", "check"), CASES, ids=lambda case: getattr(case, "rule", ""))
 def test_broken_rules_are_caught(broken: Broken, check: Callable[[], None]) -> None:
-    """Each broken once."""
+    """Each broken rule is caught."""
     assert_caught(broken, check)

@@ -1,4 +1,4 @@
-"""Which settings a Spark context has, without one."""
+"""Settings of a Spark context, tested without starting one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECRETS = {"AWS_SECRET_ACCESS_KEY": "sesame", "AZURE_STORAGE_ACCOUNT_KEY": "open
 
 
 def test_credentials_go_to_executors_of_a_cluster_only() -> None:
-    """Not where executors are threads, nor into pods' specifications; and what is shown leaves them out."""
+    """Credentials go only to a cluster's executors, not to threads or pod specifications, and are never displayed."""
     settings = settings_for({"spark.master": "spark://host:7077"}, SECRETS)
     sent = {name for name in settings if name.startswith("spark.executorEnv.")}
     assert sent == {"spark.executorEnv.AWS_SECRET_ACCESS_KEY", "spark.executorEnv.AZURE_STORAGE_ACCOUNT_KEY"}
@@ -28,7 +28,7 @@ def test_credentials_go_to_executors_of_a_cluster_only() -> None:
 
 
 def test_a_local_master_authenticates() -> None:
-    """Other masters need a secret of the user, and a user's own choice stays, also that of no authentication."""
+    """A local master authenticates; other masters need the user's secret, and an explicit choice of the user stays."""
     private = "spark.authenticate", "spark.network.crypto.enabled"
     for master in ("local", "local[2]", "local[*]", "local[2,3]"):
         chosen = settings_for({"spark.master": master}, {})
@@ -41,7 +41,7 @@ def test_a_local_master_authenticates() -> None:
 
 
 def test_the_python_of_workers() -> None:
-    """What is named comes first, then what is sent along; else Spark's own choice."""
+    """An explicit Python has precedence, then a sent archive's; otherwise Spark chooses."""
     sent = {"spark.master": "spark://host:7077", "spark.archives": "a.zip,env.tar.gz#environment"}
     assert python_of(sent, {}) == "./environment/bin/python"
     assert python_of(sent, {"PYSPARK_PYTHON": "python3.11"}) == "python3.11"
@@ -53,7 +53,7 @@ def test_the_python_of_workers() -> None:
 
 
 def test_the_master_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read as Spark reads it, before there is a JVM that could be asked."""
+    """The master of `spark-defaults.conf` is parsed as Spark parses it, before a JVM exists."""
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert named_master() is None
     (tmp_path / "spark-defaults.conf").write_text("# spark.master no\nspark.master   spark://host:7077\n")
@@ -64,7 +64,7 @@ def test_the_master_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_settings_of_hadoop_are_on_the_class_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else no YARN is found by them: its client asks this machine."""
+    """The class path has Hadoop's settings; without them its client looks for YARN on this machine."""
     monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop/conf")
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     command = java._command(Path("java"), "512m", Path("scratch"))
@@ -74,7 +74,7 @@ def test_the_settings_of_hadoop_are_on_the_class_path(monkeypatch: pytest.Monkey
 
 
 def test_spark_connect_by_its_url_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A named master decides; without one, whether the process has a server of it."""
+    """An explicit master decides; without one, the process uses Spark Connect if the environment has its server."""
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
     assert is_connect("sc://host:15002")
     assert not is_connect(None)
@@ -85,7 +85,7 @@ def test_spark_connect_by_its_url_or_by_the_environment(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("text", ["spark.ui.enabled", "=true", ""])
 def test_a_conf_that_is_none_is_refused(text: str) -> None:
-    """With what to write."""
+    """An invalid `--conf` is refused with the right form."""
     with pytest.raises(UsageError, match="NAME=VALUE"):
         spark_conf([text])
     assert spark_conf(["a=b=c", "d="]) == {"a": "b=c", "d": ""}
@@ -114,7 +114,7 @@ def test_a_conf_that_is_none_is_refused(text: str) -> None:
     ],
 )
 def test_what_no_input_causes_is_told_apart(said: str, told: str) -> None:
-    """Nothing is set aside for it, and the message says what to do."""
+    """A failure that no input can cause is recognized: no input is quarantined, and the message says what to do."""
     error = task_error(Exception(said))
     assert told in str(error)
     assert error.ended

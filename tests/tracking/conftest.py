@@ -23,7 +23,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
-    """Return what names another empty database each time."""
+    """Return a function that returns the URL of another empty database at each call."""
     count = iter(range(1000))
     if request.param == "sqlite":
         return lambda: f"sqlite://{tmp_path}/{next(count)}/tracking.db"

@@ -1,4 +1,4 @@
-"""How long a tracking store in PostgreSQL waits."""
+"""Timeouts of a tracking store in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tracelake.tracking.database import TrackingDatabase
 
 
 def check_gives_up(database: TrackingDatabase) -> None:
-    """Check that both sides give up a statement that takes long; limits are to be below ten seconds."""
+    """Check that client and server both cancel a long statement; limits must be below ten seconds."""
     with pytest.raises(StorageError, match="statement timeout"), database.writing() as connection:
         connection.execute(text("SELECT pg_sleep(10)"))
     with database.writing() as connection:

@@ -1,4 +1,4 @@
-"""Tags, experiments and assessments on both databases; what they mean is in `tests/lake/test_annotations.py`."""
+"""Tags, experiments and assessments on both databases; `tests/lake/test_annotations.py` tests their meaning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracelake.tracking.store import TrackingStore
 
 
 def test_both_databases_keep_them(store: TrackingStore) -> None:
-    """The same on SQLite and PostgreSQL; lakes that share a database do not see those of each other."""
+    """Annotations work the same on SQLite and PostgreSQL; lakes that share a database do not see each other's."""
     store.write([request((1, 1))])
     said = Annotations(store)
     other = Annotations(TrackingStore(store.database, "lake-b"))
@@ -54,7 +54,7 @@ def test_both_databases_keep_them(store: TrackingStore) -> None:
 
 
 def test_what_no_database_holds_is_the_mistake_of_who_asked(store: TrackingStore) -> None:
-    """PostgreSQL has no text with NUL, and none has half a surrogate: who asks finds none, or is told so."""
+    """PostgreSQL stores no NUL, and no database stores half a surrogate: a query finds nothing, or gets an error."""
     said, archive = Annotations(store), ArchiveStore(store)
     with pytest.raises(UsageError, match="no place"):
         said.set_tag(trace_id(1), "\ud800", "v")
@@ -110,7 +110,7 @@ def check_searches(store: TrackingStore) -> None:
 
 
 def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
-    """They find the same on SQLite and PostgreSQL; each part of that is noticed when it breaks."""
+    """Searches find the same on SQLite and PostgreSQL; the test fails for each broken part."""
     store.write([request((1, 1), (2, 1), (3, 1), (3, 2))])
     TrackingStore(store.database, "lake-b").write([request((1, 1), (1, 9))])
     said = Annotations(store)
@@ -132,7 +132,7 @@ def test_mlflows_searches_on_both_databases(store: TrackingStore) -> None:
 
 
 def check_unended_and_named(store: TrackingStore) -> None:
-    """Check what searches find of a trace that goes on, and of one that somebody named."""
+    """Check how searches find a trace without an end, and a trace that a user named."""
 
     def asked(filter: str, *order: str) -> list[int]:
         return [
@@ -150,7 +150,7 @@ def check_unended_and_named(store: TrackingStore) -> None:
 
 
 def test_searches_see_names_that_were_set_and_what_has_not_ended(store: TrackingStore) -> None:
-    """Filters, orders and answers go by the same name; a trace without an end has no duration."""
+    """Filters, orders and responses use the same name; a trace without an end has no duration."""
     store.write([request((1, 1), end_ns=0), request((2, 1))])
     TrackingStore(store.database, "lake-b").write([request((2, 1))])
     Annotations(TrackingStore(store.database, "lake-b")).set_tag(trace_id(2), "mlflow.traceName", "theirs")
@@ -162,7 +162,7 @@ def test_searches_see_names_that_were_set_and_what_has_not_ended(store: Tracking
 
 
 def test_an_unknown_experiment_does_not_hide_its_traces(store: TrackingStore) -> None:
-    """A write creates the experiments that it names, with their ids as names, and leaves existing ones alone."""
+    """A write creates the experiments that it names, with their ids as names, and leaves existing ones unchanged."""
     said = Annotations(store)
     mine = said.create_experiment("taken")
     for number, experiment_id in enumerate(("no such; --", "taken", "über 12", "0", mine, "x" * 250), 1):

@@ -1,4 +1,4 @@
-"""Rules of rows that no other mutant breaks: what columns hold, and how many bytes a payload has."""
+"""Rules of rows that no other mutant breaks: the contents of columns, and the size of a payload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracelake.tracking.store import TrackingStore, unpacked
 
 
 def test_columns_hold_what_both_databases_do() -> None:
-    """A text is cut where its column ends, and has no NUL, which PostgreSQL takes in none."""
+    """A text is cut at the column's length, and contains no NUL, which PostgreSQL never accepts."""
 
     def check() -> None:
         assert rows._cut("a\0b" + "x" * limits.TRACKING_NAME_MAX_CHARS, 3) == "a\ufffdb"
@@ -39,7 +39,7 @@ def test_columns_hold_what_both_databases_do() -> None:
 
 
 def test_a_payload_has_the_bytes_that_its_row_says() -> None:
-    """A payload that unpacks to less than was stored is damage, and no trace of fewer spans."""
+    """A payload that decompresses to less than was stored is damage, not a trace with fewer spans."""
     packed = zstandard.ZstdCompressor().compress(b"12")
 
     def check() -> None:
@@ -51,14 +51,14 @@ def test_a_payload_has_the_bytes_that_its_row_says() -> None:
 
 
 def test_a_payload_that_says_it_is_huge_is_damage() -> None:
-    """What tells how much is in it may have flipped, too: that is damage like any other, and no want of memory."""
+    """A damaged size of a payload is reported as damage like any other, not as a lack of memory."""
     packed = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"ab" * 200)
 
     def check() -> None:
         damaged = 0
         for value in range(256):
             try:
-                # Byte 4 says how many bytes the size has.
+                # Byte 4 gives the number of bytes of the size.
                 assert unpacked(trace_id(1), packed[:4] + bytes([value]) + packed[5:], 400) == b"ab" * 200
             except DamageError as error:
                 assert trace_id(1) in str(error)  # noqa: PT017  of most values, and not of all
@@ -70,7 +70,7 @@ def test_a_payload_that_says_it_is_huge_is_damage() -> None:
 
 
 def test_a_lake_whose_number_is_not_kept_is_damage(tmp_path: Path) -> None:
-    """A file that loses what is written to it is an error in words, and no lake without a number."""
+    """A file that loses writes is an error with a message, and not a lake without a number."""
     with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
         migrate(database)
         with database.writing() as connection:
@@ -87,7 +87,7 @@ def test_a_lake_whose_number_is_not_kept_is_damage(tmp_path: Path) -> None:
 
 
 def test_writes_lock_traces_in_one_order() -> None:
-    """Two writers that bring the same traces in other orders do not wait for each other."""
+    """Two writers with the same traces in different orders do not deadlock."""
 
     def check() -> None:
         assert list(rows.group_by_trace([request((3, 1), (1, 1)), request((2, 1))])) == [
@@ -101,7 +101,7 @@ def test_writes_lock_traces_in_one_order() -> None:
 
 
 def test_a_number_is_never_given_again(tmp_path: Path) -> None:
-    """The table says so, and not SQLite by itself: without it, a row that was trimmed gives its number to the next."""
+    """The table guarantees unique numbers. SQLite by itself would reuse the number of a trimmed row."""
 
     def check(database: TrackingDatabase) -> None:
         store = TrackingStore(database, "lake-a")
@@ -127,7 +127,7 @@ def test_a_number_is_never_given_again(tmp_path: Path) -> None:
 
 
 def test_a_migration_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    """Behind any statement: nothing of it stays, and it can be done again."""
+    """After a failure at any statement nothing of the migration remains, and it can be repeated."""
     paths = (tmp_path / f"{number}.db" for number in range(100))
 
     def check() -> None:

@@ -1,4 +1,4 @@
-"""Rules of the tracking store, each broken once: one of the tests that hold it fails."""
+"""Rules of the tracking store, each broken once: one of their tests fails."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ ON_POSTGRES: list[tuple[Broken, Check]] = [
     ("broken", "check"), MUTANTS, ids=lambda each: each.rule if isinstance(each, Broken) else ""
 )
 def test_each_rule_is_held(broken: Broken, check: Check, tmp_path: Path) -> None:
-    """A test notices that the rule is broken, and passes where it is not."""
+    """A test fails if the rule is broken, and passes if it holds."""
     _held(broken, check, lambda name: f"sqlite://{tmp_path}/{name}.db", tmp_path)
 
 
@@ -218,14 +218,14 @@ def test_each_rule_is_held(broken: Broken, check: Check, tmp_path: Path) -> None
 def test_each_rule_is_held_on_postgres(
     broken: Broken, check: Check, tmp_path: Path, server: PostgresServer
 ) -> None:
-    """The same, of what SQLite cannot show."""
+    """The same holds for rules that SQLite cannot show."""
     _held(broken, check, lambda _name: server.url(server.new_schema()), tmp_path)
 
 
 def test_a_database_that_does_not_know_the_lake_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, of what opens stores by their places."""
+    """The same holds for opening stores by their locations."""
     broken = Broken(
         "the database knows the lake", location.open_store, "not begins and not knows", "False and knows"
     )

@@ -1,4 +1,4 @@
-"""The way into the tracking store: a request that the database does not take takes nobody down with it."""
+"""The ingestion of the tracking store: a request that the database refuses affects no other request."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracelake.tracking.store import TracedRequest, TrackingStore
 
 
 def altered(number: int, column: str, value: object) -> TracedRequest:
-    """Return a request of one trace that has what no decoder lets through."""
+    """Return a request of one trace with a value that every decoder refuses."""
     good = request((number, 1))
     trace = good.traces[trace_id(number)]
     at = COLUMNS.index(column)
@@ -33,7 +33,7 @@ def altered(number: int, column: str, value: object) -> TracedRequest:
 
 
 def stored(door: TrackingDoor, *requests: TracedRequest) -> list[object]:
-    """Store requests as one group; return their answers."""
+    """Store requests as one group; return their results."""
     first, *others = [(each.format, each.payload, each.traces, each.experiment_id) for each in requests]
     group, _ = door.join(*first)
     for each in others:
@@ -51,7 +51,7 @@ def stored(door: TrackingDoor, *requests: TracedRequest) -> list[object]:
     ],
 )
 def test_what_the_database_refuses_is_refused_alone(store: TrackingStore, column: str, value: object) -> None:
-    """Of a group the database refuses one request: that one is answered by the error, the others are stored once."""
+    """If the database refuses one request of a group, that one gets the error, and the others are stored once."""
     with closing(TrackingDoor(store)) as door:
         answers = stored(door, request((1, 1)), altered(2, column, value), request((3, 1)))
         assert [answers[0], answers[2]] == [None, None]
@@ -68,13 +68,13 @@ def test_what_the_database_refuses_is_refused_alone(store: TrackingStore, column
 
 
 def letters(seed: int, count: int) -> str:
-    """Return letters of four bytes each in which nothing repeats, so that no index makes them shorter."""
+    """Return letters of four bytes each without repetition, so that no index can compress them."""
     chance = random.Random(seed)
     return "".join(chr(chance.randrange(0x10000, 0x110000)) for _ in range(count))
 
 
 def test_what_no_index_has_room_for_is_refused_alone(store: TrackingStore) -> None:
-    """PostgreSQL has no room for two long names in one key: that is of the request, and no store that is away."""
+    """Two names too long for one PostgreSQL key are an error of the request, not an unreachable store."""
     name, experiment_id = (
         letters(1, limits.TRACKING_NAME_MAX_CHARS),
         letters(2, limits.TRACKING_KEY_MAX_CHARS),
@@ -97,7 +97,7 @@ def test_what_no_index_has_room_for_is_refused_alone(store: TrackingStore) -> No
 
 
 def test_the_longest_names_that_come_in_can_change_places(store: TrackingStore) -> None:
-    """What is written of a trace after it came is in its key too: a mark, or a size, makes it no longer than may be."""
+    """Later metadata of a trace is in its key too: a mark or a size never makes the key longer than the limit."""
 
     def check() -> None:
         for characters in range(limits.TRACKING_KEY_MAX_CHARS, 0, -1):
@@ -125,7 +125,7 @@ def test_the_longest_names_that_come_in_can_change_places(store: TrackingStore) 
 
 
 def test_a_table_that_is_not_to_be_had_is_of_the_store(store: TrackingStore) -> None:
-    """A table that is gone for a while, or that the user has no rights to, refuses no request for good."""
+    """A missing table, or one without permissions, causes a retryable error, never a permanent refusal."""
 
     def rename(before: str, after: str) -> None:
         with store.database.writing() as connection:
@@ -149,7 +149,8 @@ def test_a_table_that_is_not_to_be_had_is_of_the_store(store: TrackingStore) -> 
 
 
 def test_a_store_that_is_away_is_asked_once(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the store fails a group is not tried again one by one; where it fails on the way, the rest is 503."""
+    """If the store fails, the requests of a group are not retried one by one; if it fails during retries, the rest
+    get 503."""
     sizes: list[int] = []
 
     def write(requests: list[TracedRequest]) -> list[None]:

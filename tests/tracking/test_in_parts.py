@@ -1,4 +1,4 @@
-"""Rows of the outbox that are told by the parts of their traces: stored once, and read as they were sent."""
+"""Outbox rows stored as parts of their traces: stored once, and read as they were sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Check: TypeAlias = Callable[[TrackingStore, Path], None]
 
 
 def as_json(of: TracedRequest) -> TracedRequest:
-    """Return a request as one of JSON, which has its ids in hex."""
+    """Return a request in JSON form, with its ids in hex."""
     document = MessageToDict(TracesData.FromString(of.payload))
     for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"]:
         span |= {
@@ -49,14 +49,14 @@ def as_json(of: TracedRequest) -> TracedRequest:
 
 
 def stored(store: TrackingStore) -> list[bytes]:
-    """Return the payloads that rows of the outbox have themselves."""
+    """Return the payloads stored in rows of the outbox themselves."""
     query = select(outbox.c.payload).where(outbox.c.lake == store.lake).order_by(outbox.c.sequence)
     with store.database.reading() as connection:
         return [bytes(each) for each in connection.execute(query).scalars()]
 
 
 def check_told(store: TrackingStore, folder: Path) -> None:
-    """Several requests of several traces: nothing is stored twice, and nothing lost."""
+    """Check several requests of several traces: nothing is stored twice, and nothing is lost."""
     requests = [request((1, 1), (2, 1), (1, 2), text=TEXT), request((3, 1), text=TEXT)]
     assert store.write(requests) == [None, None]
     assert stored(store) == [b""]
@@ -66,7 +66,8 @@ def check_told(store: TrackingStore, folder: Path) -> None:
 
 
 def check_as_received(store: TrackingStore, folder: Path) -> None:
-    """JSON, what was refused at the door, a trace of two requests, and large resources: as they came."""
+    """Check that JSON, requests with refused spans, a trace of two requests, and large resources are read as
+    received."""
     one, two = request((1, 1), text=TEXT), request((1, 2), text=TEXT)
     small = request(*((number, 1) for number in range(10, 30)))
     for group in ([as_json(one)], [replace(one, refused=1)], [one, two], [small]):
@@ -77,7 +78,7 @@ def check_as_received(store: TrackingStore, folder: Path) -> None:
 
 
 def check_refused(store: TrackingStore, folder: Path) -> None:
-    """What an archived trace does not take is in neither."""
+    """Check that spans refused by an archived trace are stored neither in the row nor in the parts."""
     store.write([request((4, 1), text=TEXT)])
     archive(store, 4, "file:///archive/4")
     Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
@@ -90,7 +91,7 @@ def check_refused(store: TrackingStore, folder: Path) -> None:
 
 
 def check_deleted(store: TrackingStore, folder: Path) -> None:
-    """Whoever deletes a trace leaves the row as it was, for a transaction that has begun reads it again."""
+    """Check that deleting a trace leaves the row intact, because a transaction that has begun reads it again."""
     store.write([request((1, 1), (2, 1), text=TEXT)])
     store.write([request((2, 2), text=TEXT)])
     rows = Outbox(store)
@@ -102,7 +103,7 @@ def check_deleted(store: TrackingStore, folder: Path) -> None:
 
 
 def check_lost(store: TrackingStore, _folder: Path) -> None:
-    """A row that lacks a part is damaged, and not a smaller one."""
+    """Check that a row without one of its parts is damaged, and not a smaller one."""
     store.write([request((1, 1), (2, 1), text=TEXT)])
     with store.database.writing() as connection:
         connection.execute(delete(trace_parts).where(trace_parts.c.trace_id == trace_id(2)))
@@ -114,7 +115,8 @@ def check_lost(store: TrackingStore, _folder: Path) -> None:
 
 
 def check_damaged(store: TrackingStore, folder: Path) -> None:
-    """Of a row one part of which cannot be read all others are, whichever it is; and it is damaged."""
+    """Check that a row with one unreadable part, whichever it is, is damaged, and that all its other parts are
+    read."""
     for bad in (1, 2, 3):
         traces = [10 * bad + each for each in (1, 2, 3)]
         store.write([request(*((trace, trace) for trace in traces), text=TEXT)])
@@ -145,7 +147,8 @@ def check_damaged(store: TrackingStore, folder: Path) -> None:
 
 
 def check_again(store: TrackingStore, folder: Path) -> None:
-    """What a row lacks that had a payload of its own comes again by the parts, once: also where these are damaged."""
+    """Check that traces missing from a row with a separate payload return as one row of parts, once, even if these
+    are damaged."""
     sent = as_json(request((1, 1), (2, 2), (3, 3), text=TEXT))
     store.write([sent])
     rows = Outbox(store)
@@ -214,13 +217,13 @@ MUTANTS: list[tuple[Broken, Check]] = [
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_a_row_is_read_as_it_was_sent(check: Check, store: TrackingStore, tmp_path: Path) -> None:
-    """On both databases."""
+    """A row is read as it was sent, on both databases."""
     check(store, tmp_path)
 
 
 @pytest.mark.parametrize(("broken", "check"), MUTANTS, ids=lambda each: getattr(each, "rule", ""))
 def test_each_rule_is_held(broken: Broken, check: Check, tmp_path: Path) -> None:
-    """Each of these would store it twice, or lose some of it."""
+    """A test fails for each broken rule, which would store a request twice, or lose part of it."""
     with closing(TrackingDatabase(f"sqlite://{tmp_path}/tracking.db")) as database:
         migrate(database)
         assert_caught(broken, lambda: check(TrackingStore(database, "lake-a"), tmp_path))

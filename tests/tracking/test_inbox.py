@@ -1,4 +1,4 @@
-"""The inbox: durable before acknowledged, whole segments, back-pressure, recovery."""
+"""The inbox: durable before acknowledged, intact segments, back-pressure, recovery."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tracelake.tracking.store import RefusedSpans
 
 
 class FaultyStore(MemoryObjectStore):
-    """A store whose creations call a hook first: it may block, or raise."""
+    """A store whose creations first call a hook, which may block or raise."""
 
     def __init__(self) -> None:
-        """Begin without a fault."""
+        """Start without a fault."""
         super().__init__()
         self.before_create: Callable[[], None] = lambda: None
         self.lose_reply = False
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create after the hook; with `lose_reply`, twice, as a client does whose first reply was lost."""
+        """Create after the hook. With `lose_reply`, create twice, like a client whose first reply was lost."""
         self.before_create()
         return super().create(path, data) and not (self.lose_reply and not super().create(path, data))
 
@@ -43,7 +43,7 @@ def assert_set(event: Event) -> None:
 
 
 def fail() -> None:
-    """Fail like a store that cannot be reached."""
+    """Fail like an unreachable store."""
     raise StorageError("the disk is full")
 
 
@@ -55,7 +55,7 @@ def store() -> FaultyStore:
 
 @pytest.fixture
 def inbox(store: FaultyStore) -> Iterator[Inbox]:
-    """Return an inbox that waits a second for the store, closed at the end."""
+    """Return an inbox that waits one second for the store, closed at the end."""
     with closing(Inbox(store, ack_timeout_s=HANG_S)) as opened:
         yield opened
 
@@ -68,7 +68,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def payloads(store: FileObjectStore | FaultyStore, directory: Path) -> list[tuple[str, bytes]]:
-    """Return all requests in the inbox, in order of segments; `directory` takes copies of them."""
+    """Return all requests in the inbox, in order of segments; `directory` receives copies of them."""
     found: list[tuple[str, bytes]] = []
     for segment in store.list("inbox/"):
         copy = directory / "segment"
@@ -85,7 +85,7 @@ def payloads(store: FileObjectStore | FaultyStore, directory: Path) -> list[tupl
 def hold_writer(
     inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor
 ) -> tuple[Event, Future[RefusedSpans | None]]:
-    """Append one request and wait until the writer hangs with it, so that later ones gather."""
+    """Append one request and wait until the writer hangs with it, so that later ones queue."""
     released, entered = Event(), Event()
 
     def wait() -> None:
@@ -99,7 +99,7 @@ def hold_writer(
 
 
 def wait_for_requests(inbox: Inbox, count: int) -> None:
-    """Wait until so many requests are in the queue, however slowly their threads get going."""
+    """Wait until a number of requests is in the queue, however slowly their threads start."""
     wait_until(
         lambda: inbox._waiting_requests >= count,
         f"{count} requests did not come",
@@ -109,7 +109,7 @@ def wait_for_requests(inbox: Inbox, count: int) -> None:
 
 
 def test_append_is_durable_on_return(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
-    """A request is in the store, as it came, when append returns."""
+    """A request is in the store, unchanged, when append returns."""
     inbox.append("protobuf", b"\x00\xff")
     assert payloads(store, tmp_path) == [("protobuf", b"\x00\xff")]
 
@@ -154,7 +154,7 @@ def test_groups_keep_to_the_segment_size(
 
 
 def test_failing_store_refuses_and_recovers(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
-    """While the store fails, append raises and nothing is written; when it is back, append works again."""
+    """While the store fails, append raises and nothing is written; when the store recovers, append works again."""
     store.before_create = fail
     for _ in range(2):
         with pytest.raises(BackPressureError, match="disk is full"):
@@ -165,14 +165,14 @@ def test_failing_store_refuses_and_recovers(inbox: Inbox, store: FaultyStore, tm
 
 
 def test_lost_reply_is_a_success(inbox: Inbox, store: FaultyStore, tmp_path: Path) -> None:
-    """A creation that finds its own object, because a first reply was lost, succeeded."""
+    """A creation that finds its own object, because a first reply was lost, counts as a success."""
     store.lose_reply = True
     inbox.append("json", b"once")
     assert payloads(store, tmp_path) == [("json", b"once")]
 
 
 def test_hanging_store_times_out(store: FaultyStore) -> None:
-    """Append does not wait for ever: after its time-out it raises."""
+    """Append raises after its timeout instead of waiting forever."""
     released = Event()
     store.before_create = lambda: assert_set(released)
     with closing(Inbox(store, ack_timeout_s=0.05)) as inbox:
@@ -184,7 +184,7 @@ def test_hanging_store_times_out(store: FaultyStore) -> None:
 def test_queue_is_bounded_in_requests(
     inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When as many requests wait as may, the next is refused at once, and taken later."""
+    """If the queue has the maximum number of requests, the next is refused at once, and accepted later."""
     monkeypatch.setattr(limits, "INBOX_QUEUE_MAX_REQUESTS", 1)
     released, first = hold_writer(inbox, store, threads)
     with pytest.raises(BackPressureError, match="1 requests wait"):
@@ -197,7 +197,7 @@ def test_queue_is_bounded_in_requests(
 def test_queue_is_bounded_in_bytes(
     inbox: Inbox, store: FaultyStore, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When as many bytes wait as may, the next request is refused."""
+    """If the queue has the maximum number of bytes, the next request is refused."""
     monkeypatch.setattr(limits, "INBOX_QUEUE_MAX_BYTES", 8)
     released, first = hold_writer(inbox, store, threads)
     with pytest.raises(BackPressureError, match="5 bytes wait"):
@@ -207,7 +207,7 @@ def test_queue_is_bounded_in_bytes(
 
 
 def test_backlog_is_bounded(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With too many segments that nobody takes append raises, and works again once they are taken."""
+    """If too many segments are pending, append raises. It works again once they are taken."""
     monkeypatch.setattr(limits, "INBOX_SEGMENTS_MAX", 2)
     inbox.append("json", b"1")
     inbox.append("json", b"2")
@@ -220,7 +220,7 @@ def test_backlog_is_bounded(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_segments_that_are_set_aside_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They wait for the user: however many there are, requests are taken until enough others wait."""
+    """Quarantined segments wait for the user: they never count towards the limit of pending segments."""
     monkeypatch.setattr(limits, "INBOX_SEGMENTS_MAX", 2)
     store, set_aside = MemoryObjectStore(), {"inbox/0.segment", "inbox/1.segment", "inbox/2.segment"}
     for path in set_aside:
@@ -236,7 +236,7 @@ def test_segments_that_are_set_aside_do_not_count(monkeypatch: pytest.MonkeyPatc
 
 
 def test_close_drains(store: FaultyStore, threads: ThreadPoolExecutor, tmp_path: Path) -> None:
-    """Close writes what waits, refuses what comes later, and may be called twice."""
+    """Close writes queued requests, refuses later ones, and may be called twice."""
     inbox = Inbox(store)
     released, first = hold_writer(inbox, store, threads)
     closing_inbox = threads.submit(inbox.close)
@@ -250,7 +250,7 @@ def test_close_drains(store: FaultyStore, threads: ThreadPoolExecutor, tmp_path:
 
 
 def test_concurrent_appends_are_there_once_each(tmp_path: Path, threads: ThreadPoolExecutor) -> None:
-    """Many threads append to a store of files: each request is there exactly once, and segments are few."""
+    """Many threads append to a file store: each request exists exactly once, in few segments."""
     store = FileObjectStore(tmp_path)
     with closing(Inbox(store)) as inbox:
         sent = [b"%d" % number for number in range(500)]

@@ -1,4 +1,5 @@
-"""Migrations of the tracking store: from empty and from each revision, by many at once, and killed on the way."""
+"""Migrations of the tracking store: from empty and from each revision, by many processes at once, and killed in the
+middle."""
 
 from __future__ import annotations
 
@@ -37,20 +38,21 @@ REVISIONS = [script.revision for script in ScriptDirectory.from_config(CONFIG).w
 
 
 def is_whole(database: TrackingDatabase) -> bool:
-    """Whether the tables are those that this release names."""
+    """Return whether the tables are those of this release."""
     with database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
         return current(connection) == HEAD and not compare_metadata(context, metadata)
 
 
 def test_the_last_revision_is_the_head() -> None:
-    """What the schema calls HEAD is the last migration, and there is one line of them."""
+    """The schema's HEAD is the last migration, and the migrations form one line."""
     assert REVISIONS[-1] == HEAD
 
 
 @pytest.mark.parametrize("revision", [None, *REVISIONS])
 def test_from_each_revision(new_url: Callable[[], str], revision: str | None) -> None:
-    """A database of any revision, or an empty one, ends with the tables of this release; again changes nothing."""
+    """A database of any revision, or an empty one, gets the tables of this release; a second migration changes
+    nothing."""
     with closing(TrackingDatabase(new_url())) as database:
         if revision is not None:
             migrate(database, revision)
@@ -61,7 +63,7 @@ def test_from_each_revision(new_url: Callable[[], str], revision: str | None) ->
 
 
 def test_several_at_once(new_url: Callable[[], str]) -> None:
-    """Of processes that begin together each finds the tables whole."""
+    """Processes that start together all find complete tables."""
     url = new_url()
     code = (
         "import sys; from tracelake.tracking.database import TrackingDatabase as D;"
@@ -97,7 +99,7 @@ migrate(database)
 
 @pytest.mark.parametrize("statements", [1, 4, 9, 14])
 def test_killed_on_the_way(new_url: Callable[[], str], statements: int) -> None:
-    """Who is killed in the middle leaves no table, and the next one makes them all."""
+    """A migration killed in the middle leaves no table, and the next one makes all of them."""
     url = new_url()
     command = [sys.executable, "-c", _KILLED, url, str(statements)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
@@ -120,17 +122,18 @@ _WRITTEN = {
         " VALUES (1, 't', %s, 1, '', '', 1, 1)",
     ),
 }
-"""What a server of a revision writes into the table that the next one copies."""
+"""The row that a server of a revision writes into the table that the next revision copies."""
 
 
 @pytest.mark.parametrize("revision", _WRITTEN)
 def test_what_is_being_written_is_copied_too(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, revision: str
 ) -> None:
-    """A write that is open when a migration begins, and that is acknowledged then, is there after it."""
+    """A write that is open when a migration begins, and acknowledged during it, exists afterwards."""
     monkeypatch.setattr(limits, "POSTGRES_LOCK_TIMEOUT_S", HANG_S)
     monkeypatch.setattr(limits, "POSTGRES_STATEMENT_TIMEOUT_S", HANG_S)
-    # Also where who keeps the server chose another isolation: what is copied is what stands once it is held.
+    # The database's administrator may have chosen another isolation level too: the copy contains the state
+    # after locking.
     url = f"{postgres.url(postgres.new_schema())}%20-cdefault_transaction_isolation%3Dserializable"
     table, insert = _WRITTEN[revision]
     with (
@@ -157,7 +160,7 @@ def test_what_is_being_written_is_copied_too(
 
 
 def test_a_copy_without_a_lock_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule broken once: a revision copies what it does not hold."""
+    """The test fails if a revision copies a table without locking it."""
     broken = Broken("what is copied is held", hold, "if op", "if not op")
     assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
 
@@ -165,13 +168,13 @@ def test_a_copy_without_a_lock_is_noticed(postgres: PostgresServer, monkeypatch:
 def test_the_isolation_of_a_migration_is_its_own(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rule broken once: what the server's default is counts."""
+    """The test fails if a migration uses the server's default isolation."""
     broken = Broken("isolation", migrate, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "SELECT 1")
     assert_caught(broken, lambda: test_what_is_being_written_is_copied_too(postgres, monkeypatch, "0004"))
 
 
 def check_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A revision that takes longer than a statement may is carried out, and no other transaction takes so long then."""
+    """Check that a revision may exceed the statement timeout, and that no other transaction may at that time."""
     url = postgres.url(postgres.new_schema())
     with closing(TrackingDatabase(url)) as database:
         migrate(database, "0004")
@@ -189,7 +192,7 @@ def check_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_revision_may_take_long(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a lake with many rows could never be brought to this release. Each half of the rule broken once."""
+    """Otherwise a lake with many rows could never be migrated. The test breaks each half of the rule once."""
     check_long(postgres, monkeypatch)
     for words in ("SET LOCAL statement_timeout = 0", "is_patient = True", "is_patient = False"):
         other = {"is_patient = True": "is_patient = False", "is_patient = False": "is_patient = True"}
@@ -198,7 +201,8 @@ def test_a_revision_may_take_long(postgres: PostgresServer, monkeypatch: pytest.
 
 
 def test_what_marks_said_was_given_up_is_kept(new_url: Callable[[], str]) -> None:
-    """A trace of which rows were given up says so after its mark is gone, also where an older release did it."""
+    """A trace with discarded rows stays marked as such after its mark is deleted, also if an older release
+    discarded them."""
     with closing(TrackingDatabase(new_url())) as database:
         migrate(database, "0005")
         insert = (
@@ -214,7 +218,7 @@ def test_what_marks_said_was_given_up_is_kept(new_url: Callable[[], str]) -> Non
 
 
 def check_order(url: str) -> None:
-    """Ids of traces are in order of their bytes, whatever the database says of text."""
+    """Check that trace ids are in byte order, for any collation of the database."""
     with closing(TrackingDatabase(url)) as database:
         migrate(database)
     query = (
@@ -227,12 +231,12 @@ def check_order(url: str) -> None:
 
 
 def test_ids_are_in_order_of_their_bytes(postgres: PostgresServer) -> None:
-    """Locks are taken in one order by all, in Danish too, and ids that begin so are beside each other."""
+    """All sessions lock in one order, also with a Danish collation, and ids with one prefix are adjacent."""
     check_order(postgres.url(postgres.new_schema()))
 
 
 def test_another_order_is_noticed(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule broken once, for a table."""
+    """The test fails if the rule is broken in one table."""
     execute = op.execute
     monkeypatch.setattr(
         op, "execute", lambda statement: None if "parts ALTER COLUMN" in statement else execute(statement)
@@ -242,7 +246,7 @@ def test_another_order_is_noticed(postgres: PostgresServer, monkeypatch: pytest.
 
 
 def test_a_newer_revision_is_refused(database: TrackingDatabase) -> None:
-    """Tables of a newer release stay as they are, and the error says what to do."""
+    """Tables of a newer release stay unchanged, and the error names the solution."""
     with database.writing() as connection:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
     with pytest.raises(UsageError, match="has revision 9999"):

@@ -1,4 +1,4 @@
-"""A PostgreSQL that answers no more, as where its machine vanished: nobody waits for it for good."""
+"""A PostgreSQL that stops answering, as if its machine vanished: every call times out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tracelake.tracking.store import TrackingStore
 
 @pytest.fixture
 def store(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrackingStore]:
-    """Return a tracking store that waits for replies for a moment."""
+    """Return a tracking store with a short timeout for replies."""
     monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.5)
     with closing(TrackingDatabase(postgres.url(postgres.new_schema()))) as database:
         migrate(database)
@@ -31,12 +31,12 @@ def store(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def backend(connection: Connection) -> psutil.Process:
-    """Return the process of the server that answers on a connection."""
+    """Return the server process that serves a connection."""
     return psutil.Process(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
 
 
 def check_transaction(store: TrackingStore) -> None:
-    """In the middle of a transaction: it fails, and what comes next is stored."""
+    """Check that a transaction interrupted in the middle fails, and that later requests are stored."""
     with ThreadPoolExecutor(1) as pool, store.database.writing() as connection:
         process = backend(connection)
         process.suspend()
@@ -57,7 +57,7 @@ def test_a_transaction_without_a_reply_fails(store: TrackingStore) -> None:
 
 
 def test_an_idle_connection_without_a_reply_is_replaced(store: TrackingStore) -> None:
-    """Between two requests: the next one is stored over another connection."""
+    """If the connection breaks between two requests, the next one is stored over another connection."""
     with store.database.reading() as connection:
         process = backend(connection)
     process.suspend()
@@ -68,12 +68,12 @@ def test_an_idle_connection_without_a_reply_is_replaced(store: TrackingStore) ->
 
 
 def test_a_wait_without_an_end_is_noticed(store: TrackingStore) -> None:
-    """The rule broken once: replies are waited for however long it takes."""
+    """The test fails if replies have no timeout."""
     broken = Broken("a reply is given up", AnsweredConnection._in_time, "elif time.monotonic() >", "elif 0 >")
     assert_caught(broken, lambda: check_broken(store))
 
 
 def check_broken(store: TrackingStore) -> None:
-    """As the tests above, without a wait for what nobody answers."""
+    """Check the rules of the tests above, without waiting for a missing answer."""
     with pytest.raises(StorageError, match="no reply"):
         check_transaction(store)

@@ -1,4 +1,4 @@
-"""Where the tracking store of a lake is: who names another database is told, and writes nothing into it."""
+"""The location of a lake's tracking store: a setting with another database is an error, and writes nothing there."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tracelake.tracking.location import PLACE, find_tracking, set_up
 
 @pytest.fixture(autouse=True)
 def _other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let stores be opened anew, as other processes do."""
+    """Reset the process's open stores, as if other processes opened them."""
     monkeypatch.setattr(location, "_open_stores", {})
 
 
 def restart() -> None:
-    """Close what this process has open."""
+    """Close everything that this process has open."""
     for store in location._open_stores.values():
         store.close()
     location._open_stores.clear()
 
 
 def test_another_database_is_no_tracking_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A setting that names a database which never had the lake is refused, not begun with; the right one goes on."""
+    """A setting with a database that never had the lake is refused and creates nothing; the right one still works."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.hot.set_up().write([request((1, 1))])
         restart()
@@ -45,7 +45,7 @@ def test_another_database_is_no_tracking_store(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_database_that_was_moved_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who moves the database names its new place, and finds all that was in it."""
+    """After a move of the database, the new location counts, and contains all data."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.hot.set_up().write([request((1, 1))])
         restart()
@@ -56,7 +56,7 @@ def test_a_database_that_was_moved_is_taken(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_database_that_is_gone_is_told(tmp_path: Path) -> None:
-    """Where the database was deleted nothing begins silently; without `tracking.json` a new one does."""
+    """If the database was deleted, no new one is created silently; without `tracking.json` one is."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.hot.set_up().write([request((1, 1))])
         restart()
@@ -71,7 +71,7 @@ def test_a_database_that_is_gone_is_told(tmp_path: Path) -> None:
 
 
 def test_a_place_without_a_key_signs_by_none_that_others_know(tmp_path: Path) -> None:
-    """Pages are signed with a key of this process where `tracking.json` names none."""
+    """If `tracking.json` contains no key, page tokens are signed with a key of this process."""
     with tracelake.init(tmp_path / "lake") as lake:
         written = lake.hot.set_up()
         restart()

@@ -1,4 +1,4 @@
-"""MLflow's searches are few at once, and none runs for long; on both databases."""
+"""The limits on number and duration of MLflow's searches, on both databases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tracelake.tracking.store import TrackingStore
 
 
 def check_few_at_once(database: TrackingDatabase) -> None:
-    """Check that one more is told to come again, and that one that ended gives its turn to another."""
+    """Check that one search too many is asked to retry, and that a finished search releases its turn."""
     store = TrackingStore(database, "lake-a")
     search = TraceSearch(store).search
     with contextlib.ExitStack() as running:
@@ -38,7 +38,7 @@ def check_few_at_once(database: TrackingDatabase) -> None:
 def test_a_few_searches_at_once_leave_connections_to_writers(
     database: TrackingDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One more is told to come again, and traces are stored meanwhile."""
+    """One search too many is asked to retry, and traces are stored at the same time."""
     monkeypatch.setattr(limits, "TRACKING_SEARCH_WAIT_S", 0.0)
     check_few_at_once(database)
     assert limits.TRACKING_SEARCHES_MAX < limits.TRACKING_POOL_MAX
@@ -54,7 +54,7 @@ def test_a_few_searches_at_once_leave_connections_to_writers(
 
 
 def check_ends(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that a search that is too slow says what to ask for instead, and leaves its connection as it was."""
+    """Check that a slow search suggests another query, and leaves its connection unchanged."""
     search = TraceSearch(store).search
     with monkeypatch.context() as changed:
         changed.setattr(limits, "TRACKING_SEARCH_TIMEOUT_S", -1.0)
@@ -69,7 +69,7 @@ def check_ends(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_a_search_of_sqlite_ends_in_time(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to ask for instead; its connection, which is used again, has no end of time."""
+    """The error suggests another query; the connection, which is reused, has no deadline."""
     store.write([request((1, 1))])
     check_ends(store, monkeypatch)
     in_time, is_too_late = deadline.in_time, deadline._is_too_late
@@ -82,7 +82,7 @@ def test_a_search_of_sqlite_ends_in_time(store: TrackingStore, monkeypatch: pyte
 
 @pytest.mark.parametrize("new_url", ["postgres"], indirect=True)
 def test_a_search_of_postgresql_that_it_gave_up_says_so(store: TrackingStore) -> None:
-    """What `statement_timeout` ends is the mistake of who asked, and no fault of the database."""
+    """A search cancelled by `statement_timeout` is an error of the caller, not of the database."""
 
     def search() -> None:
         with store.database.searching() as connection:

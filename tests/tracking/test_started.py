@@ -1,4 +1,4 @@
-"""What MLflow's client says of a trace beside its spans, and searches of experiments, on both databases."""
+"""Metadata that MLflow's client sends besides spans, and searches of experiments, on both databases."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _stored(snapshot: HotSnapshot) -> StoredUpload:
 
 
 def check_started(store: TrackingStore, first: int) -> None:
-    """Check that what is said before the spans, or after them, is found, of this lake alone; a trace needs spans."""
+    """Check that metadata sent before or after the spans is found, in this lake alone; a trace needs spans."""
     started, search = ClientTraceInfo(store), TraceSearch(store).search
     other = ClientTraceInfo(TrackingStore(store.database, "lake-b"))
     before, after = first, first + 1
@@ -61,7 +61,7 @@ def check_started(store: TrackingStore, first: int) -> None:
 
 
 def test_what_is_said_of_a_trace_counts_whenever_its_spans_come(store: TrackingStore) -> None:
-    """Tags, metadata and ids are found by searches; each part of that is noticed when it breaks."""
+    """Searches find tags, metadata and ids; the test fails for each broken part."""
     check_started(store, 1)
     start, of_traces = ClientTraceInfo.start, ClientTraceInfo.of_traces
     for number, broken in enumerate([
@@ -75,7 +75,7 @@ def test_what_is_said_of_a_trace_counts_whenever_its_spans_come(store: TrackingS
 
 
 def test_a3_what_is_said_after_the_spans_advances_the_generation(store: TrackingStore) -> None:
-    """A3: an archiver that took its snapshot before looks again; of an archived trace it is kept all the same."""
+    """An archiver with an earlier snapshot reads again; metadata of an archived trace is stored all the same (A3)."""
 
     def check(number: int) -> None:
         store.write([request((number, 1))])
@@ -100,7 +100,8 @@ def test_a3_what_is_said_after_the_spans_advances_the_generation(store: Tracking
 
 
 def check_shared(store: TrackingStore, first: int) -> None:
-    """What was said for all is told to a workspace while a trace is of it alone, and then to none of them."""
+    """Check that metadata without a workspace is visible to a workspace while it alone has the trace, then to no
+    workspace."""
     trace, tags = trace_id(first), {"team": "x", "mlflow.traceName": "named"}
     good = [{"assessment_name": "good", "feedback": {"value": True}}]
     ClientTraceInfo(store).start(trace, StartedTrace(tags, {SESSION: "s"}, {"client_request_id": "c"}, good))
@@ -112,7 +113,8 @@ def check_shared(store: TrackingStore, first: int) -> None:
     )
 
     def seen(workspace: str | None) -> list[bool]:
-        """Return where a workspace sees any of it: tags, metadata, pages, lists by tags, and each filter."""
+        """Return the places in which a workspace sees any of it: tags, metadata, pages, lists by tags, and each
+        filter."""
         own, search = Annotations(store, workspace), TraceSearch(store, workspace).search
         found = [trace in {row.trace_id for row in search(["0"], each).rows} for each in filters]
         listed = trace in own.traces_with({"team": "x"}, 100)
@@ -142,7 +144,7 @@ def check_shared(store: TrackingStore, first: int) -> None:
 
 
 def test_what_is_said_for_all_is_told_to_who_has_a_trace_alone(store: TrackingStore) -> None:
-    """Also where the spans of others come later; each part of that is noticed when it breaks."""
+    """The rule also holds if the spans of others arrive later; the test fails for each broken part."""
     check_shared(store, 1)
     for number, broken in enumerate([
         Broken("others have spans", is_exclusive_to, "return and_(here, ~others)", "return here"),
@@ -156,7 +158,7 @@ def test_what_is_said_for_all_is_told_to_who_has_a_trace_alone(store: TrackingSt
 
 
 def check_assessments(store: TrackingStore, number: int) -> None:
-    """Check that the assessments of a trace are kept all or none, and once, whoever else tells them at once."""
+    """Check that the assessments of a trace are stored all or none, and once, with concurrent writers."""
     started, said = ClientTraceInfo(store), Annotations(store)
     several = [{"assessment_name": name, "feedback": {"value": True}} for name in "abc"]
     refused = [(UsageError, [*several, {}]), (LimitError, several * limits.ANNOTATIONS_MAX)]
@@ -183,12 +185,12 @@ def check_assessments(store: TrackingStore, number: int) -> None:
 def test_assessments_of_a_start_are_kept_all_or_none(
     store: TrackingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them in one transaction with what else is said; each part of that is noticed when it breaks."""
+    """All assessments are stored in one transaction with the other metadata; the test fails for each broken part."""
     monkeypatch.setattr(limits, "ANNOTATIONS_MAX", 5)
     check_assessments(store, 1)
     asked = "not connection.execute(select(exists().where(*here))).scalar_one()"
     none_yet = Broken("of a trace without any", ClientTraceInfo._keep, asked, "True")
-    with none_yet.applied():  # as two transactions of PostgreSQL see it that are under way at once
+    with none_yet.applied():  # as two concurrent transactions of PostgreSQL see it
         told = StartedTrace(assessments=[{"assessment_name": "a", "feedback": {"value": 1}}] * 2)
         for _ in range(2):
             ClientTraceInfo(store).start(trace_id(2), told)
@@ -203,7 +205,7 @@ def test_assessments_of_a_start_are_kept_all_or_none(
 
 
 def test_limits_of_what_is_said(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key or value too long, a NUL, or one tag too many: nothing of it is kept. Places are nobody's to set."""
+    """A key or value that is too long, a NUL, or one tag too many stores nothing. No client may set locations."""
     started = ClientTraceInfo(store)
     monkeypatch.setattr(limits, "ANNOTATIONS_MAX", 3)
     longest = "v" * limits.TRACKING_VALUE_MAX_CHARS
@@ -227,7 +229,7 @@ def check_experiments(store: TrackingStore) -> None:
     search = ExperimentSearch(store).search
 
     def names(filter: str | None = None, *order: str) -> list[str]:
-        """Return what is found, page by page of one."""
+        """Return the names found, page by page with one result each."""
         several, token = list[str](), None
         while (not several or token) and len(several) < 5:
             page, token = search(filter, 1, order, token)
@@ -255,13 +257,13 @@ def check_experiments(store: TrackingStore) -> None:
 
 
 def test_experiments_are_searched(store: TrackingStore) -> None:
-    """By name and tags, page by page, those of this lake; each part of that is noticed when it breaks."""
+    """Experiments of this lake are found by name and tags, page by page; the test fails for each broken part."""
     said, other = Annotations(store), Annotations(TrackingStore(store.database, "lake-b"))
     for name in ("ab", "zA", "ac"):
         number = said.create_experiment(name)
         if name != "ac":
             said.set_experiment_tag(number, "team", "x")
-    with store.database.writing() as connection:  # what nobody made
+    with store.database.writing() as connection:  # a row that no write creates
         connection.execute(experiments.delete().where(experiments.c.experiment_id == "0"))
     other.create_experiment("theirs")
     check_experiments(store)
@@ -276,7 +278,7 @@ def test_experiments_are_searched(store: TrackingStore) -> None:
 
 
 def test_what_a_constraint_refuses_is_no_fault_of_the_server(database: TrackingDatabase) -> None:
-    """A key that is there already: another write was first. A column without a value: there is no place for it."""
+    """An existing key means that another write was first. A column without a value has no location."""
     row = {"lake": 7, "lake_id": "seven"}
     with database.writing() as connection:
         connection.execute(insert(lakes), row)
@@ -302,14 +304,14 @@ def test_what_a_constraint_refuses_is_no_fault_of_the_server(database: TrackingD
 
 
 def test_a_page_goes_on_by_what_it_was_ordered_by() -> None:
-    """The tokens of the searches have names of what was asked: none of one is one of another."""
+    """The page tokens contain the name of the request: a token of one search is invalid in another."""
     token = mlflow_search.make_token(mlflow_search.requested_name("experiments"), "a", "b")
     with pytest.raises(QueryError):
         mlflow_search.read_token(token, mlflow_search.requested_name("traces"), str)
 
 
 def check_default_experiment(store: TrackingStore) -> None:
-    """Check that experiment "0" is of all: what it says is set and read with keys of all alone."""
+    """Check that experiment "0" belongs to all workspaces: only keys of all workspaces set and read its metadata."""
     whole, own = Annotations(store), Annotations(store, "default")
     whole.make_default()
     whole.set_experiment_tag("0", "note", "x")
@@ -326,7 +328,7 @@ def check_default_experiment(store: TrackingStore) -> None:
 
 
 def test_the_experiment_that_all_share_is_of_no_workspace(store: TrackingStore) -> None:
-    """Not of the default one either, though its row says so; each part of that is noticed when it breaks."""
+    """It is not of the default workspace either, though its row has that name; the test fails for each broken part."""
     check_default_experiment(store)
     is_other = "experiment_id != DEFAULT_EXPERIMENT"
     for broken in (
@@ -338,7 +340,7 @@ def test_the_experiment_that_all_share_is_of_no_workspace(store: TrackingStore) 
 
 
 def test_half_a_character_is_refused_without_telling_where_the_database_is(store: TrackingStore) -> None:
-    """Neither in a page token nor in a filter: what cannot be written is the fault of who sent it."""
+    """In a page token and in a filter, text that cannot be encoded is an error of the caller."""
 
     def check() -> None:
         with pytest.raises(QueryError, match="no page token"):

@@ -1,4 +1,4 @@
-"""The tracking store on both databases: all of a group or nothing, its own answer for each, generations, the outbox."""
+"""The tracking store on both databases: atomic groups with separate results, generations, and the outbox."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tracelake.tracking.verify import check_store
 
 
 def archive(store: TrackingStore, number: int, location: str) -> None:
-    """Archive a trace as a pass ends it."""
+    """Archive a trace, as a pass does at its end."""
     with store.database.writing() as connection:
         of_trace = (trace_info.c.lake == store.lake, trace_info.c.trace_id == trace_id(number))
         values = {"spans_location": ARCHIVE_REPO, "archive_location": location}
@@ -71,7 +71,7 @@ def count(store: TrackingStore, table: object) -> int:
 
 
 def test_a_group_is_stored_whole(store: TrackingStore, tmp_path: Path) -> None:
-    """Requests share one row of the outbox, as received; each trace has its columns and its payload without loss."""
+    """Requests share one row of the outbox, unchanged; each trace has its columns and its complete payload."""
     first, second = request((1, 1), (1, 2), (2, 1), text="hello"), request((1, 3))
     assert store.write([first, second]) == [None, None]
     assert requests_of(store, tmp_path) == [first.payload, second.payload]
@@ -98,7 +98,7 @@ def test_a_group_is_stored_whole(store: TrackingStore, tmp_path: Path) -> None:
 
 
 def test_w11_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
-    """W11: the same ids in two workspaces, in one group and in another: filters find the span of each."""
+    """With the same ids in two workspaces, in one group and in two, filters find the span of each (W11)."""
 
     def check() -> None:
         with store.database.writing() as connection:
@@ -120,7 +120,7 @@ def test_w11_workspaces_have_columns_of_their_own(store: TrackingStore) -> None:
 
 
 def test_w6_the_row_of_a_trace_is_told_its_own_spans(store: TrackingStore) -> None:
-    """W6: whichever workspace is first in a group, the row takes what is of its own; one group is one generation."""
+    """For any workspace that is first in a group, the row contains its own spans; one group is one generation (W6)."""
     numbers = iter(range(1, 100))
 
     def check() -> None:
@@ -163,7 +163,7 @@ def test_w6_the_row_of_a_trace_is_told_its_own_spans(store: TrackingStore) -> No
 
 
 def test_w11_columns_of_a_workspace_that_are_lost_are_told(store: TrackingStore) -> None:
-    """W11: verify misses the columns of each workspace, also where another has the same ids, and a long name."""
+    """`verify` notices missing columns of each workspace, also if another has the same ids, or a long name (W11)."""
     store.write([request((1, 1), workspace=name) for name in ("a", "b" * 600)])
     assert list(check_store(store, ())) == []
 
@@ -178,7 +178,7 @@ def test_w11_columns_of_a_workspace_that_are_lost_are_told(store: TrackingStore)
 
 
 def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:
-    """A3: a child before its root, the root, and the same once more: three generations, one trace."""
+    """A child before its root, the root, and the same once more make three generations of one trace (A3)."""
     for number, (generation, state, name) in zip(
         (2, 1, 1), ((1, "IN_PROGRESS", None), (2, "OK", "span 1"), (3, "OK", "span 1")), strict=True
     ):
@@ -189,7 +189,7 @@ def test_a3_every_write_advances_the_generation(store: TrackingStore) -> None:
 
 
 def test_a2_a15_spans_of_an_archived_trace_are_refused_alone(store: TrackingStore, tmp_path: Path) -> None:
-    """A2, A15: with an archive apart from the lake, 3 new traces are stored and the archived one is refused."""
+    """With a separate archive, 3 new traces are stored and the archived one is refused (A2, A15)."""
     store.write([request((4, 1))])
     archive(store, 4, "file:///archive/4")
     Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
@@ -209,7 +209,8 @@ def test_a2_a15_spans_of_an_archived_trace_are_refused_alone(store: TrackingStor
 
 
 def test_late_spans_of_the_lakes_own_archive_are_taken(store: TrackingStore, tmp_path: Path) -> None:
-    """A18: layout `lake`: a late span is readable at once, goes out, and is gone here when the tables have it."""
+    """In layout `lake` a late span is readable at once, is committed, and leaves the store once the tables have it
+    (A18)."""
     store.write([request((1, 1))])
     rows = Outbox(store)
     rows.trim([row.sequence for row in rows.waiting()])
@@ -226,7 +227,7 @@ def test_late_spans_of_the_lakes_own_archive_are_taken(store: TrackingStore, tmp
 
 
 def test_late_spans_stay_with_who_is_restored_meanwhile(store: TrackingStore) -> None:
-    """A18: a trim waits for a restore that counts on the late spans of its trace, and leaves them to it."""
+    """A trim waits for a restore that needs the late spans of its trace, and keeps them for it (A18)."""
     if store.database.is_sqlite:
         pytest.skip("SQLite has one writer at a time")
     store.write([request((1, 1))])
@@ -248,14 +249,14 @@ def test_late_spans_stay_with_who_is_restored_meanwhile(store: TrackingStore) ->
 
 
 def is_waiting(store: TrackingStore) -> bool:
-    """Whether a connection of this database waits for a lock."""
+    """Return whether a connection of this database waits for a lock."""
     query = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
     with store.database.engine.connect() as connection:
         return bool(connection.execute(query).scalar())
 
 
 def test_what_is_given_up_is_told_by_its_traces(store: TrackingStore) -> None:
-    """Traces of a row that no table will have say so, once: whoever takes the mark away has the last word."""
+    """Traces of a row that the tables never get are marked, once: a user who deletes the mark has the last word."""
     store.write([request((1, 1), (2, 1))])
     store.write([request((2, 2), (3, 1))])
     rows = Outbox(store)
@@ -276,7 +277,7 @@ def test_what_is_given_up_is_told_by_its_traces(store: TrackingStore) -> None:
 
 
 def test_lakes_share_a_database(store: TrackingStore) -> None:
-    """Traces of one id in two lakes are two traces, and each lake has an outbox of its own."""
+    """Traces with one id in two lakes are two traces, and each lake has a separate outbox."""
     other = TrackingStore(store.database, "lake-b")
     again = TrackingStore(store.database, "lake-a")
     assert store.lake == again.lake != other.lake
@@ -290,7 +291,7 @@ def test_lakes_share_a_database(store: TrackingStore) -> None:
 
 
 def test_numbers_of_the_outbox_are_never_given_again(store: TrackingStore) -> None:
-    """The journal knows a row by its number: one that was trimmed is not used for another."""
+    """The journal identifies a row by its number: the number of a trimmed row is never reused."""
     rows = Outbox(store)
     store.write([request((1, 1))])
     (first,) = rows.waiting()
@@ -303,7 +304,8 @@ def test_numbers_of_the_outbox_are_never_given_again(store: TrackingStore) -> No
 
 
 def test_o3_a_number_that_commits_late_is_not_missed(store: TrackingStore) -> None:
-    """O3: PostgreSQL commits a lower number after a higher one was taken; a number rolled back is not waited for."""
+    """PostgreSQL may commit a lower number after a higher one was read; a number rolled back is not waited for
+    (O3)."""
     rows = Outbox(store)
     if store.database.is_sqlite:
         pytest.skip("SQLite has one writer at a time: numbers are committed in their order")
@@ -322,10 +324,10 @@ def test_o3_a_number_that_commits_late_is_not_missed(store: TrackingStore) -> No
 
 
 def test_nothing_is_half_written(store: TrackingStore) -> None:
-    """O4: an error behind any statement of a write leaves nothing of it, and the same requests can come again."""
+    """An error after any statement of a write leaves nothing of it, and the same requests can be sent again (O4)."""
     group = [request((1, 1), (2, 1)), request((1, 2))]
     carry_out = databases._carry_out
-    for failing in range(1, 6 if store.database.is_sqlite else 5):  # BEGIN is a statement of ours there
+    for failing in range(1, 6 if store.database.is_sqlite else 5):  # there BEGIN is Tracelake's own statement
         statements = iter(range(1, 100))
 
         def fail(
@@ -354,7 +356,7 @@ def test_nothing_is_half_written(store: TrackingStore) -> None:
 
 
 def test_hostile_text_is_kept(store: TrackingStore) -> None:
-    """NUL, long names and other text are no reason to fail: columns hold what they can, the payload all of it."""
+    """NUL, long names and other text cause no failure: columns contain as much as fits, the payload all of it."""
     body = payload((1, 1), text="\0" * 5_000)
     body = body.replace(b"span 1", b"\0\0\0\0\0\0")
     long = payload((2, 1)).replace(b"a=b", b"a=b")
@@ -369,7 +371,7 @@ def test_hostile_text_is_kept(store: TrackingStore) -> None:
 
 
 def test_a_full_outbox_pushes_back(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of rows that wait nothing is taken, until the pipeline has taken some."""
+    """Beyond the limit of pending rows writes are refused until the pipeline has committed some."""
     monkeypatch.setattr(limits, "OUTBOX_ROWS_MAX", 2)
     for number in (1, 2):
         store.write([request((number, 1))])
@@ -381,7 +383,7 @@ def test_a_full_outbox_pushes_back(store: TrackingStore, monkeypatch: pytest.Mon
 
 
 def test_a_damaged_part_is_an_error(store: TrackingStore) -> None:
-    """A14: a flipped byte of a payload is an error that names the trace, never an empty one."""
+    """A flipped byte of a payload is an error that names the trace, never an empty one (A14)."""
     store.write([request((1, 1))])
     with store.database.writing() as connection:
         stored = connection.execute(select(trace_parts.c.payload)).scalar_one()
@@ -392,7 +394,7 @@ def test_a_damaged_part_is_an_error(store: TrackingStore) -> None:
 
 
 def check_flipped_rows() -> None:
-    """Read parts of which another column than the payload is damaged, as in a file without checksums."""
+    """Check reads of parts with a damaged column other than the payload, as in a file without checksums."""
     data = payload((1, 1))
     packed = zstandard.compress(data)
     assert unpacked(trace_id(1), packed, len(data)) == data
@@ -411,7 +413,7 @@ def check_flipped_rows() -> None:
 
 
 def test_a_part_whose_row_is_damaged_is_an_error() -> None:
-    """Nobody reads a value that became null, nor spans of another trace, as those of this one."""
+    """No read accepts a value that became null, or spans of another trace, as this trace's data."""
     check_flipped_rows()
     for broken in (
         Broken("bytes are", unpacked, "isinstance(payload, bytes)", "True"),
@@ -425,7 +427,7 @@ def test_a_part_whose_row_is_damaged_is_an_error() -> None:
 
 
 def test_beginnings_of_ids(store: TrackingStore) -> None:
-    """Ids are known by their beginning."""
+    """A prefix of an id finds the trace."""
     store.write([request((1, 1), (2, 1), (255, 1))])
     assert store.ids_that_begin(trace_id(1)[:31], 2) == [trace_id(1), trace_id(2)]
     assert store.ids_that_begin(trace_id(255)[:31], 2) == [trace_id(255)]
@@ -439,7 +441,7 @@ def test_urls_that_name_no_database() -> None:
 
 
 def test_a_database_that_is_away(tmp_path: Path) -> None:
-    """A file that is no database, and a server that is not there, are errors of the store."""
+    """A file that is not a database, and an unreachable server, are errors of the store."""
     (tmp_path / "tracking.db").write_bytes(b"no database at all" * 100)
     for url in (f"sqlite://{tmp_path}/tracking.db", "postgresql://nobody@127.0.0.1:1/none"):
         with closing(TrackingDatabase(url)) as database, pytest.raises(StorageError):
@@ -447,7 +449,7 @@ def test_a_database_that_is_away(tmp_path: Path) -> None:
 
 
 def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> None:
-    """A13: while a pass has checked a generation and not cleared yet, a write of another process waits for its end."""
+    """Between a pass's check of a generation and its clearing, another process's write waits for the end (A13)."""
     store.write([request((1, 1))])
     if not store.database.is_sqlite:
         pytest.skip("PostgreSQL locks rows by the statements that change them")
@@ -462,7 +464,7 @@ def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> N
             with suppress(TimeoutError):
                 writing.result(
                     0.3
-                )  # long enough for one that does not wait, and one that waits may take what it likes
+                )  # long enough for a write that does not wait; one that waits may take any time
             assert not writing.done()
             archived = {"spans_location": ARCHIVE_REPO, "archive_location": "file:///archive"}
             same = trace_info.c.db_payload_generation == generation
@@ -476,7 +478,7 @@ def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> N
 
 
 def test_what_waits_is_found_by_its_numbers(store: TrackingStore) -> None:
-    """Neither a trim nor a list of what waits goes through all that is hot: SQLite looks parts up by their rows."""
+    """Neither a trim nor a list of pending rows scans all hot rows: SQLite finds parts by their rows."""
     if not store.database.is_sqlite:
         pytest.skip("PostgreSQL plans by its statistics, which a table of one row does not have")
     store.write([request((1, 1))])
@@ -518,7 +520,7 @@ def check_driver(store: TrackingStore) -> None:
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_what_the_driver_says_of_a_statement_is_an_error_of_ours(store: TrackingStore) -> None:
-    """O4: a write that the database refuses says what it said, nothing of it is there, and the next one is taken."""
+    """A refused write raises the database's error and stores nothing, and the next write succeeds (O4)."""
     check_driver(store)
     broken = Broken(
         "what the driver says is told",
@@ -531,7 +533,7 @@ def test_what_the_driver_says_of_a_statement_is_an_error_of_ours(store: Tracking
 
 @pytest.mark.parametrize("new_url", ["sqlite"], indirect=True)
 def test_a_busy_file_is_not_a_damaged_one(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Verify says that it cannot read a file that others keep, or that none can open, and names no damage."""
+    """Verify reports that it cannot read a file that is locked or cannot be opened, and names no damage."""
     monkeypatch.setattr(limits, "TRACKING_BUSY_TIMEOUT_S", 0.01)
     file = Path(store.database.name)
     store.close()
@@ -560,7 +562,7 @@ def both_sides() -> TracedRequest:
 
 
 def test_both_sides_of_a_call_have_columns(store: TrackingStore) -> None:
-    """A client and a server span with one id, in one request, have a row each; a repeat is counted once."""
+    """A client and a server span with one id in one request have a row each; a repeat is counted once."""
     store.write([both_sides()])
     store.write([both_sides()])
     assert Uncommitted(store).spans_known(trace_id(1)) == 2
@@ -573,7 +575,8 @@ def test_both_sides_of_a_call_have_columns(store: TrackingStore) -> None:
 
 
 def test_columns_of_sides_are_verified(store: TrackingStore) -> None:
-    """Columns of one side are enough, as before revision 0007; none, or those of an absent side, are a finding."""
+    """Columns of one side are enough, as before revision 0007. If all are missing, or are of an absent side, that
+    is a finding."""
     store.write([both_sides()])
     with store.database.writing() as connection:
         connection.execute(spans.delete().where(spans.c.kind == "SERVER"))
@@ -585,7 +588,7 @@ def test_columns_of_sides_are_verified(store: TrackingStore) -> None:
 
 
 def test_columns_of_an_absent_side_are_found(store: TrackingStore) -> None:
-    """A kind that turns into one of the other side differs from the payload."""
+    """A kind that changes to one of the other side differs from the payload."""
     store.write([request((1, 1))])
     with store.database.writing() as connection:
         connection.execute(update(spans).values(kind="SERVER"))

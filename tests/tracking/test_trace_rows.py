@@ -1,4 +1,4 @@
-"""What the row of a trace says, which MLflow's searches go by: told by the claims that stand, in either tier."""
+"""The row of a trace, which MLflow's searches use: derived from the winning versions, in either tier."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tracelake.tracking.store import TrackingStore
 
 
 def archive(store: TrackingStore) -> None:
-    """Archive all that is there in the tables of the lake, as a pass ends it."""
+    """Archive everything in the lake's tables, as a pass does at its end."""
     Outbox(store).trim([row.sequence for row in Outbox(store).waiting()])
     with store.database.writing() as connection:
         connection.execute(
@@ -27,14 +27,14 @@ def archive(store: TrackingStore) -> None:
 
 
 def told(store: TrackingStore, trace: int) -> dict[str, Any]:
-    """Return what the row of a trace says of its spans."""
+    """Return the row's figures on its trace's spans."""
     info = store.infos([trace_id(trace)])[trace_id(trace)]
     names = ("workspace", "name", "state", "start_ns", "end_ns", "request_preview")
     return {name: info[name] for name in names}
 
 
 def test_a_root_that_has_ended_stays_so(store: TrackingStore) -> None:
-    """A claim that the root is running, which comes late or beside the one that it has ended, takes nothing back."""
+    """A version with a running root, which arrives late or with the ended one, reverts nothing."""
     numbers, database = iter(range(1, 1_000)), store.database
 
     def check() -> None:
@@ -73,7 +73,7 @@ def test_a_root_that_has_ended_stays_so(store: TrackingStore) -> None:
 
 
 def test_a18_late_spans_are_told_by_the_row(store: TrackingStore) -> None:
-    """A18: what a late root says of a trace that is archived in the tables, its row says as if it were hot."""
+    """The row of a trace archived in the tables contains the data of a late root, as if the trace were hot (A18)."""
     numbers = iter(range(1, 1_000))
 
     def check() -> None:

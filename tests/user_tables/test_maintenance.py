@@ -1,4 +1,4 @@
-"""Compaction and collection of tables of the user, beside what their commits still name."""
+"""Compaction and collection of user tables while commits still name their parts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = pa.schema([("text", pa.string())])
 
 
 def write_twenty(lake: Lake, name: str, schema: pa.Schema) -> list[str]:
-    """Write some rows twenty times, each time half of them with keys that are there."""
+    """Write some rows twenty times, half of them with existing keys each time."""
     commits = []
     for number in range(20):
         ids = list(range(number * 5, number * 5 + 10))
@@ -41,7 +41,7 @@ def write_twenty(lake: Lake, name: str, schema: pa.Schema) -> list[str]:
 def test_a_table_of_the_user_stays_small_and_readable(
     tmp_path: Path, schema: pa.Schema, key: list[str]
 ) -> None:
-    """Writers compact as they go; compact and gc leave the same rows at every commit, until it is given up."""
+    """Writers compact as they go; compact and gc keep the rows of each commit until it is forgotten."""
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("mine", schema, key=key, buckets=2)
         commits = write_twenty(lake, "mine", schema)
@@ -62,5 +62,5 @@ def test_a_table_of_the_user_stays_small_and_readable(
             lake.table("mine", at=commits[3])
         state = shard.state()
         history = [part for ref in state.batches for part in shard.batch(ref).history]
-        assert sum(part.rows for part in history) == (5 if key else 0)  # what went with the last write
+        assert sum(part.rows for part in history) == (5 if key else 0)  # retracted by the last write
         assert lake.verify().findings == ()

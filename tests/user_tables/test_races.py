@@ -1,4 +1,4 @@
-"""Writers of one table that meet, where only an interleaving of our choice shows what is right."""
+"""Concurrent writers of one table, in interleavings chosen by the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tracelake.user_tables.write import publish
 def test_two_tries_of_one_write_at_once_leave_one_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first try, taken for dead, appends just before the second: what the state names stays as it was."""
+    """If a first try that seemed dead appends just before the second, the state names only the first one's parts."""
     given = pa.table({"id": [1, 2], "who": ["ann", "bob"]})
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("people", given.schema, key=["id"], buckets=2)
@@ -43,7 +43,7 @@ def test_two_tries_of_one_write_at_once_leave_one_of_them(
 def test_the_epoch_of_an_append_is_that_of_its_oldest_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows are staged in one epoch, read again in the next, and the one after begins before the append."""
+    """An append has the epoch of its oldest piece, even if it read its rows again in a newer one."""
     given = pa.table({"id": list(range(20_000)), "who": ["ann"] * 20_000})
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("people", given.schema, key=["id"], buckets=1)

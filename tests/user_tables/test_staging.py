@@ -1,4 +1,4 @@
-"""Pieces: they become parts as they are, unless rows of them lose, they are small, or they waited too long."""
+"""Staged pieces become parts unchanged, unless they lose rows, are small, or have waited too long."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCHEMA = pa.schema(KINDS)
 
 @pytest.fixture
 def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """Return a lake with table `t`, whose key is `id`, and no piece of which is small."""
+    """Return a lake with table `t`, whose key is `id`, and in which no piece counts as small."""
     monkeypatch.setattr("tracelake.user_tables.write.SMALL_PART_MAX_BYTES", 0)
     with tracelake.init(tmp_path / "lake") as lake:
         lake.create_table("t", SCHEMA, key=["id"], buckets=2)
@@ -51,19 +51,19 @@ def staged(lake: Lake, given: pa.Table) -> Pieces:
 
 
 def written(lake: Lake, *tasks: Pieces) -> list[Part]:
-    """Publish what tasks staged; return the parts that this made."""
+    """Publish the staged tasks; return the resulting parts."""
     before = {part.path for part in lake.table("t").scan.snapshot.parts}
     publish(lake._opened.stores, read_spec(lake.objects, "t"), tasks)
     return [part for part in lake.table("t").scan.snapshot.parts if part.path not in before]
 
 
 def objects_of(lake: Lake) -> set[str]:
-    """Return all objects of the table but batch records."""
+    """Return all objects of the table except batch records."""
     return {i.path for f in ("parts", "staged") for i in lake.objects.list(f"shards/t/{f}/")}
 
 
 def test_pieces_become_parts_without_being_written_again(lake: Lake) -> None:
-    """What lost no row is named as it is, and its row ids are those of the batch, unique in the table."""
+    """A piece that lost no row is used as a part unchanged; the batch gives its row ids, unique in the table."""
     for number in range(2):
         tasks = [staged(lake, rows(n, n + 50)) for n in range(number * 200, number * 200 + 200, 50)]
         parts = written(lake, *tasks)
@@ -77,7 +77,7 @@ def test_pieces_become_parts_without_being_written_again(lake: Lake) -> None:
 
 
 def test_only_pieces_that_lose_rows_are_written_again(lake: Lake) -> None:
-    """Of two pieces, one with a row that is stored just so, the other stays; one without other rows is gone."""
+    """Only a piece with an already stored row is rewritten, or dropped if it has no others; other pieces stay."""
     lake.write("t", rows(0, 10))
     kept = staged(lake, rows(10, 50))
     touched = staged(lake, pa.concat_tables([rows(9, 10), rows(50, 90)]))
@@ -95,7 +95,7 @@ def test_only_pieces_that_lose_rows_are_written_again(lake: Lake) -> None:
 
 
 def test_small_pieces_are_put_together(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small tasks leave one sorted part a bucket, or more where they would be too large."""
+    """Many small tasks give one sorted part per bucket, or more if it would be too large."""
     monkeypatch.undo()
     tasks = [staged(lake, rows(n, n + 3)) for n in reversed(range(0, 60, 3))]
     parts = written(lake, *tasks)
@@ -111,7 +111,7 @@ def test_small_pieces_are_put_together(lake: Lake, monkeypatch: pytest.MonkeyPat
 
 
 def test_parts_whose_keys_no_row_can_have_are_not_opened(lake: Lake) -> None:
-    """A write of greater keys goes well where the older parts cannot be read."""
+    """Parts whose key range excludes all new rows are not opened, so a write succeeds even if they are unreadable."""
     lake.write("t", rows(0, 100))
     for part in lake.table("t").scan.snapshot.parts:
         lake.objects.delete(part.path)
@@ -124,7 +124,7 @@ def test_parts_whose_keys_no_row_can_have_are_not_opened(lake: Lake) -> None:
 def test_what_is_stored_just_so_is_found_in_every_kind_of_column(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys_at_once: int
 ) -> None:
-    """S6: null, NaN, lists and maps are the same as themselves; a difference in any one column tells."""
+    """An identical stored row is found for null, NaN, lists and maps; a difference in any column counts (S6)."""
     monkeypatch.setattr("tracelake.user_tables.keys.COMPARED_KEYS_MAX", keys_at_once)
     columns = {
         "id": pa.array(range(4), pa.int64()),
@@ -152,7 +152,7 @@ def test_what_is_stored_just_so_is_found_in_every_kind_of_column(
 
 
 def test_a_job_that_takes_long_is_published_all_the_same(lake: Lake) -> None:
-    """Garbage collection leaves pieces of a day alone; of an epoch that may not append, copies are."""
+    """A long job is published: collection keeps pieces for a day, and those of an old epoch are copied."""
     task = staged(lake, rows(0, 20))
     for _ in range(3):
         lake.maintenance.gc(epoch_min_s=0)
@@ -164,7 +164,7 @@ def test_a_job_that_takes_long_is_published_all_the_same(lake: Lake) -> None:
 
 
 def test_pieces_of_a_killed_writer_go_after_a_day(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then publishing them is an error that says what to do, and changes nothing."""
+    """Pieces of a killed writer are deleted after a day; publishing them is then an error with a remedy."""
     task = staged(lake, rows(0, 20))
     monkeypatch.setattr("tracelake.shards.gc.STAGED_ROWS_AGE_MAX_S", -60.0)
     for _ in range(3):
@@ -176,7 +176,7 @@ def test_pieces_of_a_killed_writer_go_after_a_day(lake: Lake, monkeypatch: pytes
 
 
 def test_a_table_that_has_a_reserved_column_already_is_read_only(lake: Lake) -> None:
-    """Its rows cannot be told by their place in a file, so nothing is written to it."""
+    """A table that already has a reserved column is read-only, because its rows have no positions in a file."""
     spec = read_spec(lake.objects, "t")
     old = TableSpec("old", pa.schema([("File_Index", pa.int64())]).serialize().to_pybytes(), (), 1)
     with pytest.raises(UsageError, match="'File_Index'"):
@@ -187,7 +187,7 @@ def test_a_table_that_has_a_reserved_column_already_is_read_only(lake: Lake) -> 
 
 @given(st.lists(st.tuples(texts, int64s, texts), min_size=1, max_size=20))
 def test_keys_are_hashed_as_one_by_one(values: list[tuple[str, int, str]]) -> None:
-    """The bucket of each row is that of its `key_text`, whatever the columns of the key are."""
+    """The bucket of each row is that of its `key_text`, with key columns of all types."""
     rows = pa.table(dict(zip("aib", map(list, zip(*values, strict=True)), strict=True)))
     for key in ("a", "i", "ai", "ia", "aib"):
         found = staging._key_texts(rows, list(key))

@@ -1,4 +1,4 @@
-"""Several rows of one key in one write: the caller's last one stands; of tasks, what a column tells, or an error."""
+"""Several rows of one key in one write: the caller's last row wins; tasks need an order column."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def batch(*rows: tuple[int, float | None, str | None]) -> pa.RecordBatch:
-    """Return rows of (id, at, who); who is None for a deletion."""
+    """Return rows of (id, at, who); `who` is None for a deletion."""
     columns: list[list[Any]] = [
         [key for key, _, _ in rows],
         [at for _, at, _ in rows],
@@ -51,7 +51,7 @@ def batch(*rows: tuple[int, float | None, str | None]) -> pa.RecordBatch:
 
 
 def tasks(lake: Lake, order: RowOrder, *given: pa.RecordBatch) -> list[Pieces]:
-    """Stage each batch as a task of its own."""
+    """Stage each batch as a separate task."""
     spec = read_spec(lake.objects, "people")
     return [
         stage(lake.objects, spec, lake._opened.shard("people").state().epoch, [one], "gone", order)
@@ -79,7 +79,7 @@ def objects_of(lake: Lake) -> set[str]:
 def test_the_last_row_of_the_caller_stands(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, block_bytes: int, small_bytes: int
 ) -> None:
-    """Rows and deletions alike, as in a dictionary: in one batch, in many, in one block or in many, in all buckets."""
+    """The last row of a key wins, rows and deletions alike, in any division into batches, blocks and buckets."""
     monkeypatch.setattr("tracelake.user_tables.staging.STAGED_ROWS_MAX_BYTES", block_bytes)
     monkeypatch.setattr("tracelake.user_tables.write.SMALL_PART_MAX_BYTES", small_bytes)
     monkeypatch.setattr("tracelake.user_tables.keys.COMPARED_KEYS_MAX", 20)
@@ -101,7 +101,7 @@ def test_the_last_row_of_the_caller_stands(
 
 
 def test_the_last_row_stands_without_deletions(lake: Lake) -> None:
-    """It need not compare greatest, and an earlier one that is stored already changes nothing."""
+    """The last row wins even if it compares lower; an earlier row that is stored already changes nothing."""
     for number in range(2):
         rows = [(key, at, who) for at, who in ((1.0, "eve"), (9.0, "zoe"), (0.0, "ann")) for key in range(9)]
         lake.write("people", pa.Table.from_batches([batch(*rows)]).drop_columns(["gone"]))
@@ -110,7 +110,7 @@ def test_the_last_row_stands_without_deletions(lake: Lake) -> None:
 
 
 def test_a_write_that_is_tried_again_says_the_same(lake: Lake) -> None:
-    """With its id it happens once; the same rows without one change nothing."""
+    """A retried write with its id happens once; the same rows without an id change nothing."""
     given = pa.Table.from_batches([batch((1, 0, "zoe"), (2, 0, "zoe")), batch((1, 0, "ann"), (2, 0, None))])
     first = lake.write("people", given, tombstone="gone", write_id="x")
     lake.write("people", given, tombstone="gone", write_id="x")
@@ -127,7 +127,7 @@ def test_a_write_that_is_tried_again_says_the_same(lake: Lake) -> None:
 def test_tasks_whose_rows_differ_are_refused(
     lake: Lake, blocks: int, other: tuple[int, float | None, str | None]
 ) -> None:
-    """Nothing says which stands, in one task or in two: the key is named, nothing is written or left behind."""
+    """Different rows of one key, in one task or two, are refused: the error names the key, and nothing is written."""
     lake.write("people", pa.table({"id": [1], "who": ["old"]}))
     before, objects = lake.log()[0].id, objects_of(lake)
     rows = [(1, 5.0, "ann"), other]
@@ -146,14 +146,14 @@ def test_tasks_whose_rows_differ_are_refused(
 
 
 def test_many_tied_keys_are_told_by_a_few(lake: Lake) -> None:
-    """An error has an end, however many keys there are."""
+    """The error names a few of many conflicting keys."""
     given = [batch(*((key, 0.0, who) for key in range(500))) for who in ("ann", "bob")]
     with pytest.raises(InputError, match=r"\(id = \d+; id = \d+; id = \d+; and more\)"):
         written(lake, tasks(lake, NOTHING, *given))
 
 
 def test_rows_that_are_the_same_are_one(lake: Lake) -> None:
-    """A task that Spark ran over rows twice, NaN and null among them, a deletion that comes twice."""
+    """Identical rows of one key count once, as when Spark repeats a task, also with NaN, null and deletions."""
     rows = batch((1, float("nan"), "ann"), (2, None, "bob"), (3, 1.0, None), (1, float("nan"), "ann"))
     for order in (NOTHING, BY_AT):
         written(lake, tasks(lake, order, rows, rows, batch((3, 7.0, None))))
@@ -163,7 +163,8 @@ def test_rows_that_are_the_same_are_one(lake: Lake) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_column_tells_which_row_stands(lake: Lake, seed: int) -> None:
-    """The greatest value does, of rows and deletions, however cut into tasks; equal ones beneath do no harm."""
+    """The greatest value of the order column wins, for rows and deletions in any tasks; ties below it do not
+    matter."""
     chance = random.Random(seed)
     claims: dict[int, list[tuple[float, str | None]]] = {}
     rows = list[tuple[int, float | None, str | None]]()
@@ -200,7 +201,7 @@ def test_a_column_tells_which_row_stands(lake: Lake, seed: int) -> None:
 def test_a_column_that_does_not_tell_is_refused(
     lake: Lake, others: list[tuple[int, float | None, str | None]]
 ) -> None:
-    """It is the same for the greatest of differing rows, or null for any of them."""
+    """An order column that ties for the greatest of different rows, or is null for any of them, is refused."""
     rows = [(1, 5.0, "ann"), *others]
     for given in ([batch(*rows)], [batch(one) for one in rows], [batch(one) for one in rows[::-1]]):
         with pytest.raises(InputError, match=r"'at' does not say .* \(id = 1\). Nothing was written"):
@@ -213,7 +214,7 @@ def test_a_column_that_does_not_tell_is_refused(
 def test_the_order_outlasts_a_long_wait_and_other_buckets(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, buckets: int
 ) -> None:
-    """Pieces that are copied into a newer epoch, or cut anew, tell as before which row came last."""
+    """The order of rows survives copying pieces into a newer epoch and splitting them into other buckets."""
     monkeypatch.setattr("tracelake.user_tables.staging.STAGED_ROWS_MAX_BYTES", 1)
     spec = msgspec.structs.replace(read_spec(lake.objects, "people"), buckets=buckets)
     ends = {key: ("ann", None, "bob")[key % 3] for key in range(12)}
@@ -239,7 +240,7 @@ def test_the_order_outlasts_a_long_wait_and_other_buckets(
 
 
 def test_columns_may_have_the_names_of_our_own(lake: Lake) -> None:
-    """A key of `piece`, `place` and `bucket` is a key like any other."""
+    """A key may have the columns `piece`, `place` and `bucket`, like our internal ones."""
     names = ["piece", "place", "bucket", "rank", "block"]
     schema = pa.schema([*((name, pa.int64()) for name in names), ("number", pa.int64())])
     lake.create_table("odd", schema, key=names[:3], buckets=2)

@@ -1,4 +1,4 @@
-"""Tables of the user: upsert by key, deletion, several writers, crashes at every call."""
+"""User tables: upsert by key, deletion, several writers, crashes at every call."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(KINDS)
 
 
 def rows(ids: list[int | None], who: str | None, **more: list[Any]) -> pa.Table:
-    """Return rows that differ in their id."""
+    """Return rows with different ids."""
     columns = {"id": pa.array(ids, pa.int64()), "who": pa.array([who] * len(ids), pa.string())}
     return pa.table({**columns, "tags": pa.array([[("by", who)]] * len(ids), TAGS), **more})
 
@@ -56,7 +56,7 @@ def people(lake: Lake, at: str = "main") -> dict[int, str | None]:
 
 
 def test_a_new_table_is_known_and_empty(lake: Lake) -> None:
-    """It is listed, queried and verified like the others, and not there at an older commit."""
+    """A new table is listed, queried and verified like others, and absent at an older commit."""
     assert [info.name for info in lake.tables()] == ["spans", "traces", "people"]
     assert lake.table("people").schema == SCHEMA
     assert lake.sql("select count(*) as n from people").to_pylist() == [{"n": 0}]
@@ -70,7 +70,7 @@ def test_a_new_table_is_known_and_empty(lake: Lake) -> None:
 
 
 def test_rows_replace_rows_of_their_key(lake: Lake) -> None:
-    """S5, S6: a new row retracts the old one; what is there already, and deleting what is not, change nothing."""
+    """A new row retracts the old one; an identical row or an absent deletion changes nothing (S5, S6)."""
     first = lake.write("people", rows([1, 2, 3], "ann"))
     second = lake.write("people", rows([3, 4], "bob"))
     assert people(lake) == {1: "ann", 2: "ann", 3: "bob", 4: "bob"}
@@ -92,7 +92,7 @@ def test_rows_replace_rows_of_their_key(lake: Lake) -> None:
 
 
 def test_many_random_writes_equal_a_dictionary(lake: Lake) -> None:
-    """Upserts and deletions in random order leave what they leave in a dictionary."""
+    """Random upserts and deletions leave the same rows as in a dictionary."""
     chance, expected = random.Random(7), dict[int, str | None]()
     for number in range(15):
         ids = chance.sample(range(30), chance.randint(1, 12))
@@ -113,7 +113,7 @@ def test_many_random_writes_equal_a_dictionary(lake: Lake) -> None:
 
 
 def test_without_a_key_rows_are_added(lake: Lake) -> None:
-    """The same row twice is two rows; a write with an id happens once."""
+    """Without a key, the same row twice is two rows; a write with an id happens once."""
     lake.create_table("log", pa.schema([("x", pa.float64())]))
     for write_id in (None, None, "a", "a", "b"):
         lake.write("log", pa.table({"x": [1.0]}), write_id=write_id)
@@ -121,7 +121,7 @@ def test_without_a_key_rows_are_added(lake: Lake) -> None:
 
 
 def test_keys_of_text_and_several_columns(lake: Lake) -> None:
-    """Any mix of text and integers is a key, and finding one opens the parts of its bucket only."""
+    """Any mix of text and integers can be a key, and a lookup opens only parts of its bucket."""
     kinds: dict[str, pa.DataType] = {"a": pa.string(), "b": pa.int32(), "part": pa.string()}
     schema = pa.schema({**kinds, "filename": pa.string()})
     lake.create_table("pairs", schema, key=["a", "b"], buckets=8)
@@ -137,7 +137,7 @@ def test_keys_of_text_and_several_columns(lake: Lake) -> None:
 
 
 def test_what_cannot_be_written_is_refused_with_a_way_out(lake: Lake) -> None:
-    """Each mistake is one clear error, and changes nothing."""
+    """Each invalid write is one clear error with a remedy, and changes nothing."""
     before = lake.log()[0].id
     for refused, match in (
         (lambda: lake.write("spans", rows([1], "x")), "spans is made of what is ingested"),
@@ -165,7 +165,7 @@ def test_what_cannot_be_written_is_refused_with_a_way_out(lake: Lake) -> None:
 
 
 def test_writers_at_once_lose_nothing(lake: Lake) -> None:
-    """Four threads write keys of their own, and one that all fight for; the pipeline's commits stay apart."""
+    """Four threads write separate keys and a shared one without loss; the pipeline's commits stay separate."""
 
     def write(writer: int) -> None:
         with tracelake.open(lake.url) as own:
@@ -184,7 +184,7 @@ def test_writers_at_once_lose_nothing(lake: Lake) -> None:
 
 
 def test_killed_at_every_call(tmp_path: Path) -> None:
-    """S8, S9: a write killed at any call shows nothing or all; the same write again is there once."""
+    """A write killed at any call shows nothing or all; repeating it leaves it there once (S8, S9)."""
     spec = make_spec("people", SCHEMA, ["id"], 2)
 
     def write(world: Stores, given: pa.Table, write_id: str, crash: CrashPoint) -> None:
@@ -229,7 +229,7 @@ def test_killed_at_every_call(tmp_path: Path) -> None:
 
 
 def test_verify_names_what_is_wrong_with_a_table(lake: Lake) -> None:
-    """A missing part, two rows of one key, and a lost description are findings."""
+    """A missing part, two rows of one key, and a lost description are findings of `verify`."""
     lake.write("people", rows([1, 2, 3], "ann"))
     part = lake.table("people").scan.snapshot.parts[0].path
     data = lake.objects.get(part)
@@ -253,7 +253,7 @@ def test_verify_names_what_is_wrong_with_a_table(lake: Lake) -> None:
 
 
 def test_the_pipeline_goes_on_beside_writers(lake: Lake, tmp_path: Path) -> None:
-    """Transactions and writes share one history; each keeps what the other committed."""
+    """Transactions and writes share one history; each keeps the other's changes."""
     for number in range(3):
         lake.write("people", rows([number], "ann"))
         (tmp_path / f"{number}.jsonl").write_bytes(a_line(a_span(number, 0)))

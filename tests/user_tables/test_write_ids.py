@@ -1,4 +1,4 @@
-"""A write with an id happens once: whatever it changed, whatever came after it, and however late it is tried again."""
+"""A write with an id happens once, whatever it changed, whatever followed it, and however late its retry is."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def count(lake: Lake) -> int:
 
 
 def test_a_write_that_changed_nothing_is_remembered(lake: Lake) -> None:
-    """It is not made again after another write has changed what it said."""
+    """A write that changed nothing is remembered: its retry after another write does nothing."""
     lake.write("keyed", ONE)
     lake.write("keyed", ONE, write_id="x")
     lake.write("keyed", TWO)
@@ -53,7 +53,7 @@ def test_a_write_that_changed_nothing_is_remembered(lake: Lake) -> None:
 
 
 def test_a_deletion_of_nothing_is_remembered(lake: Lake) -> None:
-    """Tried again when the key has a row, it takes none away; nor does a repeated deletion that did."""
+    """A deletion that removed nothing, or a row, is remembered: its retry removes no newer row."""
     lake.write("keyed", DELETE, tombstone="gone", write_id="x")
     lake.write("keyed", ONE)
     lake.write("keyed", DELETE, tombstone="gone", write_id="x")
@@ -66,13 +66,13 @@ def test_a_deletion_of_nothing_is_remembered(lake: Lake) -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a state remember few writes."""
+    """Make a state remember only a few writes."""
     monkeypatch.setattr(Shard, "written_max", WRITES_REMEMBERED)
 
 
 @pytest.mark.usefixtures("few")
 def test_an_id_is_known_however_many_writes_came_after_it(lake: Lake) -> None:
-    """More writes than a state remembers, with ids and without, compaction and collection: each is there once."""
+    """More writes than a state remembers, with compaction and collection, each exist once when retried."""
     for number in range(2 * WRITES_REMEMBERED + 3):
         lake.write("log", ONE, write_id=f"w{number}" if number % 3 else None)
     rows = count(lake)
@@ -92,7 +92,7 @@ def test_an_id_is_known_however_many_writes_came_after_it(lake: Lake) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_batches_of_a_series_are_told_by_their_number(lake: Lake) -> None:
-    """A series takes one place, whatever its length; an older number has happened, and other ids are others."""
+    """A series of numbered batches takes one slot: an older number counts as done, and other ids are separate."""
 
     def write(write_id: WriteId) -> None:
         spec = read_spec(lake.objects, "log")
@@ -119,7 +119,7 @@ def test_batches_of_a_series_are_told_by_their_number(lake: Lake) -> None:
 
 
 def test_an_id_that_says_nothing_is_refused(lake: Lake) -> None:
-    """It is an unset variable, more likely than not; any other text is an id."""
+    """An empty id is refused, because it is probably an unset variable; any other text is an id."""
     with pytest.raises(UsageError, match="is empty; leave it out"):
         lake.write("log", ONE, write_id="")
     for odd in ("\ud800", "x" * 10_000, "a/b\0"):
@@ -132,7 +132,7 @@ def test_an_id_that_says_nothing_is_refused(lake: Lake) -> None:
 def test_two_tries_of_one_write_that_meet(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, first: pa.Table
 ) -> None:
-    """A try that was taken for dead appends just before the other: one of them counts."""
+    """If a try that seemed dead appends just before its retry, one of them counts."""
     lake.write("keyed", first)
     append: Callable[..., object] = Shard.compare_and_append
 

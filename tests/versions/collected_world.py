@@ -1,4 +1,4 @@
-"""A repository in memory, and its collector: what tests of collections stand on."""
+"""Repository in memory with its collector, for tests of garbage collection."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tracelake.versions.tree import FILES
 
 
 class World:
-    """A repository in memory, and its collector."""
+    """Repository in memory, and its collector."""
 
     def __init__(self) -> None:
         self.key_value, self.objects = MemoryKeyValueStore(), MemoryObjectStore()
         self.repository = self.opened()
 
     def opened(self) -> Repository:
-        """Open it anew: nothing is remembered."""
+        """Open it again, with empty caches."""
         return Repository(self.key_value, self.objects)
 
     def collect(self, *, dry_run: bool = False) -> CollectedCommits:
-        """Collect once; every call begins an epoch."""
+        """Collect once; each call begins an epoch."""
         return RepositoryCollector(self.key_value, self.objects).collect(epoch_min_s=0.0, dry_run=dry_run)
 
     def commit(self, path: str, number: int, branch: str = "main") -> str:
@@ -33,7 +33,7 @@ class World:
         return self.repository.commit_entries({path: TableAt("s", number)}, branch, message=path)
 
     def file(self, text: str) -> FileAt:
-        """Write a file, as whoever adds an example does."""
+        """Write a file, as a client that adds an example does."""
         return write_file(self.objects, text.encode(), self.repository.epoch())
 
     def files(self) -> set[str]:
@@ -45,7 +45,7 @@ class World:
         return {info.path for info in self.objects.list("")}
 
     def check(self) -> None:
-        """Read every commit that a ref leads to, with all of its entries and their files."""
+        """Read every commit that a ref leads to, with all entries and their files."""
         repository = self.opened()
         heads = [record.head for record in repository.branches().values()] + list(repository.tags().values())
         todo, seen = [head for head in heads if head], set()

@@ -1,4 +1,4 @@
-"""A process that commits one request after the other, and says what it was told; somebody kills it.
+"""Process that commits requests one by one and prints the answers, until a test kills it.
 
 python -m tests.versions.commit_process RECORDS OBJECTS NAME FIRST COUNT
 """

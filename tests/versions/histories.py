@@ -1,4 +1,4 @@
-"""What must hold of a branch after many committed to it at once."""
+"""Checks of a branch after many concurrent commits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracelake.versions.repository import Repository
 def check_history(repository: Repository, acknowledged: Sequence[tuple[str, str]]) -> list[str]:
     """Assert that a branch is one line of commits, and each acknowledged one is in it exactly once.
 
-    `acknowledged` holds (entry, commit id) of commits that name one new entry each, with its name as their message.
+    `acknowledged` has (entry, commit id) of commits. Each names one new entry, with its name as the message.
     Returns all messages, oldest first.
     """
     head = repository.head()

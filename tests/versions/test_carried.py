@@ -1,4 +1,4 @@
-"""What was staged for a commit that was refused is staged anew: all of it that was acknowledged, and nothing else."""
+"""After a refused commit, all acknowledged entries staged for it, and no others, are staged again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tracelake.versions.model import Change, SealedRequest
 
 
 def test_what_was_acknowledged_stays_below_what_was_not() -> None:
-    """A late writer leaves an entry whose file is gone above one that is carried along: that one is committed."""
+    """An acknowledged entry is committed although a late writer put an entry without a file above it."""
     world = World()
     late = world.file("late")
     world.collect()
@@ -29,7 +29,7 @@ def test_what_was_acknowledged_stays_below_what_was_not() -> None:
 
 
 def committed_meanwhile(world: World) -> None:
-    """Let another commit a request just when what is staged for it was staged anew."""
+    """Commit a request just when the entries staged for it were staged again."""
     restage = world.repository._records.restage
 
     def overtaken(token: str, to: str) -> list[Entry]:
@@ -41,7 +41,7 @@ def committed_meanwhile(world: World) -> None:
 
 
 def test_what_was_committed_when_it_was_to_be_dropped_is_not_staged_again() -> None:
-    """Else a commit of later would take it back to what it was: nobody has staged that."""
+    """Entries committed in the meantime are not staged again; otherwise a later commit would revert them."""
     world = World()
     world.repository.stage({"f": world.file("first")})
     put_on_list(world.repository, asked("slow", Change(staged=True)))
@@ -55,7 +55,7 @@ def test_what_was_committed_when_it_was_to_be_dropped_is_not_staged_again() -> N
 
 
 def test_what_another_helper_committed_is_not_staged_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One helper could not read what a request names, and one could: its commit stands."""
+    """If one helper cannot read a request's objects and another one commits it, the commit counts."""
     world = World()
     world.repository.commit_entries({"a": world.file("a")})
     world.repository.stage({"f": (first := world.file("first"))})

@@ -1,4 +1,4 @@
-"""Garbage collection of a repository: what nothing leads to goes two epochs later; all else stays whole."""
+"""Garbage collection of a repository: unreachable objects are deleted two epochs later; all others stay whole."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tracelake.versions.tree import Content, path_of
 
 
 def test_a_deleted_branch_goes_and_what_others_lead_to_stays() -> None:
-    """Its commits go with the second collection; shared ones, tagged ones and merged ones stay."""
+    """The second collection deletes the commits of a deleted branch, except shared, tagged and merged ones."""
     world = World()
     first = world.commit("a", 1)
     world.repository.create_branch("side", first)
@@ -60,7 +60,7 @@ def test_a_deleted_branch_goes_and_what_others_lead_to_stays() -> None:
 
 
 def test_a_collector_that_was_faster_is_no_damage() -> None:
-    """Two collect at once: what the one has deleted since the other listed it is garbage that is gone, no more."""
+    """If two collectors run, an object that one deleted after the other listed it is no damage."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     lost = path_of(Commit, world.commit("b", 1, "side"))
@@ -79,7 +79,7 @@ def test_a_collector_that_was_faster_is_no_damage() -> None:
 
 
 def test_a_dry_run_deletes_nothing() -> None:
-    """It tells what would go now, and begins no epoch."""
+    """A dry run reports the garbage and begins no epoch."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     world.commit("b", 1, "side")
@@ -93,7 +93,8 @@ def test_a_dry_run_deletes_nothing() -> None:
 
 
 def test_the_same_entries_again_are_other_objects_in_another_epoch() -> None:
-    """What a collection may be about to delete is never named anew: the same content has another name by then."""
+    """The same entries have another object name in a later epoch, so a collector never deletes a newly named
+    object."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     once = world.repository.commit(world.commit("b", 1, "side")).metarange
@@ -106,7 +107,7 @@ def test_the_same_entries_again_are_other_objects_in_another_epoch() -> None:
 
 
 def test_what_was_built_two_epochs_ago_is_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A helper that slept through two collections publishes nothing that they may have deleted."""
+    """A helper that slept through two collections rebuilds the commit, because they may have deleted its objects."""
     world = World()
     world.commit("a", 1)
 
@@ -127,7 +128,7 @@ def test_what_was_built_two_epochs_ago_is_built_again(monkeypatch: pytest.Monkey
 
 
 def test_main_is_fenced_before_it_has_a_record() -> None:
-    """A first commit that read its epoch before two collections is not built in it: its objects could go at once."""
+    """A first commit that read its epoch before two collections is rebuilt, so its objects are not collected."""
     world = World()
     collections = iter(range(2))
     swap = world.repository._records.swap
@@ -156,7 +157,7 @@ def test_main_is_fenced_before_it_has_a_record() -> None:
 )
 @pytest.mark.parametrize("is_gone", [True, False])
 def test_damage_keeps_what_may_lie_behind_it(kind: type[Content], stays: set[str], is_gone: bool) -> None:
-    """Where an object cannot be read, nothing of the kinds that it leads to is deleted; all others are."""
+    """If an object cannot be read, objects of the kinds that it leads to are kept; all others are collected."""
     world = World()
     first = world.commit("a", 1)
     world.repository.create_branch("side", first)
@@ -183,7 +184,7 @@ def test_damage_keeps_what_may_lie_behind_it(kind: type[Content], stays: set[str
 
 
 def test_a_staged_entry_that_is_damaged_keeps_files_alone() -> None:
-    """What it names is not known, and it may be a file: commits that nothing leads to go, and files stay."""
+    """A damaged staged entry may name a file, so files are kept; unreachable commits are still collected."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     world.repository.commit_entries({"f": world.file("lost")}, "side")
@@ -197,7 +198,7 @@ def test_a_staged_entry_that_is_damaged_keeps_files_alone() -> None:
 
 
 def test_a_recorded_answer_that_is_damaged_stays_and_the_others_are_forgotten() -> None:
-    """It stops no collection; `verify` names it."""
+    """A damaged recorded answer stays and stops no collection; `verify` names it."""
     world = World()
     world.commit("a", 1)
     for _ in range(40):
@@ -211,7 +212,7 @@ def test_a_recorded_answer_that_is_damaged_stays_and_the_others_are_forgotten() 
 
 
 def test_each_object_is_read_once_and_commits_all_at_once() -> None:
-    """Ranges that commits share are read once, and no commit after another has been looked at."""
+    """Shared ranges are read once, and all commits are read concurrently."""
 
     class Counting(MemoryObjectStore):
         def get(self, path: str) -> bytes:
@@ -237,7 +238,7 @@ def test_each_object_is_read_once_and_commits_all_at_once() -> None:
 
 
 def test_collections_beside_committers_leave_every_commit_whole() -> None:
-    """Threads commit, branch, merge and delete branches, while others collect: what refs lead to stays whole."""
+    """Concurrent collections keep everything that refs lead to while threads commit, branch, merge and delete."""
     world = World()
     world.commit("a", 0)
 
@@ -268,7 +269,7 @@ def test_collections_beside_committers_leave_every_commit_whole() -> None:
 
 
 def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
-    """A refusal goes two epochs later; that to an id of the caller's is good for many, while its branch is there."""
+    """Refusals stay for two epochs, answers to a caller's request id longer, while the branch exists."""
     world = World()
     first = world.commit("a", 1)
     world.repository.create_branch("side", first)

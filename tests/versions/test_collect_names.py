@@ -1,4 +1,4 @@
-"""Garbage collection beside who gives a name: what it leads to stays, and who was killed leaves nothing."""
+"""Garbage collection during naming: commits with a name stay, and killed clients leave nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tracelake.versions.gc import RepositoryCollector
 
 
 def test_only_what_a_name_leads_to_is_named_again() -> None:
-    """A commit of a deleted branch is not tagged, branched from, merged, picked or reverted: it may be gone at once."""
+    """An unreachable commit cannot be tagged, branched, merged, picked or reverted: it may be collected at once."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     lost = world.commit("b", 1, "side")
@@ -38,7 +38,7 @@ def test_only_what_a_name_leads_to_is_named_again() -> None:
 
 
 def test_who_is_killed_while_he_gives_a_name_leaves_nothing() -> None:
-    """Its claim keeps the commit for two epochs, is no name to anybody, and stands in nobody's way."""
+    """The claim of a killed client keeps the commit for two epochs, is no visible name, and blocks no other client."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     lost = world.commit("b", 1, "side")
@@ -71,7 +71,7 @@ def test_who_is_killed_while_he_gives_a_name_leaves_nothing() -> None:
 
 
 def test_whoever_was_slow_to_give_a_name_claims_it_once_more() -> None:
-    """Collections, or another who wants the name, take a claim away: it is given to what is reached still, or not."""
+    """A slow client that lost its claim claims the name again, and gets it only if the commit is still reachable."""
     world = World()
     first = world.commit("a", 1)
     reaches, looks = world.repository.reaches, iter(range(9))
@@ -99,7 +99,7 @@ def test_whoever_was_slow_to_give_a_name_claims_it_once_more() -> None:
 
 
 class Moving(MemoryKeyValueStore):
-    """Before each of some scans for a collector, the name of a commit moves to the kind that is not scanned."""
+    """Store in which a commit's name moves, before some scans of a collector, to the kind that is not scanned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,9 +109,9 @@ class Moving(MemoryKeyValueStore):
     def scan(
         self, partition: str, start: str = "", stop: str | None = None, limit: int | None = None
     ) -> list[Entry]:
-        """See `KeyValueStore`."""
+        """Scan after the move (see `KeyValueStore`)."""
         if self.moves and partition in (BRANCHES, TAGS):
-            moves, self.moves = self.moves - 1, 0  # whoever moves it scans too
+            moves, self.moves = self.moves - 1, 0  # the client that moves it scans too
             self.move(partition)
             self.moves = moves
         return super().scan(partition, start, stop, limit)
@@ -119,7 +119,7 @@ class Moving(MemoryKeyValueStore):
 
 @pytest.mark.parametrize("moves", range(1, 20))
 def test_a_name_that_moves_while_a_collector_looks(moves: int) -> None:
-    """A tag becomes a branch, that a tag again: at each moment one leads to the commit, and no scan sees which."""
+    """A commit stays if its only name keeps moving between tag and branch, so that no scan sees it."""
     world = World()
     world.key_value = Moving()
     world.repository = world.opened()
@@ -168,7 +168,7 @@ def test_a_name_that_moves_while_a_collector_looks(moves: int) -> None:
     ids=lambda broken: broken.rule,
 )
 def test_broken_so_a_name_is_missed(broken: Broken) -> None:
-    """Each half of the rule is needed: without it, a commit that always had a name goes."""
+    """Without either half of the rule, a commit that always had a name is collected."""
 
     def check() -> None:
         for moves in range(1, 20):

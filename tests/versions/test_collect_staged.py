@@ -1,4 +1,4 @@
-"""Garbage collection of what is staged and of files: what is acknowledged stays, what a branch left goes with it."""
+"""Garbage collection of staged entries and files: acknowledged ones stay, those of deleted branches go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tracelake.versions.tree import Content, file_path, folder_of, id_of
 
 
 def test_files_stay_as_long_as_an_entry_names_them() -> None:
-    """A file that is staged, committed, or in a commit that is reached stays; one that nothing names goes."""
+    """A file that is staged, committed, or in a reachable commit stays; an unnamed one is deleted."""
     world = World()
     files = {name: world.file(name) for name in "abcd"}
     world.repository.commit_entries({"f/a": files["a"]}, message="a")
@@ -46,7 +46,7 @@ def test_files_stay_as_long_as_an_entry_names_them() -> None:
 
 
 def test_a_file_of_an_earlier_epoch_is_written_again_or_refused() -> None:
-    """A client that sleeps between upload and stage, or commit, names what is there, or is told that it is gone."""
+    """A client that sleeps between upload and stage, or commit, names an existing file or gets an error."""
     world = World()
     slept = world.file("slept")
     world.collect()
@@ -69,7 +69,7 @@ def test_a_file_of_an_earlier_epoch_is_written_again_or_refused() -> None:
 
 
 def test_the_same_file_in_a_later_epoch_is_no_change_and_no_conflict() -> None:
-    """Two branches that have the same bytes under names of two epochs have the same entry."""
+    """The same bytes on two branches, under names of two epochs, are one entry: no change and no conflict."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     world.repository.commit_entries({"f": world.file("same")}, "side")
@@ -83,7 +83,7 @@ def test_the_same_file_in_a_later_epoch_is_no_change_and_no_conflict() -> None:
 
 
 def test_what_was_staged_long_ago_is_committed_while_a_collector_looks() -> None:
-    """Forty commits come between its look at what is staged and its look at heads: their files stay."""
+    """Files stay although forty commits take their entries between the collector's looks at staging and at heads."""
     world = World()
     world.commit("a", 0)
     world.repository.stage({"f": world.file("f")})
@@ -105,7 +105,7 @@ def test_what_was_staged_long_ago_is_committed_while_a_collector_looks() -> None
 
 
 def test_an_entry_whose_writer_was_late_does_not_take_an_acknowledged_one_with_it() -> None:
-    """It names a file that was collected before it was staged: what it was put on is committed, and else nothing."""
+    """A late entry whose file was collected does not hide an acknowledged one, which is committed alone."""
     world = World()
     late = world.file("late")
     world.repository.stage({"f": world.file("acknowledged"), "table": TableAt("s", 1)})
@@ -121,14 +121,14 @@ def test_an_entry_whose_writer_was_late_does_not_take_an_acknowledged_one_with_i
 
 
 def sealed(world: World, *requests: Request, later: str = "later") -> None:
-    """Seal requests on `main`, as a committer does that is killed then."""
+    """Seal requests on `main`, as a committer does that is then killed."""
     records = world.repository._records
     at = records.read("main")
     records.swap("main", at, seal(at.record, requests, later, 0), is_mine=lambda _: False)
 
 
 def test_what_a_sealed_request_names_stays() -> None:
-    """Entries under a token that is sealed, files and sets of changes that a request names, until it is built."""
+    """Entries under a sealed token, and files and change sets that a sealed request names, stay until it is built."""
     world = World()
     world.commit("a", 1)
     staged, named, listed = world.file("staged"), world.file("named"), world.file("listed")
@@ -149,7 +149,7 @@ def test_what_a_sealed_request_names_stays() -> None:
 
 
 def test_what_an_announced_request_names_stays() -> None:
-    """It waits until somebody seals it: however many collections that takes, it is not refused for them."""
+    """Objects that an announced request names stay for any number of collections until it is sealed."""
     world = World()
     world.commit("a", 1)
     records, at = world.repository._records, world.repository._records.read("main")
@@ -165,12 +165,12 @@ def test_what_an_announced_request_names_stays() -> None:
 
 
 def request(name: str, operation: RequestKind) -> Request:
-    """Return a request that says nothing of itself."""
+    """Return a request without a message."""
     return Request(name, operation, "", "", "", {})
 
 
 def test_what_is_staged_anew_under_another_token_is_seen_under_one() -> None:
-    """It goes from the one to the other between a collector's looks at both: then the record names the one no more."""
+    """An entry moved to another token between the collector's two looks is seen under one of them."""
     world = World()
     world.repository.stage({"f": world.file("f")})
     world.collect()
@@ -199,7 +199,7 @@ def test_what_is_staged_anew_under_another_token_is_seen_under_one() -> None:
 
 
 def test_the_source_of_a_pending_merge_stays() -> None:
-    """Its branch is deleted and collected after a helper found that it leads there, and before it cuts."""
+    """The source commit of a pending merge stays, even if its branch is deleted and collected before the cut."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     source = world.commit("b", 1, "side")
@@ -220,7 +220,7 @@ def test_the_source_of_a_pending_merge_stays() -> None:
 
 
 def test_a_file_that_goes_between_build_and_cut_is_not_published() -> None:
-    """Its entry was staged late, behind the look of the collection that took it, and in front of a helper's."""
+    """A commit is not published if a late entry's file was collected between build and cut."""
     world = World()
     world.commit("a", 1)
     world.collect()
@@ -243,7 +243,7 @@ def test_a_file_that_goes_between_build_and_cut_is_not_published() -> None:
 
 
 def test_a_deleted_branch_takes_all_with_it_that_was_staged_on_it() -> None:
-    """What is staged now, what a request took that nobody built, and what was committed of late."""
+    """Deleting a branch deletes everything staged on it, also for unbuilt requests and recent commits."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     tokens = []
@@ -263,7 +263,7 @@ def test_a_deleted_branch_takes_all_with_it_that_was_staged_on_it() -> None:
 
 
 def test_what_a_killed_process_left_staged_goes_with_a_collection() -> None:
-    """It deleted a branch, published a commit or discarded, and was killed before it erased entries; or wrote late."""
+    """Entries that a killed process, or a late writer, left after a delete, commit or discard are collected."""
     world = World()
     world.repository.create_branch("side", world.commit("a", 1))
     world.repository.stage({"deleted": world.file("deleted")}, "side")
@@ -290,7 +290,7 @@ def test_what_a_killed_process_left_staged_goes_with_a_collection() -> None:
 
 
 def test_entries_that_are_staged_while_a_collector_looks_stay() -> None:
-    """A branch comes to be, and something is staged on it, before, between or after its looks."""
+    """Entries staged on a branch that is created before, during or after the collector's looks stay."""
     world = World()
     first = world.commit("a", 1)
     collector = RepositoryCollector(world.key_value, world.objects)

@@ -1,4 +1,4 @@
-"""Merges that cross: two branches take each other in, each as it was before, and go on."""
+"""Criss-cross merges: two branches merge each other's earlier heads, and go on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BRANCHES = ("main", "one", "two")
 
 
 def value(path: str, number: int) -> Reference | None:
-    """Return one of few values, so that they come back; of tables, at times."""
+    """Draw one of few values, so that they recur; sometimes tables."""
     if not number:
         return None
     return TableAt("shard", number) if path.startswith("t/") else FileAt("0" * 64, number)
@@ -29,7 +29,7 @@ def value(path: str, number: int) -> Reference | None:
 
 @dataclass
 class PlainCommit:
-    """A commit, and who made each entry what it is."""
+    """Commit, with the commit that made each entry what it is."""
 
     values: Values
     parents: tuple[str, ...]
@@ -45,7 +45,7 @@ Known = Reference | _Unclear | None
 
 
 def one(base: Known, mine: Known, theirs: Known) -> Known:
-    """Merge one entry by the rules as the documentation says them."""
+    """Merge one entry by the documented rules."""
     if isinstance(mine, _Unclear) or isinstance(theirs, _Unclear):
         return UNCLEAR
     if mine == theirs:
@@ -67,27 +67,27 @@ def one(base: Known, mine: Known, theirs: Known) -> Known:
 
 @dataclass
 class Plain:
-    """A repository as dictionaries: everything is looked at, nothing is clever."""
+    """Repository as dictionaries, without any optimization."""
 
     commits: dict[str, PlainCommit] = field(default_factory=dict)
 
     def ancestors(self, tips: Collection[str]) -> set[str]:
-        """Return all that these commits reach."""
+        """Return all ancestors of these commits."""
         parents = (self.ancestors(self.commits[tip].parents) for tip in tips)
         return set(tips).union(*parents)
 
     def best(self, left: Collection[str], right: Collection[str]) -> list[str]:
-        """Return the common ancestors from which no other comes, the farthest from the first commit first."""
+        """Return the best common ancestors, those farthest from the first commit first."""
         common = self.ancestors(left) & self.ancestors(right)
         behind = set[str]().union(*(self.ancestors([at]) - {at} for at in common))
         return sorted(common - behind, key=lambda at: (-self.generation(at), at))
 
     def generation(self, at: str) -> int:
-        """Return how long the longest way to the first commit is."""
+        """Return the length of the longest path to the first commit."""
         return max((self.generation(parent) + 1 for parent in self.commits[at].parents), default=0)
 
     def base(self, left: Collection[str], right: Collection[str]) -> dict[str, Known]:
-        """Merge the best common ancestors, whole."""
+        """Merge the best common ancestors completely."""
         done: list[str] = []
         result: dict[str, Known] = dict.fromkeys(PATHS)
         for at in self.best(left, right):
@@ -99,7 +99,7 @@ class Plain:
 
 
 class World:
-    """A repository, and its model beside it."""
+    """Repository with its model."""
 
     def __init__(self) -> None:
         self.repository = Repository(MemoryKeyValueStore(), MemoryObjectStore())
@@ -114,7 +114,7 @@ class World:
         return self.history[branch][-1]
 
     def made(self, branch: str, commit_id: str, origins: Mapping[str, frozenset[str]]) -> None:
-        """Note a commit as it is there."""
+        """Record an existing commit in the model."""
         commit = self.repository.commit(commit_id)
         values = self.repository.entries(commit_id)
         del values["other"]
@@ -122,7 +122,7 @@ class World:
         self.history[branch].append(commit_id)
 
     def write(self, branch: str, path: str, number: int) -> None:
-        """Change one entry, in a commit of what is staged: so a table can go back."""
+        """Change one entry in a commit of staged entries, which may take a table back."""
         head = self.head(branch)
         if value(path, number) == self.plain.commits[head].values.get(path):
             return
@@ -186,13 +186,13 @@ class World:
         return origins
 
     def _expect_nothing_lost(self, side: str, other: str, made: str) -> None:
-        """An entry that one side changed, once since the other saw it, stands, or it was a conflict."""
+        """Check that an entry changed by one side since the other saw it stays, or was a conflict."""
         unseen = self.plain.ancestors([side]) - self.plain.ancestors([other])
         for path in PATHS:
             mine, now = (self.plain.commits[at].values.get(path) for at in (side, made))
             writes = {at for at in unseen if self.plain.commits[at].origins[path] == {at}}
             is_mine = writes == self.plain.commits[side].origins[path]
-            if not path.startswith("t/"):  # of tables, the later time holds the rows of the earlier one
+            if not path.startswith("t/"):  # the later time of a table has the rows of the earlier one
                 assert mine == now or len(writes) != 1 or not is_mine, f"{path} was changed, and is lost"
 
 
@@ -207,7 +207,7 @@ def crossed(world: World, first: tuple[str, int], second: tuple[str, int]) -> No
 
 @pytest.mark.parametrize("back_on", ["main", "one"])
 def test_a_change_back_after_merges_that_crossed_stands(back_on: str) -> None:
-    """It was no change against the one best common ancestor, and was lost where that one was taken."""
+    """A change back after crossing merges is kept; one of the best common ancestors alone would hide it."""
     world = World()
     crossed(world, ("p/a", 1), ("p/b", 1))
     world.write(back_on, "p/a", 0)
@@ -218,7 +218,7 @@ def test_a_change_back_after_merges_that_crossed_stands(back_on: str) -> None:
 
 
 def test_deeper_than_anyone_looks_is_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Past a limit, where ancestors name an entry differently, sides that differ are in conflict; none is lost."""
+    """Beyond the depth limit, sides that differ are in conflict if ancestors disagree; no change is lost."""
     world = World()
     crossed(world, ("p/a", 1), ("p/b", 1))
     world.write("one", "p/a", 0)
@@ -249,7 +249,7 @@ STEPS = st.lists(
 @given(STEPS)
 @settings(max_examples=200, deadline=None)
 def test_merges_are_those_of_a_plain_model(steps: list[tuple[str, str, str, object]]) -> None:
-    """Whatever crossed before: the same entries, the same conflicts, and no change goes in silence."""
+    """Merges equal those of a plain model for any history: same entries, same conflicts, no change lost silently."""
     world = World()
     for kind, branch, other, more in steps:
         if kind == "write":

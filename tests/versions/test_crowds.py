@@ -1,4 +1,4 @@
-"""Many committers at once: what keeps them from costing each other more than their own work."""
+"""Many concurrent committers cost each other little more than their own work."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def a_request(name: str) -> Request:
 
 
 def test_patience_ends_one_after_the_other() -> None:
-    """The second on the list helps first; who is not on it waits longest."""
+    """The second request on the list helps first; a committer that is not on it waits longest."""
     branch = BranchRecord(sealed=tuple(SealedRequest(a_request(str(number))) for number in range(8)))
     assert [patience(branch, str(number)) for number in range(9)] == [0, 1, 2, 2, 3, 3, 3, 3, 4]
 
 
 def test_answers_before_a_sweep_stay_with_those_of_the_sweep() -> None:
-    """However many are new, the last before them stay: by them, who waits sees that it was not answered since."""
+    """The last answer before a sweep always stays, so a waiting committer knows that it was not answered since."""
     answers = tuple(Answer(str(number), str(number)) for number in range(10))
     assert kept(answers[:4], answers[4:], 2) == (answers[2:], answers[:2])
     assert kept(answers[:1], answers[1:], 2) == (answers, ())
 
 
 class Slow(BranchRecords):
-    """Records whose reading calls a function first."""
+    """Store that calls a function before each read of a record."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         super().__init__(MemoryKeyValueStore())
@@ -59,7 +59,7 @@ class Slow(BranchRecords):
 
 
 class Queue(threading.Condition):
-    """Tells how many came to wait."""
+    """Queue that reports the number of waiting callers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Queue(threading.Condition):
 
 
 def test_who_asks_during_a_reading_shares_the_next_one() -> None:
-    """A reading that began before the question answers nobody; one that begins after it answers all who wait."""
+    """A caller during a read shares the next one, because the running read may have begun too early."""
     askers: list[threading.Thread] = []
 
     def let_others_ask() -> None:
@@ -93,7 +93,7 @@ def test_who_asks_during_a_reading_shares_the_next_one() -> None:
 
 
 class Watched(MemoryKeyValueStore):
-    """A store that remembers which answers were looked up."""
+    """Store that remembers the answers that were looked up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Watched(MemoryKeyValueStore):
 
 
 def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
-    """Not by the clock: the pause would last for minutes. A write between the look and the pause counts."""
+    """A paused committer is woken by a write of the same process, even by one between its look and its pause."""
     lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
     pausing, over = threading.Event(), threading.Event()
 
@@ -127,7 +127,7 @@ def test_who_pauses_is_woken_by_a_write_in_the_same_process() -> None:
 
 
 def test_a_write_between_look_and_pause_is_not_missed() -> None:
-    """Else a committer would wait for a whole pause for what is there already."""
+    """A write between look and pause is noticed; otherwise a committer would sleep through its own answer."""
     lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
     with lookout.joined(), lookout.joined():
         lookout.look("main")
@@ -138,7 +138,7 @@ def test_a_write_between_look_and_pause_is_not_missed() -> None:
 
 
 def test_a_write_of_another_branch_wakes_nobody() -> None:
-    """It would count as a look in vain, after some of which a committer builds what another is building."""
+    """A write to another branch wakes no committer, because too many vain looks make it build concurrently."""
     lookout, over = BranchReader(BranchRecords(MemoryKeyValueStore())), threading.Event()
 
     def wait() -> None:
@@ -155,7 +155,9 @@ def test_a_write_of_another_branch_wakes_nobody() -> None:
         for _ in range(10):
             lookout.wake("other")
             assert not over.wait(0.01)
-        for _ in range(3_000):  # it may not have looked yet: a write before the look wakes nobody
+        for _ in range(
+            3_000
+        ):  # The committer may not have looked yet, and a write before its look does not wake it.
             lookout.wake("main")
             waiting.join(0.01)
             if not waiting.is_alive():
@@ -164,7 +166,7 @@ def test_a_write_of_another_branch_wakes_nobody() -> None:
 
 
 def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody of this process would wake it."""
+    """A committer alone in its process sleeps by the clock, because no other thread would wake it."""
     slept: list[float] = []
     monkeypatch.setattr("tracelake.versions.branch_store.time.sleep", slept.append)
     lookout = BranchReader(BranchRecords(MemoryKeyValueStore()))
@@ -174,7 +176,7 @@ def test_who_is_alone_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_announced_requests_are_sealed_without_a_look_up_for_each() -> None:
-    """Whether they were answered since they were announced, the record of the branch tells."""
+    """Announced requests are sealed without a lookup for each: the branch record shows newer answers."""
     key_value, objects = Watched(), MemoryObjectStore()
     repository = Repository(key_value, objects)
     records = BranchRecords(key_value)

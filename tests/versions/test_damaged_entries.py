@@ -1,4 +1,4 @@
-"""Staged entries that cannot be read: named, kept, in nobody's way but that of a commit of what is staged."""
+"""Unreadable staged entries are named and kept, and block only commits of staged entries."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tracelake.versions.repository import Repository
 
 
 def at(number: int) -> Reference:
-    """Return something to name."""
+    """Return a target for an entry."""
     return TableAt("s", number)
 
 
 @pytest.fixture
 def repository() -> Repository:
-    """Return a repository in which three entries are staged, `b` of them damaged."""
+    """Return a repository with three staged entries, of which `b` is damaged."""
     repository = Repository(MemoryKeyValueStore(), MemoryObjectStore())
     repository.commit_entries({"x": at(0)})
     repository.stage({"a": at(1), "b": at(2), "c": at(3)})
@@ -31,12 +31,12 @@ def repository() -> Repository:
 
 
 def damage(repository: Repository, path: str, branch: str = "main") -> None:
-    """Put other bytes in the place of a staged entry."""
+    """Replace the bytes of a staged entry."""
     repository._key_value.set("staged", f"{repository.branch(branch).staging}/{path}", b"torn")
 
 
 def test_a_commit_names_it_and_all_stays_staged(repository: Repository) -> None:
-    """As `git commit` does; commits of other things go on, and so does staging."""
+    """A commit of staged entries names the damage, as `git commit` does, and keeps all staged; other commits go on."""
     for number in range(3):
         with pytest.raises(DamageError, match=r"staged entry b cannot be read.*tracelake discard PATH"):
             repository.commit_staged()
@@ -55,7 +55,7 @@ def test_a_commit_names_it_and_all_stays_staged(repository: Repository) -> None:
 
 
 def test_it_is_discarded_alone_and_the_others_are_committed(repository: Repository) -> None:
-    """A path that nothing is staged under is an error, and nothing is forgotten then."""
+    """A damaged entry is discarded alone; a path without a staged entry is an error, and nothing is discarded."""
     with pytest.raises(NotFoundError, match="nothing is staged under 'nowhere'"):
         Branch("main", repository).discard(["b", "nowhere"])
     assert Branch("main", repository).discard(["b"]) == 1
@@ -63,7 +63,7 @@ def test_it_is_discarded_alone_and_the_others_are_committed(repository: Reposito
 
 
 def test_a_path_that_can_be_read_is_discarded_in_the_same_way(repository: Repository) -> None:
-    """And twice the same path is one."""
+    """A readable path is discarded in the same way; naming it twice has no further effect."""
     assert repository.discard(paths=["a", "c", "a"]) == 2
     assert repository.staged() == ()
     assert repository.discard() == 1
@@ -72,13 +72,13 @@ def test_a_path_that_can_be_read_is_discarded_in_the_same_way(repository: Reposi
 
 
 def test_it_is_staged_anew(repository: Repository) -> None:
-    """What is staged at its path replaces it."""
+    """Staging its path again replaces a damaged entry."""
     repository.stage({"b": at(5)})
     assert repository.entries(repository.commit_staged())["b"] == at(5)
 
 
 def test_what_is_staged_over_it_counts_where_it_was_carried_on(repository: Repository) -> None:
-    """A commit that was refused has carried it to another token."""
+    """A new entry replaces a damaged one even after a refused commit moved that one to another token."""
     with pytest.raises(DamageError):
         repository.commit_staged()
     repository.stage({"b": at(6)})
@@ -87,7 +87,7 @@ def test_what_is_staged_over_it_counts_where_it_was_carried_on(repository: Repos
 
 
 def test_what_lies_beside_it_is_read(repository: Repository) -> None:
-    """Reading its own path says what is wrong, and what to do."""
+    """Paths next to a damaged entry are readable; reading its own path reports the damage and the remedy."""
     assert repository.find_uncommitted("main", ["a", "x"]) == {"a": at(1), "x": at(0)}
     assert repository.uncommitted("main", "c") == {"c": at(3), "x": at(0)}
     repository.keep_staged("main", ["a"])
@@ -101,7 +101,7 @@ def test_what_lies_beside_it_is_read(repository: Repository) -> None:
 
 
 def test_some_of_many_are_told_and_the_others_counted(repository: Repository) -> None:
-    """The message stays short."""
+    """The message names some of many damaged entries and counts the others."""
     repository.stage({f"many/{number}": at(number) for number in range(9)})
     for number in range(9):
         damage(repository, f"many/{number}")
@@ -111,7 +111,7 @@ def test_some_of_many_are_told_and_the_others_counted(repository: Repository) ->
 
 
 def test_a_branch_with_one_can_be_deleted(repository: Repository) -> None:
-    """And nothing of it is left."""
+    """A branch with a damaged entry can be deleted, and nothing remains."""
     repository.create_branch("side", repository.resolve("main"))
     repository.stage({"b": at(1)}, "side")
     damage(repository, "b", "side")
@@ -121,7 +121,7 @@ def test_a_branch_with_one_can_be_deleted(repository: Repository) -> None:
 
 
 def test_one_of_which_the_store_itself_can_read_nothing_stays_named(tmp_path: Path) -> None:
-    """In a store of objects the record is torn: it is carried on, then discarded, and nothing stands still."""
+    """A torn record in an object store is moved to the next token, then discarded, and blocks nothing."""
     repository = Repository(open_key_value(tmp_path.as_uri()), MemoryObjectStore())
     repository.stage({"a": at(1), "b": at(2)})
     key = f"{repository.branch().staging}/b"
@@ -135,7 +135,7 @@ def test_one_of_which_the_store_itself_can_read_nothing_stays_named(tmp_path: Pa
 
 
 def test_a_path_has_room_beside_any_token(repository: Repository) -> None:
-    """One that is too long is refused before it is staged: a commit that is refused carries it to a longer key."""
+    """A path too long for the key of any token is refused before it is staged, because a refused commit moves it."""
     longest = "/".join(["p" * 200] * 5)[:STAGED_PATH_MAX_BYTES]
     repository.stage({longest: at(1)})
     with pytest.raises(LimitError, match="STAGED_PATH_MAX_BYTES"):

@@ -1,4 +1,4 @@
-"""What one client asks for, or suffers, must not stop the others: a branch goes on whatever is on its list."""
+"""One client's request or failure never stops others: a branch goes on with any request on its list."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tracelake.versions.tree import path_of
 
 
 class LostWrites(MemoryKeyValueStore):
-    """Does what `instead` says in place of a conditional write, and gives no reply."""
+    """Store that runs `instead` in place of a conditional write, and loses the reply."""
 
     instead: bytes = b""
 
@@ -58,7 +58,7 @@ def a_repository() -> Repository:
 
 
 def test_after_a_lost_reply_what_is_there_counts() -> None:
-    """V7: a helper that did the same in another way is believed, and not what we wrote."""
+    """After a lost reply, a helper's different result counts, not ours (V7)."""
     store = LostWrites()
     records = BranchRecords(store)
     at = records.read(MAIN)
@@ -74,7 +74,7 @@ def test_after_a_lost_reply_what_is_there_counts() -> None:
 @pytest.mark.parametrize("key", ["transaction", "after_transaction"])
 @pytest.mark.parametrize("number", ["7", "0", "many"])
 def test_the_number_of_a_transaction_is_not_for_everyone_to_give(key: str, number: str) -> None:
-    """A commit that says that it is a transaction is refused before it is on the list."""
+    """A client's commit that claims to be a transaction is refused before it is on the list."""
     repository = a_repository()
     with pytest.raises(UsageError, match=key):
         repository.commit_entries({"a": a_file(1)}, metadata={key: number})
@@ -85,7 +85,7 @@ def test_the_number_of_a_transaction_is_not_for_everyone_to_give(key: str, numbe
 
 @pytest.mark.parametrize("request_id", ["transaction-3", "x" * 2_000, "\ud800"])
 def test_an_id_that_cannot_be_looked_up_is_refused(request_id: str) -> None:
-    """An id of a pipeline's, or one that no store takes as a key, is refused before it is on the list."""
+    """A pipeline's request id, or one that no store accepts as a key, is refused before it is on the list."""
     repository = a_repository()
     with pytest.raises((UsageError, LimitError)):
         repository.commit_entries({"a": a_file(1)}, request_id=request_id)
@@ -96,7 +96,7 @@ def test_an_id_that_cannot_be_looked_up_is_refused(request_id: str) -> None:
 def test_a_merge_of_something_damaged_keeps_nobody_from_committing(
     kind: type[Commit] | type[Metarange] | type[Range],
 ) -> None:
-    """What only one request needs, and cannot be read, is the trouble of that request."""
+    """An object that only one request needs, and that is unreadable, fails only that request."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     repository = Repository(key_value, objects)
     base = repository.commit_entries({"a": a_file(1)})
@@ -123,7 +123,7 @@ def a_branch(repository: Repository, base: str) -> BranchRecords:
 def test_who_waits_on_a_branch_that_is_deleted_and_made_again_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The branch of that name is another one: nothing is damaged, and nothing was committed."""
+    """If a branch is deleted and recreated, its waiting committer gets an error; nothing was committed or damaged."""
     repository = a_repository()
     base = repository.commit_entries({"a": a_file(1)})
     records = a_branch(repository, base)
@@ -142,7 +142,7 @@ def test_who_waits_on_a_branch_that_is_deleted_and_made_again_is_told(
 
 
 def test_what_was_asked_of_a_deleted_branch_is_not_done_on_one_of_the_same_name() -> None:
-    """A request that nobody sealed, and the answer to one that was built, went with the branch."""
+    """Requests and answers of a deleted branch do not apply to a new branch of the same name."""
     repository = a_repository()
     base = repository.commit_entries({"a": a_file(1)})
     old = a_branch(repository, base).read("dev")
@@ -162,7 +162,7 @@ def test_what_was_asked_of_a_deleted_branch_is_not_done_on_one_of_the_same_name(
 
 
 def test_damage_on_another_branch_refuses_no_name() -> None:
-    """A history that cannot be read is passed over where another leads to the commit; where none does, it is told."""
+    """An unreadable history is skipped if another one leads to the commit; otherwise the error names it."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
     repository = Repository(key_value, objects)
     base = repository.commit_entries({"a": a_file(1)})
@@ -182,7 +182,7 @@ def test_damage_on_another_branch_refuses_no_name() -> None:
 
 
 def waiting_on(branch: str) -> tuple[Repository, BranchRecords, str]:
-    """Return a repository with a branch on which one request is sealed and another announced, and its scope.
+    """Return a repository with one sealed and one announced request on a branch, and the branch's scope.
 
     Their committers were killed.
     """
@@ -201,7 +201,7 @@ def waiting_on(branch: str) -> tuple[Repository, BranchRecords, str]:
 
 
 def test_what_is_announced_goes_with_its_branch() -> None:
-    """Nobody would ever seal it."""
+    """Announced requests are deleted with their branch, because they could never be sealed."""
     repository, records, here = waiting_on("dev")
     assert [waiting.request.id for waiting in records.announced(here)] == ["late"]
     repository.delete_branch("dev", force=True)
@@ -209,7 +209,7 @@ def test_what_is_announced_goes_with_its_branch() -> None:
 
 
 def test_what_is_announced_goes_with_a_branch_whose_deleter_is_killed() -> None:
-    """Whatever it had done by then: with the next collection, if not before. On a branch that is there it stays."""
+    """After a killed branch deletion, the next collection deletes its announcements; live branches keep theirs."""
     for at in itertools.count(1):
         repository, records, here = waiting_on("dev")
         crash = CrashPoint(at, after=True)
@@ -229,11 +229,11 @@ def test_what_is_announced_goes_with_a_branch_whose_deleter_is_killed() -> None:
 
 
 def test_a_branch_of_the_same_name_keeps_what_is_announced_on_it() -> None:
-    """A collection takes what was announced on the one that was deleted, and nothing else."""
+    """A collection deletes announcements of the deleted branch, and keeps those of a new one with the same name."""
     repository, records, here = waiting_on("dev")
     (late,) = records.announced(here)
     at = records.read("dev")
-    assert records.delete("dev", at)  # and no more: its deleter is killed
+    assert records.delete("dev", at)  # its deleter is killed here
     repository.create_branch("dev", repository.resolve(MAIN))
     new = scope("dev", records.read("dev").record)
     for there in (new, MAIN):
@@ -246,7 +246,7 @@ def test_a_branch_of_the_same_name_keeps_what_is_announced_on_it() -> None:
 
 
 def test_what_is_announced_while_a_collection_looks_stays() -> None:
-    """On a branch that was made after it looked at branches: it looked at announcements before."""
+    """The collector lists announcements before branches, so those on a branch created later stay."""
     repository, records, here = waiting_on("dev")
     (late,) = records.announced(here)
 
@@ -263,7 +263,7 @@ def test_what_is_announced_while_a_collection_looks_stays() -> None:
 def test_who_announces_on_a_branch_that_is_just_deleted_takes_it_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The branch goes between the look of a committer and its announcement."""
+    """A committer withdraws its announcement if the branch is deleted between its look and the announcement."""
     repository, records, here = waiting_on("dev")
     announce = BranchRecords.announce
 

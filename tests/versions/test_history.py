@@ -1,4 +1,4 @@
-"""Walks through commits: common ancestors against every ancestor there is, transactions, damage."""
+"""Walks through commits: merge bases against all ancestors, transactions, damage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tracelake.versions import history
 from tracelake.versions.model import AFTER, TRANSACTION, Commit
 
 Graph = list[list[int]]
-"""The parents of each commit, all of them older."""
+"""Parents of each commit, all of them older."""
 
 
 @st.composite
@@ -43,7 +43,7 @@ def ancestors(graph: Graph, number: int) -> set[int]:
 
 @given(graphs(), st.data())
 def test_merge_bases_are_the_best_common_ancestors(graph: Graph, data: st.DataObject) -> None:
-    """Each common ancestor from which no other comes, of commits and of several together, in one order."""
+    """Merge bases are the common ancestors from which no other one descends, in a stable order."""
     sides = st.lists(st.integers(0, len(graph) - 1), min_size=1, max_size=3)
     left, right = (data.draw(sides) for _ in range(2))
     reached = [set[int]().union(*(ancestors(graph, at) for at in side)) for side in (left, right)]
@@ -59,7 +59,7 @@ def test_merge_bases_are_the_best_common_ancestors(graph: Graph, data: st.DataOb
 
 @given(graphs(), st.data())
 def test_contains_is_being_an_ancestor(graph: Graph, data: st.DataObject) -> None:
-    """A commit is contained where some way by parents leads to it, by any of them."""
+    """A commit is contained if some path of parents leads to it."""
     head, commit = (data.draw(st.integers(0, len(graph) - 1)) for _ in range(2))
     read = commits(graph).__getitem__
     assert history.contains(name(head), name(commit), read) == (commit in ancestors(graph, head))
@@ -69,7 +69,7 @@ def test_contains_is_being_an_ancestor(graph: Graph, data: st.DataObject) -> Non
 
 @given(graphs())
 def test_log_goes_by_first_parents(graph: Graph) -> None:
-    """The history of a branch leaves out what was merged in."""
+    """The log of a branch follows first parents, and leaves out merged commits."""
     at: int | None = len(graph) - 1
     expected = []
     while at is not None:
@@ -81,7 +81,7 @@ def test_log_goes_by_first_parents(graph: Graph) -> None:
 
 
 def test_transactions_in_a_history() -> None:
-    """The commit of a transaction is found behind commits of people, which say the last one before them."""
+    """The commit of a transaction is found behind users' commits, which name the last transaction before them."""
     metadata = [{TRANSACTION: "0"}, {AFTER: "0"}, {TRANSACTION: "1"}, {AFTER: "1"}, {AFTER: "1"}]
     made = {
         name(number): Commit((name(number - 1),) if number else (), "m", "", "", "", said, generation=number)

@@ -1,4 +1,4 @@
-"""Arguments that nobody should give: each call works, or says what is wrong, and nothing is stuck after it."""
+"""Invalid arguments: each call works or reports the mistake, and blocks nothing afterwards."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ CALLS: dict[str, Call] = {
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    """Return a lake with two branches and a tag, for all examples together."""
+    """Return a lake with two branches and a tag, shared by all examples."""
     with a_lake(tmp_path_factory.mktemp("hostile")) as lake:
         lake.create_branch("work")
         lake.tag("v1")
@@ -89,7 +89,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def commit_on(lake: Lake, number: int) -> None:
-    """Commit an entry on both branches, and see it there."""
+    """Commit an entry on both branches, and check that it is readable."""
     for branch in ("main", "work"):
         repository = lake._opened.repository
         repository.stage({f"notes/{number % 10}": IndexAt(f"m{number}")}, branch)
@@ -106,7 +106,7 @@ turn = itertools.count(2)
 )
 @settings(max_examples=100, deadline=None)
 def test_any_arguments(lake: Lake, calls: list[tuple[str, Any, Any, Any]]) -> None:
-    """Each call works or raises an error of ours; then both branches still commit, and their records are read."""
+    """Each call works or raises one of our errors; afterwards both branches still commit and are readable."""
     for name, *arguments in calls:
         with suppress(TracelakeError):
             CALLS[name](lake, *arguments)
@@ -119,7 +119,7 @@ def test_any_arguments(lake: Lake, calls: list[tuple[str, Any, Any, Any]]) -> No
 
 
 def test_the_lake_is_whole_after_all_that(lake: Lake) -> None:
-    """Every commit of every branch can be read again by a process that knows nothing."""
+    """Another process can read every commit of every branch afterwards."""
     with tracelake.open(lake.url) as fresh:
         for branch in fresh.branches():
             assert all(isinstance(commit.message, str) for commit in fresh.log(branch.name))
@@ -140,7 +140,7 @@ WRONG: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("about", WRONG, ids=lambda about: f"{about}"[:40])
 def test_what_no_commit_can_say(lake: Lake, about: Any) -> None:
-    """Refused with one sentence, before anything is on the list; the head stays what it was."""
+    """An invalid commit is refused in one sentence before it is on the list; the head is unchanged."""
     repository: Repository = lake._opened.repository
     head = repository.head()
     with pytest.raises((UsageError, LimitError)):
@@ -161,7 +161,7 @@ ENTRIES: list[Any] = [
 @pytest.mark.parametrize("parts", ENTRIES, ids=repr)
 @pytest.mark.parametrize("count", [1, 100])
 def test_entries_that_could_not_be_read_again(lake: Lake, parts: Any, count: int) -> None:
-    """Neither staged nor committed, in the request or in objects of its own."""
+    """Entries that could not be read again are neither staged nor committed, in the request or in separate objects."""
     repository: Repository = lake._opened.repository
     head = repository.head()
     kind, *fields = parts

@@ -1,4 +1,4 @@
-"""Requests that nobody can build: each is refused by itself, and the branch goes on."""
+"""Requests that cannot be built: each is refused alone, and the branch goes on."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ def asked(name: str, operation: Change | MergeRequest | Revert, **metadata: str)
 
 
 def put_on_list(repository: Repository, *requests: Request, branch: str = MAIN) -> None:
-    """Seal requests, as committers do that are killed then."""
+    """Seal requests, as committers do that are then killed."""
     at = repository._records.read(branch)
     record = seal(at.record, requests, f"token of {requests[0].id}", 0)
     assert repository._records.swap(branch, at, record, is_mine=lambda _: False)[0]
 
 
 def poison(name: str = "poison", *, staged: bool = False) -> Request:
-    """Return a request that no edge lets in: building it raises ValueError."""
+    """Return a request that no public interface accepts: building it raises ValueError."""
     entries: PathChanges = () if staged else (("p", a_file(1)),)
     return asked(name, Change(entries, staged=staged), **{TRANSACTION: "no number"})
 
 
 def left_staged(repository: Repository) -> list[str]:
-    """Return the paths that are staged under any token."""
+    """Return the paths staged under any token."""
     store = repository._key_value
     assert isinstance(store, MemoryKeyValueStore)
     return [entry.key.partition("/")[2] for entry in store.scan("staged")]
@@ -76,7 +76,7 @@ def answers_of(repository: Repository) -> dict[str, tuple[str, tuple[str, ...]]]
 
 @pytest.mark.parametrize("number", [-5, -1, 1, 2**70, True, "0", None, 0.0])
 def test_a_parent_that_is_none_is_refused_at_the_door(number: object) -> None:
-    """By its number, its type, or for there being fewer: nothing is on the list, and the branch goes on."""
+    """An invalid parent (number, type, or too few parents) is refused before it is on the list; the branch goes on."""
     repository = a_repository()
     first = repository.commit_entries({"a": a_file(1)})
     for call in (repository.revert, repository.cherry_pick):
@@ -87,7 +87,7 @@ def test_a_parent_that_is_none_is_refused_at_the_door(number: object) -> None:
 
 
 def test_a_request_that_cannot_be_built_is_refused_by_itself() -> None:
-    """Whatever building it raises is its answer; those before and behind it are built."""
+    """Any exception from building a request becomes its answer; the requests before and after it are built."""
     repository = a_repository()
     base = repository.commit_entries({"a": a_file(1)})
     odd = asked("odd", Revert(base, parent=-5))
@@ -104,7 +104,7 @@ def test_a_request_that_cannot_be_built_is_refused_by_itself() -> None:
 
 
 def test_what_was_staged_for_it_is_in_the_next_commit() -> None:
-    """Staged entries were acknowledged: a refusal does not take them away, nor does what is newer go back."""
+    """A refusal does not remove acknowledged staged entries, nor revert newer ones; the next commit has them."""
     repository = a_repository()
     repository.commit_entries({"a": a_file(1)})
     repository.stage({"s/1": a_file(1), "s/2": a_file(1)})
@@ -119,7 +119,7 @@ def test_what_was_staged_for_it_is_in_the_next_commit() -> None:
 
 
 def test_the_store_and_the_machine_are_no_fault_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that fails, no memory: it stays on the list, and is built when it can be."""
+    """A failing store or lack of memory is not a request's fault: it stays on the list and is built later."""
     made = _Building._make
     for error in (StorageError("away"), OSError("EIO"), MemoryError()):
         repository = a_repository()
@@ -136,7 +136,7 @@ def test_the_store_and_the_machine_are_no_fault_of_a_request(monkeypatch: pytest
 
 
 def test_a_failure_in_the_middle_of_a_commit_leaves_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a failed request had changed already is not in the commits of those behind it."""
+    """Changes of a failed request are not in the commits of later ones."""
     repository = a_repository()
     repository.commit_entries({"a": a_file(1)})
     kept = _Building._keep
@@ -153,7 +153,7 @@ def test_a_failure_in_the_middle_of_a_commit_leaves_nothing_of_it(monkeypatch: p
 
 
 def test_a_request_is_dropped() -> None:
-    """One that no process survives building: it is taken off the list, who waits is told, the others go on."""
+    """A request that kills every process that builds it can be dropped; its committer gets an error, others go on."""
     repository = a_repository()
     base = repository.commit_entries({"a": a_file(1)})
     repository.stage({"s": a_file(1)})
@@ -178,7 +178,7 @@ def test_a_request_is_dropped() -> None:
 
 
 def test_who_waits_for_a_request_that_is_dropped_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its committer gets an error that says why, and its id can be seen by who drops it."""
+    """The committer of a dropped request gets an error with the reason; the operator can see its id."""
     repository = a_repository()
     other = Repository(repository._key_value, repository._contents._objects)
     make = _Building._make
@@ -195,7 +195,7 @@ def test_who_waits_for_a_request_that_is_dropped_is_told(monkeypatch: pytest.Mon
 
 
 def test_a_transaction_that_was_refused_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipeline asks by one id for ever: a refusal of what could not be read then is no answer for all time."""
+    """A pipeline may request a refused transaction again by its id, because unreadable objects may recover."""
     repository = a_repository()
     entries = {"t": TableAt("t", 0)}
     repository.commit_transaction(0, entries)
@@ -215,11 +215,11 @@ def test_a_transaction_that_was_refused_is_asked_for_again(monkeypatch: pytest.M
     assert [commit.metadata[TRANSACTION] for _, commit in repository.log(third)] == ["2", "1", "0"]
 
 
-# The record is bounded
+# the record is bounded
 
 
 def test_waiting_merges_in_conflict_have_room_in_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three hundred, each with long paths in conflict: all are answered, in records far below the limit."""
+    """Three hundred waiting merges with long conflicting paths are all answered, in records far below the limit."""
     repository = a_repository()
     paths = [f"{number:03}/{'x' * 200}/{'y' * 200}/{'z' * 200}" for number in range(120)]
     base = repository.commit_entries(dict.fromkeys(paths, a_file(1)))
@@ -253,7 +253,7 @@ def test_waiting_merges_in_conflict_have_room_in_the_record(monkeypatch: pytest.
 
 @pytest.mark.parametrize("character", ["x", "\x01", "€", "\N{GRINNING FACE}"])
 def test_an_answer_says_what_it_has_room_for(character: str) -> None:
-    """Counted as it is written, where a character may take six bytes and more."""
+    """An answer is shortened by its encoded size, in which a character may take six bytes or more."""
     answers = [told(character * 200 for _ in range(10**4)), (excerpt(character * 10**6),)]
     for detail in answers:
         assert detail
@@ -262,11 +262,11 @@ def test_an_answer_says_what_it_has_room_for(character: str) -> None:
     assert excerpt("a\ud800b") == "a?b"
 
 
-# What is recorded of refusals
+# recorded refusals
 
 
 def test_a_refusal_that_has_left_the_record_is_known() -> None:
-    """Its announcement, which a killed committer left behind, does not bring it back when it could be built."""
+    """A refused request is not built later from an old announcement, even if the record has forgotten the refusal."""
     repository = a_repository(answers_kept=1)
     base = repository.commit_entries({"a": a_file(1)})
     for number in range(3):
@@ -288,7 +288,7 @@ def test_a_refusal_that_has_left_the_record_is_known() -> None:
 
 
 def test_a_branch_is_deleted_when_what_is_on_its_list_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit that was begun is history before the branch goes; nothing that was staged for it stays behind."""
+    """Before a branch is deleted, sealed commits are built, and no staged entry remains."""
     repository = a_repository()
     base = repository.commit_entries({"a": a_file(1)})
     repository.create_branch("dev", base)
@@ -308,7 +308,7 @@ def test_a_branch_is_deleted_when_what_is_on_its_list_is_built(monkeypatch: pyte
 
 
 def test_forced_deletion_takes_what_is_on_the_list_along() -> None:
-    """No staged entry of a branch that is gone stays behind."""
+    """A forced deletion drops the listed requests, and no staged entry remains."""
     repository = a_repository()
     repository.create_branch("dev", repository.commit_entries({"a": a_file(1)}))
     repository.stage({"s": a_file(1)}, "dev")
@@ -319,7 +319,7 @@ def test_forced_deletion_takes_what_is_on_the_list_along() -> None:
 
 
 def test_a_damaged_announcement_or_answer_keeps_nobody_waiting() -> None:
-    """A note that cannot be read goes; an announced request whose answer cannot be read is for its own committer."""
+    """Unreadable announcements are deleted, and an unreadable answer affects only its own committer."""
     repository = a_repository(answers_kept=0)
     base = repository.commit_entries({"a": a_file(1)})
     for name in ("answered", "another"):

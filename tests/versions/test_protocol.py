@@ -53,7 +53,7 @@ def answers(*names: str) -> tuple[Answer, ...]:
 
 
 def test_place_of_a_request() -> None:
-    """A request is done, on the list, or unknown; what is done counts first."""
+    """A request is done, on the list, or unknown; a recorded answer takes precedence."""
     branch = BranchRecord(sealed=sealed("a", "b"), done=answers("c", "d"))
     places = {name: state_of(branch, name) for name in "abcde"}
     assert places == {
@@ -79,7 +79,7 @@ def test_place_of_a_request() -> None:
 @pytest.mark.parametrize("there", list(itertools.permutations("abc", 2)))
 @pytest.mark.parametrize("new", [p for n in range(4) for p in itertools.product("abcd", repeat=n)])
 def test_seal_takes_each_request_once(there: tuple[str, str], new: tuple[str, ...]) -> None:
-    """What the record knows, or comes twice, is left out; the others come at the end, in order."""
+    """Sealing skips known requests and duplicates, and appends the others in order."""
     branch = BranchRecord("", "head", "old", sealed(there[0]), answers(there[1]), epoch=3)
     made = seal(branch, [a_request(name) for name in new], "new", 9)
     expected = [there[0], *dict.fromkeys(name for name in new if name not in there)]
@@ -92,7 +92,7 @@ def test_seal_takes_each_request_once(there: tuple[str, str], new: tuple[str, ..
 def test_seal_gives_the_token_to_the_first_that_takes_what_is_staged(
     staged: tuple[bool, ...], token: str
 ) -> None:
-    """The others get fresh ones; the branch has another token then, and one in any case."""
+    """The first request that takes the staged entries gets the token; others and the branch get fresh ones."""
     requests = [a_request(str(number), staged=takes) for number, takes in enumerate(staged)]
     made = seal(BranchRecord(staging=token), requests, "new", 4)
     given = [item.token for item, takes in zip(made.sealed, staged, strict=True) if takes]
@@ -108,7 +108,7 @@ def test_seal_gives_the_token_to_the_first_that_takes_what_is_staged(
 
 
 def test_seal_leaves_an_epoch_that_is_set() -> None:
-    """Only a branch that has none takes the epoch that was read."""
+    """Sealing sets the epoch only of a branch that has none."""
     assert BranchRecord().epoch == EPOCH_UNSET
     assert seal(BranchRecord(epoch=0), [a_request("a")], "t", 7).epoch == 0
     assert (
@@ -123,7 +123,7 @@ def test_seal_leaves_an_epoch_that_is_set() -> None:
 @pytest.mark.parametrize("head", ["head", "other"])
 @pytest.mark.parametrize("epochs", [0, 1, 2])
 def test_cut(began: str, now: str, head: str, epochs: int) -> None:
-    """What was built is cut off where it is still the beginning of the list, on the same head, not too long ago."""
+    """A build is cut if it is still the beginning of the list, on the same head, and not too old."""
     built = BranchRecord("id", "head", "old", sealed(*began), answers("x"), epoch=5)
     branch = BranchRecord("id", head, "new", sealed(*now), answers("x"), True, 5 + epochs)
     made = cut(branch, built, "next", answers("y"))
@@ -137,7 +137,7 @@ def test_cut(began: str, now: str, head: str, epochs: int) -> None:
 
 @pytest.mark.parametrize(("old", "new", "at_least"), list(itertools.product(range(4), range(1, 4), range(5))))
 def test_kept(old: int, new: int, at_least: int) -> None:
-    """All new answers stay, and so many of those before them; nothing is lost, and the order stays."""
+    """All new answers and a limited number of older ones are kept, in order."""
     before = answers(*(f"old {number}" for number in range(old)))
     after = answers(*(f"new {number}" for number in range(new)))
     stay, leave = kept(before, after, at_least)
@@ -158,7 +158,7 @@ def test_is_older(before: Reference | None, after: Reference | None) -> None:
 @pytest.mark.parametrize("forward", [False, True])
 @pytest.mark.parametrize(("there", "wanted"), list(itertools.product([*FILES[:3], *TABLES[1:]], repeat=2)))
 def test_effective(forward: bool, there: Reference | None, wanted: Reference | None) -> None:
-    """A change that changes nothing is left out, and, going forward only, one that takes a table back."""
+    """A change without effect is dropped; so is one that takes a table back, if only forward changes are allowed."""
     found = effective(Change(forward=forward), (("p", wanted),), {} if there is None else {"p": there})
     left_out = there == wanted or (forward and is_older(there, wanted))
     assert found == (() if left_out else (("p", wanted),))
@@ -169,7 +169,7 @@ def test_effective(forward: bool, there: Reference | None, wanted: Reference | N
 def test_merged_files(
     prefer: str, base: Reference | None, mine: Reference | None, theirs: Reference | None
 ) -> None:
-    """Theirs is taken where we changed nothing; what both changed otherwise is in conflict, or for one side."""
+    """A merge takes their entry if ours is unchanged; different changes are a conflict unless a side is preferred."""
     if base == theirs:
         return  # no difference
     taken, conflicts = merged([("p", base, theirs)], {} if mine is None else {"p": mine}, prefer)
@@ -181,7 +181,7 @@ def test_merged_files(
 
 @pytest.mark.parametrize(("base", "side"), list(itertools.product([UNCLEAR, *FILES, *TABLES], FILES)))
 def test_what_is_unclear_stays_unclear(base: Base, side: Reference | None) -> None:
-    """An ancestor in which an entry is unclear agrees with none; and nothing is unchanged from what is unclear."""
+    """An ambiguous ancestor equals no entry, so no entry counts as unchanged from it."""
     assert agreed(base, UNCLEAR, side) is agreed(base, side, UNCLEAR) is UNCLEAR
     mine = FileAt("2" * 64, 9)
     assert agreed(UNCLEAR, mine, side) is UNCLEAR
@@ -191,7 +191,7 @@ def test_what_is_unclear_stays_unclear(base: Base, side: Reference | None) -> No
 
 @pytest.mark.parametrize(("base", "mine", "theirs"), list(itertools.product(TABLES, repeat=3)))
 def test_merged_tables(base: Reference | None, mine: Reference | None, theirs: Reference | None) -> None:
-    """Of one table that both took forward, the later holds all rows of the other; it is no conflict."""
+    """If both sides advanced one table, the merge takes the later time, which has all rows; this is no conflict."""
     if base == theirs:
         return  # no difference
     taken, conflicts = merged([("p", base, theirs)], {} if mine is None else {"p": mine})

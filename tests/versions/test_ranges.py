@@ -1,4 +1,4 @@
-"""Ranges are a function of the entries alone; changes rewrite, and differences read, what is touched."""
+"""Ranges are a function of the entries alone; changes rewrite, and differences read, only affected ranges."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CHANGES = st.lists(st.dictionaries(PATHS, st.none() | NAMED, max_size=20), max_s
 
 @pytest.fixture(autouse=True)
 def _small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges of four entries, so that few entries have many of them."""
+    """Use ranges of four entries, so that few entries have many ranges."""
     monkeypatch.setattr(tree, "RANGE_ENTRIES_MEAN", 4)
     monkeypatch.setattr(tree, "RANGE_ENTRIES_MAX", 9)
 
 
 class Store:
-    """Ranges by id, and how many were read."""
+    """Ranges by id, with the number of reads."""
 
     def __init__(self) -> None:
         self.there: dict[str, Range] = {}
@@ -38,7 +38,7 @@ class Store:
     def change(
         self, refs: tuple[RangeRef, ...], changes: PathChanges, epoch: int = 0
     ) -> tuple[RangeRef, ...]:
-        """Apply changes, and keep the new ranges."""
+        """Apply changes, and store the new ranges."""
         refs, new = tree.changed(refs, changes, self.read, epoch)
         self.there.update({id_of(made): made for made in new})
         return refs
@@ -52,7 +52,7 @@ def _all(entries: dict[str, FileAt]) -> PathChanges:
 def test_the_same_entries_have_the_same_ranges(
     first: dict[str, FileAt], steps: list[dict[str, FileAt]]
 ) -> None:
-    """Whatever changes led there, in whatever order: as if all entries had been written at once."""
+    """The same entries have the same ranges after any changes in any order, as if written at once."""
     store = Store()
     refs = store.change((), _all(first))
     model: dict[str, Reference] = dict(first)
@@ -67,7 +67,7 @@ def test_the_same_entries_have_the_same_ranges(
 
 @given(ENTRIES, ENTRIES)
 def test_differences_are_those_of_the_entries(before: dict[str, FileAt], after: dict[str, FileAt]) -> None:
-    """In order of path, and applied to the one side they give the other."""
+    """Differences come in order of path; applied to one side, they give the other."""
     store = Store()
     one, two = store.change((), _all(before)), store.change((), _all(after))
     found = list(tree.differences(one, two, store.read))
@@ -79,7 +79,7 @@ def test_differences_are_those_of_the_entries(before: dict[str, FileAt], after: 
 
 @given(ENTRIES, PATHS, PATHS)
 def test_scan_and_find_read_a_part(entries: dict[str, FileAt], start: str, stop: str) -> None:
-    """A scan yields what lies between, `find` what the paths name."""
+    """A scan yields the entries of an interval, and `find` those of the given paths."""
     store = Store()
     refs = store.change((), _all(entries))
     between = {path: named for path, named in sorted(entries.items()) if start <= path < stop}
@@ -89,8 +89,8 @@ def test_scan_and_find_read_a_part(entries: dict[str, FileAt], start: str, stop:
 
 
 def test_a_change_of_one_entry_reads_and_writes_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of ten thousand entries, one that changes rewrites one range; a difference reads one on either side."""
-    monkeypatch.setattr(tree, "RANGE_ENTRIES_MAX", 1_000)  # none is cut for its length
+    """Changing one of ten thousand entries rewrites one range; a difference reads one range on each side."""
+    monkeypatch.setattr(tree, "RANGE_ENTRIES_MAX", 1_000)  # no range ends because of its length
     store = Store()
     refs = store.change((), tuple((f"p/{number:05d}", FileAt("0" * 64, 1)) for number in range(10_000)))
     assert len(refs) > 1_000
@@ -104,7 +104,7 @@ def test_a_change_of_one_entry_reads_and_writes_little(monkeypatch: pytest.Monke
 
 
 def test_an_equal_range_of_another_epoch_is_not_written_again() -> None:
-    """A change that changes nothing keeps the ranges that are there."""
+    """A change without effect keeps the existing ranges of another epoch."""
     store = Store()
     refs = store.change((), tuple((f"p/{number:03d}", FileAt("0" * 64, 1)) for number in range(100)))
     assert store.change(refs, (("p/050", FileAt("0" * 64, 1)),), epoch=1) == refs

@@ -1,4 +1,4 @@
-"""V1 to V8 with threads and processes on SQLite, PostgreSQL and files; the simulation has all orders of calls."""
+"""V1 to V8 with threads and processes on SQLite, PostgreSQL and files; the simulation covers all orders of calls."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 def at_once(count: int, act: Callable[[int], object]) -> list[object]:
-    """Let so many threads act, all from the same moment on."""
+    """Run this number of threads, all from the same moment on."""
     barrier = threading.Barrier(count)
 
     def begin(number: int) -> object:
@@ -85,18 +85,18 @@ def commit_one_each(records: KeyValueStore, objects: ObjectStore, committers: in
 
 @pytest.mark.parametrize("committers", [1, 8, 64])
 def test_v1_committers_at_once(records: KeyValueStore, objects: ObjectStore, committers: int) -> None:
-    """V1: all succeed, each with one commit of its own, in one line."""
+    """Concurrent committers all succeed, each with a separate commit, in one line (V1)."""
     commit_one_each(records, objects, committers)
 
 
 def test_v1_committers_at_once_on_postgresql(server: PostgresServer, objects: ObjectStore) -> None:
-    """V1: so do eight on PostgreSQL."""
+    """Eight concurrent committers succeed on PostgreSQL, too (V1)."""
     with closing(open_key_value(server.url(server.new_schema()))) as records:
         commit_one_each(records, objects, 8)
 
 
 def test_v2_a_store_that_stalls(records: KeyValueStore, objects: ObjectStore, tmp_path: Path) -> None:
-    """V2: nobody can write for a while, and commits arrive; then all of them complete."""
+    """While writes stall, commits arrive; afterwards all of them complete (V2)."""
     Repository(records, objects).commit_entries({"c/first": a_file(0)}, message="c/first")
     with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -117,7 +117,7 @@ def test_v2_a_store_that_stalls(records: KeyValueStore, objects: ObjectStore, tm
 
 
 class SlowObjects(MemoryObjectStore):
-    """Takes its time for each object."""
+    """Object store that is slow for each object."""
 
     def create(self, path: str, data: bytes) -> bool:
         time.sleep(0.05)
@@ -125,7 +125,7 @@ class SlowObjects(MemoryObjectStore):
 
 
 def test_v3_the_slow_are_not_starved_by_the_fast(records: KeyValueStore) -> None:
-    """V3: three rivals commit as fast as they can until one who is slow has its commit."""
+    """A slow committer succeeds although three fast rivals commit without pause (V3)."""
     objects = SlowObjects()
     done = threading.Event()
 
@@ -149,7 +149,7 @@ def test_v3_the_slow_are_not_starved_by_the_fast(records: KeyValueStore) -> None
 
 
 class Committing:
-    """A process that commits, and what it has been told so far."""
+    """Process that commits, and its answers so far."""
 
     def __init__(self, folder: Path, name: str, count: int) -> None:
         self.told: list[tuple[str, str]] = []
@@ -171,12 +171,12 @@ class Committing:
 
     def _start(self) -> None:
         stores = f"sqlite://{self._folder}/records.db", (self._folder / "objects").as_uri()
-        first = max(len(self.told) - 1, 0)  # the last one that was acknowledged once more
+        first = max(len(self.told) - 1, 0)  # the last acknowledged request, repeated
         module = [sys.executable, "-m", "tests.versions.commit_process"]
         self._process = subprocess.Popen(
             [*module, *stores, self._name, str(first), str(self._count)],
             stdout=subprocess.PIPE,
-            bufsize=0,  # so that `readline` takes no byte more than its line from what `communicate` reads
+            bufsize=0,  # so that `readline` takes no byte beyond its line, which `communicate` reads
         )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
@@ -193,7 +193,7 @@ class Committing:
 
 
 def test_v4_processes_that_are_killed(tmp_path: Path) -> None:
-    """V4: killed at random moments, and asked again by the same ids, two processes make one commit a request."""
+    """Two processes, killed at random and restarted with the same request ids, make one commit per request (V4)."""
     chance = random.Random(4)
     processes = [Committing(tmp_path, name, 30) for name in ("a", "b")]
     for _ in range(6):
@@ -209,7 +209,7 @@ def test_v4_processes_that_are_killed(tmp_path: Path) -> None:
 
 
 def test_v5_stagers_and_committers(records: KeyValueStore, objects: ObjectStore) -> None:
-    """V5: four stage, two commit what is staged: at any time, what was acknowledged is committed or staged."""
+    """With four stagers and two committers, each acknowledged entry is committed or staged at any time (V5)."""
     acknowledged: dict[str, int] = {}
 
     def stage(name: int) -> None:
@@ -248,7 +248,7 @@ def expect(found: object, acknowledged: dict[str, int]) -> None:
 
 
 def test_v6_nothing_staged(records: KeyValueStore, objects: ObjectStore) -> None:
-    """V6: a clear refusal, with the head that it met; a commit where it is allowed; the same when asked again."""
+    """An empty commit is refused with the current head, or made if allowed, and likewise when repeated (V6)."""
     repository = Repository(records, objects)
     with pytest.raises(NothingToCommitError, match="nothing to commit on branch main") as met:
         repository.commit_staged(request_id="first")
@@ -266,7 +266,7 @@ def test_v6_nothing_staged(records: KeyValueStore, objects: ObjectStore) -> None
 
 
 class LosesReplies(SqliteKeyValueStore):
-    """Loses the reply to every third conditional write, half of which happened."""
+    """Store that loses the reply to every third conditional write, half of which happened."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -282,7 +282,7 @@ class LosesReplies(SqliteKeyValueStore):
 
 
 def test_v7_lost_replies(objects: ObjectStore, tmp_path: Path) -> None:
-    """V7: replies to sealing and to cutting are lost, and each of eight committers has five commits, once each."""
+    """If replies to sealing and cutting are lost, each of eight committers has five commits, once each (V7)."""
     with closing(LosesReplies(tmp_path / "records.db")) as records:
 
         def commit(name: int) -> list[tuple[str, str]]:
@@ -297,7 +297,7 @@ def test_v7_lost_replies(objects: ObjectStore, tmp_path: Path) -> None:
 
 
 def test_v8_merges_beside_commits(records: KeyValueStore, objects: ObjectStore) -> None:
-    """V8: four branches are merged while main changes; those that change what main has are refused, and say what."""
+    """Four branches merge while main changes; conflicting ones are refused with the conflicting paths (V8)."""
     repository = Repository(records, objects)
     base = repository.commit_entries({"shared": a_file(0)})
     for number in range(4):
@@ -331,7 +331,7 @@ def test_v8_merges_beside_commits(records: KeyValueStore, objects: ObjectStore) 
 
 
 def test_transactions_and_people_on_one_branch(records: KeyValueStore, objects: ObjectStore) -> None:
-    """Three replicas and two people: each transaction has one commit, in order, and all are told the same."""
+    """With three replicas and two users, each transaction has one commit, in order, and all get the same answers."""
 
     def act(number: int) -> list[str]:
         mine = Repository(records, objects)

@@ -1,4 +1,4 @@
-"""Readers and writers of staged entries while commits come between (V5)."""
+"""Readers and writers of staged entries during commits (V5)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_file(number: int) -> FileAt:
 
 
 class Meddled(MemoryKeyValueStore):
-    """Lets something happen before each scan of staged entries."""
+    """Store that calls an action before each scan of staged entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Meddled(MemoryKeyValueStore):
 
 @pytest.mark.parametrize("commits", [1, 6])
 def test_v5_a_read_between_commits_is_whole_or_says_that_it_is_not(commits: int) -> None:
-    """A reader that loses against commits each time never returns less than what was acknowledged before."""
+    """A reader that repeatedly loses against commits fails instead of returning less than was acknowledged (V5)."""
     store = Meddled()
     repository = Repository(store, MemoryObjectStore(), answers_kept=4)
     records = BranchRecords(store)
@@ -76,7 +76,7 @@ def test_v5_a_read_between_commits_is_whole_or_says_that_it_is_not(commits: int)
 
 
 class LateWrites(MemoryKeyValueStore):
-    """Keeps back the first write of a staged entry, whose caller is told that nobody knows."""
+    """Store that delays the first write of a staged entry and reports its outcome as unknown."""
 
     late: Callable[[], object] | None = None
 
@@ -94,7 +94,7 @@ class LateWrites(MemoryKeyValueStore):
 
 
 def test_v5_a_write_that_lands_late_does_not_undo_a_later_one() -> None:
-    """The reply to a first write is lost; a second one is acknowledged; then the first one lands."""
+    """A late first write does not undo a second, acknowledged one (V5)."""
     store = LateWrites()
     records = BranchRecords(store)
     try:

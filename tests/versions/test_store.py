@@ -1,4 +1,4 @@
-"""Commits of transactions: one each, whoever builds it; refs; damage."""
+"""Commits of transactions: each exists once, whichever replica builds it; refs; damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tracelake.versions.repository import Repository
 
 
 class LostReplies(MemoryKeyValueStore):
-    """Does every conditional write, and says that it does not know."""
+    """Store that does every conditional write, and reports its outcome as unknown."""
 
     def set_if(self, partition: str, key: str, value: bytes, expected: Expected) -> Outcome:
         outcome = super().set_if(partition, key, value, expected)
@@ -47,7 +47,7 @@ def a_repository(key_value: KeyValueStore | None = None, objects: ObjectStore | 
 
 
 def test_decide_over_all_small_cases() -> None:
-    """The next transaction is built, one below is there, one above is a mistake."""
+    """The next transaction is built, a lower one exists already, and a higher one is an error."""
     for t, head in itertools.product(range(4), [None, 0, 1, 2]):
         upper = 0 if head is None else head + 1
         expected = (
@@ -61,7 +61,7 @@ def test_decide_over_all_small_cases() -> None:
 
 
 def test_history_is_linear_and_names_what_belongs_together() -> None:
-    """Each commit has the one before as its parent, and names table and index of its transaction."""
+    """Each commit has the previous one as parent, and names table and index of its transaction."""
     repository = a_repository()
     ids = [commit(repository, t) for t in range(3)]
     assert repository.head() == ids[2]
@@ -71,7 +71,7 @@ def test_history_is_linear_and_names_what_belongs_together() -> None:
 
 
 def test_replicas_that_race_agree_on_every_commit() -> None:
-    """Eight replicas commit the same transactions: one commit each, and all get the same ids."""
+    """Eight replicas that commit the same transactions make one commit each, and all get the same ids."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
 
     def race(_: int) -> list[str]:
@@ -85,7 +85,7 @@ def test_replicas_that_race_agree_on_every_commit() -> None:
 
 
 def test_v7_lost_replies_make_one_commit() -> None:
-    """V7: the write of the head succeeds and its reply is lost; the commit is there once."""
+    """If the write of the head succeeds and its reply is lost, the commit exists once (V7)."""
     repository = a_repository(LostReplies())
     ids = [commit(repository, t) for t in (0, 0, 1, 1, 0)]
     assert ids == [ids[0], ids[0], ids[2], ids[2], ids[0]]
@@ -93,7 +93,7 @@ def test_v7_lost_replies_make_one_commit() -> None:
 
 
 def test_refs_resolve_to_commits() -> None:
-    """A branch, a commit id, and its beginning name a commit; anything else is refused with a hint."""
+    """A branch, a commit id, or its beginning names a commit; anything else is refused with a hint."""
     repository = a_repository()
     with pytest.raises(RefNotFoundError, match="still empty"):
         repository.resolve("main")
@@ -105,7 +105,7 @@ def test_refs_resolve_to_commits() -> None:
 
 
 def test_altered_objects_are_damage() -> None:
-    """A commit, metarange or range whose bytes are not those of its id is named, as is one that is gone."""
+    """A commit, metarange or range that is absent or does not match its id is damage, and the error names it."""
     for kind in ("commits", "metaranges", "ranges"):
         objects = MemoryObjectStore()
         repository = a_repository(objects=objects)
@@ -120,7 +120,7 @@ def test_altered_objects_are_damage() -> None:
 
 
 def test_a_write_beside_the_pipeline_keeps_what_others_named() -> None:
-    """A commit of entries carries all other entries, the last transaction, and no table back in time."""
+    """A commit of entries keeps all other entries and the last transaction, and takes no table back in time."""
     repository = a_repository()
     empty = commit_mine(repository, -1)
     assert repository.transaction_of(empty) == -1
@@ -139,7 +139,7 @@ def test_a_write_beside_the_pipeline_keeps_what_others_named() -> None:
 
 
 def test_writers_and_replicas_race_on_one_branch() -> None:
-    """Four of each: every transaction has one commit, and the table of the writers is at its last time."""
+    """If four writers and four replicas race, each transaction has one commit, and no write is lost."""
     key_value, objects = MemoryKeyValueStore(), MemoryObjectStore()
 
     def race(number: int) -> None:
@@ -157,7 +157,7 @@ def test_writers_and_replicas_race_on_one_branch() -> None:
 
 
 def test_a_lost_reply_makes_one_commit_of_a_write() -> None:
-    """V7 for a write to a table: its commit is in the history once, and called again it is found."""
+    """A table write whose reply is lost has one commit in the history, and a repeated call finds it (V7)."""
     repository = a_repository(LostReplies())
     assert commit_mine(repository, 0) == commit_mine(repository, 0)
     assert len(list(repository.log(repository.head() or ""))) == 1
@@ -174,7 +174,7 @@ def commit_mine(repository: Repository, as_of: int) -> str:
 
 
 def test_references_of_every_form() -> None:
-    """A branch, steps back, a transaction, a time in any zone, a tag and the beginning of an id name commits."""
+    """A branch, steps back, a transaction, a time in any zone, a tag, or the beginning of an id names a commit."""
     repository = a_repository()
     ids = [commit(repository, t) for t in range(5)]
     repository.tag("v1", ids[1])
@@ -209,7 +209,7 @@ def test_references_of_every_form() -> None:
 
 
 def test_tags_name_one_commit_until_they_are_deleted() -> None:
-    """A tag is given once; again for the same commit is fine, even when replies are lost."""
+    """A tag is created once; repeating it for the same commit succeeds, even if replies are lost."""
     repository = a_repository(LostReplies())
     first, second = commit(repository, 0), commit(repository, 1)
     repository.tag("v1", first)

@@ -1,4 +1,4 @@
-"""What a committer does next: every state of its request and of its branch, and no other act."""
+"""The committer's next act, for every state of its request and its branch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RECORDS = {
 
 
 def act_of(record: str, known: Submission, *, is_there: bool = True, has_sought: bool = False) -> Act:
-    """Return the act of a committer that has looked at a record."""
+    """Return the act of a committer that has read a record."""
     branch = RECORDS[record]
     return next_act(
         known.seen(branch), branch, "main", is_there=is_there, has_sought=has_sought, patience_polls=PATIENCE
@@ -49,7 +49,7 @@ def act_of(record: str, known: Submission, *, is_there: bool = True, has_sought:
 
 
 def test_every_state_has_its_act() -> None:
-    """For each record, and whatever is known: the act, or for a branch that is gone, none but to leave."""
+    """Each state has its act; on a deleted branch the only act is to leave."""
     either = (False, True)
     for record, announced, was_sealed, sought in product(RECORDS, either, either, either):
         known = Submission("mine", "main", "", announced, was_sealed)
@@ -71,17 +71,17 @@ def test_every_state_has_its_act() -> None:
 
 
 def test_patience_has_an_end_unless_the_head_moves() -> None:
-    """Who has waited its time helps; a head that moved shows that somebody builds, and the wait begins again."""
+    """A committer helps after its wait; a moving head shows progress and restarts the wait."""
     known = Submission("mine", "main", "")
     assert act_of("second", known) == Wait(3)
     assert act_of("second", known.waited(2, head_moved=False)) == Wait(1)
     assert act_of("second", known.waited(2, head_moved=False).waited(1, head_moved=False)) == Build()
     assert act_of("second", known.waited(2, head_moved=False).waited(1, head_moved=True)) == Wait(3)
-    assert known.waited(2, head_moved=True).looks == 2  # pauses grow all the same
+    assert known.waited(2, head_moved=True).looks == 2  # pauses grow nevertheless
 
 
 def test_what_is_known_only_grows() -> None:
-    """A request that was seen on the list, or announced, stays known to others; what was sought is not sought again."""
+    """Knowledge only grows: a sealed or announced request stays known, and is not looked up again."""
     known = Submission("mine", "main", "")
     assert not known.is_known
     assert known.seen(RECORDS["second"]).seen(RECORDS["none"]).was_sealed
@@ -105,7 +105,7 @@ def test_what_is_known_only_grows() -> None:
     ],
 )
 def test_each_rule_is_held(function: str, words: str, instead: str) -> None:
-    """With any of the rules broken, a test of this file fails."""
+    """Each rule, broken once, fails a test of this file."""
     owner = protocol if function == "next_act" else Submission
 
     def tests() -> None:

@@ -1,4 +1,4 @@
-"""Commits that were built together: most say only what they change, and all read as if each were whole."""
+"""Commits built together: most store only their changes, and all read as if each were whole."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def a_file(number: int) -> FileAt:
 
 
 class World:
-    """A repository whose commits are built many at a time."""
+    """Repository whose commits are built many at a time."""
 
     def __init__(self) -> None:
         self.key_value, self.objects = MemoryKeyValueStore(), MemoryObjectStore()
@@ -32,7 +32,7 @@ class World:
         self._numbers = itertools.count()
 
     def sweep(self, *changes: Changes) -> list[str]:
-        """Seal requests for these changes at once, let them be built, and return the commits of the branch."""
+        """Seal requests for these changes at once, build them, and return the commits of the branch."""
         records = self.repository._records
         at = records.read(MAIN)
         requests = [
@@ -47,7 +47,7 @@ class World:
         return [commit_id for commit_id, _ in self.fresh().log(head)][::-1]
 
     def fresh(self) -> Repository:
-        """Return the repository as another process sees it: nothing is remembered."""
+        """Return the repository as another process sees it, with empty caches."""
         return Repository(self.key_value, self.objects)
 
     def count(self, prefix: str) -> int:
@@ -55,7 +55,7 @@ class World:
 
 
 def test_a_sweep_of_many_commits_reads_as_if_each_were_whole() -> None:
-    """Entries, single paths, counts and differences of each of fifty commits, of which few have a metarange."""
+    """Entries, single paths, counts and differences of fifty commits are right, although few have a metarange."""
     world = World()
     steps: list[Changes] = [{f"p/{number}": a_file(number), "last": a_file(number)} for number in range(50)]
     steps[20] |= {"p/3": None, "p/4": None}
@@ -81,7 +81,7 @@ def test_a_sweep_of_many_commits_reads_as_if_each_were_whole() -> None:
 
 
 def test_a_commit_by_itself_has_a_metarange() -> None:
-    """And so has one whose changes are many, wherever it stands."""
+    """A commit built alone, or with many changes, has a metarange."""
     world = World()
     many: Changes = {f"m/{number}": a_file(number) for number in range(CHANGES_INLINE_MAX + 1)}
     assert [world.repository.commit(commit).changes is None for commit in world.sweep({"a": a_file(1)})] == [
@@ -94,7 +94,7 @@ def test_a_commit_by_itself_has_a_metarange() -> None:
 
 
 def test_nobody_goes_back_further_than_stated() -> None:
-    """Also where sweeps end with requests that come to nothing, so that their last commit is no whole one."""
+    """The distance to a whole commit is bounded, even if sweeps end with requests that give no commit."""
     world = World()
     repeated: Changes = {"same": a_file(0)}
     head = world.repository.commit_entries(repeated)
@@ -107,7 +107,7 @@ def test_nobody_goes_back_further_than_stated() -> None:
 
 
 def test_such_commits_are_reverted_picked_merged_and_tagged() -> None:
-    """They are commits like others."""
+    """Such commits can be reverted, picked, merged and tagged like others."""
     world = World()
     base = world.repository.commit_entries({"a": a_file(1)})
     world.repository.create_branch("side", base)
@@ -126,7 +126,7 @@ def test_such_commits_are_reverted_picked_merged_and_tagged() -> None:
 
 
 def test_collection_keeps_what_only_such_a_commit_names() -> None:
-    """A file that came and went within one sweep belongs to a commit in the history."""
+    """Collection keeps a file that was added and removed within one sweep, because a commit in the history has it."""
     world = World()
     named, lost = a_file(7), a_file(8)
     for made in (named, lost):
@@ -140,7 +140,7 @@ def test_collection_keeps_what_only_such_a_commit_names() -> None:
 
 
 def test_a_commit_whose_ancestor_is_damaged_is_told() -> None:
-    """It is named in the error; the next whole commit is read."""
+    """If the ancestor of such a commit is damaged, the error names it; the next whole commit is readable."""
     world = World()
     first, second, third = world.sweep({"a": a_file(1)}, {"b": a_file(1)}, {"c": a_file(1)})
     world.objects.delete(path_of(Commit, first))

@@ -1,4 +1,4 @@
-"""Conditional writes that others win again and again, or whose replies are lost (V7)."""
+"""Conditional writes that always lose, or whose replies are lost (V7)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def a_file(number: int) -> FileAt:
 
 
 class OneLostReply(MemoryKeyValueStore):
-    """Loses the reply to one write of a branch, done or not; others act before it is read back."""
+    """Store that loses the reply to one write of a branch, done or not; other clients act before it is read back."""
 
     meanwhile: Callable[[], object] | None = None
     is_done = True
@@ -44,7 +44,7 @@ class OneLostReply(MemoryKeyValueStore):
 
 
 class OthersAreFaster(MemoryKeyValueStore):
-    """Lets nobody win a conditional write, once it is so told, and counts who tries."""
+    """Store that makes every conditional write lose once enabled, and counts the tries."""
 
     tries = 0
     is_busy = False
@@ -58,20 +58,20 @@ class OthersAreFaster(MemoryKeyValueStore):
 
 @pytest.fixture
 def store() -> OneLostReply:
-    """A store that loses no reply yet."""
+    """Return a store that has not lost a reply yet."""
     return OneLostReply()
 
 
 @pytest.fixture
 def repository(store: OneLostReply) -> Repository:
-    """A repository on it, with two entries staged."""
+    """Return a repository on it, with two entries staged."""
     repository = Repository(store, MemoryObjectStore())
     repository.stage({"x": a_file(1), "y": a_file(1)})
     return repository
 
 
 def test_v7_discard_leaves_what_was_staged_after_it(store: OneLostReply, repository: Repository) -> None:
-    """It discarded, its reply was lost, and others staged and committed: what they staged stays."""
+    """A discard whose reply is lost keeps entries that other clients staged and committed afterwards (V7)."""
 
     def go_on() -> None:
         repository.stage({"z": a_file(2)})
@@ -85,7 +85,7 @@ def test_v7_discard_leaves_what_was_staged_after_it(store: OneLostReply, reposit
 
 
 def test_v7_discard_that_was_not_done_is_tried_again(store: OneLostReply, repository: Repository) -> None:
-    """The write itself was lost, and the branch has moved on: what stood under its token goes all the same."""
+    """A lost discard is tried again, and removes the entries of its token although the branch has moved on (V7)."""
     store.is_done = False
     store.meanwhile = lambda: repository.commit_entries({"other": a_file(3)})
     assert repository.discard() == 2
@@ -93,7 +93,7 @@ def test_v7_discard_that_was_not_done_is_tried_again(store: OneLostReply, reposi
 
 
 def test_v7_discard_leaves_what_a_commit_took(store: OneLostReply, repository: Repository) -> None:
-    """The write itself was lost, and a commit was faster: it has its entries, and later ones stay."""
+    """If a commit took the entries before a lost discard, they stay committed, and later ones stay staged (V7)."""
 
     def commit() -> None:
         repository.commit_staged()
@@ -111,7 +111,7 @@ def test_v7_discard_leaves_what_a_commit_took(store: OneLostReply, repository: R
 
 
 def test_discard_where_nothing_was_ever_staged() -> None:
-    """A branch without a token has nothing to forget, and nothing is written."""
+    """A discard on a branch without a token writes nothing."""
     store = MemoryKeyValueStore()
     assert Repository(store, MemoryObjectStore()).discard() == 0
     assert store.scan("branches") == []
@@ -143,7 +143,7 @@ def _advance(repository: Repository) -> None:
     ],
 )
 def test_who_always_loses_gives_up(staged: bool, act: Callable[[Repository], None], message: str) -> None:
-    """After so many tries an error says what happened, and that nothing was done."""
+    """A writer that always loses stops after some tries; the error says that nothing was done."""
     store = OthersAreFaster()
     repository = Repository(store, MemoryObjectStore())
     if staged:

@@ -1,4 +1,4 @@
-"""A store that fails in the middle of a commit: the error says if the outcome is unknown, and a retry is safe (V4)."""
+"""A store failure during a commit: the error says if the outcome is unknown, and a retry is safe (V4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ QUESTION = {"key": "input.value", "value": {"stringValue": "a question"}}
 
 
 class Outage:
-    """A store that fails from its n-th call on, once or for good. A write that fails has happened."""
+    """Store that fails from its n-th call on, once or for good. The first failing write still happens."""
 
     def __init__(self, at: int, *, for_good: bool) -> None:
         self.at, self.for_good = at, for_good
@@ -42,7 +42,7 @@ class Outage:
 
     @contextmanager
     def over(self) -> Iterator[None]:
-        """Let all stores in memory fail so."""
+        """Make all in-memory stores fail this way."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(time, "sleep", lambda _: None)
             for kind, names in CALLS.items():
@@ -115,7 +115,7 @@ OPERATIONS = (
 
 @contextmanager
 def prepared(operation: Callable[[Lake], object], folder: Path) -> Iterator[Lake]:
-    """Open a new lake with something to commit, merge, revert and take away."""
+    """Open a new lake with changes to commit, merge, revert and remove."""
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         if operation in (add_examples, remove_examples):
             path = folder / "spans.jsonl"
@@ -133,13 +133,13 @@ def prepared(operation: Callable[[Lake], object], folder: Path) -> Iterator[Lake
 
 
 def made(lake: Lake) -> list[str]:
-    """Return the commits that the request has made."""
+    """Return the commits of the request."""
     repository = lake._opened.repository
     return [id for id, commit in repository.log(repository.head() or "") if commit.request == REQUEST]
 
 
 def fail_everywhere(operation: Callable[[Lake], object], folder: Path, *, for_good: bool) -> set[str]:
-    """Fail at each call of an operation in turn; return which outcomes came up."""
+    """Fail at each call of an operation in turn; return the outcomes that occurred."""
     outcomes: set[str] = set()
     at = 0
     while True:
@@ -156,7 +156,7 @@ def fail_everywhere(operation: Callable[[Lake], object], folder: Path, *, for_go
                     outcome = "not done"
             lake._opened.repository.commit_entries(
                 {"other": FileAt("0" * 64, at)}
-            )  # helps to finish what began
+            )  # helps to finish the pending work
             assert outcome != "unknown" or not made(lake) or REQUEST in said, said
             if outcome == "not done":
                 assert made(lake) == [], f"call {at} failed, and the commit is there"
@@ -172,14 +172,14 @@ def fail_everywhere(operation: Callable[[Lake], object], folder: Path, *, for_go
 def test_v4_a_retry_with_the_same_request_id_commits_once(
     operation: Callable[[Lake], object], for_good: bool, tmp_path: Path
 ) -> None:
-    """Whichever put, list or get is cut off: an error that does not say "unknown" means that nothing is committed."""
+    """If an error does not report an unknown outcome, nothing was committed, whichever put, list or get fails (V4)."""
     outcomes = fail_everywhere(operation, tmp_path, for_good=for_good)
     assert "done" in outcomes
     assert "unknown" in outcomes or not for_good
 
 
 def test_the_error_names_an_id_for_the_retry(tmp_path: Path) -> None:
-    """A caller that chose no request id finds one in the message."""
+    """If the caller chose no request id, the error message names one for the retry."""
     for at in range(1, 1000):
         with prepared(main_commit, tmp_path) as lake:
             with Outage(at, for_good=True).over():
@@ -198,7 +198,7 @@ def test_the_error_names_an_id_for_the_retry(tmp_path: Path) -> None:
 
 
 def test_a_branch_is_created_once(tmp_path: Path) -> None:
-    """With its request id again, it is the one that was made; without, or with another, its name is taken."""
+    """Creating a branch again with its request id returns it; with another id or none, its name is taken."""
     with prepared(merge, tmp_path) as lake:
         lake.create_branch("new", "dev", request_id="one")
         assert lake.create_branch("new", "dev", request_id="one").head == lake.branch("dev").head

@@ -1,4 +1,4 @@
-"""One node of YARN on this machine, and an environment for its containers, as users pack one."""
+"""One YARN node on this machine, and a packed environment for its containers."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _NOT_PACKED: Final = (
     ),
     "sympy",
 )
-"""What no task needs, and the path to this working tree, from which nothing is to come."""
+"""Files that no task needs, and the path to this working tree, which containers must not use."""
 
 
 class YarnNode:
-    """A resource manager and a node manager in one JVM."""
+    """Resource manager and node manager in one JVM."""
 
     def __init__(self, folder: Path) -> None:
         self.settings = folder / "conf"
@@ -86,17 +86,17 @@ class YarnNode:
                 process.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """End it, and what it has started."""
+        """Stop it with all its processes."""
         below = psutil.Process(self._process.pid).children(recursive=True)
         self._process.kill()
-        self._process.communicate()  # which closes its standard input
+        self._process.communicate()  # closes its standard input
         for process in below:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
 
 def pack_environment(archive: Path) -> None:
-    """Pack this environment with Tracelake in it, as `venv-pack` does; without Spark's jars, which containers have."""
+    """Pack this environment with Tracelake as `venv-pack` does, without Spark's jars, which containers have."""
     home = Path(sys.prefix)
     packages = Path(pyspark.__file__).parents[1]
     within = packages.relative_to(home)

@@ -1,4 +1,4 @@
-"""Spark on YARN, whose containers have nothing of ours but the environment that is sent along."""
+"""Spark on YARN, whose containers have only the environment sent with the application."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tracelake.tasks.spark import Spark
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnNode]:
-    """Start YARN, and say where its settings are, as users do."""
+    """Start YARN, and set the path of its settings, as users do."""
     with closing(YarnNode(tmp_path_factory.mktemp("yarn"))) as node, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HADOOP_CONF_DIR", str(node.settings))
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
@@ -35,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[YarnNode]:
 
 @pytest.fixture(scope="module")
 def conf(node: YarnNode, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return settings for two small executors, which have an environment sent along."""
+    """Return settings for two small executors with a sent environment."""
     folder = tmp_path_factory.mktemp("sent")
     pack_environment(folder / "environment.tar.gz")
     return {
@@ -44,14 +44,14 @@ def conf(node: YarnNode, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         "spark.executor.memory": "512m",
         "spark.executorEnv.PYTHONPATH": str(ROOT),  # tasks of tests are functions of tests
         "spark.yarn.am.memory": "256m",
-        "spark.yarn.jars": f"local:{PYSPARK_JARS}",  # on a real cluster they are there, or are sent along too
+        "spark.yarn.jars": f"local:{PYSPARK_JARS}",  # on a real cluster they exist already, or are sent too
         "spark.yarn.stagingDir": node.settings.parent.as_uri(),
     }
 
 
 @pytest.fixture(scope="module")
 def runner(conf: dict[str, str]) -> Iterator[Spark]:
-    """A runner whose application lives as long as the module."""
+    """Runner whose application lives as long as the module."""
     runner = Spark("yarn", conf=conf)
     yield runner
     runner.stop()
@@ -59,7 +59,7 @@ def runner(conf: dict[str, str]) -> Iterator[Spark]:
 
 
 def test_ingest_from_the_command_line(conf: dict[str, str], tmp_path: Path) -> None:
-    """`--master yarn` and an archive: the same rows as in this process, and nothing asked of the containers."""
+    """`--master yarn` and an archive give the same rows as this process, without any setup of containers."""
     path = tmp_path / "lake"
     tracelake.init(path, buckets=4).close()
     settings = [argument for name, value in conf.items() for argument in ("--conf", f"{name}={value}")]
@@ -72,14 +72,14 @@ def test_ingest_from_the_command_line(conf: dict[str, str], tmp_path: Path) -> N
 
 
 def test_containers_have_what_was_sent(runner: Spark) -> None:
-    """Their Tracelake is that of the archive, and not that of this machine."""
+    """Containers use the Tracelake of the archive, not that of this machine."""
     (where,) = runner.run(eval, ["__import__('tracelake').__file__"], lambda _: None)
     assert "/environment/lib/" in where
     assert not where.startswith(os.fspath(ROOT))
 
 
 def test_a_container_is_killed_in_mid_task(runner: Spark, node: YarnNode, tmp_path: Path) -> None:
-    """YARN gives Spark another, and the task is done."""
+    """If a container is killed during a task, YARN gives Spark another one, and the task succeeds."""
     began = tmp_path / "began"
 
     def kill() -> None:
@@ -94,7 +94,7 @@ def test_a_container_is_killed_in_mid_task(runner: Spark, node: YarnNode, tmp_pa
 
 
 def test_doctor_looks_at_containers(runner: Spark, tmp_path: Path) -> None:
-    """As on any cluster."""
+    """`doctor` checks containers as on any cluster."""
     runner.start()
     tracelake.init(tmp_path / "lake").close()
     diagnosis = diagnose(str(tmp_path / "lake"), master="yarn")

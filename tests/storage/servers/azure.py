@@ -1,4 +1,4 @@
-"""An Azure Blob server in a process of its own: Azurite, installed through npm."""
+"""Azure Blob server in a separate process: Azurite, installed through npm."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class AzureServer:
                 return
 
     def environment(self, port: int | None = None) -> dict[str, str]:
-        """Return what a client needs in its environment."""
+        """Return the client's environment variables."""
         return {
             "AZURE_STORAGE_ACCOUNT_NAME": ACCOUNT,
             "AZURE_STORAGE_ACCOUNT_KEY": KEY,
@@ -58,7 +58,7 @@ class AzureServer:
         }
 
     def url(self) -> str:
-        """Return the URL of a place in the container where nothing is."""
+        """Return the URL of an empty location in the container."""
         return f"az://tests/{uuid.uuid4().hex}"
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class AzureServer:
         shutil.rmtree(self.directory)
 
     def _make_container(self) -> None:
-        """Make it by hand: the client of the stores makes none."""
+        """Make the container by a raw request, because the stores' client makes none."""
         now = formatdate(usegmt=True)
         # https://learn.microsoft.com/rest/api/storageservices/authorize-with-shared-key
         resource = f"/{ACCOUNT}/{ACCOUNT}/tests\nrestype:container"

@@ -1,4 +1,4 @@
-"""A TCP proxy that cuts connections on command: before a request reaches the server, or its reply the client."""
+"""TCP proxy that cuts connections on command: before a request reaches the server, or its reply the client."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Cut = Literal["request", "reply"]
 
 
 class CuttingProxy:
-    """Forwards connections to a port of this machine.
+    """Proxy that forwards connections to a port of this machine.
 
-    `cut("request", marker)`: the next request that contains the marker never reaches the server, and the
-    connection is closed. `cut("reply", marker)`: the server gets it and acts, and the connection is
-    closed when its answer comes.
+    After `cut("request", marker)`, the next request that contains the marker never reaches the server, and the
+    proxy closes the connection. After `cut("reply", marker)`, the server acts on the request, and the proxy closes
+    the connection when the reply arrives.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -40,9 +40,9 @@ class CuttingProxy:
             self._plan = (what, marker)
 
     def close(self) -> None:
-        """Take no more connections and end those that are there."""
+        """Accept no more connections and end the existing ones."""
         self._closed.set()
-        # Wakes the thread that waits in accept.
+        # wakes the thread that waits in accept
         self._listener.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(timeout=HANG_S)
@@ -72,7 +72,7 @@ class CuttingProxy:
                     (server if source is client else client).sendall(self._through(data))
 
     def _through(self, data: bytes) -> bytes:
-        """Return what goes on in place of what came."""
+        """Return the bytes to forward in place of the received ones."""
         return data
 
     def _planned(self, data: bytes) -> Cut | None:

@@ -1,7 +1,7 @@
-"""A stand-in for Google Cloud Storage, written from the reference of its XML API.
+"""Stand-in for Google Cloud Storage, written from the reference of its XML API.
 
-There is no emulator that honours conditions on the XML API, which the client library speaks. So this shows
-what our side sends and how it takes the answers, and proves nothing about Google's servers.
+No emulator honours conditions on the XML API, which the client library uses. So this shows the requests that we
+send and how we handle the replies. It proves nothing about Google's servers.
 https://cloud.google.com/storage/docs/xml-api/reference-headers
 """
 
@@ -20,7 +20,7 @@ from xml.sax.saxutils import escape
 
 BUCKET = "tests"
 PAGE = 7
-"""Objects of one page of a listing: few, so that tests turn pages."""
+"""Objects per page of a listing; few, so that tests read several pages."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Stored:
     modified: datetime
 
     def headers(self) -> dict[str, str]:
-        """Return what a read tells of it; the e-tag is of the content, as Google's is."""
+        """Return the headers of a read; the ETag depends on the content, as Google's does."""
         return {
             "ETag": f'"{hashlib.md5(self.body).hexdigest()}"',
             "Last-Modified": format_datetime(self.modified, usegmt=True),
@@ -56,11 +56,11 @@ class GcsServer(ThreadingHTTPServer):
         self.objects: dict[str, Stored] = {}
         self.generations = 1_000
         self.refusals: list[int] = []
-        """Status codes with which the next puts are answered, and not done."""
+        """Status codes for the next puts, which are then not done."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def environment(self, port: int | None = None) -> dict[str, str]:
-        """Return what a client needs in its environment."""
+        """Return the client's environment variables."""
         # Skipping signatures by GOOGLE_SKIP_SIGNATURE is for reads only; writes would still ask for a token.
         key = {
             "gcs_base_url": f"http://127.0.0.1:{port or self.port}",
@@ -72,7 +72,7 @@ class GcsServer(ThreadingHTTPServer):
         return {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key)}
 
     def url(self) -> str:
-        """Return the URL of a place in the bucket where nothing is."""
+        """Return the URL of an empty location in the bucket."""
         return f"gs://{BUCKET}/{uuid.uuid4().hex}"
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ class _Request(BaseHTTPRequestHandler):
             self._answer(200, found.body, headers)
 
     def do_HEAD(self) -> None:
-        """Tell of an object what a read would tell."""
+        """Answer a HEAD request: the headers of a read."""
         self.do_GET()
 
     def do_DELETE(self) -> None:
@@ -174,7 +174,7 @@ class _Request(BaseHTTPRequestHandler):
         self._answer(200, listing.encode(), {"Content-Type": "application/xml"})
 
     def _path(self) -> str | None:
-        """Return the path in the bucket, or None where the bucket is absent, which is answered then."""
+        """Return the path in the bucket; if the bucket is absent, reply so and return None."""
         bucket, _, path = unquote(urlsplit(self.path).path).removeprefix("/").partition("/")
         if bucket == BUCKET:
             return path
@@ -196,4 +196,4 @@ class _Request(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Suppress the log."""

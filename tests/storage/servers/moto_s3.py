@@ -1,7 +1,7 @@
-"""The S3 server of `moto`, answering one request after the other.
+"""The S3 server of `moto`, limited to one request at a time.
 
-By itself it checks the condition of a put and then writes, and sets the metadata after that, with nothing to keep the
-requests of other threads out: two writers can both win, as they never can on S3.
+Without this limit, it checks the condition of a put, writes, and sets the metadata, without a lock. Two writers
+could both win, which is impossible on S3.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _one_at_a_time = threading.Lock()
 
 
 class OneByOne(DomainDispatcherApplication):
-    """The application, for one request at a time."""
+    """WSGI application that handles one request at a time."""
 
     def __call__(self, *request: Any) -> Any:
         """Answer a request."""

@@ -8,13 +8,13 @@ from typing import Final
 
 _FIRST: Final = 15_000
 _LAST: Final = 30_000
-"""Below the range of which Linux gives a connection its own port (32,768 on): a server that is killed finds its port
-free when it starts again, whatever was connected to whatever in between."""
+"""Last port of the range that tests use. Linux assigns ports from 32,768 on to connections, so a killed server
+finds its port free when it restarts."""
 _TRIES_MAX: Final = 100
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on now, and that no connection will be given."""
+    """Return a TCP port of 127.0.0.1 that is free now and that Linux assigns to no connection."""
     for _ in range(_TRIES_MAX):
         port = _FIRST + secrets.randbelow(_LAST - _FIRST)
         with socket.socket() as listener:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own, from the wheel that carries its programs."""
+"""PostgreSQL server for tests, from the wheel that contains its programs."""
 
 from __future__ import annotations
 
@@ -87,22 +87,22 @@ class PostgresServer:
                 return
 
     def pause(self) -> None:
-        """Stop every process of the server where it stands; connections stay, and nobody is answered."""
+        """Stop every process of the server; connections stay open, and no request is answered."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Resume the processes."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # The first process first: once it stands still, no other can begin.
+        # Stop the parent first, so that no further process can start.
         self.process.send_signal(number)
         for child in psutil.Process(self.process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
                 child.send_signal(number)
 
     def kill(self) -> None:
-        """End the server as a power failure would: nothing is written any more."""
+        """End the server as a power failure would: it writes nothing more."""
         # The children notice within moments that the parent is gone, and SIGQUIT ends them at once.
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait(timeout=HANG_S)

@@ -1,4 +1,4 @@
-"""An S3 server in a process of its own: `versitygw` where scripts/setup-s3 has built it, else `moto`."""
+"""S3 server in a separate process: `versitygw` if scripts/setup-s3 has built it, otherwise `moto`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class S3Server:
     """A server on a free port of this machine."""
 
     def __init__(self, access_log: Path | None = None) -> None:
-        """Start it and wait until it answers. `versitygw` writes a line for each request into `access_log`."""
+        """Start it and wait until it answers. `versitygw` logs each request to `access_log`."""
         self.port = free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="tracelake-s3-"))
         (self.directory / "tests").mkdir()
         command = [sys.executable, str(MOTO), "-H", "127.0.0.1", "-p", str(self.port)]
         if GATEWAY.exists():
-            # To this one a bucket is a directory, so that the one made here is there from the start.
+            # For this server a bucket is a directory, so making the directory makes the bucket.
             user = [
                 "--access",
                 ENVIRONMENT["AWS_ACCESS_KEY_ID"],
@@ -64,11 +64,11 @@ class S3Server:
                 return
 
     def environment(self, port: int | None = None) -> dict[str, str]:
-        """Return what a client needs in its environment."""
+        """Return the client's environment variables."""
         return ENVIRONMENT | {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{port or self.port}"}
 
     def url(self) -> str:
-        """Return the URL of a place in the bucket where nothing is."""
+        """Return the URL of an empty location in the bucket."""
         return f"s3://tests/{uuid.uuid4().hex}"
 
     def close(self) -> None:
