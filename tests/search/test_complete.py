@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
+from tracelake.limits import QUERY_MAX_CHARS
 from tracelake.search import facets
 from tracelake.search.facets import _Terms
 from tracelake.search.query_parser import escaped
@@ -105,6 +106,7 @@ def check_odd(odd: Searcher) -> None:
     assert len(offered) == len(ODD_KEYS) - 1
     assert all(odd.search(query, 1) for query in offered)
     assert 'attributes."q\\"q":' in odd.completions("attributes.")
+    assert all(len(query) <= QUERY_MAX_CHARS for query in odd.completions("w " * 2040 + "service:"))
 
 
 def test_what_is_offered_is_a_query_whatever_the_values_are(odd: Searcher) -> None:

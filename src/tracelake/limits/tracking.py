@@ -146,8 +146,8 @@ JSON_PIECE_MAX_BYTES: Final = 4 * MIB
 PAGE_ROWS_DEFAULT: Final = 50
 """Default rows of one page of a listing. Beyond: the next page."""
 LIST_TEXT_MAX_CHARS: Final = 500
-"""A text of a sender, such as a name or a session, in lists of traces, services and hits. Beyond: it is cut, with an
-ellipsis; the trace and the span have the whole text."""
+"""A text in a list, such as a name, a session, a facet value or a description. Beyond: it is cut, with an ellipsis;
+reading the entry alone returns the whole text."""
 PAGE_ROWS_MAX: Final = 1_000
 """Rows of one page of a listing. Beyond: the answer is 400; ask for several pages."""
 NEWEST_AHEAD_MAX_S: Final = 86_400

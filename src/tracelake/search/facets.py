@@ -225,7 +225,9 @@ def completions(searcher: tantivy.Searcher, query: str, workspace: OneWorkspace 
         values = _names(index, lowered(beginning))
     else:
         return []
-    queries = (query[: typed.start()] + text for text in values)
+    # A cut value would complete to a query that finds nothing.
+    short = (text for text in values if len(text) <= limits.LIST_TEXT_MAX_CHARS)
+    queries = (query[: typed.start()] + text for text in short)
     return list(
         islice((each for each in queries if len(each) <= limits.QUERY_MAX_CHARS), limits.COMPLETIONS_MAX)
     )

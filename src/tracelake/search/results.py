@@ -10,7 +10,12 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import tantivy
 
-from tracelake.limits import SEARCH_RANKED_BEYOND_HITS, SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_STEP_HITS
+from tracelake.limits import (
+    LIST_TEXT_MAX_CHARS,
+    SEARCH_RANKED_BEYOND_HITS,
+    SEARCH_RANKED_FIRST_HITS,
+    SEARCH_RANKED_STEP_HITS,
+)
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.search import analyzers
 from tracelake.search.query_parser import clause_of
@@ -42,9 +47,14 @@ class Hit:
 
     @property
     def neighbours(self) -> dict[str, str]:
-        """Queries for related spans: of its session, of its user, and similar spans."""
+        """Queries for related spans: of its session, of its user, and similar spans. Long values have none."""
         beside = {"session": self.session_id, "user": self.user_id, "like": self.id}
-        return {field: clause_of(field, value) for field, value in beside.items() if value}
+        return {
+            field: clause_of(field, value)
+            for field, value in beside.items()
+            if value
+            and len(value) < LIST_TEXT_MAX_CHARS  # a longer one is cut in lists, and its query finds nothing
+        }
 
 
 @dataclass(frozen=True, slots=True)

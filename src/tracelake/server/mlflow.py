@@ -52,7 +52,7 @@ from tracelake.server.http_policy import status_of
 from tracelake.server.json_pieces import document, enclosed, in_pieces, slices
 from tracelake.server.key_ring import ACTOR
 from tracelake.server.request_body import json_body
-from tracelake.server.traces import json_response
+from tracelake.server.traces import cut, json_response
 from tracelake.tables.builtin import IN_ORDER
 from tracelake.tracking.annotations import (
     LOCATION_TAG,
@@ -261,8 +261,21 @@ def _searched(lake: Lake, wanted: ExperimentQuery) -> dict[str, object]:
     experiments, token = lake.annotations.search_experiments(
         wanted.filter, wanted.max_results, wanted.order_by, wanted.page_token
     )
-    told: dict[str, object] = {"experiments": [_experiment_json(each) for each in experiments]}
+    told: dict[str, object] = {"experiments": [_listed(_experiment_json(each)) for each in experiments]}
     return {**told, "next_page_token": token} if token else told
+
+
+def _listed(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of a list: long names, tags and metadata are cut. Reading the entry alone returns all of them."""
+    kept: dict[str, Any] = {}
+    for key, value in entry.items():
+        if key in ("tags", "trace_metadata") and isinstance(value, dict):
+            kept[key] = {name: cut(text) for name, text in value.items()}
+        elif key == "tags":
+            kept[key] = [{name: cut(text) for name, text in tag.items()} for tag in value]
+        else:
+            kept[key] = cut(value) if key in ("name", "client_request_id") else value
+    return kept
 
 
 def _experiment_json(experiment: Experiment) -> dict[str, object]:
@@ -324,7 +337,8 @@ def _add(router: APIRouter, prefix: str, lake: Lake) -> None:
         page = lake.hot.find_traces(
             _experiments(body), body.filter, _page_size(body.max_results), body.order_by, body.page_token
         )
-        told = {"traces": _infos(lake, {row.trace_id: row._mapping for row in page.rows})}
+        infos = _infos(lake, {row.trace_id: row._mapping for row in page.rows})
+        told = {"traces": [_listed(info) for info in infos]}
         return {**told, "next_page_token": page.next_page_token} if page.next_page_token else told
 
     @router.get(f"{prefix}/traces/batchGet")

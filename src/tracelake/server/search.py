@@ -41,7 +41,8 @@ class FacetChoice:
 
     value: str
     spans: int
-    url: str
+    url: str | None
+    """None for a cut value, because a query for it finds nothing."""
     chosen: bool
     width: float
     """Percentage of the whole result."""
@@ -179,7 +180,9 @@ def _facets(asked: SearchPageRequest, results: SearchResults) -> Iterator[FacetS
                 FacetChoice(
                     value.value,
                     value.spans,
-                    replace(asked, query=leads_to).url(),
+                    replace(asked, query=leads_to).url()
+                    if len(value.value) < limits.LIST_TEXT_MAX_CHARS
+                    else None,
                     clause in wider,
                     round(100 * value.spans / (results.total or 1), 1),
                 )

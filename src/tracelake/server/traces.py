@@ -149,7 +149,7 @@ def list_traces(lake: Lake, wanted: TraceFilter) -> TracePage:
         (bool(rows), goes_on) if is_before else (goes_on, token is not None and bool(rows))
     )
     return TracePage(
-        [{key: _cut(value) for key, value in row.items()} for row in rows],
+        [{key: cut(value) for key, value in row.items()} for row in rows],
         more=has_next,
         not_listed=None if told is None else told.decode(),
         next_page=page_at(-1, before=False) if has_next else None,
@@ -171,10 +171,10 @@ def list_services(lake: Lake) -> list[str]:
         f"SELECT DISTINCT service FROM traces WHERE service IS NOT NULL ORDER BY service LIMIT {limits.PAGE_ROWS_MAX}",
         uncommitted=True,
     )
-    return [_cut(str(service)) for service in table.column("service").to_pylist()]
+    return [cut(str(service)) for service in table.column("service").to_pylist()]
 
 
-def _cut(value: Any) -> Any:
+def cut(value: Any) -> Any:
     """Return a value for a list: of a long text its beginning, with an ellipsis."""
     if isinstance(value, str) and len(value) > limits.LIST_TEXT_MAX_CHARS:
         return value[: limits.LIST_TEXT_MAX_CHARS - 1] + "…"
@@ -204,7 +204,11 @@ def search(
             facets=facets,
             page=page,
         )
-    results[:] = [replace(hit, **{name: _cut(getattr(hit, name)) for name in _HIT_TEXTS}) for hit in results]
+    results[:] = [replace(hit, **{name: cut(getattr(hit, name)) for name in _HIT_TEXTS}) for hit in results]
+    results.facets = {
+        name: replace(facet, values=tuple(replace(value, value=cut(value.value)) for value in facet.values))
+        for name, facet in results.facets.items()
+    }
     return results
 
 
@@ -527,6 +531,7 @@ def page_templates() -> Jinja2Templates:
         "span_url": render.span_url,
         "tokens": render.tokens,
         "reference": render.reference,
+        "cut": cut,
         "highlighted": render.highlighted,
     }
     return Jinja2Templates(env=environment, context_processors=[_rooms])

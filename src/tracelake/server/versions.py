@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -18,10 +18,10 @@ from fastapi.templating import Jinja2Templates
 from tracelake import limits
 from tracelake._errors import ConflictError
 from tracelake.lake.lake import Lake
-from tracelake.results import BranchInfo, CommitInfo, EntryChange
+from tracelake.results import BranchInfo, CommitInfo, DatasetInfo, EntryChange
 from tracelake.server.render import with_query
 from tracelake.server.request_body import json_body
-from tracelake.server.traces import Limit, Name, Text, json_response, page_maker
+from tracelake.server.traces import Limit, Name, Text, cut, json_response, page_maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,11 @@ class NewRevert(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committer: str | None = None
 
 
+def list_datasets(lake: Lake, ref: str) -> list[DatasetInfo]:
+    """Return the datasets of a branch, tag or commit, with the beginnings of long descriptions."""
+    return [replace(each, description=cut(each.description)) for each in lake.datasets.all(ref)]
+
+
 def versions_api(lake: Lake) -> APIRouter:
     """Return the routes of the JSON API for history and datasets."""
     router = APIRouter(prefix="/api/v1")
@@ -173,7 +178,7 @@ def _add_reads(router: APIRouter, lake: Lake) -> None:
 
     @router.get("/datasets", summary="List datasets")
     def datasets(ref: Name = "main") -> Response:
-        return json_response({"datasets": lake.datasets.all(ref)})
+        return json_response({"datasets": list_datasets(lake, ref)})
 
     @router.get("/datasets/{name}", summary="Examples of a dataset")
     def dataset(
@@ -297,7 +302,7 @@ def versions_pages(lake: Lake, templates: Jinja2Templates) -> APIRouter:
     def datasets(request: Request, ref: Name = "main") -> Response:
         return page(
             request, "datasets.html", "/api/v1/datasets",
-            ref=ref, datasets=lake.datasets.all(ref), branches=lake.branches(), tags=lake.tags(),
+            ref=ref, datasets=list_datasets(lake, ref), branches=lake.branches(), tags=lake.tags(),
         )  # fmt: skip
 
     @router.get("/datasets/{name}")
