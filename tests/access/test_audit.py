@@ -61,9 +61,8 @@ def check_lists() -> None:
         lake.audit.write([with_outcome(records[-1], "201", "branch b")])
         (newest,) = lake.audit.newest(1)
         assert (newest.id, newest.outcome, newest.object) == (records[-1].id, "201", "branch b")
-        of_b = msgspec.structs.replace(
-            record(5, workspace="a"), workspace="b"
-        )  # of a name with the same hash
+        # of a name with the same hash
+        of_b = msgspec.structs.replace(record(5, workspace="a"), workspace="b")
         lake.audit.write([of_b])
         assert {each.workspace for each in lake.within("a").audit.newest()} == {"a"}
 

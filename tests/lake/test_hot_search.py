@@ -236,9 +236,8 @@ def test_the_commit_is_asked_for_what_waits_alone(
         return parts(uncommitted, sequences)
 
     store.write([request((5, 1), text="banana")])
-    monkeypatch.setattr(
-        Uncommitted, "parts", meanwhile
-    )  # the first row is committed while the third is indexed
+    # the first row is committed while the third is indexed
+    monkeypatch.setattr(Uncommitted, "parts", meanwhile)
     asked.clear()
     assert (lake.search("apple").total, asked) == (5, {trace_id(number) for number in (2, 3, 4, 5)})
     assert len(lake.search("apple", limit=9)) == 5

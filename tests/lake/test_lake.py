@@ -45,9 +45,8 @@ def test_lakes_of_one_process_share_spark_and_start_it_again(shared_spark: Spark
     one, two = (tracelake.init(tmp_path / name) for name in ("one", "two"))
     for lake in (one, two):
         assert lake.ingest(files[0], master="local[1]").spans_new == 1
-        assert (
-            "PYSPARK_GATEWAY_PORT" not in os.environ
-        )  # otherwise child programs would use our JVM as theirs
+        # otherwise child programs would use our JVM as theirs
+        assert "PYSPARK_GATEWAY_PORT" not in os.environ
     shared_spark.stop()  # if Spark ran before, it now belongs to these lakes
     one.close()
     assert two.ingest(files[1]).spans_new == 1

@@ -144,9 +144,8 @@ def test_what_a_transaction_reads_does_not_grow_with_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ten new traces read the parts' footers and no row; spans of an old trace read one row group of it."""
-    monkeypatch.setattr(
-        limits, "WRITTEN_TOGETHER_MAX_BYTES", 0
-    )  # as if there were more than fits into one part
+    # as if there were more than fits into one part
+    monkeypatch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0)
     bucket = Bucket(tmp_path, monkeypatch)
     read, stored = [], []
     for number, traces in enumerate((100, 700)):

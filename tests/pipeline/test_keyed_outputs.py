@@ -286,9 +286,8 @@ def test_the_changes_of_a_table_go_out_with_their_sign(
         shutil.rmtree(folder, ignore_errors=True)
         with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=2) as fresh:
             fresh.outputs.add("changes", "my_sinks:Files", table)
-            ingest(
-                fresh, tmp_path / "a.jsonl", 9
-            )  # another run might have begun it before the output existed
+            # another run might have begun it before the output existed
+            ingest(fresh, tmp_path / "a.jsonl", 9)
             rows: dict[tuple[str, ...], dict[str, Any]] = {}
             ingest(fresh, tmp_path / "b.jsonl", 1, 2)
             (tmp_path / "c.jsonl").write_bytes(a_line(a_span(1, 1, end=99), a_span(3, 3)))  # one replaces

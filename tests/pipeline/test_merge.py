@@ -146,16 +146,18 @@ def test_sides_of_a_call_have_rows_of_their_own(tmp_path: Path) -> None:
         for spans in orders:
             bucket.apply(*spans)
         assert counts(bucket.apply(client, server)) == (0, 0, 2)
+        # a producer is on the client's side
         assert counts(bucket.apply(a_span(0, 0, end=20, kind=4))) == (
             0,
             1,
             0,
-        )  # a producer is on the client's side
+        )
+        # a consumer is on the server's
         assert counts(bucket.apply(a_span(0, 0, end=100, kind=5))) == (
             0,
             1,
             0,
-        )  # a consumer is on the server's
+        )
         rows = bucket.rows("spans")
         assert sorted((row["kind"], row["end_ns"]) for row in rows) == [("CONSUMER", 100), ("PRODUCER", 20)]
         (trace,) = bucket.rows("traces")
@@ -288,9 +290,8 @@ def test_aggregates_stop_at_the_bounds_of_int64(spans: list[tuple[int | None, in
         for number, (count, start, end) in enumerate(spans):  # each time the stored spans are summed, too
             bucket.apply(a_span(0, number, start=start, end=end, attributes=tokens(count)))
         (trace,) = bucket.rows("traces")
-    given_counts = [
-        count for count, _, _ in spans if count is not None and count >= 0
-    ]  # otherwise, the column is null
+    # otherwise, the column is null
+    given_counts = [count for count, _, _ in spans if count is not None and count >= 0]
     total = min(sum(given_counts), 2**63 - 1) if given_counts else None
     start = min(start for _, start, _ in spans)
     end = max(max(start, end) for _, start, end in spans)

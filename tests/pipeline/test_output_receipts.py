@@ -126,8 +126,9 @@ def test_where_who_finds_it_notes_nothing_it_is_caught(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check detects the broken rule."""
-    old = "self._note(t)  # who wrote it may have died before"
-    broken = Broken("who finds the marker notes it", KeyedOutput._write, old, "pass")
+    old = "if not is_to_be_written(t, self._since, rows, marker):\n self._note(t)"
+    new = "if not is_to_be_written(t, self._since, rows, marker):\n    pass"
+    broken = Broken("who finds the marker notes it", KeyedOutput._write, old, new)
     assert_caught(broken, lambda: check_a_death(lake, tmp_path, monkeypatch))
 
 

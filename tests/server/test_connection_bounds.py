@@ -119,9 +119,8 @@ def test_requests_ahead_are_bounded() -> None:
 
 def test_who_moves_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slow but steady body may take longer than the grace period; once it stops, the connection ends."""
-    monkeypatch.setattr(
-        limits, "CONNECTION_MIN_BYTES_PER_S", 100
-    )  # everything fits into the connection's read buffer
+    # everything fits into the connection's read buffer
+    monkeypatch.setattr(limits, "CONNECTION_MIN_BYTES_PER_S", 100)
     look_s, piece = (
         limits.CONNECTION_LOOK_S,
         int(limits.CONNECTION_LOOK_S * limits.CONNECTION_MIN_BYTES_PER_S),

@@ -167,9 +167,8 @@ def check_remembered() -> None:
     objects = Counted()
     several = [pa.table({"key": ["a", f"k{number}", "z"], ROW_ID.name: [number] * 3}) for number in range(6)]
     parts = [write_part(objects, "s", 0, 0, rows, "key", looked_up=True) for rows in several]
-    parts.append(
-        write_part(objects, "s", 0, 0, several[0], "key")
-    )  # without a summary, the part is read each time
+    # without a summary, the part is read each time
+    parts.append(write_part(objects, "s", 0, 0, several[0], "key"))
     look = Lookup(objects, Snapshot(0, tuple(parts[:6]), (), ()), "key")
     footers.forget()
     with pytest.MonkeyPatch.context() as patched:

@@ -109,9 +109,8 @@ def write(
     def happen() -> Answer:
         result = effect()
         answer = Answer(result, content())
-        model.set(
-            "sql", "content", hashlib.sha256(repr(answer).encode()).digest(), "sql"
-        )  # the columns that distinguish states
+        # the columns that distinguish states
+        model.set("sql", "content", hashlib.sha256(repr(answer).encode()).digest(), "sql")
         return answer
 
     answer: Answer = process.call(Call(f"sql {name}", touches, happen, conditional=True))

@@ -68,9 +68,8 @@ class ClientsScenario(PipelineScenario):
     def _serve(self, process: Process) -> None:
         """Let segments arrive that are unrelated to the client."""
         for name in "123":
-            if (
-                process.objects.head(f"was/{name}") is None
-            ):  # otherwise it existed before this server was killed
+            # otherwise it existed before this server was killed
+            if process.objects.head(f"was/{name}") is None:
                 process.objects.put(f"was/{name}", b"")
                 process.notes.setdefault("put", []).append(name)
                 process.objects.put(f"inbox/{name}", name.encode())

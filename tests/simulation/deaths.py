@@ -101,9 +101,8 @@ class DeathsScenario(PipelineScenario):
             require(
                 not run.direct_key_value.scan("asides/main"), "a transaction is set aside, and nobody died"
             )
-        if not any(
-            process.attempt for process in run.processes
-        ):  # after as many kills from outside it may be any segment
+        # after as many kills from outside it may be any segment
+        if not any(process.attempt for process in run.processes):
             require(len(named) == (self._deadly is not None), f"the records name {named}")
         for path, _ in named:
             del expected[path.removeprefix("inbox/")]

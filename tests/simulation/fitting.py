@@ -103,7 +103,6 @@ class FittingScenario(PipelineScenario):
             within = size.inputs <= BOUNDS.greatest.inputs and size.input_bytes <= BOUNDS.greatest.input_bytes
             require(size.inputs == 1 or within, f"transaction {t} takes {size}")
             paths += [each.path for each in taken]
-        if (
-            sum(process.attempt for process in run.processes) < TRANSACTION_TRIES_MAX
-        ):  # otherwise, it may be bisected
+        # otherwise, it may be bisected
+        if sum(process.attempt for process in run.processes) < TRANSACTION_TRIES_MAX:
             require(paths == sorted(paths), f"what came first is not taken first: {paths}")

@@ -82,8 +82,8 @@ KAFKA_MUTANTS = [
         Broken(
             "what is left out is named by who wrote it alone",
             KeyedOutput._write,
-            "self._note(t)  # who wrote it may have died before",
-            "pass",
+            "if not is_to_be_written(t, self._since, rows, marker):\n self._note(t)",
+            "if not is_to_be_written(t, self._since, rows, marker):\n    pass",
         ),
         KILLS,
         12,

@@ -38,7 +38,8 @@ def _late_reads() -> Scenario:
 
 _CHECK: Final = "self._require_kept(transaction)"
 _READS: Final = (
-    "if not _follow(records):  # or a peer has recorded both between two reads: then the second sees them\n"
+    "# a peer may have recorded both between two reads; the second attempt sees them\n"
+    "    if not _follow(records):\n"
     "        records = self._records(transaction)\n"
 )
 _FIRST: Final = "records = self._records(transaction)\n    "

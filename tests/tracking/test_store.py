@@ -462,9 +462,8 @@ def test_a13_nobody_writes_between_check_and_clearing(store: TrackingStore) -> N
             ).scalar_one()
             writing = pool.submit(late.write, [request((1, 2))])
             with suppress(TimeoutError):
-                writing.result(
-                    0.3
-                )  # long enough for a write that does not wait; one that waits may take any time
+                # long enough for a write that does not wait; one that waits may take any time
+                writing.result(0.3)
             assert not writing.done()
             archived = {"spans_location": ARCHIVE_REPO, "archive_location": "file:///archive"}
             same = trace_info.c.db_payload_generation == generation

@@ -155,9 +155,8 @@ def test_a_write_of_another_branch_wakes_nobody() -> None:
         for _ in range(10):
             lookout.wake("other")
             assert not over.wait(0.01)
-        for _ in range(
-            3_000
-        ):  # The committer may not have looked yet, and a write before its look does not wake it.
+        # The committer may not have looked yet, and a write before its look does not wake it.
+        for _ in range(3_000):
             lookout.wake("main")
             waiting.join(0.01)
             if not waiting.is_alive():

@@ -154,9 +154,8 @@ def fail_everywhere(operation: Callable[[Lake], object], folder: Path, *, for_go
                     outcome, said = "unknown", str(error)
                 except StorageError:
                     outcome = "not done"
-            lake._opened.repository.commit_entries(
-                {"other": FileAt("0" * 64, at)}
-            )  # helps to finish the pending work
+            # helps to finish the pending work
+            lake._opened.repository.commit_entries({"other": FileAt("0" * 64, at)})
             assert outcome != "unknown" or not made(lake) or REQUEST in said, said
             if outcome == "not done":
                 assert made(lake) == [], f"call {at} failed, and the commit is there"

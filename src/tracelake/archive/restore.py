@@ -102,9 +102,8 @@ def delete_traces(
         except TracelakeError as error:
             failed[trace_id] = error
     gone: list[str] = []
-    for some in batches(
-        sorted(places), lambda _: 1, ARCHIVE_FINALIZE_TRACES
-    ):  # writers wait during each transaction
+    # writers wait during each transaction
+    for some in batches(sorted(places), lambda _: 1, ARCHIVE_FINALIZE_TRACES):
         try:
             gone += store.delete({trace_id: places[trace_id] for trace_id in some})
         except TracelakeError as error:

@@ -112,9 +112,8 @@ def cutoff_ns(
         cutoffs.append(now_ns - duration_ns(retention))
     if now is not None:
         cutoffs.append((now_ns if asked_ns is None else asked_ns) - now.older_than_ns)
-    return (
-        max((0, *cutoffs)) if cutoffs else None
-    )  # no trace began before 1970, and databases cannot store earlier times
+    # no trace began before 1970, and databases cannot store earlier times
+    return max((0, *cutoffs)) if cutoffs else None
 
 
 class ArchiveOutcome(Enum):

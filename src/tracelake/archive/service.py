@@ -161,9 +161,8 @@ class LakeArchive:
             if location == settings.location or self._store.has_objects(only_live=True):
                 return
             objects = self._repository(settings)
-            for left in self._store.leftovers(
-                time.time_ns()
-            ):  # one by one, because the first shows whether it is reachable
+            # one by one, because the first shows whether it is reachable
+            for left in self._store.leftovers(time.time_ns()):
                 archive_pass.delete_condemned(self._store, objects, [left.path])
 
     def _check(self, repository: ObjectStore) -> None:

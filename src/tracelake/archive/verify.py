@@ -86,9 +86,8 @@ def _check_repository(
             if unread < VERIFY_ALIKE_MAX:
                 read_archived(repository, location, size_bytes, sha256)
         except (DamageError, NotFoundError) as error:
-            if is_still_at(
-                tracking, trace_id, location
-            ):  # ignore traces restored or deleted during the check
+            # ignore traces restored or deleted during the check
+            if is_still_at(tracking, trace_id, location):
                 yield Finding("damaged", "archived trace", trace_id, str(error))
         except (StorageError, OSError) as error:
             unread += 1

@@ -89,9 +89,8 @@ def _new_files(
 ) -> Iterator[tuple[str, FileAt]]:
     try:
         yield from _files(repository, parents[0] if parents else "", commit_id)
-    except (
-        DamageError
-    ):  # perhaps damage of the parent, which is checked itself: treat all files of this commit as new
+    # perhaps damage of the parent, which is checked itself: treat all files of this commit as new
+    except DamageError:
         yield from _files(repository, "", commit_id)
 
 

@@ -82,9 +82,8 @@ class Journal:
             TrimmedError: they are erased, or may have been.
         """
         records = self._records(transaction)
-        if not _follow(
-            records
-        ):  # a peer may have recorded both between two reads; the second attempt sees them
+        # a peer may have recorded both between two reads; the second attempt sees them
+        if not _follow(records):
             records = self._records(transaction)
         self._require_kept(transaction)
         return _whole(transaction, records)

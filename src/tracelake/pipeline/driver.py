@@ -493,9 +493,8 @@ class _DriverRun:
         step = recorded.step if opened is None else merge_steps(opened.steps)
         if step is None or recorded.seal is None or recorded.step != step:
             raise lost_records(t)
-        if not self._rooms.outputs.has_rows(
-            t
-        ):  # with rows published, it must finish however often a run crashes on it
+        # with rows published, it must finish however often a run crashes on it
+        if not self._rooms.outputs.has_rows(t):
             self._rooms.tries.begin(t)
         is_new = opened is not None and opened.is_new
         self._taking.read_ahead(t + 1, is_new=is_new and self._attempts.is_first(t))

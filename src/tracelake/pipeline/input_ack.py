@@ -128,9 +128,8 @@ class InputAcker:
         kept = []
         for suspect in quarantined_inputs(aside, step):
             stands = None
-            with contextlib.suppress(
-                DamageError
-            ):  # the input is kept, and each run that finds it reports the damaged record
+            # the input is kept, and each run that finds it reports the damaged record
+            with contextlib.suppress(DamageError):
                 stands = self._suspects.change(suspect, partial(on_transaction, suspect=suspect))
             if stands is not None:
                 with contextlib.suppress(StorageError):  # each run tries again

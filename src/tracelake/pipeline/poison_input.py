@@ -188,9 +188,8 @@ class PoisonInputFinder:
             together=together,
         )
         stands = self._rooms.suspects.change(suspect, partial(on_failure, suspect=suspect)) or suspect
-        self._rooms.suspects.forget_others(
-            suspect
-        )  # a file that changed after it was offered has another record
+        # a file that changed after it was offered has another record
+        self._rooms.suspects.forget_others(suspect)
         if self._rooms.settling.is_taken(suspect):  # a peer succeeded, perhaps before our record existed
             taken = to_range(
                 item.source, item.path, size_bytes=size_bytes, sha256=sha256, records=0, checksum="", spans=0

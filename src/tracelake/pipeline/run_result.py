@@ -84,9 +84,8 @@ def now() -> datetime:
 def report_of(result: RunResult, seconds: float) -> IngestReport:
     """Return the public report of a run. `seconds` is its duration."""
     ranges = [*result.ranges, *result.known]
-    inputs = [
-        taken for taken in ranges if not isinstance(taken, SegmentRange)
-    ]  # segment ranges have no problems
+    # segment ranges have no problems
+    inputs = [taken for taken in ranges if not isinstance(taken, SegmentRange)]
     bad = tuple(
         BadInput(
             taken.path,

@@ -16,9 +16,8 @@ from tracelake.limits import STAGED_PIECE_MAX_BYTES, STAGED_TOGETHER_MAX_BYTES
 from tracelake.shards.partitioning import by_bucket, cut
 from tracelake.storage import ObjectStore
 
-STAGED: Final = pa.ipc.IpcWriteOptions(
-    compression="lz4"
-)  # an eighth of the bytes to sync, in a tenth of a second
+# an eighth of the bytes to sync, in a tenth of a second
+STAGED: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 @dataclass(frozen=True, slots=True)

@@ -296,9 +296,8 @@ class SemanticSearch:
         try:
             node = tree(asked.query)
             parts = split_semantic(node)
-            if (
-                asked.vector is not None
-            ):  # words become conditions, because the vector is what to compare with already
+            # words become conditions, because the vector is what to compare with already
+            if asked.vector is not None:
                 parts = SemanticQuery("", None, None if isinstance(node, Everything) else node)
             if parts.condition is None and asked.only:
                 parts = SemanticQuery(parts.text, parts.like, Everything())

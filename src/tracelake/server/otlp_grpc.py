@@ -385,9 +385,8 @@ class OtlpGrpcServer:
             self._look_again()
 
     async def _export(self, message: bytes, metadata: dict[str, str], meter: Meter | None) -> bytes:
-        encoding = (
-            "gzip" if message.startswith(GZIP_MAGIC) else "identity"
-        )  # no protobuf message starts with these bytes
+        # no protobuf message starts with these bytes
+        encoding = "gzip" if message.startswith(GZIP_MAGIC) else "identity"
         experiment_id = experiment_of(metadata.get("x-mlflow-experiment-id", ""))
         decoded = await self._traces.take_message(message, encoding, experiment_id, meter)
         return success_message(decoded).SerializeToString()

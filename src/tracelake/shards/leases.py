@@ -224,9 +224,8 @@ def drop_expired_leases(shard: str, key_value: KeyValueStore, now: Callable[[], 
     for entry in leases:
         sighting = seen.get(entry.key)
         if _is_left_behind(entry, sighting, moment):
-            key_value.delete_if(
-                LEASES_PARTITION, entry.key, entry.version
-            )  # unless its reader has just renewed it
+            # unless its reader has just renewed it
+            key_value.delete_if(LEASES_PARTITION, entry.key, entry.version)
             left.discard(entry.key)
         elif sighting is None or sighting.lease != entry.version:
             key_value.set(SIGHTINGS_PARTITION, entry.key, to_bytes(Sighting(entry.version, moment)))

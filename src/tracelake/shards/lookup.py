@@ -94,9 +94,8 @@ class Lookup:
             if (wanted := candidates.of(part).that_may_be(summary))
         ]
         order = {part.path: number for number, part in enumerate(parts)}
-        asked.sort(
-            key=lambda each: order[each[0].path]
-        )  # the order of rows must not depend on which summaries are cached
+        # the order of rows must not depend on which summaries are cached
+        asked.sort(key=lambda each: order[each[0].path])
         read = footers(self._objects, [part for part, _ in asked])
         for (part, wanted), footer in zip(asked, read, strict=True):
             extra = [ROW_ID.name, GONE.name] if part.path in past else [ROW_ID.name]

@@ -95,9 +95,8 @@ class FileObjectStore:
         """
         target = self._file(path)
         created = self._link({target: data})
-        self._sync_names(
-            [target]
-        )  # Also if we lost the race, because the caller acts on the winner's object.
+        # Also if we lost the race, because the caller acts on the winner's object.
+        self._sync_names([target])
         return target in created
 
     def create_all(self, objects: Mapping[str, bytes]) -> None:

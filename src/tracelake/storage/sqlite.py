@@ -340,9 +340,8 @@ class SqliteKeyValueStore:
         try:
             with self._transaction() as connection:
                 yield connection
-                connection.execute(
-                    "COMMIT"
-                )  # Resolves no doubtful write, because that needs a synced commit.
+                # Resolves no doubtful write, because that needs a synced commit.
+                connection.execute("COMMIT")
         finally:
             self._connection().execute(_SYNCED)
 

@@ -145,9 +145,8 @@ def _carry_out(sent: OnWorker[Any, Any]) -> Callable[[Iterator[pa.RecordBatch]],
 def _end(session: SparkSession) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
-    session.client.set_retry_policies(
-        [DefaultPolicy(max_retries=0)]
-    )  # The session may be gone with its server.
+    # The session may be gone with its server.
+    session.client.set_retry_policies([DefaultPolicy(max_retries=0)])
     with contextlib.suppress(Exception):
         session.stop()
 

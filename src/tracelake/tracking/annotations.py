@@ -399,9 +399,8 @@ class Annotations:
                 own = select(of.experiment_id, of.key, of.value).where(
                     of.lake == self._lake, of.experiment_id.in_(ids)
                 )
-                if (
-                    self._workspace is not None
-                ):  # tags of the shared default experiment apply to all workspaces
+                # tags of the shared default experiment apply to all workspaces
+                if self._workspace is not None:
                     own = own.where(of.experiment_id != DEFAULT_EXPERIMENT)
                 for experiment_id, key, value in connection.execute(own.order_by(of.key)):
                     tags[experiment_id][key] = value

@@ -52,9 +52,8 @@ def set_up(objects: ObjectStore, lake_id: str, metadata_url: str, url: str | Non
     if (place := read_place(objects)) is None:
         wanted = find_tracking_url(url) or _beside(objects, metadata_url)
         place = TrackingLocation(lake_id, without_password(wanted), secrets.token_hex(16))
-        open_store(
-            objects.url, place, wanted, begins=True
-        )  # the store must exist before its location is published
+        # the store must exist before its location is published
+        open_store(objects.url, place, wanted, begins=True)
         if not objects.create(PLACE, encode(place, PLACE)):
             place = read_place(objects) or place  # another server created one at the same time
     return open_store(objects.url, place, url)

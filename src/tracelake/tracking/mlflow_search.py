@@ -377,9 +377,8 @@ def compared(column: ColumnElement[Any], condition: FilterCondition, is_sqlite: 
     if sign in _TESTS:
         return _TESTS[sign](column, value)
     if sign == "LIKE":
-        glob = column.op("GLOB", is_comparison=True)(
-            _glob(value)
-        )  # SQLite's LIKE ignores case, GLOB does not
+        # SQLite's LIKE ignores case, GLOB does not
+        glob = column.op("GLOB", is_comparison=True)(_glob(value))
         return glob if is_sqlite else column.like(_escaped(value), escape="\\")
     return column.op(sign, is_comparison=True)(value)
 

@@ -302,9 +302,8 @@ def _append(
             try:
                 merged = TableMerge(stores.objects, stores.copies, spec, staged).against(stored, state.epoch)
             except InputError:
-                _delete(
-                    stores, staged, kept=()
-                )  # every append that was tried with these rows failed for certain
+                # every append that was tried with these rows failed for certain
+                _delete(stores, staged, kept=())
                 raise
         inserted = sum(part.rows for part in merged.parts)
         retracted = sum(part.rows for part in merged.retractions)

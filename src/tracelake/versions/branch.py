@@ -104,9 +104,8 @@ class Branch:
             request_id=_request_id(request_id),
         )
         if request_id:
-            with suppress(
-                StorageError
-            ):  # The commit already exists, so a store failure must not fail the call.
+            # The commit already exists, so a store failure must not fail the call.
+            with suppress(StorageError):
                 self._check_same(request_id, commit_id, message)
         return commit_id
 

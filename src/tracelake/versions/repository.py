@@ -134,9 +134,8 @@ def _request(request_id: str, operation: RequestKind, about: About, *, allow_emp
     )
     record = BranchRecord(sealed=(SealedRequest(request),))
     data = to_bytes(record)
-    if (
-        from_bytes(BranchRecord, data, "the commit") != record
-    ):  # The encoded request that helpers read must equal what the caller passed.
+    # The encoded request that helpers read must equal what the caller passed.
+    if from_bytes(BranchRecord, data, "the commit") != record:
         raise UsageError(f"a commit says in texts who made it and why; {shown(about)} holds something else.")
     if (size := len(data)) > COMMIT_REQUEST_MAX_BYTES:
         raise LimitError(

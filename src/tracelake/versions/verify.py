@@ -88,9 +88,8 @@ def built_transactions(repository: Repository, objects: ObjectStore) -> int:
     numbers = [-1]
     for info in list(objects.list(COMMITS)):
         commit_id = info.path.removeprefix(COMMITS).removesuffix(".json")
-        with contextlib.suppress(
-            DamageError
-        ):  # The history check reports it if the commit is part of the history.
+        # The history check reports it if the commit is part of the history.
+        with contextlib.suppress(DamageError):
             numbers.append(repository.transaction_of(commit_id))
     return max(numbers) + 1
 

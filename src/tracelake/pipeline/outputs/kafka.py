@@ -151,9 +151,8 @@ class KafkaSink:
         """Fence earlier writers by their shared transactional id, which aborts their transactions. See `Sink`."""
         self._make_marker_topic()
         allowed = self._cluster.message_max_bytes(self._address.topic)
-        self._was_refused |= (
-            allowed is None
-        )  # without permission to read the limit, do not rely on compression
+        # without permission to read the limit, do not rely on compression
+        self._was_refused |= allowed is None
         self._max_bytes = KAFKA_BATCH_MAX_BYTES if allowed is None else allowed
         self._producer = new_client(library().Producer, self._config())
         with self._failing("cannot begin to write"):
