@@ -536,7 +536,7 @@ LIKE = span_texts.texts_of
     ("broken", "part"),
     [
         (Broken("the lake of a request", http_policy.RequestLake.__getattr__, "workspace is None", "True"), "services"),
-        (Broken("SQL", SEES.sql, "{table_within(table.name, rows, workspace)}", "{rows}"), "services"),
+        (Broken("SQL", SEES._sql_over, "{table_within(table.name, rows, workspace)}", "{rows}"), "services"),
         (Broken("sums", builtin.table_within, "name == TABLE_TRACES.name", "False"), "/api/v1/traces"),
         (Broken("spans of a trace", SEES.whole, ", workspace)", ", None)"), TRACE),
         (Broken("hot spans", hot_tier.HotTier._hot, "workspace, span_id), workspace)", "None, span_id), None)"), TRACE),

@@ -137,8 +137,8 @@ INDEX_MERGE_MUTANTS = [
             Broken(
                 "asked after each look",
                 IndexRebuild.run,
-                "self._extend(end)\n                continue",
-                "self._extend(end)\n                replaced, later, now = self._later()",
+                "self._extend(end)\n            continue",
+                "self._extend(end)\n            replaced, later, now = self._later()",
             ),
         ),
     ),
