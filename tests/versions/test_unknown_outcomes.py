@@ -85,8 +85,7 @@ def create_dataset(lake: Lake) -> object:
 
 
 def delete_dataset(lake: Lake) -> object:
-    dataset = lake.datasets._dataset("d", "main")
-    return dataset.delete(message="deleted", committer="me", request_id=REQUEST)
+    return lake.datasets.delete("d", message="deleted", committer="me", request_id=REQUEST)
 
 
 def add_examples(lake: Lake) -> object:

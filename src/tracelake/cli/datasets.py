@@ -253,8 +253,8 @@ def delete(
     """Delete a dataset with all its examples; older commits keep it."""
     said = _said(message, commit, f"dataset {name} deleted")
     with opened(lake) as open_lake:
-        commit_id = open_lake.datasets.get(name, branch).delete(
-            message=said, committer=committer, request_id=request_id
+        commit_id = open_lake.datasets.delete(
+            name, branch, message=said, committer=committer, request_id=request_id
         )
     if as_json:
         print_json({"dataset": name, "branch": branch, "deleted": True, "commit": commit_id})

@@ -47,6 +47,22 @@ class Datasets:
         create(dataset, DatasetSpec(name, description), message, committer, request_id)
         return dataset
 
+    def delete(
+        self,
+        name: str,
+        branch: str = MAIN,
+        *,
+        message: str | None = None,
+        committer: str | None = None,
+        request_id: str | None = None,
+    ) -> str | None:
+        """Delete a dataset and all of its examples. Return the commit, or None if the deletion is staged.
+
+        A repeated call with the same `request_id` returns the same commit, although the dataset no longer exists.
+        Raises DatasetNotFoundError, or UsageError if the branch is protected or missing.
+        """
+        return self._dataset(name, branch).delete(message=message, committer=committer, request_id=request_id)
+
     def all(self, at: str = MAIN) -> list[DatasetInfo]:
         """Return all datasets at a branch, including staged ones, or at a tag, commit or time."""
         record = self._opened.repository.branches().get(at)
