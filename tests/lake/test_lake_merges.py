@@ -137,10 +137,10 @@ def test_rows_that_were_replaced_leave_the_index_when_they_are_many(
 
 def in_between(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> list[bool]:
     """Run an action just before a step of a merge; return a list that is empty until then."""
-    module = {"write_parts": "index_build", "finalize": "outputs.index"}.get(step, "index_merge")
-    holder: Any = (
-        Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
+    module = {"write_parts": "indexing.build", "finalize": "pipeline.outputs.builtin"}.get(
+        step, "indexing.merge"
     )
+    holder: Any = Repository if step == "commit_entries" else importlib.import_module(f"tracelake.{module}")
     original = getattr(holder, step)
     done: list[bool] = []
 
@@ -154,7 +154,7 @@ def in_between(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], Non
     return done
 
 
-STEPS = ("write_parts", "standing_of", "with_lists", "write_marker", "commit_entries", "clean_staging")
+STEPS = ("write_parts", "current_index", "with_lists", "write_marker", "commit_entries", "clean_staging")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -184,7 +184,7 @@ def test_beside_a_merge_nothing_is_lost_or_undone(
         assert done
     more = peer_does == "ingest"
     documents, parts = counts(lake)
-    seen = more and step == "standing_of"  # then it is merged, and its inputs are garbage as well
+    seen = more and step == "current_index"  # then it is merged, and its inputs are garbage as well
     assert parts == 1 + (more and not seen)
     assert documents == FAN_OUT + 1 + 2 * more - seen
     if peer_does == "rebuild":

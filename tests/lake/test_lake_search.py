@@ -239,8 +239,8 @@ def test_a_transaction_that_did_not_see_a_rebuild_does_not_undo_it_for_good(
 
 def holder_of(step: str) -> Any:
     """Return the object that has the rebuild's step as an attribute."""
-    module = {"write_parts": "index_build"}.get(step, "reindex")
-    return Repository if step == "commit_entries" else importlib.import_module(f"tracelake.pipeline.{module}")
+    module = {"write_parts": "build"}.get(step, "rebuild")
+    return Repository if step == "commit_entries" else importlib.import_module(f"tracelake.indexing.{module}")
 
 
 class Killed(BaseException):

@@ -173,7 +173,7 @@ def test_a_cache_that_cannot_be_used_is_no_damage(
     if at == "vectors":
         assert len(searcher.search("refund", 10)) == 1
     with monkeypatch.context() as patch:
-        target = "cache.unpack" if at == "text" else "vector_block.pa.memory_map"
+        target = "part_cache.unpack" if at == "text" else "vector_index.pa.memory_map"
         patch.setattr(f"tracelake.search.{target}", fail)
         with pytest.raises(kind, match=says):
             search()

@@ -43,7 +43,7 @@ def check_large_row(name: str) -> None:
                 yield owners, parts
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(analyzers, "Wording", Counting)
+        patch.setattr(analyzers, "BatchTokenizer", Counting)
         patch.setattr(tokenization, "INDEX_BATCH_MAX_BYTES", 1_000)
         array = pa.array(WITH_PARTS)
         dataclasses.replace(ANALYZERS[name]).wording.texts_of_rows(array, np.array([0, len(array)]))

@@ -132,7 +132,7 @@ ARCHIVE_MUTANTS: Final = [
         _words(archive_pass._delete_condemned, "if store.condemn(path)", "if store.condemn(path) or True"),
         scenario=_swept,
     ),
-    _mutant("listed after the rows", 80, scenario=_swept, passes__sweep=listed_last),
+    _mutant("listed after the rows", 80, scenario=_swept, archive_pass__sweep=listed_last),
     _mutant(
         "an object is condemned while it is named",
         80,

@@ -129,8 +129,7 @@ class ReleasesScenario(PipelineScenario):
         return [
             (driver, "Step", step),
             (driver, "Appended", appended),
-            (driver, "Appended", appended),
-            (replay, "Started", started),
+            (replay, "StateRead", started),
             *super().stand_ins(run),
         ]
 

@@ -64,10 +64,12 @@ def _mutant(
 _ONE: Final = ("merge", None)
 
 SETTING_ASIDE_MUTANTS = [
-    _mutant("the record decides", "pipeline.outputs.tables.TableOutput.has_rows", no_rows, 50, _ONE),
+    _mutant("the record decides", "pipeline.outputs.builtin.TableOutput.has_rows", no_rows, 50, _ONE),
     _mutant(
-        "overtaken, ignored", "pipeline.outputs.tables.TableOutput.publish", goes_on, 50, _ONE, waits=True
+        "overtaken, ignored", "pipeline.outputs.builtin.TableOutput.publish", goes_on, 50, _ONE, waits=True
     ),
-    _mutant("segments go", "pipeline.settling.Settling._keep", keep_nothing, 5, ("merge", "merge")),
-    _mutant("a commit forgets offers only", "journal.suspects.on_commit", forget_offers, 20, ("read", None)),
+    _mutant("segments go", "pipeline.input_ack.InputAcker._keep", keep_nothing, 5, ("merge", "merge")),
+    _mutant(
+        "a commit forgets offers only", "journal.quarantine.on_commit", forget_offers, 20, ("read", None)
+    ),
 ]

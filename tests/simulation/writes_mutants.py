@@ -37,7 +37,7 @@ def _mutant(
 
 
 WRITES_MUTANTS: Final = [
-    _mutant("not looked for", 10, shards__writes__Writes__find=lambda *_: None),
+    _mutant("not looked for", 10, shards__shard__Writes__find=lambda *_: None),
     _mutant(
         "the state alone is looked at",
         20,
@@ -57,7 +57,7 @@ WRITES_MUTANTS: Final = [
         "remembered afterwards",
         100,
         actors=(1, 0, 0),
-        shards__store__Shard__compare_and_append=remembered_afterwards,
+        shards__shard__Shard__compare_and_append=remembered_afterwards,
     ),
     _mutant("forgotten", 20, Broken("", Shard.compare_and_append, "self._writes.put_away(away)", "pass")),
     _mutant(
