@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -144,7 +145,7 @@ def test_a_file_that_is_written_rests_first(
     path.write_bytes(a_line(a_span(0, 0)) + b"\n")
     written_s = path.stat().st_mtime
     clock = [written_s]
-    monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: clock[0]))
+    monkeypatch.setattr(files, "time", SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic))
     for clock[0], expected in ((written_s + 1.9, 0), (written_s + 2.0, 1), (written_s + 2.1, 0)):
         assert new(pipeline) == expected
     with path.open("ab") as file:

@@ -70,7 +70,7 @@ def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.Monkey
 
     def failing_put(path: str, data: bytes) -> None:
         if away and path.startswith("shards/"):
-            raise StorageError("no space left on device")
+            raise StorageError("the store does not answer")
         put(path, data)
 
     monkeypatch.setattr(lake.objects, "put", failing_put)
@@ -83,13 +83,13 @@ def test_a_store_that_is_away_is_survived(lake: Lake, monkeypatch: pytest.Monkey
     wait_until(lambda: [info.status for info in lake.replicas()] == ["stuck"])
     wait_until(lambda: len(said) >= 2)
     (info,) = lake.replicas()
-    assert info.reason == "no space left on device"
+    assert info.reason == "the store does not answer"
     assert info.waiting_inputs == 1
     assert info.failures >= 1
     away.clear()
     wait_until(lambda: lake.table("spans").info().rows == 1)
     wait_until(lambda: [info.status for info in lake.replicas()] == ["idle"])
-    assert lake.replicas()[0].last_error == "no space left on device"
+    assert lake.replicas()[0].last_error == "the store does not answer"
     loop.stop()
     pipeline.close()
     assert lake.replicas() == []

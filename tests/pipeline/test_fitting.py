@@ -97,7 +97,7 @@ def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) ->
     """A continuous pipeline takes a few inputs first, then more; each is in once, the oldest in the first
     transaction."""
     bounds = Bounds(first=BatchSize(MIB, 2), least=BatchSize(MIB, 1))
-    monkeypatch.setattr("tracelake.pipeline.continuous.Fitting", lambda **_: BatchSizer(bounds))
+    monkeypatch.setattr("tracelake.pipeline.continuous.BatchSizer", lambda **_: BatchSizer(bounds))
     # Each transaction is quick, even on a slow machine.
     monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:

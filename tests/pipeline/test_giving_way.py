@@ -138,13 +138,13 @@ def test_what_fails_there_is_told() -> None:
 
 POOLS = """
 import os, threading, obstore
-from tracelake.tasks.low_priority import GivesWay
+from tracelake.tasks.low_priority import LowPriorityTask
 
 def store(_task):
     obstore.put(obstore.store.MemoryStore(), "a", b"b")
     return threading.get_native_id()
 
-gave_way = GivesWay(store)(None)
+gave_way = LowPriorityTask(store)(None)
 # The system may know that thread for a moment after its end.
 shared = {int(thread) for thread in os.listdir("/proc/self/task")} - {gave_way}
 print({os.getpriority(os.PRIO_PROCESS, thread) for thread in shared})

@@ -258,8 +258,8 @@ def test_maintenance_that_kills_the_pipeline_kills_it_once(lake: Lake) -> None:
 KILLED = """
 import os, signal, sys, tracelake
 from tracelake._errors import TaskError
-from tracelake.pipeline import decode
-from tracelake.tasks.runners import ByWork, InProcess
+from tracelake.pipeline import decode_task as decode
+from tracelake.tasks.runners import SizedRunner, InProcess
 
 whole = decode.decode_json
 near = True
@@ -284,7 +284,7 @@ class Workers(InProcess):
 
 decode.decode_json = deadly
 with tracelake.open(sys.argv[1]) as lake:
-    lake.pipeline(runner=ByWork(Workers())).run_once()
+    lake.pipeline(runner=SizedRunner(Workers())).run_once()
 """
 
 

@@ -43,6 +43,7 @@ from tracelake.storage import (
     open_objects,
 )
 from tracelake.storage.database_check import CopiedStore, Row
+from tracelake.storage.ports import encode_text
 from tracelake.storage.urls import without_password
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.spec import table_names
@@ -69,6 +70,7 @@ def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None
         UsageError: the directory is not empty, or lies in the lake, or the records of the lake are objects.
         StorageError: a store failed, or inputs were taken too fast; nothing that opens is in the directory then.
     """
+    encode_text("the directory", target)
     place = Path(target).expanduser().resolve()
     _check_target(opened, place)
     objects = open_objects(place.as_uri())
