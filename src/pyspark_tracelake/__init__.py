@@ -1,4 +1,4 @@
-"""How PySpark finds format `tracelake` by itself: it imports every module whose name begins with `pyspark_`."""
+"""Entry point through which PySpark finds format `tracelake`: it imports every module that begins with `pyspark_`."""
 
 from tracelake.spark.source import TracelakeSource as DefaultSource
 

@@ -418,7 +418,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class BackupReport:
-    """What a backup or a restore copied, and what `verify` found in the copy."""
+    """Result of a backup or restore: counts of what it copied, and the findings of `verify`."""
 
     place: str
     objects: int

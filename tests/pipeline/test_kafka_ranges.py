@@ -13,7 +13,7 @@ from tracelake.journal.store import IngestedFiles
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.kafka_client import PartitionName
 from tracelake.pipeline.sources import kafka
-from tracelake.pipeline.sources.base import GoneInput, Held, Input, NewInputs
+from tracelake.pipeline.sources.base import GoneInput, Input, NewInputs, QuarantinedIndex
 from tracelake.pipeline.sources.kafka import KAFKA, Cluster, KafkaSource, remember_cluster
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.storage import open_key_value, open_objects
@@ -33,7 +33,7 @@ def a_source() -> KafkaSource:
 def test_a_range_that_an_open_transaction_has_in_part_is_cut_anew() -> None:
     """A range that overlaps an open transaction is cut again: an offset is in exactly one transaction."""
     source = a_source()
-    held = Held({}, {}, frozenset(), frozenset([(KAFKA, NAME.path(10, 20))]))
+    held = QuarantinedIndex({}, {}, frozenset(), frozenset([(KAFKA, NAME.path(10, 20))]))
     for start, stop, judged in [
         (0, 10, NewInputs),
         (0, 11, GoneInput),

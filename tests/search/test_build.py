@@ -18,7 +18,7 @@ from tracelake.search.documents import COLUMNS, document_text, documents
 from tracelake.search.finalize import read_parts
 from tracelake.search.pack import unpack
 from tracelake.search.query_values import number_terms, path_term, term_of
-from tracelake.search.results import RawHit
+from tracelake.search.raw_hits import RawHit
 from tracelake.search.searcher import Searcher
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore

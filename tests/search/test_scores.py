@@ -15,7 +15,7 @@ from tracelake.limits import SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_STEP_HITS
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
 from tracelake.search.model import Manifest
-from tracelake.search.results import RawHit, ranked_as_far_as
+from tracelake.search.raw_hits import RawHit, ranked_as_far_as
 from tracelake.search.searcher import Searcher, Sort
 from tracelake.storage.memory import MemoryObjectStore
 

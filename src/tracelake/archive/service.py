@@ -29,7 +29,8 @@ from tracelake.archive.disk_usage import ArchiveSpace, reclaim_disk, space
 from tracelake.archive.model import LAYOUTS, ArchiveDue, ArchiveReport, ArchiveSettings
 from tracelake.archive.repositories import Tables, is_of, traces_data
 from tracelake.archive.restore import OnFailed, delete_traces, read_trace, restore_trace
-from tracelake.archive.retention import ArchiveOutcome, cutoff_ns, set_retention_override
+from tracelake.archive.retention import ArchiveOutcome, cutoff_ns
+from tracelake.archive.retention_overrides import set_retention_override
 from tracelake.archive.scheduler import Marks
 from tracelake.archive.settings import change_settings, read_settings
 from tracelake.archive.store import ArchiveStore

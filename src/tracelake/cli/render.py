@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tracelake.cli.output import WrappingTable, plain
-from tracelake.lake.sources import SourceInfo
 from tracelake.results import (
     CommitInfo,
     CompactReport,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from tracelake.archive.disk_usage import ArchiveSpace
     from tracelake.archive.model import ArchiveDue, ArchiveSettings
     from tracelake.doctor import CheckResult, Diagnosis
+    from tracelake.lake.sources import SourceInfo
     from tracelake.lake.transaction_history import (
         OutputAccount,
         ReplayReport,

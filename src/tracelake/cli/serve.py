@@ -90,7 +90,7 @@ def serve(
     Receives traces over OTLP/HTTP and OTLP/gRPC, and runs the pipeline in a separate process, until Ctrl-C.
     """
     from tracelake._settings import load_settings
-    from tracelake.cli.options import openid_of
+    from tracelake.cli.oidc import openid_of
     from tracelake.server.run import serve as serve_lake
 
     settings = load_settings()

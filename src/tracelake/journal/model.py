@@ -26,7 +26,7 @@ RUN_DIGITS_MAX: Final = 18
 """Limit that keeps all numbers of ranges within 64-bit integers."""
 
 
-class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _ReadInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The result of reading one input of any kind.
 
     `checksum` is the sum of 64-bit hashes of its records (payloads) modulo 2^128, in hex. So the order in which
@@ -48,19 +48,19 @@ class _Taken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether some record could not be read at all, as opposed to spans that were read and refused."""
 
 
-class WholeFile(_Taken, frozen=True, tag="file", forbid_unknown_fields=True):
+class WholeFile(_ReadInput, frozen=True, tag="file", forbid_unknown_fields=True):
     """The first `size_bytes` of a file, its size when it was first seen; or an object of a bucket."""
 
     path: str
 
 
-class Segment(_Taken, frozen=True, tag="segment", forbid_unknown_fields=True):
+class Segment(_ReadInput, frozen=True, tag="segment", forbid_unknown_fields=True):
     """An immutable object of the lake, such as an inbox segment."""
 
     path: str
 
 
-class OffsetRange(_Taken, frozen=True, tag="offsets", forbid_unknown_fields=True):
+class OffsetRange(_ReadInput, frozen=True, tag="offsets", forbid_unknown_fields=True):
     """Messages of one log partition, from `start` to before `stop`, hashed in order with their offsets.
 
     Cluster and topic are also identified by their ids, because a topic that is recreated under the same name is a

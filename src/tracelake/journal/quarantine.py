@@ -167,7 +167,7 @@ def next_offer(suspects: Iterable[QuarantinedInput]) -> list[QuarantinedInput]:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QuarantineListing:
     """All quarantine records: readable ones, and damaged keys."""
 
     whole: list[QuarantinedInput]
@@ -196,7 +196,7 @@ class QuarantineStore:
         """Return all readable records. `read` reports the others, and `verify` reports all damaged records."""
         return self.read().whole
 
-    def read(self) -> Standing:
+    def read(self) -> QuarantineListing:
         """Return readable and damaged records. A damaged one must not block other inputs."""
         damaged: dict[str, str] = {}
         whole = []
@@ -207,7 +207,7 @@ class QuarantineStore:
                 whole.append(self._decode(entry.key, entry.value))
             except DamageError as error:
                 damaged[entry.key] = str(error)
-        return Standing(whole, damaged)
+        return QuarantineListing(whole, damaged)
 
     def change(
         self, of: QuarantinedInput, decide: Callable[[QuarantinedInput | None], QuarantinedInput | None]

@@ -1,4 +1,4 @@
-"""Which attribute names mean the same: one table from columns to names, the first one with a usable value wins.
+"""Attribute names by column. The first name with a usable value fills the column.
 
 Sources of the names:
 - [otel]        OpenTelemetry semantic conventions, registry of attributes

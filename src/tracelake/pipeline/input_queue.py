@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import StorageError, TracelakeError
 from tracelake.journal.model import QuarantinedInput, ReadRange, Step, WholeFile, to_bytes
-from tracelake.journal.quarantine import Standing, next_offer, on_unread
+from tracelake.journal.quarantine import QuarantineListing, next_offer, on_unread
 from tracelake.limits import (
     ASIDE_REASON_MAX_CHARS,
     STEP_RECORD_MAX_BYTES,
@@ -29,7 +29,14 @@ from tracelake.pipeline.input_failures import CrashMarkers, InputFaultError, mar
 from tracelake.pipeline.poison_input import PoisonInputFinder
 from tracelake.pipeline.protocol import may_prefetch, stands_for
 from tracelake.pipeline.run_result import RunResult
-from tracelake.pipeline.sources.base import UNKNOWN_SIZE, Held, Input, Known, NewInputs, QuarantinedPaths
+from tracelake.pipeline.sources.base import (
+    UNKNOWN_SIZE,
+    Input,
+    Known,
+    NewInputs,
+    QuarantinedIndex,
+    QuarantinedPaths,
+)
 from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.tasks.runners import OnProgress, Progress
@@ -192,7 +199,7 @@ class InputQueue:
                 if inputs := [item for item in taken if self._seems_new(item, held)]:
                     self._ahead.begin(t, inputs)
 
-    def _seems_new(self, item: Input, held: Held) -> bool:
+    def _seems_new(self, item: Input, held: QuarantinedIndex) -> bool:
         source = self._rooms.sources[item.source]
         if (item.source, item.path) in held.in_open:
             return False
@@ -324,7 +331,7 @@ class InputQueue:
         self.put_back(staged.inputs[:middle])
         return False
 
-    def _without_taken(self, inputs: list[Input], standing: Standing) -> list[Input]:
+    def _without_taken(self, inputs: list[Input], standing: QuarantineListing) -> list[Input]:
         """Return the inputs without those that peers, earlier transactions or the open one have, and quarantined
         ones."""
         left = []
@@ -376,7 +383,7 @@ class InputQueue:
                 left.append(Input(item.source, item.path, size_bytes))
         return left
 
-    def _is_damaged(self, item: Input, standing: Standing) -> bool:
+    def _is_damaged(self, item: Input, standing: QuarantineListing) -> bool:
         """Return whether the quarantine record of an input is damaged. Such an input is reported and stays pending."""
 
         def sha256() -> str:

@@ -33,7 +33,8 @@ from tracelake.search.query_compiler import (
     prepared,
     prepared_alike,
 )
-from tracelake.search.results import AnyHit, PartsAsked, RawHit, ranked_as_far_as, raw_hit
+from tracelake.search.raw_hits import AnyHit, RawHit, ranked_as_far_as, raw_hit
+from tracelake.search.results import PartsAsked
 from tracelake.search.semantic_search import (
     NO_VECTORS,
     Mode,

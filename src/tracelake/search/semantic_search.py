@@ -34,7 +34,7 @@ from tracelake.search.query_parser import (
     Text,
     split_semantic,
 )
-from tracelake.search.results import RawHit, raw_hit
+from tracelake.search.raw_hits import RawHit, raw_hit
 from tracelake.search.similar import SPAN, TextsOf, alike_in
 from tracelake.search.vector_index import Doubles, VectorBlock, nearest, vector_of
 from tracelake.search.vectors import HOW, VectorSettings, call, load_embedder

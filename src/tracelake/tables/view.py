@@ -43,7 +43,8 @@ from tracelake.search.model import BUILD_ANEW, Manifest, manifest_path
 from tracelake.search.open_index import OpenIndex
 from tracelake.search.part_cache import ceiling as parts_ceiling
 from tracelake.search.query_compiler import texts_wanted
-from tracelake.search.results import Facet, FacetValue, Hit, RawHit, SearchResults
+from tracelake.search.raw_hits import RawHit
+from tracelake.search.results import Facet, FacetValue, Hit, SearchResults
 from tracelake.search.searcher import BY_WORDS, Ranking, Searcher, Sort, check_request, make_request
 from tracelake.search.vectors import VectorSettings
 from tracelake.shards.leases import Leases

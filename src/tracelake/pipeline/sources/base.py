@@ -75,7 +75,7 @@ Verdict: TypeAlias = NewInputs | Known | QuarantinedPaths | GoneInput
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuarantinedIndex:
     """Quarantined inputs, indexed for lookups by sources."""
 
     by_path: dict[tuple[str, str], QuarantinedInput]
@@ -101,10 +101,10 @@ class Source(Protocol):
         Raises OSError for a failure that may be temporary.
         """
 
-    def judge(self, item: Input, held: Held) -> Verdict:
+    def judge(self, item: Input, held: QuarantinedIndex) -> Verdict:
         """Return whether an input is new, known, quarantined or gone."""
 
-    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
         """Yield the verdicts of several inputs. The caller may add to `held.in_open` between two of them."""
 
     def let_go(self, taken: Sequence[RecordedInput]) -> None:
@@ -249,11 +249,11 @@ class AcknowledgedSource(ABC):
     def _there(self, paths: Collection[str]) -> Set[str]:
         """Return the inputs that exist. Raises StorageError."""
 
-    def judge(self, item: Input, held: Held) -> Verdict:
+    def judge(self, item: Input, held: QuarantinedIndex) -> Verdict:
         """See `Source`."""
         return next(self.judge_all([item], held))
 
-    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""
         there: Set[str] | None
         try:
@@ -285,7 +285,7 @@ class ContentDedup:
         self._known = known
         self._sha256 = sha256
 
-    def judge(self, item: Input, held: Held) -> NewInputs | Known | QuarantinedPaths | GoneInput:
+    def judge(self, item: Input, held: QuarantinedIndex) -> NewInputs | Known | QuarantinedPaths | GoneInput:
         """See `Source`."""
         if item.size_bytes in held.sizes:
             suspect = held.by_content.get((item.size_bytes, self._sha256_of(item)))
@@ -294,7 +294,7 @@ class ContentDedup:
         before = self._known.find(item.size_bytes, lambda: self._sha256_of(item))
         return NewInputs() if before is None else Known(before)
 
-    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""
         return (self.judge(item, held) for item in items)
 

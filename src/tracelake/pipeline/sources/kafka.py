@@ -54,11 +54,11 @@ from tracelake.pipeline.protocol import Offsets, mean_after, united
 from tracelake.pipeline.sources.base import (
     QUARANTINE,
     GoneInput,
-    Held,
     Input,
     Known,
     Lag,
     NewInputs,
+    QuarantinedIndex,
     QuarantinedPaths,
     Verdict,
     may_pass,
@@ -373,7 +373,7 @@ class KafkaSource:
             position = self._positions.find(name)
         return _about_bytes(stop - start, None if position is None else position.mean_bytes)
 
-    def judge(self, item: Input, held: Held) -> NewInputs | Known | QuarantinedPaths | GoneInput:
+    def judge(self, item: Input, held: QuarantinedIndex) -> NewInputs | Known | QuarantinedPaths | GoneInput:
         """See `Source`. If some of a range was taken or quarantined after the poll, the next poll cuts it anew."""
         suspect = held.by_path.get((item.source, item.path))
         if suspect is not None:
@@ -391,7 +391,7 @@ class KafkaSource:
         busy = (*taken, *protocol.still_held(taken, suspects))
         return GoneInput() if protocol.has_any(busy, start, stop) else NewInputs()
 
-    def judge_all(self, items: Sequence[Input], held: Held) -> Iterator[Verdict]:
+    def judge_all(self, items: Sequence[Input], held: QuarantinedIndex) -> Iterator[Verdict]:
         """See `Source`."""
         return (self.judge(item, held) for item in items)
 

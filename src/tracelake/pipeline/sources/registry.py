@@ -17,7 +17,7 @@ from tracelake.journal.store import IngestedFiles
 from tracelake.limits import INPUTS_FETCHED_AT_ONCE
 from tracelake.otlp.input_file import fingerprint
 from tracelake.pipeline.kafka_client import SCHEME, to_offset_range
-from tracelake.pipeline.sources.base import Held, Input, Kind, Source, Watch
+from tracelake.pipeline.sources.base import Input, Kind, QuarantinedIndex, Source, Watch
 from tracelake.pipeline.sources.buckets import BUCKETS, BucketSource, BucketWatch, fetch_object, find_objects
 from tracelake.pipeline.sources.files import FILES, FileSource, FileWatch, fetch_file, find_files
 from tracelake.pipeline.sources.kafka import KAFKA, KafkaSource, KafkaWatch, fetch_range, find_topics
@@ -101,7 +101,9 @@ class SourceRegistry:
         _kind(name)
         return self._sources[name]
 
-    def held(self, suspects: Iterable[QuarantinedInput], in_open: Set[tuple[str, str]] = frozenset()) -> Held:
+    def held(
+        self, suspects: Iterable[QuarantinedInput], in_open: Set[tuple[str, str]] = frozenset()
+    ) -> QuarantinedIndex:
         """Index quarantined inputs for lookups by sources."""
         by_path, by_content = {}, {}
         for suspect in suspects:
@@ -109,7 +111,7 @@ class SourceRegistry:
             if suspect.source in KINDS and not self[suspect.source].is_ours:
                 by_content[suspect.size_bytes, suspect.sha256] = suspect
         sizes = frozenset(size_bytes for size_bytes, _ in by_content)
-        return Held(by_path, by_content, sizes, in_open)
+        return QuarantinedIndex(by_path, by_content, sizes, in_open)
 
 
 def fetch(objects: ObjectStore, source: str, path: str, size_bytes: int, folder: Path) -> str:

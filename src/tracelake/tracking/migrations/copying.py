@@ -1,4 +1,4 @@
-"""What a revision does before it copies a table into another that is to stand for it."""
+"""Preparations of a revision that copies a table into its replacement."""
 
 from __future__ import annotations
 

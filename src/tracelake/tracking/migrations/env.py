@@ -1,4 +1,4 @@
-"""What Alembic runs: all revisions in the transaction of who called, which commits or nothing has happened."""
+"""Environment of Alembic: all revisions run in the transaction of the caller, which commits all or none."""
 
 from alembic import context
 

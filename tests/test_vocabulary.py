@@ -1,0 +1,86 @@
+"""Names and prose in the field's words: figures that may only fall, and words that never return."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from scripts import imports, plain_english
+from scripts.plain_english import ROOT
+
+DOCS_DENSITY_MAX = 1.5
+SOURCE_DENSITY_MAX = 0.5
+TESTS_DENSITY_MAX = 0.3
+LONG_SENTENCES_MAX = 3.5
+"""Per cent of the sentences of pages that have more than 30 words."""
+EVERYDAY_NAMES_MAX = 1_055
+"""Names in the source that are participles or everyday words. Lower it with each rename."""
+
+BANNED_CLASSES = {
+    "told",
+    "tell",
+    "stands",
+    "standing",
+    "taken",
+    "held",
+    "begun",
+    "beside",
+    "fates",
+    "hearing",
+    "rooms",
+}
+NOUNS_IN_ING = {
+    *("framing", "pruning", "staging", "testing", "parsing", "partitioning", "batching", "batch_sizing"),
+    *("tracking", "key_ring"),
+}
+"""Modules in -ing whose names are nouns of the field."""
+_QUESTION = re.compile(r"(What|Who|Which|Where|How|Whoever|Whatever)\b")
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the docstrings of modules, classes and functions with their place."""
+    for file in imports.files():
+        for node in ast.walk(imports.tree(file)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{file}: {getattr(node, 'name', 'module')}", ast.get_docstring(node) or ""
+
+
+def test_habits_of_prose_only_fall() -> None:
+    """Pages, docstrings and comments keep to plain English (see `python -m scripts.plain_english`)."""
+    paths = plain_english.files(ROOT)
+    docs = plain_english.measure(plain_english.pages(paths, ROOT))
+    assert docs.density <= DOCS_DENSITY_MAX, docs.worst[:5]
+    assert docs.long_share <= LONG_SENTENCES_MAX
+    for area, most in (("src", SOURCE_DENSITY_MAX), ("tests", TESTS_DENSITY_MAX)):
+        found = plain_english.measure(plain_english.code(paths, ROOT, area))
+        assert found.density <= most, found.worst[:5]
+
+
+def test_everyday_names_only_fall() -> None:
+    """A name says what a thing is, not how it came."""
+    counted = plain_english.everyday_names(plain_english.files(ROOT), ROOT, "src")
+    assert counted.total() <= EVERYDAY_NAMES_MAX, counted.most_common(10)
+
+
+def test_modules_are_named_by_nouns() -> None:
+    """No module ends in -ing, except nouns of the field."""
+    stems = {file.rpartition("/")[2].removesuffix(".py") for file in imports.files()}
+    # Migrations never change; `limits/reading.py` is the heading of a section.
+    assert {stem for stem in stems if stem.endswith("ing")} <= NOUNS_IN_ING | {"copying", "reading"}
+
+
+def test_classes_are_named_in_the_words_of_the_field() -> None:
+    """No class has one of the former everyday names."""
+    names = {
+        node.name
+        for file in imports.files()
+        for node in ast.walk(imports.tree(file))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert {name for name in names if name.strip("_").lower() in BANNED_CLASSES} == set()
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    """No docstring begins with a question word."""
+    assert [place for place, text in docstrings() if _QUESTION.match(text)] == []
