@@ -122,8 +122,8 @@ def test_a7_when_archive_now_is_done() -> None:
         Broken(
             "a failure ends it",
             is_archive_now_done,
-            "TraceFate.MALFORMED)",
-            "TraceFate.MALFORMED, TraceFate.FAILED)",
+            "ArchiveOutcome.MALFORMED)",
+            "ArchiveOutcome.MALFORMED, ArchiveOutcome.FAILED)",
         ),
         check,
     )
@@ -131,8 +131,8 @@ def test_a7_when_archive_now_is_done() -> None:
         Broken(
             "malformed traces keep it",
             is_archive_now_done,
-            "TraceFate.GONE, TraceFate.MALFORMED",
-            "TraceFate.GONE",
+            "ArchiveOutcome.GONE, ArchiveOutcome.MALFORMED",
+            "ArchiveOutcome.GONE",
         ),
         check,
     )

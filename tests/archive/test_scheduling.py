@@ -66,7 +66,7 @@ def test_each_of_it_is_noticed_when_it_breaks() -> None:
         Broken(
             "a pass between puts off the next",
             ArchiveSchedule.passed,
-            "if turn is Turn.ALL else",
+            "if turn is ScheduledTurn.ALL else",
             "if turn else",
         ),
         Broken("what is marked meanwhile counts as tried", ArchiveSchedule.passed, " & after", " | after"),

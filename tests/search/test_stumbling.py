@@ -253,7 +253,12 @@ def without_panics(check: Callable[..., None], *args: object) -> None:
         ),
         (
             check_query,
-            Broken("queries are to blame", part_cache.classify_error, "_OF_QUERY.match(str(error))", "False"),
+            Broken(
+                "queries are to blame",
+                part_cache.classify_error,
+                "_OF_QUERY.match(str(error))",
+                "False",
+            ),
         ),
         (
             lambda manifest, folder: check_unaltered(manifest, folder, ValueError("new"), QueryError),

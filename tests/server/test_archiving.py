@@ -169,7 +169,7 @@ def test_what_fails_keeps_no_others_for_the_interval() -> None:
         Broken(
             "no pass repeats failures",
             ArchiveService._turn,
-            " and TraceFate.ARCHIVED.value in report.fates",
+            " and ArchiveOutcome.ARCHIVED.value in report.fates",
             "",
         ),
     ):

@@ -103,7 +103,7 @@ KAFKA_MUTANTS = [
             "what is taken is looked at again",
             KafkaSource.judge,
             "GoneInput() if protocol.has_any(busy, start, stop) else NewInputs()",
-            "New()",
+            "NewInputs()",
         ),
         KILLS,
     ),

@@ -45,7 +45,7 @@ STEPS_MUTANTS = [
             "a peer's step is not read",
             advance,
             "return Replaying(t, (step,), sealed=False), Feed(step)",
-            "return AtBoundary(t, step.number + 1), Weigh(t, step.number + 1)",
+            "return AtBoundary(t, step.number + 1), Decide(t, step.number + 1)",
         ),
         DELAYS,
     ),

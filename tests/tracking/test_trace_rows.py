@@ -65,7 +65,7 @@ def test_a_root_that_has_ended_stays_so(store: TrackingStore) -> None:
 
     check()
     for broken in (
-        Broken("within a group", rows.info_of, "key=_by_standing", "key=_by_start"),
+        Broken("within a group", rows.info_of, "key=_by_precedence", "key=_by_start"),
         Broken("of several", stores._upsert, "excluded.state <> 'IN_PROGRESS'", "true"),
         Broken("one that runs is told", stores._upsert, "known.state = 'IN_PROGRESS'", "false"),
     ):
