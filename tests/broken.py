@@ -6,7 +6,6 @@ formatting, comments, line breaks and brackets around long lines do not matter.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import io
 import textwrap
@@ -50,7 +49,8 @@ class Broken:
         """Compile the function with the replacement. Raises AssertionError unless the fragment occurs once."""
         source = textwrap.dedent(inspect.getsource(function))
         lines = source.splitlines(keepends=True)
-        source = "".join(lines[ast.parse(source).body[0].lineno - 1 :])  # without decorators
+        first = next(number for number, line in enumerate(lines) if line.startswith(("def ", "async def ")))
+        source = "".join(lines[first:])  # without decorators
         if source.count(self.old) == 1:  # part of a string, or code that is written unchanged
             text = source.replace(self.old, self.new)
         else:

@@ -26,14 +26,13 @@ from tracelake.tracking.schema import trace_parts
 Make = Callable[..., HotLake]
 OF_SQL = {
     "archive.store",
-    "archive.rows",
     "archive.protocol",
     "archive.candidates",
     "archive.model",
     "archive.settings",
     "tracking.database",
     "tracking.outbox",
-    "storage.answered",
+    "storage.postgres",
 }
 """Functions that may run in a write transaction: those that build statements, and those that decide on rows."""
 

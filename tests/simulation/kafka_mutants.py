@@ -80,17 +80,6 @@ KAFKA_MUTANTS = [
     ),
     _mutant(
         Broken(
-            "what is left out is named by who wrote it alone",
-            KeyedOutput._write,
-            "if not is_to_be_written(t, self._since, rows, marker):\n self._note(t)",
-            "if not is_to_be_written(t, self._since, rows, marker):\n    pass",
-        ),
-        KILLS,
-        12,
-        94,
-    ),
-    _mutant(
-        Broken(
             "what is lost is passed over",
             Cluster.frames,
             "yield removed_frame(position, _lost(name, position, lost))",

@@ -82,8 +82,8 @@ OTHER_RUNS_MUTANTS = [
             "self._outputs.upper() <= t",
             "True",
         ),
-        1,
-        2511308,
+        4,
+        2511540,
     ),
     _mutant(
         partial(TornJournalScenario, "gone"),
@@ -94,7 +94,7 @@ OTHER_RUNS_MUTANTS = [
             "not sealed_totals_agree(merge_steps(steps), seal)",
             "False",
         ),
-        40,
+        60,
     ),
     _mutant(
         partial(TornJournalScenario, "gone"),

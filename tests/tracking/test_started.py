@@ -152,7 +152,7 @@ def test_what_is_said_for_all_is_told_to_who_has_a_trace_alone(store: TrackingSt
         Broken("tags are of nobody", ClientTraceInfo.start, "FOR_ALL", '"default"'),
         Broken("assessments are of nobody", ClientTraceInfo._rows, "FOR_ALL", '"default"'),
         Broken("metadata is told to who is alone", ClientTraceInfo.of_traces, "is None", "is not None"),
-        Broken("tags are told to who is alone", visible_to, "is_alone(table, workspace)", "True"),
+        Broken("tags are told to who is alone", visible_to, "is_exclusive_to(table, workspace)", "True"),
     ], 2):  # fmt: skip
         assert_caught(broken, partial(check_shared, store, number))
 
