@@ -41,8 +41,8 @@ lint: setup  ## Check style with ruff and spelling with codespell
 types: setup  ## Check types with mypy
 	.venv/bin/mypy
 
-docs: setup  ## Generate the reference pages
-	$(PY) -m scripts.reference
+docs: setup  ## Generate the reference pages; the complete ones in build/reference
+	$(PY) -m scripts.reference --complete build/reference
 
 bench: setup  ## Measure ingestion beside plain PySpark and DuckDB
 	$(PY) benchmarks/ingest.py

@@ -1,9 +1,15 @@
-"""Writes the pages of docs/ that come from code: `cli.md` from --help, `limits.md` from the limits, and so on."""
+"""Generate the reference pages that come from code.
+
+`python -m scripts.reference` writes the short pages that are in the repository: tables of commands, errors and limits.
+With `--complete DIR`, it also writes pages with the complete help of each command and with every limit, for a release.
+"""
 
 from __future__ import annotations
 
+import argparse
 import ast
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -45,52 +51,92 @@ _CLI_HEAD: Final = f"""# Command line
 
 {_MADE_BY}
 
-Every command takes `--json`: standard output then carries exactly one JSON document (`sql` and `search`: a list
-of objects), and an error writes `{{"error": {{"kind": …, "message": …}}}}` to standard error. Long work shows
-its progress on standard error where that is a terminal.
+All commands and their options. `tracelake COMMAND --help` explains each option and gives examples.
 
-Exit codes: 0 done, 1 failed (also: some of the input could not be taken, `verify` found something, or a check of
-`doctor` failed), 2 usage, 130 interrupted; that of each error is in [Errors](errors.md).
+With `--json`, standard output carries exactly one JSON document (`sql` and `search`: a list of objects). An error
+writes `{{"error": {{"kind": …, "message": …}}}}` to standard error. On a terminal, long work shows its progress on
+standard error.
 
-Where a command takes a commit (`--at`, `REF`), write a branch or tag, the beginning of a commit's id (6 digits
-or more), `main~3` (three before), `main@17` (of transaction 17) or `main@2026-01-01T00:00Z` (the newest by then).
+Exit codes: 0 done; 1 failed; 2 usage; 130 interrupted. Code 1 also means that some input was refused, that `verify`
+found damage, or that a check of `doctor` failed. [Errors](errors.md) lists the code of each error.
+
+A commit (`--at`, `REF`) is a branch, a tag, or the first 6 or more digits of a commit id. It can also be `main~3`
+(three commits before), `main@17` (transaction 17) or `main@2026-01-01T00:00Z` (the newest commit at that time).
 """
 
 _LIMITS_HEAD: Final = f"""# Limits
 
 {_MADE_BY}
 
-All limits on inputs, queues, retries and waits stand in one place, `src/tracelake/limits`. They are constants
-of a release and not settings. The last column says what becomes of what is more, or comes later.
+The limits beyond which Tracelake refuses input or a request. They are constants of a release, not settings. All other
+limits only divide, delay or truncate work; `src/tracelake/limits` has all of them, with the effect of each.
+"""
+
+_COMPLETE_LIMITS_HEAD: Final = f"""# All limits
+
+{_MADE_BY}
+
+Every limit on inputs, queues, retries and waits. They are constants of a release, not settings.
 """
 
 _ERRORS_HEAD: Final = f"""# Errors
 
 {_MADE_BY}
 
-What Tracelake raises on purpose is a `TracelakeError`, and all of these are in `tracelake`. Each message says what
-happened, to what, and what to do next. `NotFoundError` catches whatever has no such name, id or path; `StorageError`
-whatever a second try may do: over HTTP it is a 503 with `Retry-After`. A `LimitError` stays one however often the same
-is tried, so less must be given; a `ContentionError` is a lost race, and never about a size. All can be pickled. The
-last two columns are the HTTP status, and what a command ends with.
+Every error that Tracelake raises on purpose is a `TracelakeError` and is exported by `tracelake`. Its message says what
+happened, to what, and what to do next. The last two columns are the HTTP status and the exit code of a command.
+
+- `NotFoundError`: no object has this name, id or path.
+- `StorageError`: a retry may succeed. Over HTTP it is a 503 with `Retry-After`.
+- `ContentionError`: the call lost a race. Its size is not the cause.
+- `LimitError`: the input is too large. A retry does not help.
 """
+
+_REFUSES: Final = re.compile(r"refused|rejected|\b4\d\d\b|\b503\b|error")
+"""The effect of a limit beyond which something is refused."""
 
 
 def cli_page() -> str:
-    """Return the text of cli.md."""
-    sections = [f"## `{' '.join(path)}`\n\n```text\n{_help(path)}\n```\n" for path in _commands(app)]
+    """Return the text of cli.md: a table of the commands."""
+    rows = [
+        f"| `{' '.join(path[1:])}` | {_summary(command)} | {_parameters(command)} |"
+        for path, command in _commands(app)
+        if path[1:]
+    ]
+    return "\n".join([_CLI_HEAD, "| command | effect | arguments and options |", "|---|---|---|", *rows, ""])
+
+
+def _summary(command: Any) -> str:
+    """Return the first sentence of a command's help."""
+    paragraph = inspect.cleandoc(command.help).split("\n\n", 1)[0]
+    return " ".join(paragraph.split()).replace("|", "\\|")
+
+
+def _parameters(command: Any) -> str:
+    """Return the arguments and options of a command, except those that every command has."""
+    names = [
+        parameter.opts[0] if parameter.param_type_name == "option" else parameter.name.upper()
+        for parameter in command.params
+        if not {"--lake", "--json", "--help"} & set(parameter.opts)
+    ]
+    return " ".join(f"`{name}`" for name in names)
+
+
+def complete_cli_page() -> str:
+    """Return the complete help of each command as one page."""
+    sections = [f"## `{' '.join(path)}`\n\n```text\n{_help(path)}\n```\n" for path, _ in _commands(app)]
     return _CLI_HEAD + "\n" + "\n".join(sections)
 
 
-def _commands(root: Typer) -> Iterator[tuple[str, ...]]:
-    """Yield `tracelake`, then each command below it, as the words that call it."""
-    yield ("tracelake",)
+def _commands(root: Typer) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield `tracelake`, then each command below it: the words that call it, and the command."""
     stack: list[tuple[tuple[str, ...], Any]] = [(("tracelake",), get_command(root))]
+    yield stack[0]
     while stack:
         path, command = stack.pop()
         below = getattr(command, "commands", {})
         if not below and len(path) > 1:
-            yield path
+            yield path, command
         stack += [((*path, name), found) for name, found in reversed(below.items())]
 
 
@@ -101,12 +147,32 @@ def _help(path: tuple[str, ...]) -> str:
 
 
 def limits_page() -> str:
-    """Return the text of limits.md."""
-    lines = [_LIMITS_HEAD]
-    for section, told in limit_sections():
-        lines += [f"## {section}\n", "| limit | value | bounds | beyond it |", "|---|---|---|---|"]
-        lines += [f"| `{name}` | {_value(name)} | {bounds} | {beyond} |" for name, bounds, beyond in told]
-        lines.append("")
+    """Return the text of limits.md: the limits beyond which something is refused."""
+    return _limit_tables(_LIMITS_HEAD, _REFUSES)
+
+
+def complete_limits_page() -> str:
+    """Return a page with every limit."""
+    return _limit_tables(_COMPLETE_LIMITS_HEAD, re.compile(""))
+
+
+def _limit_tables(head: str, effect: re.Pattern[str]) -> str:
+    """Return a page with the limits whose effect matches a pattern, a table for each section."""
+    lines = [head]
+    for section, found in limit_sections():
+        rows = [
+            f"| `{name}` | {_value(name)} | {bounds} | {beyond} |"
+            for name, bounds, beyond in found
+            if effect.search(beyond)
+        ]
+        if rows:
+            lines += [
+                f"## {section}\n",
+                "| limit | value | bounds | beyond it |",
+                "|---|---|---|---|",
+                *rows,
+                "",
+            ]
     return "\n".join(lines)
 
 
@@ -185,11 +251,17 @@ def internals_page() -> str:
 
 def main() -> None:
     """Write the pages."""
-    REFERENCE.mkdir(parents=True, exist_ok=True)
-    for name, make in PAGES.items():
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--complete", type=Path, metavar="DIR", help="also write the complete pages there")
+    complete: Path | None = parser.parse_args().complete
+    targets = [(DOCS / name, make) for name, make in PAGES.items()]
+    if complete is not None:
+        targets += [(complete / name, make) for name, make in COMPLETE_PAGES.items()]
+    for path, make in targets:
+        path.parent.mkdir(parents=True, exist_ok=True)
         text = make()
-        (DOCS / name).write_text(text, encoding="utf-8")
-        print(f"{name}: {len(text.splitlines())} lines")
+        path.write_text(text, encoding="utf-8")
+        print(f"{path}: {len(text.splitlines())} lines")
 
 
 PAGES: Final[dict[str, Page]] = {
@@ -198,7 +270,10 @@ PAGES: Final[dict[str, Page]] = {
     "reference/limits.md": limits_page,
     "internals/README.md": internals_page,
 }
-"""What writes each page, by its path below `docs`."""
+"""The generator of each page, by its path below `docs`."""
+
+COMPLETE_PAGES: Final[dict[str, Page]] = {"cli.md": complete_cli_page, "limits.md": complete_limits_page}
+"""The generators of the pages that a release has, and the repository has not."""
 
 
 if __name__ == "__main__":

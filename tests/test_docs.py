@@ -20,7 +20,10 @@ ROOT = Path(__file__).parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 INDEX = ROOT / "docs" / "README.md"
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / "README.md", ROOT / "CHANGELOG.md", CONTRIBUTING),
+    *(page for folder in ("docs", "benchmarks") for page in sorted((ROOT / folder).rglob("*.md"))),
+]
 
 
 def links(page: Path) -> Iterator[str]:
@@ -111,8 +114,18 @@ def test_every_source_name_and_inner_field_is_described() -> None:
         assert [field.name for field in struct if f"`{field.name}`" not in text] == []
 
 
-def test_every_limit_has_a_value_on_its_page() -> None:
-    """limits.md names each constant of `limits`."""
-    page = reference.limits_page()
+def test_complete_pages_have_every_limit_and_command() -> None:
+    """The pages that a release generates name each constant of `limits`, and the help of each command."""
+    limits_page, cli_page = reference.complete_limits_page(), reference.complete_cli_page()
     names = [name for name in vars(limits) if name.isupper() and name != "MIB"]
-    assert [name for name in names if f"`{name}`" not in page] == []
+    assert [name for name in names if f"| `{name}` |" not in limits_page] == []
+    commands = re.findall(r"^\| `([a-z -]+)` \| \S", reference.cli_page(), flags=re.MULTILINE)
+    assert len(commands) > 50
+    assert [name for name in commands if f"Usage: tracelake {name} " not in cli_page] == []
+
+
+def test_limits_page_has_the_limits_that_refuse() -> None:
+    """limits.md has the limits that a client notices, and not those that only divide work."""
+    page = reference.limits_page()
+    assert "`OTLP_REQUEST_MAX_BYTES`" in page
+    assert "`OTLP_BLOCK_BYTES`" not in page

@@ -19,7 +19,7 @@ GLOSSARY = ROOT / "docs" / "reference" / "glossary.md"
 SOURCE = ROOT / "src"
 TEXTS = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").rglob("*.md")),  # the help of every command is in cli.md
+    *sorted((ROOT / "docs").rglob("*.md")),  # the help of every command is in the modules of the CLI
     *sorted(SOURCE.rglob("*.py")),
     *sorted(SOURCE.rglob("*.html")),
 ]

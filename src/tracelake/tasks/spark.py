@@ -2,7 +2,7 @@
 
 The module chooses the settings of a Spark context, which is pure apart from reading `spark-defaults.conf`. Our JVM
 and its Python workers communicate over Unix domain sockets in a private folder. Over TCP each short task would wait
-40 ms for an acknowledgement: docs/internals/performance/cluster.md. A worker runs a task only if it has the same
+40 ms for an acknowledgement: benchmarks/results/cluster-summary.md. A worker runs a task only if it has the same
 version of Tracelake as the process that sent it.
 """
 
