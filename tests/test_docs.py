@@ -40,22 +40,26 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_relative_links_resolve(page: Path) -> None:
+def test_relative_links_resolve() -> None:
     """Each relative link leads to a file of the repository, and its anchor to a heading."""
     broken = []
-    for link in links(page):
-        path, _, anchor = link.partition("#")
-        target = page.parent / path if path else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
-            broken.append(link)
+    for page in PAGES:
+        for link in links(page):
+            path, _, anchor = link.partition("#")
+            target = page.parent / path if path else page
+            if not target.exists() or (anchor and anchor not in anchors(target)):
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
     assert broken == []
 
 
-@pytest.mark.parametrize(("name", "make"), reference.PAGES.items())
-def test_generated_pages_are_in_step(name: str, make: reference.Page) -> None:
+def test_generated_pages_are_in_step() -> None:
     """`scripts/reference.py` would generate the same pages; run it after a change of their sources."""
-    assert (reference.DOCS / name).read_text(encoding="utf-8") == make()
+    old = [
+        name
+        for name, make in reference.PAGES.items()
+        if (reference.DOCS / name).read_text(encoding="utf-8") != make()
+    ]
+    assert old == []
 
 
 def test_internals_name_every_room() -> None:

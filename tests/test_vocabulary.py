@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from scripts import imports, plain_english
 from scripts.plain_english import ROOT
@@ -35,6 +36,9 @@ NOUNS_IN_ING = {
     *("tracking", "key_ring"),
 }
 """Modules in -ing whose names are nouns of the field."""
+VOCABULARY = Path(__file__).with_name("vocabulary.txt")
+"""All words of the names of modules, classes and public functions, one a line, in order."""
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _QUESTION = re.compile(r"(What|Who|Which|Where|How|Whoever|Whatever)\b")
 
 
@@ -84,3 +88,25 @@ def test_classes_are_named_in_the_words_of_the_field() -> None:
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     """No docstring begins with a question word."""
     assert [place for place, text in docstrings() if _QUESTION.match(text)] == []
+
+
+def named() -> Iterator[tuple[str, str]]:
+    """Yield the names of modules, classes and public functions, with their files."""
+    for file in imports.files():
+        yield file, file.rpartition("/")[2].removesuffix(".py")
+        for node in ast.walk(imports.tree(file)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+                isinstance(node, ast.ClassDef) or not node.name.startswith("_")
+            ):
+                yield file, node.name
+
+
+def test_names_use_the_vocabulary() -> None:
+    """A new word of a name is a new line of vocabulary.txt, for a reviewer to see; unused words leave it."""
+    used = {word.lower(): file for file, name in named() for word in _WORD.findall(name)}
+    allowed = VOCABULARY.read_text("utf-8").split()
+    assert allowed == sorted(allowed)
+    assert {word: file for word, file in used.items() if word not in allowed} == {}, (
+        "add it, or a plainer name"
+    )
+    assert sorted(set(allowed) - used.keys()) == [], "no name has these words any more"
