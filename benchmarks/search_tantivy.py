@@ -12,6 +12,7 @@ import tantivy
 from benchmarks.search_corpus import FLAT, SPANS
 from benchmarks.search_measure import HITS, Answer, Query, read, slices
 from tracelake import limits
+from tracelake.search import build as search_build
 from tracelake.search.build import build_part
 from tracelake.search.finalize import finalize, read_manifest
 from tracelake.search.model import Manifest, PartRef, manifest_path
@@ -178,7 +179,7 @@ class Tantivy:
     def build(self, transactions: int) -> Iterator[int]:
         """Add all documents with a commit for each transaction."""
         rows = read(self._corpus / FLAT)
-        writer = self._index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
+        writer = self._index.writer(heap_size=search_build.INDEX_HEAP_BYTES, num_threads=1)
         for number, (first, last) in enumerate(slices(rows.num_rows, transactions), 1):
             self._write(writer, rows.slice(first, last - first))
             writer.commit()
@@ -187,7 +188,7 @@ class Tantivy:
 
     @staticmethod
     def _write(writer: tantivy.IndexWriter, rows: pa.Table) -> None:
-        for batch in rows.to_batches(max_chunksize=limits.INDEX_BATCH_ROWS):
+        for batch in rows.to_batches(max_chunksize=search_build.INDEX_BATCH_ROWS):
             columns = (batch.column(name).to_pylist() for name in ("number", "start", "service"))
             lists = (batch.column(name).to_pylist() for name in ("name", "texts"))
             for number, start, service, names, texts in zip(*columns, *lists, strict=True):
@@ -214,7 +215,7 @@ class Tantivy:
     def add(self, rows: int) -> None:
         """Commit some documents."""
         if self._writer is None:
-            self._writer = self._index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
+            self._writer = self._index.writer(heap_size=search_build.INDEX_HEAP_BYTES, num_threads=1)
         self._write(self._writer, read(self._corpus / FLAT).slice(0, rows))
         self._writer.commit()
         self.open()

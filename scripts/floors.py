@@ -12,7 +12,7 @@ from typing import Final
 FLOORS: Final[tuple[dict[str, str], ...]] = (
     {
         "_errors": "every error that a user can meet",
-        "limits": "every limit on inputs, queues, retries and waits",
+        "limits": "every limit that a user can reach",
         "results": "what calls return, as plain records",
         "tiers": "which neighbours are put together, by their sizes; pure",
         "batching": "items cut into batches that fit, by their bytes; pure",

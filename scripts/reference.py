@@ -76,7 +76,8 @@ _COMPLETE_LIMITS_HEAD: Final = f"""# All limits
 
 {_MADE_BY}
 
-Every limit on inputs, queues, retries and waits. They are constants of a release, not settings.
+Every limit that a user can reach. They are constants of a release, not settings. Other constants are in the modules
+that use them.
 """
 
 _ERRORS_HEAD: Final = f"""# Errors

@@ -14,7 +14,7 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
-from tracelake import limits, scratch
+from tracelake import scratch
 from tracelake.scratch import scratch_directory, sweep
 
 WORKS = """
@@ -138,7 +138,7 @@ def check_how_often(place: Path) -> None:
         grow_old(left)
         with scratch_directory("test"):
             assert left.exists() == is_there
-    scratch._swept[str(place)] -= limits.SCRATCH_SWEEP_INTERVAL_S
+    scratch._swept[str(place)] -= scratch.SCRATCH_SWEEP_INTERVAL_S
     with scratch_directory("test"):
         assert not left.exists()
 

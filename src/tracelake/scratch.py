@@ -17,7 +17,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tracelake.limits import SCRATCH_AGE_MIN_S, SCRATCH_DELETE_TRIES_MAX, SCRATCH_SWEEP_INTERVAL_S
+_SCRATCH_DELETE_TRIES_MAX: Final = 3
+"""Attempts to delete a scratch directory."""
+SCRATCH_AGE_MIN_S: Final = 600.0
+"""Age of an unused scratch directory."""
+SCRATCH_SWEEP_INTERVAL_S: Final = 3600.0
+"""Interval at which a process that creates scratch directories looks for leftovers."""
+
 
 _PREFIX: Final = "tracelake-scratch-"
 _sweeping = threading.Lock()
@@ -48,7 +54,7 @@ def delete_directory(directory: Path) -> None:
     Opening a directory in tantivy starts a thread, which may create its lock file again during the deletion. So the
     deletion is retried.
     """
-    for _ in range(SCRATCH_DELETE_TRIES_MAX):
+    for _ in range(_SCRATCH_DELETE_TRIES_MAX):
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists():
             break

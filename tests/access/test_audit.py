@@ -19,7 +19,7 @@ from tracelake.access import audit
 from tracelake.access.audit import OTHERS, EventCounter, audit_record, expired, since_ns, with_outcome
 from tracelake.access.keys import AuditKind, AuditRecord
 
-MINUTE_NS = limits.AUDIT_COUNTED_NS
+MINUTE_NS = audit.AUDIT_COUNTED_NS
 
 
 def record(
@@ -50,7 +50,7 @@ def check_lists() -> None:
     kinds: tuple[AuditKind, ...] = ("change", "annotation", "counted")
     records = [record(n, f"POST /{n}", "ab"[n % 2], kinds[n % 3], key_id=str(n % 5)) for n in range(100, 130)]
     with lake_with(*records) as lake, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "AUDIT_PAGE_RECORDS", 3)
+        patch.setattr(audit, "AUDIT_PAGE_RECORDS", 3)
         assert [each.at_ns for each in lake.audit.newest()] == [*range(129, 99, -1)]
         assert [each.at_ns for each in lake.audit.newest(4)] == [129, 128, 127, 126]
         assert [each.at_ns for each in lake.audit.newest(since_ns=127)] == [129, 128, 127]
@@ -74,8 +74,8 @@ def check_trims() -> None:
     counts = [record(old + each, kind="counted") for each in range(2)]
     with lake_with(*records, *counts) as lake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "AUDIT_RECORDS_MAX", 3)
-        patch.setattr(limits, "AUDIT_GAP_MAX_NS", old)
-        patch.setattr(limits, "AUDIT_TRIMMED_MAX", 3)
+        patch.setattr(audit, "AUDIT_GAP_MAX_NS", old)
+        patch.setattr(audit, "AUDIT_TRIMMED_MAX", 3)
         assert [lake.audit.trim(old + 5) for _ in range(3)] == [3, 1, 0]
         left = [(each.kind, each.at_ns - old) for each in lake.audit.newest()]
         assert sorted(left) == [("change", 2), ("change", 3), ("change", 4), ("counted", 0), ("counted", 1)]
@@ -137,10 +137,10 @@ def check_counts() -> None:
     assert counted.unwritten() == []
     for n in range(1_000):
         written += count(2 * MINUTE_NS, key_id=f"k{n}", workspace="a")
-    assert len({each.id for each in written}) <= limits.AUDIT_COUNTED_MAX + 2
+    assert len({each.id for each in written}) <= audit.AUDIT_COUNTED_MAX + 2
     (others,) = counted.unwritten()
     assert (others.action, others.key_id, others.workspace) == (OTHERS, "", "*")
-    assert others.times == 1_001 - limits.AUDIT_COUNTED_MAX
+    assert others.times == 1_001 - audit.AUDIT_COUNTED_MAX
     assert others.id.startswith("*/counted/")
 
 
@@ -155,10 +155,10 @@ def check_made_up_for() -> None:
     assert [each.times for each in counted.unwritten()] == [4, 1]
     counted.wrote([again])
     assert [each.times for each in counted.unwritten()] == [1]
-    for minute in range(2, 2 * limits.AUDIT_COUNTED_MAX):
+    for minute in range(2, 2 * audit.AUDIT_COUNTED_MAX):
         counted.count(record(1, kind="counted"), minute * MINUTE_NS)
     left = counted.unwritten()
-    assert len(left) <= limits.AUDIT_COUNTED_MAX + 2
+    assert len(left) <= audit.AUDIT_COUNTED_MAX + 2
 
 
 def check_pushes_out() -> None:
@@ -197,7 +197,7 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("a workspace's name makes no place", audit._short,
                 'hashlib.sha256(workspace.encode(errors="replace")).hexdigest()[:16]', "workspace"),
          check_pushes_out),
-        (Broken("what is removed at once is bounded", audit.Audit.trim, "limits.AUDIT_TRIMMED_MAX", "10**9"),
+        (Broken("what is removed at once is bounded", audit.Audit.trim, "AUDIT_TRIMMED_MAX", "10**9"),
          check_trims),
         (Broken("what was not written is made up for", EventCounter.unwritten,
                 "each.times > self._written.get(each.id, 0)", "not _is_written_at(each.times)"),
@@ -205,17 +205,17 @@ def test_rules(check: Callable[[], None]) -> None:
         (Broken("also once its minute is over", EventCounter._begin_minute, "for each in newest", "for each in ()"),
          check_made_up_for),
         (Broken(
-"what is kept of minutes is bounded", EventCounter._begin_minute, "limits.AUDIT_COUNTED_MAX + 1", "None"),
+"what is kept of minutes is bounded", EventCounter._begin_minute, "AUDIT_COUNTED_MAX + 1", "None"),
          check_made_up_for),
         (Broken("minutes are of a clock that is never set", EventCounter.count,
-                "now_ns - self._began_ns >= limits.AUDIT_COUNTED_NS",
-                "record.at_ns // limits.AUDIT_COUNTED_NS > self._began_ns // limits.AUDIT_COUNTED_NS"),
+                "now_ns - self._began_ns >= AUDIT_COUNTED_NS",
+                "record.at_ns // AUDIT_COUNTED_NS > self._began_ns // AUDIT_COUNTED_NS"),
          check_counts),
         (Broken("the newest come first", audit._key, "_TIME_STOP - max(0, at_ns)", "max(0, at_ns)"),
          check_lists),
         (Broken("what is old goes", expired, "age_ns >= limits.AUDIT_KEPT_NS", "False"), check_trims),
         (Broken("what is too much goes", expired, "others > limits.AUDIT_RECORDS_MAX", "False"), check_trims),
-        (Broken("a jump is not believed", expired, "limits.AUDIT_GAP_MAX_NS", "10**30"), check_jumps),
+        (Broken("a jump is not believed", expired, "AUDIT_GAP_MAX_NS", "10**30"), check_jumps),
         (Broken("what is ahead is counted apart", expired, "            continue", "            pass"), check_jumps),
         (Broken("what is ahead is bounded", expired, "ahead > limits.AUDIT_RECORDS_MAX", "False"), check_jumps),
         (Broken("names are enough", audit.Audit._too_much,
@@ -226,7 +226,7 @@ def test_rules(check: Callable[[], None]) -> None:
          check_reads_names),
         (Broken("a number is written where it doubled", audit._is_written_at, "times & (times - 1) == 0", "True"),
          check_counts),
-        (Broken("different things are bounded", EventCounter.count, "len(self._counted) >= limits.AUDIT_COUNTED_MAX",
+        (Broken("different things are bounded", EventCounter.count, "len(self._counted) >= AUDIT_COUNTED_MAX",
                 "False"), check_counts),
     ],
     ids=lambda each: getattr(each, "rule", ""),

@@ -65,7 +65,7 @@ def check_secret() -> None:
         records.erase(oidc.PARTITION, oidc.NAME)
         new = LakeSecret(lambda: records).secret()
         assert new != ours
-        now_s[0] = limits.SIGN_IN_SECRET_KEPT_S - 1
+        now_s[0] = oidc.SIGN_IN_SECRET_KEPT_S - 1
         assert first.secret() == ours
         now_s[0] += 1
         assert first.secret() == new
@@ -137,7 +137,7 @@ def test_secret() -> None:
                 "set(PARTITION, NAME, encode(record))"), check_secret),
         (Broken("what is damaged is replaced", LakeSecret._made, "except DamageError", "except ZeroDivisionError"),
          check_secret),
-        (Broken("it is read again", LakeSecret.secret, "now_s - kept[0] >= limits.SIGN_IN_SECRET_KEPT_S", "False"),
+        (Broken("it is read again", LakeSecret.secret, "now_s - kept[0] >= SIGN_IN_SECRET_KEPT_S", "False"),
          check_secret),
     ],
     ids=lambda each: getattr(each, "rule", ""),

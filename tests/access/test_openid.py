@@ -256,7 +256,7 @@ def test_sessions_are_bounded(
     lake.sessions.begin("ben, 2", "read", "*")
     with pytest.raises(LimitError, match="3 sessions are open"):
         lake.sessions.begin("cat, 3", "read", "*")
-    monkeypatch.setattr(limits, "SESSIONS_ERASED_MAX", 1)
+    monkeypatch.setattr(sessions, "SESSIONS_ERASED_MAX", 1)
     lake.sessions.revoke(second)
     lake.sessions.revoke(third)
     lake.sessions.begin("ada, 1", "read", "*", person)

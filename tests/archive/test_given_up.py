@@ -11,10 +11,10 @@ import pytest
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import request, trace_id
-from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
 from tracelake.archive import restore
 from tracelake.archive.repositories import read_archived
+from tracelake.lake import hot_tier
 from tracelake.lake.hot_tier import HotTier, HotTraces
 from tracelake.storage import ObjectStore
 from tracelake.tracking.outbox import Outbox
@@ -105,7 +105,7 @@ def test_what_a_revert_took_of_a_trace_is_read(
         with pytest.raises(NotFoundError):
             spans(lake, first + 2)
 
-    monkeypatch.setattr(limits, "HOT_TRACE_PARTS", 0)
+    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", 0)
     check(16)
     rules = (
         Broken("it is noticed", HotTier._rows, "len(rows) < max(", "len(rows) < 0 * max("),

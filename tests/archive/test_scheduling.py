@@ -6,8 +6,13 @@ from threading import Event
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S, wait_until
-from tracelake.archive.scheduler import ArchiveLoop, ArchiveSchedule, Marks, ScheduledTurn
-from tracelake.limits import ARCHIVE_SWEEP_EACH_S
+from tracelake.archive.scheduler import (
+    ARCHIVE_SWEEP_EACH_S,
+    ArchiveLoop,
+    ArchiveSchedule,
+    Marks,
+    ScheduledTurn,
+)
 
 NONE: Marks = frozenset()
 A: Marks = frozenset({("1", "{}")})
@@ -75,11 +80,11 @@ def test_each_of_it_is_noticed_when_it_breaks() -> None:
         Broken("what goes on waits", ArchiveSchedule.passed, "0.0 if goes_on else ", ""),
         Broken("a mark that goes on was tried", ArchiveSchedule.passed, "self.tried if goes_on else ", ""),
         Broken("a sweep is due", ArchiveSchedule.turn, "now_s >= self.next_sweep_s", "False"),
-        Broken("a sweep comes again", ArchiveSchedule.swept, "limits.ARCHIVE_SWEEP_EACH_S", "float('inf')"),
+        Broken("a sweep comes again", ArchiveSchedule.swept, "ARCHIVE_SWEEP_EACH_S", "float('inf')"),
         Broken(
             "a sweep waits for the next",
             ArchiveSchedule.swept,
-            "now_s + limits.ARCHIVE_SWEEP_EACH_S",
+            "now_s + ARCHIVE_SWEEP_EACH_S",
             "now_s",
         ),
         Broken("the interval waits for marks", ArchiveSchedule.turn, "now_s >= self.next_pass_s", "marks"),

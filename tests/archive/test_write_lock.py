@@ -15,7 +15,6 @@ from sqlalchemy import event, update
 from tests.archive.place import HotLake
 from tests.broken import Broken, assert_caught
 from tests.tracking.requests import trace_id
-from tracelake import limits
 from tracelake._errors import StorageError, TracelakeError
 from tracelake.archive import archive_pass, restore
 from tracelake.archive.model import HotSnapshot, StoredUpload
@@ -202,7 +201,7 @@ def test_what_is_cleared_is_not_written_again(tmp_path: Path) -> None:
 def test_what_one_transaction_clears_is_bounded() -> None:
     """A transaction clears a bounded number of traces and bytes; a larger trace is cleared alone, and each is
     cleared."""
-    large = limits.ARCHIVE_FINALIZE_BYTES
+    large = archive_pass.ARCHIVE_FINALIZE_BYTES
     sizes = [1, 1, 1, large, 1, large - 1, 1, large + 1, 1]
     of = {
         str(number): HotSnapshot(str(number), "0", 1, 1, b" " * size, "") for number, size in enumerate(sizes)

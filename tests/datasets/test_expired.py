@@ -13,8 +13,8 @@ import pytest
 from tests.datasets.conversations import a_lake, ingest, talk
 from tracelake import Dataset, ExpiredError, Lake
 from tracelake.datasets.dataset import create
+from tracelake.datasets.files import FILES_EXPIRED_TRIES_MAX
 from tracelake.datasets.model import DatasetSpec
-from tracelake.limits import FILES_EXPIRED_TRIES_MAX
 from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.repository import Repository
 

@@ -39,7 +39,8 @@ import tracelake
 from tests.faults.as_of_one import check_as_of_one
 from tests.faults.feeder import Feeder
 from tests.patience import TOTAL_MAX_S, Patience
-from tracelake.limits import REPLICA_GONE_S, REPLICA_HEARTBEAT_S
+from tracelake.limits import REPLICA_GONE_S
+from tracelake.replicas.replica import REPLICA_HEARTBEAT_S
 from tracelake.storage import FileObjectStore
 
 NAMES = ("a", "b")

@@ -265,7 +265,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "a trace is large by its parts",
             hot_tier.is_large,
-            "len(parts) > limits.HOT_TRACE_PARTS",
+            "len(parts) > HOT_TRACE_PARTS",
             "False",
         ),
         check_sizes,
@@ -274,7 +274,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "a trace is large by its bytes",
             hot_tier.is_large,
-            "sum(part[2] for part in parts) > limits.HOT_TRACE_BYTES",
+            "sum(part[2] for part in parts) > HOT_TRACE_BYTES",
             "False",
         ),
         check_sizes,
@@ -339,7 +339,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "a step ahead is a small one",
             HotIndex.ahead,
-            "limits.UNCOMMITTED_AHEAD_STEP_BYTES",
+            "UNCOMMITTED_AHEAD_STEP_BYTES",
             "limits.UNCOMMITTED_SEARCH_STEP_BYTES",
         ),
         check_ahead,
@@ -357,7 +357,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         Broken(
             "only while searches come",
             HotSearch.index_ahead,
-            "> limits.UNCOMMITTED_AHEAD_FOR_S",
+            "> UNCOMMITTED_AHEAD_FOR_S",
             "== -1.0",
         ),
         check_ahead,
@@ -376,7 +376,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_left,
     ),
     (
-        Broken("only where it is much", HotIndex._covering, "> limits.UNCOMMITTED_SEARCH_LEFT_BYTES", ">= 0"),
+        Broken("only where it is much", HotIndex._covering, "> UNCOMMITTED_SEARCH_LEFT_BYTES", ">= 0"),
         check_left,
     ),
     (

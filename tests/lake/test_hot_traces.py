@@ -39,7 +39,7 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(Uncommitted, "of_traces", noted)
     monkeypatch.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
-    monkeypatch.setattr(limits, "HOT_TRACE_PARTS", 2)
+    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", 2)
     return read
 
 
@@ -95,8 +95,8 @@ def test_a_trace_is_large_by_parts_and_by_bytes(
         store.write([request((1, span))])
     first, second = (Uncommitted(store).of_trace(trace_id(number)) for number in (1, 2))
     assert not hot_tier.is_large(first)
-    monkeypatch.setattr(limits, "HOT_TRACE_PARTS", parts)
-    monkeypatch.setattr(limits, "HOT_TRACE_BYTES", size_bytes)
+    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", parts)
+    monkeypatch.setattr(hot_tier, "HOT_TRACE_BYTES", size_bytes)
     assert hot_tier.is_large(first)
     assert not hot_tier.is_large(second)
 
@@ -109,7 +109,7 @@ def test_large_traces_are_read_in_turn(
     for span in (1, 2, 3):
         store.write([request((1, span))])
     store.write([request((2, 1))])
-    monkeypatch.setattr(limits, "HOT_TRACE_PARTS", 2)
+    monkeypatch.setattr(hot_tier, "HOT_TRACE_PARTS", 2)
     monkeypatch.setattr(limits, "HOT_TRACE_WAIT_S", 0.01)
     traces._reading.begin()
     with monkeypatch.context() as patch:

@@ -15,9 +15,9 @@ from tests.search.embedders import HERE
 from tracelake import DamageError
 from tracelake.indexing import build
 from tracelake.indexing.merge import IndexMerger, _Behind
-from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.pipeline.outputs.builtin import CommitOutput, IndexOutput
 from tracelake.search.model import manifest_path
+from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
 from tracelake.search.vectors import PLAIN
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tables.view import build_name

@@ -17,11 +17,11 @@ from tests.pipeline.spans import a_span
 from tracelake import Lake, StorageError
 from tracelake.indexing.build import IndexBuilder
 from tracelake.indexing.merge import IndexMerger
-from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
+from tracelake.limits import MAINTENANCE_TRIES
+from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks import backoff
-from tracelake.tasks.backoff import RetrySchedule
+from tracelake.tasks.backoff import MAINTENANCE_PAUSE_MAX_S, RetrySchedule
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
 RUNS = 2

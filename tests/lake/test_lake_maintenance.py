@@ -20,9 +20,9 @@ from tracelake import Lake
 from tracelake._errors import DamageError, ExpiredError, StorageError, UsageError
 from tracelake.journal.store import record_key
 from tracelake.lake.pipeline import main_pipeline
-from tracelake.limits import LEASE_MARGIN_S, LEASE_S
+from tracelake.limits import LEASE_S
 from tracelake.pipeline.outputs.builtin import CommitOutput, TableOutput
-from tracelake.shards.protocol import next_epoch
+from tracelake.shards.protocol import LEASE_MARGIN_S, next_epoch
 from tracelake.shards.shard import Shard
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tables.maintenance import Maintainer

@@ -18,8 +18,8 @@ from tracelake import Lake
 from tracelake.indexing import build as index_build
 from tracelake.indexing.build import IndexBuilder
 from tracelake.indexing.merge import IndexMerger
-from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
 from tracelake.search.finalize import finalize
+from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
 from tracelake.tasks.runners import InProcess
 from tracelake.versions.repository import Repository
 

@@ -12,8 +12,9 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.lake.test_lake_search import ingest
 from tests.pipeline.spans import a_span
-from tracelake import Lake, limits
+from tracelake import Lake
 from tracelake.indexing.build import IndexBuilder
+from tracelake.pipeline import merge_task
 from tracelake.tasks.runners import InProcess
 
 Model = dict[tuple[int, int], int]
@@ -48,7 +49,7 @@ def mixed(folder: Path, seed: int, transactions: int = 12) -> None:
     buckets = 1 + seed % 4
     with pytest.MonkeyPatch.context() as patch, tracelake.init(folder / "lake", buckets=buckets) as lake:
         for number in range(transactions):
-            patch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", chance.choice((0, 2**24, 2**24)))
+            patch.setattr(merge_task, "WRITTEN_TOGETHER_MAX_BYTES", chance.choice((0, 2**24, 2**24)))
             patch.setattr("tracelake.shards.compaction.COMPACTED_AT_HAND_ROWS", chance.choice((0, 9, 10**5)))
             patch.setattr("tracelake.shards.compaction.COMPACTED_PART_MAX_BYTES", chance.choice((1, 10**9)))
             claims = [

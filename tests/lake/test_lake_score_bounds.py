@@ -11,8 +11,7 @@ import pytest
 import tracelake
 from tests.lake.test_lake_search import ingest, scores
 from tests.pipeline.spans import a_span
-from tracelake.limits import INDEX_REWRITTEN_SHARE
-from tracelake.search.protocol import counts_replaced
+from tracelake.search.protocol import INDEX_REWRITTEN_SHARE, counts_replaced
 from tracelake.tasks.runners import InProcess
 
 WORDS = ("often", "common", "usual", "seldom", "rare", "single")

@@ -20,10 +20,9 @@ from tests.search.embedders import HERE, bag
 from tracelake import Lake
 from tracelake._errors import EmbeddingError, QueryError, UsageError
 from tracelake.indexing.merge import IndexMerger
-from tracelake.limits import INDEX_FAN_OUT
 from tracelake.pipeline.outputs.builtin import IndexOutput
 from tracelake.search.finalize import read_manifest, read_parts
-from tracelake.search.protocol import without_vectors
+from tracelake.search.protocol import INDEX_FAN_OUT, without_vectors
 from tracelake.search.semantic_search import Vectors
 from tracelake.search.vectors import PLAIN
 from tracelake.tasks.runners import InProcess

@@ -20,7 +20,7 @@ from tests.tracking.requests import payload, request, trace_id
 from tracelake import limits
 from tracelake._errors import LimitError
 from tracelake.archive.service import LakeArchive
-from tracelake.lake import hot_lists, hot_rows, hot_search, hot_tier
+from tracelake.lake import hot_index, hot_lists, hot_rows, hot_search, hot_tier
 from tracelake.lake.hot_index import HotIndex
 from tracelake.lake.hot_lists import UncommittedTraces
 from tracelake.lake.hot_tier import HotTraces
@@ -139,7 +139,7 @@ def check_sifted(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipe
     assert pipeline.run_once() is not None
     store.write([grown(1, range(1, 60)), request((3, 1), text="apple")])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
+        patch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
         patch.setattr(HotIndex, "look", lambda *_: True)
         results = lake.search("apple")
     assert {hit.trace_id for hit in results} == {trace_id(3), trace_id(8)}
@@ -154,7 +154,7 @@ def check_sifted_room(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbo
     for trace in range(1, 6):
         store.write([grown(trace, range(1, 11), 20_000)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
+        patch.setattr(hot_index, "UNCOMMITTED_SEARCH_LEFT_BYTES", 0)
         patch.setattr(limits, "UNCOMMITTED_PART_ROWS_MAX_BYTES", 750_000)
         patch.setattr(HotIndex, "look", lambda *_: True)
         results = lake.search("apple", limit=100)
@@ -187,7 +187,7 @@ def check_whole(lake: tracelake.Lake, store: TrackingStore, pipeline: InboxPipel
     with pytest.MonkeyPatch.context() as patch:
         for module in (limits, whole_trace):
             patch.setattr(module, "TRACE_ROWS_MAX_BYTES", 700_000)
-        patch.setattr(limits, "HOT_TRACE_PARTS", 1)  # as for one of very many parts
+        patch.setattr(hot_tier, "HOT_TRACE_PARTS", 1)  # as for one of very many parts
         store.write([grown(1, range(1, 21)), grown(2, range(1, 21), 1_000), grown(3, range(1, 11))])
         store.write([grown(1, range(1, 3))])
         with pytest.raises(LimitError, match=trace_id(1)):
@@ -227,7 +227,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
             store.write([grown(1, spans, workspace="a")])
         check()
         with pytest.MonkeyPatch.context() as in_steps:
-            in_steps.setattr(limits, "HOT_TRACE_PARTS", 1)
+            in_steps.setattr(hot_tier, "HOT_TRACE_PARTS", 1)
             in_steps.setattr(limits, "LARGE_TRACE_ROWS_BYTES", 600_000)
             in_steps.setattr(limits, "UNCOMMITTED_SEARCH_STEP_BYTES", 1)
             check()
@@ -236,7 +236,7 @@ def check_workspaces(lake: tracelake.Lake, store: TrackingStore, pipeline: Inbox
         check()
         assert lake.archive.delete([trace_id(1)]) == [trace_id(1)]
         check()  # in tables alone
-        patch.setattr(limits, "HOT_TRACE_PARTS", 64)
+        patch.setattr(hot_tier, "HOT_TRACE_PARTS", 64)
         store.write([grown(2, range(1, 2), 1_000, workspace="b")])
         data = (
             grown(2, range(1, 21), workspace="a").payload

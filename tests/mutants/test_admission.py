@@ -20,8 +20,9 @@ from tests.server.test_admission import (
 from tests.server.test_connection_bounds import check_strangers
 from tests.storage.test_descriptors import check_reserve
 from tracelake import limits
-from tracelake.server import admission
+from tracelake.server import admission, connections
 from tracelake.server.admission import PoolSize
+from tracelake.storage import descriptors
 
 CAUGHT = (AssertionError, TimeoutError)
 
@@ -107,11 +108,11 @@ def test_no_deadline() -> None:
 
 def test_no_reserve_of_descriptors() -> None:
     """If reads could use the last descriptor, DuckDB would end the process."""
-    with mock.patch.object(limits, "DESCRIPTORS_RESERVED", 0), pytest.raises(AssertionError):
+    with mock.patch.object(descriptors, "DESCRIPTORS_RESERVED", 0), pytest.raises(AssertionError):
         check_reserve()
 
 
 def test_strangers_take_every_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a connection with a key counted as anonymous, anonymous clients could close it."""
-    with mock.patch.object(limits, "STRANGERS_SHARE", 1), pytest.raises(AssertionError):
+    with mock.patch.object(connections, "STRANGERS_SHARE", 1), pytest.raises(AssertionError):
         check_strangers(monkeypatch)

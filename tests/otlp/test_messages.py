@@ -10,7 +10,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from tests.otlp.test_columns import SPAN, row_of
 from tracelake import limits
-from tracelake.otlp import partition
+from tracelake.otlp import messages, partition
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.decode import decode_json, decode_protobuf
 from tracelake.results import Row
@@ -268,12 +268,12 @@ def test_odd_keys_cost_nothing(values: dict[str, Any]) -> None:
 
 def test_depth_of_a_path_is_bounded() -> None:
     """Up to MESSAGE_PATH_SPLITS_MAX dots nest; what is behind them is one name."""
-    for dots in (limits.MESSAGE_PATH_SPLITS_MAX, limits.MESSAGE_PATH_SPLITS_MAX + 1):
+    for dots in (messages.MESSAGE_PATH_SPLITS_MAX, messages.MESSAGE_PATH_SPLITS_MAX + 1):
         row = decoded({"gen_ai.prompt.0.content": "a", "gen_ai.prompt.0." + "x." * dots + "y": "b"})
         inner, depth = json.loads(row["input"])[0], 0
         while isinstance(inner, dict):
             inner, depth = inner.get("x") or inner.get("y") or inner["x.y"], depth + 1
-        assert (inner, depth) == ("b", limits.MESSAGE_PATH_SPLITS_MAX + 1)
+        assert (inner, depth) == ("b", messages.MESSAGE_PATH_SPLITS_MAX + 1)
 
 
 def check_bounds() -> None:

@@ -18,6 +18,7 @@ from tests.pipeline.spans import a_line, a_span
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline import decode_task as reading
+from tracelake.pipeline import merge_task, publish
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.publish import by_range, shape_tasks
 from tracelake.pipeline.run_result import RunResult
@@ -114,12 +115,12 @@ def spans_of(first: int, count: int, *, text_bytes: int = 300) -> list[dict[str,
 @pytest.mark.parametrize(
     ("spans", "arrow_bytes", "tasks"),
     [
-        (limits.SMALL_TRANSACTION_SPANS, limits.SHAPED_AT_ONCE_MAX_BYTES, 1),
-        (limits.SMALL_TRANSACTION_SPANS + 1, 0, limits.SHAPE_TASKS_MIN),
-        (1, limits.SHAPED_AT_ONCE_MAX_BYTES + 1, limits.SHAPE_TASKS_MIN),
-        (limits.SHAPE_TASKS_MIN * limits.SHAPE_TASK_SPANS, 0, limits.SHAPE_TASKS_MIN),
-        (limits.SHAPE_TASKS_MIN * limits.SHAPE_TASK_SPANS + 1, 0, limits.SHAPE_TASKS_MIN + 1),
-        (100 * limits.SHAPE_TASK_SPANS, 0, 100),
+        (publish.SMALL_TRANSACTION_SPANS, limits.SHAPED_AT_ONCE_MAX_BYTES, 1),
+        (publish.SMALL_TRANSACTION_SPANS + 1, 0, publish.SHAPE_TASKS_MIN),
+        (1, limits.SHAPED_AT_ONCE_MAX_BYTES + 1, publish.SHAPE_TASKS_MIN),
+        (publish.SHAPE_TASKS_MIN * publish.SHAPE_TASK_SPANS, 0, publish.SHAPE_TASKS_MIN),
+        (publish.SHAPE_TASKS_MIN * publish.SHAPE_TASK_SPANS + 1, 0, publish.SHAPE_TASKS_MIN + 1),
+        (100 * publish.SHAPE_TASK_SPANS, 0, 100),
         (1, 100 * limits.SHAPED_AT_ONCE_MAX_BYTES, 100),
     ],
 )
@@ -145,7 +146,7 @@ def test_what_a_transaction_reads_does_not_grow_with_the_table(
 ) -> None:
     """Ten new traces read the parts' footers and no row; spans of an old trace read one row group of it."""
     # as if there were more than fits into one part
-    monkeypatch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0)
+    monkeypatch.setattr(merge_task, "WRITTEN_TOGETHER_MAX_BYTES", 0)
     bucket = Bucket(tmp_path, monkeypatch)
     read, stored = [], []
     for number, traces in enumerate((100, 700)):

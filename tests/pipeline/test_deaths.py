@@ -15,8 +15,9 @@ from tests.pipeline.poison import Poisoned, good, names, poisoned
 from tests.pipeline.spans import a_line, a_span
 from tracelake import Lake
 from tracelake._errors import StorageError
-from tracelake.limits import TRANSACTION_TRIES_MAX, TRY_NOTES_MAX
+from tracelake.limits import TRANSACTION_TRIES_MAX
 from tracelake.pipeline.decode_task import ReadTask
+from tracelake.pipeline.input_failures import TRY_NOTES_MAX
 from tracelake.pipeline.merge_task import TransactionMergeTask
 from tracelake.tasks.runners import InProcess, TaskRunner
 

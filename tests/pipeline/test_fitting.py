@@ -13,6 +13,7 @@ from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake import limits
 from tracelake.limits import MIB
+from tracelake.pipeline import batch_sizing
 from tracelake.pipeline.batch_sizing import (
     BOUNDS,
     BatchSize,
@@ -27,7 +28,7 @@ from tracelake.pipeline.sources.base import Input
 from tracelake.tasks.runners import InProcess
 
 FIRST, LEAST, GREATEST = BOUNDS.first, BOUNDS.least, BOUNDS.greatest
-AIM_S = limits.TRANSACTION_AIM_S
+AIM_S = batch_sizing.TRANSACTION_AIM_S
 MIDDLE = BatchSize(8 * MIB, 200)
 
 
@@ -53,7 +54,11 @@ def done(
         (MIDDLE, done(AIM_S / 2, took=BatchSize(1, 200)), BatchSize(8 * MIB, 400)),
         (LEAST, done(1e9, took=LEAST), LEAST),
         (GREATEST, done(0.0, took=GREATEST), GREATEST),
-        (MIDDLE, done(AIM_S, arrow_bytes=2 * limits.TRANSACTION_ARROW_MAX_BYTES), BatchSize(4 * MIB, 200)),
+        (
+            MIDDLE,
+            done(AIM_S, arrow_bytes=2 * batch_sizing.TRANSACTION_ARROW_MAX_BYTES),
+            BatchSize(4 * MIB, 200),
+        ),
     ],
 )
 def test_the_size_follows_the_time(size: BatchSize, took: BatchStats, expected: BatchSize) -> None:
@@ -99,7 +104,7 @@ def test_a_backlog_drains_from_its_beginning(monkeypatch: pytest.MonkeyPatch) ->
     bounds = Bounds(first=BatchSize(MIB, 2), least=BatchSize(MIB, 1))
     monkeypatch.setattr("tracelake.pipeline.continuous.BatchSizer", lambda **_: BatchSizer(bounds))
     # Each transaction is quick, even on a slow machine.
-    monkeypatch.setattr("tracelake.limits.TRANSACTION_AIM_S", 1e9)
+    monkeypatch.setattr("tracelake.pipeline.batch_sizing.TRANSACTION_AIM_S", 1e9)
     with tracelake.init(f"memory://{uuid.uuid4().hex}", buckets=1) as lake:
         for number in range(9):
             lake.objects.put(f"inbox/{9 - number}.segment", good(number))

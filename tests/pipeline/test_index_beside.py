@@ -35,7 +35,7 @@ def documents_come_first(folder: Path, together_bytes: int | None) -> None:
         patch.setattr(build, "documents", documents)
         patch.setattr(merge_task, "write_part", write_part)
         if together_bytes is not None:
-            patch.setattr("tracelake.limits.WRITTEN_TOGETHER_MAX_BYTES", together_bytes)
+            patch.setattr("tracelake.pipeline.merge_task.WRITTEN_TOGETHER_MAX_BYTES", together_bytes)
         with tracelake.init(folder / "lake") as lake:
             lake.objects.put("inbox/0.segment", good(0))
             pipeline = lake.pipeline(runner=InProcess())

@@ -7,9 +7,14 @@ from itertools import pairwise, product
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake.limits import KAFKA_RANGE_BYTES, KAFKA_RANGE_FIRST_MESSAGES, KAFKA_RANGE_MESSAGES_MAX
 from tracelake.pipeline import protocol
-from tracelake.pipeline.protocol import Log, Offsets
+from tracelake.pipeline.protocol import (
+    KAFKA_RANGE_BYTES,
+    KAFKA_RANGE_FIRST_MESSAGES,
+    KAFKA_RANGE_MESSAGES_MAX,
+    Log,
+    Offsets,
+)
 
 END = 4
 SPANS: list[Offsets] = [(start, stop) for start in range(END + 1) for stop in range(END + 1)]

@@ -19,12 +19,7 @@ from tests.pipeline.spans import a_line, a_span
 from tests.torn import lake_of_files, tear
 from tracelake import DamageError, Lake
 from tracelake.formats import encode
-from tracelake.limits import (
-    KAFKA_BATCH_MAX_BYTES,
-    KAFKA_MESSAGE_MAX_BYTES,
-    KAFKA_MESSAGE_OVERHEAD_BYTES,
-    OUTPUT_LEFT_OUT_NAMED_MAX,
-)
+from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.outputs import kafka
 from tracelake.pipeline.outputs.external import (
@@ -36,7 +31,13 @@ from tracelake.pipeline.outputs.external import (
     OversizedRowStore,
     merge_oversized,
 )
-from tracelake.pipeline.outputs.kafka import KafkaSink, Marker, last_marker
+from tracelake.pipeline.outputs.kafka import (
+    KAFKA_BATCH_MAX_BYTES,
+    KAFKA_MESSAGE_OVERHEAD_BYTES,
+    KafkaSink,
+    Marker,
+    last_marker,
+)
 from tracelake.tasks.runners import InProcess
 
 MAX_BYTES = 2_000

@@ -14,7 +14,7 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.pipeline.test_added_sources import arrive
-from tracelake import Lake, UnreadInputsError, limits
+from tracelake import Lake, UnreadInputsError
 from tracelake._errors import DamageError, StorageError
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.pipeline.registrations import AddedSources
@@ -222,7 +222,7 @@ def stopped() -> None:
             if was_asked:
                 place.look()
             seen = place.look(goes_on=False, stopping=lambda: len(waits) >= 3)
-            assert waits == [limits.LOOK_STOP_S] * 3
+            assert waits == [module.LOOK_STOP_S] * 3
             assert [item.path[0] for _, item in seen.waiting] == ["a", "c"]
             assert seen.unseen[0].startswith("source b: a look at b has had no answer")
             waits.clear()

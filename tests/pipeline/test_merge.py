@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_span, a_table
-from tracelake import limits
 from tracelake.pipeline import upsert
 from tracelake.pipeline.upsert import UpsertResult, merge, taken
 from tracelake.shards.lookup import Lookup
@@ -104,7 +103,7 @@ def test_few_new_spans_give_what_many_do(tmp_path: Path, monkeypatch: pytest.Mon
     names = [(trace, number) for trace in (2, 0, 1) for number in (3, 1, 2)]
     spans = [a_span(*each, start=each[1], end=7 - each[1]) for each in names]
     merged = [Bucket(tmp_path / "few").apply(*spans)]
-    monkeypatch.setattr(limits, "UPSERT_FEW_SPANS", 0)
+    monkeypatch.setattr(upsert, "UPSERT_FEW_SPANS", 0)
     monkeypatch.setattr(upsert, "summed", lambda _: pytest.fail("they are not few"))
     merged.append(Bucket(tmp_path / "many").apply(*spans))
     few, many = merged

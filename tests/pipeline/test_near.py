@@ -23,10 +23,11 @@ from tests.pipeline.spans import a_line, a_span
 from tests.pipeline.test_deaths import Killed, Killing, notes, runs_that_died
 from tracelake import Lake, limits
 from tracelake._errors import TaskError
-from tracelake.limits import COMPACTION_FAN_OUT, NEAR_WORK_MAX_BYTES, STORED_EXPANDS
+from tracelake.limits import NEAR_WORK_MAX_BYTES, STORED_EXPANDS
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.shards.compaction import CompactTask
+from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.tasks.runners import InProcess, ReceiptT, SizedRunner, TaskT
 from tracelake.tasks.spark import Spark
 

@@ -12,14 +12,12 @@ import pytest
 import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.spans import a_line, a_span
-from tracelake.limits import (
-    READ_TASK_INPUT_BYTES,
-    STRIPE_INPUT_BYTES,
-)
 from tracelake.otlp.framing import Reading, write_segment
 from tracelake.pipeline import decode_task
 from tracelake.pipeline.decode_task import (
     INPUT_COST_BYTES,
+    READ_TASK_INPUT_BYTES,
+    STRIPE_INPUT_BYTES,
     InputShare,
     ReadTask,
     gather,

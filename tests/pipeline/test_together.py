@@ -53,7 +53,7 @@ def test_rows_are_the_same_as_in_parts_of_buckets(tmp_path: Path) -> None:
     """Rows, ids and `verify` agree as of every transaction."""
     with ingested(tmp_path / "together") as together:
         assert {part.bucket for part in together.table("spans").scan.snapshot.parts} == {-4}
-        with patch.object(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0), ingested(tmp_path / "apart") as apart:
+        with patch.object(merge_task, "WRITTEN_TOGETHER_MAX_BYTES", 0), ingested(tmp_path / "apart") as apart:
             assert {part.bucket for part in apart.table("spans").scan.snapshot.parts} <= set(range(4))
             assert rows_of(together) == rows_of(apart)
             assert apart.verify().findings == together.verify().findings == ()

@@ -108,11 +108,11 @@ def test_a_cluster_that_is_gone_for_good_holds_up_nothing_for_ever(
     arrive(lake, 11)
     with pytest.raises(StorageError, match=r"no broker answered.*set aside"):
         lake.pipeline(watch=[URL], runner=InProcess()).run_once()
-    for _ in range(int(limits.UNREAD_INPUT_MAX_S / limits.UNREAD_TRY_COUNTS_MAX_S) - 1):
-        clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+    for _ in range(int(limits.UNREAD_INPUT_MAX_S / input_failures.UNREAD_TRY_COUNTS_MAX_S) - 1):
+        clock.now_s += input_failures.UNREAD_TRY_COUNTS_MAX_S
         take(lake)
     assert spans(lake) == [], "it is waited for"
-    clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+    clock.now_s += input_failures.UNREAD_TRY_COUNTS_MAX_S
     take(lake)
     assert spans(lake) == [10, 11]
     (named,) = lake.quarantine.all()
@@ -226,10 +226,10 @@ def test_what_is_offered_and_cannot_be_measured_is_set_aside(
         raise OSError(errno.EIO, "the disk fails")
 
     monkeypatch.setattr(files, "size_of", fails)
-    for _ in range(int(limits.UNREAD_INPUT_MAX_S / limits.UNREAD_TRY_COUNTS_MAX_S)):
+    for _ in range(int(limits.UNREAD_INPUT_MAX_S / input_failures.UNREAD_TRY_COUNTS_MAX_S)):
         take(lake, watch=False)
         assert [item.state for item in lake.quarantine.all()] == ["offered"]
-        clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+        clock.now_s += input_failures.UNREAD_TRY_COUNTS_MAX_S
     take(lake, watch=False)
     (aside,) = lake.quarantine.all()
     assert aside.state == "set aside"
@@ -283,7 +283,7 @@ def test_how_long_something_was_asked_for() -> None:
     first = note_unreadable(None, 3, 100.0)
     assert first.waited_s == 0
     assert note_unreadable(first, 3, 130.0) == UnreadableSince(3, 130.0, 30.0, 2)
-    assert note_unreadable(first, 3, 1e6).waited_s == limits.UNREAD_TRY_COUNTS_MAX_S
+    assert note_unreadable(first, 3, 1e6).waited_s == input_failures.UNREAD_TRY_COUNTS_MAX_S
     assert note_unreadable(first, 3, 90.0) == UnreadableSince(3, 90.0, 0.0, 2)
     assert note_unreadable(UnreadableSince(3, 100.0, 500.0), 4, 130.0) == UnreadableSince(4, 130.0)
     assert note_unreadable(UnreadableSince(3, 100.0, 500.0, 9), 3, 130.0) == UnreadableSince(
@@ -324,7 +324,7 @@ def test_an_input_that_is_read_again_begins_anew(
     for _ in range(3):
         place.is_gone = True
         for _ in range(4):
-            clock.now_s += limits.UNREAD_TRY_COUNTS_MAX_S
+            clock.now_s += input_failures.UNREAD_TRY_COUNTS_MAX_S
             take(lake)
         place.is_gone = False
         die_with_a_transaction(lake, monkeypatch)

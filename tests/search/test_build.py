@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.search.build_inputs import BUILD, INDEX, agents, finalize_build, index_of, plain_rows, span, table
-from tracelake import limits
+from tracelake.search import build
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.build import build_part
 from tracelake.search.documents import COLUMNS, document_text, documents
@@ -132,7 +132,7 @@ def test_a_part_that_outgrows_the_heap_is_searched_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a small heap one part has several segments, and all of them are searched."""
-    monkeypatch.setattr(limits, "INDEX_HEAP_BYTES", 15_000_000)
+    monkeypatch.setattr(build, "INDEX_HEAP_BYTES", 15_000_000)
     unique = [" ".join(f"w{row}x{n}" for n in range(200)) for row in range(4_500)]
     spans = table([span(row, input=f"common {text}") for row, text in enumerate(unique)])
     objects, manifest = index_of([spans])

@@ -13,10 +13,10 @@ from tests.search.build_inputs import index_of, span, table
 from tests.search.embedders import HERE
 from tracelake._errors import LimitError, StorageError
 from tracelake.doctor.doctor import check_index
-from tracelake.limits import INDEX_MAPS_KEPT_FREE
 from tracelake.results import IndexInfo
 from tracelake.search import part_cache
 from tracelake.search.model import Manifest
+from tracelake.search.part_cache import INDEX_MAPS_KEPT_FREE
 from tracelake.search.searcher import Searcher
 from tracelake.search.vectors import load
 from tracelake.storage.memory import MemoryObjectStore

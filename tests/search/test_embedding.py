@@ -14,6 +14,7 @@ from tests.search import embedders
 from tests.search.build_inputs import BUILD, INDEX, finalize_build, span, table
 from tracelake import limits
 from tracelake._errors import DamageError, EmbeddingError, QueryError, UsageError
+from tracelake.search import vector_index
 from tracelake.search.build import build_part
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, Receipt
@@ -72,7 +73,7 @@ def test_a_function_that_always_fails_is_soon_left_alone() -> None:
     before = next(embedders.COUNT)
     batch = table([span(number, input=f"text {number}") for number in range(2_000)]).to_batches()[0]
     assert set(source.vectors(batch).values()) == {None}
-    assert next(embedders.COUNT) - before <= limits.EMBEDDING_FAILURES_MAX + 1
+    assert next(embedders.COUNT) - before <= vector_index.EMBEDDING_FAILURES_MAX + 1
     assert source.problem is not None
     assert "SystemExit: no model for 128 texts" in source.problem
 
@@ -100,7 +101,7 @@ def test_equal_texts_are_asked_for_once() -> None:
 def test_a_function_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hanging function costs one timeout, and is not called again."""
     monkeypatch.setattr("tracelake.search.vectors.EMBEDDING_CALL_MAX_S", 0.1)
-    monkeypatch.setattr(limits, "EMBEDDING_FAILED_MAX_S", 0.05)
+    monkeypatch.setattr(vector_index, "EMBEDDING_FAILED_MAX_S", 0.05)
     function = load(f"{embedders.HERE}:hanging")[0]
     source = FunctionSource(function)
     before = next(embedders.COUNT)

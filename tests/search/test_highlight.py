@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tests.search.test_sieve import ENDINGS, ROOTS
-from tracelake import limits
 from tracelake.search import highlight as module
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer
 from tracelake.search.highlight import _Wanted, highlight
@@ -89,9 +88,9 @@ def test_parts_of_identifiers_that_are_alike_are_marked() -> None:
 
 def check_many() -> None:
     """Check that only the first spellings are marked, because each costs a scan of the text."""
-    words = [f"a{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(limits.HIGHLIGHT_TERMS_MAX + 1)]
+    words = [f"a{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(module.HIGHLIGHT_TERMS_MAX + 1)]
     alike = module._terms("a~2", ENGLISH)
-    assert len(module._spelled(" ".join(words), alike, ENGLISH)) == limits.HIGHLIGHT_TERMS_MAX
+    assert len(module._spelled(" ".join(words), alike, ENGLISH)) == module.HIGHLIGHT_TERMS_MAX
 
 
 def test_of_many_spellings_the_first_are_looked_for() -> None:

@@ -11,10 +11,10 @@ from msgspec import structs
 from tests.search.build_inputs import INDEX, finalize_build
 from tests.search.test_finalize import SIZE, Alter, flip_one_bit, shorten
 from tracelake._errors import DamageError
-from tracelake.limits import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.finalize import read_parts
 from tracelake.search.model import Manifest, PartList, PartRef, Receipt, staged_path
+from tracelake.search.protocol import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.verify import verify_lists
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.ports import ObjectStore

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.altered import altered
 from tracelake._errors import DamageError, UsageError
-from tracelake.limits import INDEX_NEWEST_PARTS_MAX
 from tracelake.search.model import Manifest, Receipt, manifest_path, part_path
-from tracelake.search.protocol import assemble, choose, lists_to_join
+from tracelake.search.protocol import INDEX_NEWEST_PARTS_MAX, assemble, choose, lists_to_join
 
 OURS = "settings-1"
 

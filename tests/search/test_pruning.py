@@ -15,13 +15,20 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, HookedStore, finalize_build, index_of, span, table
 from tests.search.test_live import SomeRows
 from tracelake._errors import DamageError
-from tracelake.limits import INDEX_CONTENTS_MAX_VALUES, INDEX_PRUNED_KEPT, INDEX_VALUE_MAX_CHARS
+from tracelake.limits import INDEX_VALUE_MAX_CHARS
 from tracelake.search.build import build_part, merge_parts
 from tracelake.search.finalize import read_parts
-from tracelake.search.model import ContentsOf, Manifest, PartContents, PartRef, together
+from tracelake.search.model import (
+    INDEX_CONTENTS_MAX_VALUES,
+    ContentsOf,
+    Manifest,
+    PartContents,
+    PartRef,
+    together,
+)
 from tracelake.search.pruning import may_match, newest_after
 from tracelake.search.results import PartsAsked
-from tracelake.search.searcher import Searcher, Sort
+from tracelake.search.searcher import INDEX_PRUNED_KEPT, Searcher, Sort
 from tracelake.search.verify import verify_parts
 from tracelake.storage.memory import MemoryObjectStore
 
@@ -172,7 +179,7 @@ def test_a_broken_rule_changes_an_answer(
     tmp_path: Path, broken: Broken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any of the rules some answer changes."""
-    monkeypatch.setattr("tracelake.limits.INDEX_BATCH_ROWS", 3)
+    monkeypatch.setattr("tracelake.search.build.INDEX_BATCH_ROWS", 3)
     assert_caught(broken, lambda: check_answers(tmp_path, 1, 60))
 
 
@@ -186,7 +193,7 @@ def newest_pages(searcher: Searcher, query: str) -> list[Any]:
 
 def check_newest(place: Path, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compare pages of the newest spans with those of an index whose parts have no time bounds."""
-    monkeypatch.setattr("tracelake.limits.SEARCH_NEWEST_SHARE", share)
+    monkeypatch.setattr("tracelake.search.pruning.SEARCH_NEWEST_SHARE", share)
     chance = random.Random(1)
     objects = MemoryObjectStore()
     tables = [rows_of(part, chance) for part in range(PARTS)]

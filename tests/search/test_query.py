@@ -13,6 +13,7 @@ from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import index_of, span, table
 from tracelake import limits
 from tracelake._errors import QueryError
+from tracelake.search import highlight as search_highlight
 from tracelake.search.analyzers import ENGLISH
 from tracelake.search.highlight import _terms, highlight
 from tracelake.search.query_compiler import EXAMPLE, texts_wanted
@@ -313,8 +314,8 @@ def test_words_that_come_again_and_again_are_looked_for_once() -> None:
     once = highlight(["the refund of a flight"], "refund")
     assert highlight(["the refund of a flight"], "refund " * 500) == once
     assert len(_terms("(refund OR refunds~1 OR ref*) " * 16, ENGLISH)) == 3
-    many = [f"word{number:03d}" for number in range(limits.HIGHLIGHT_TERMS_MAX + 1)]
-    assert len(_terms(" ".join(many), ENGLISH)) == limits.HIGHLIGHT_TERMS_MAX
+    many = [f"word{number:03d}" for number in range(search_highlight.HIGHLIGHT_TERMS_MAX + 1)]
+    assert len(_terms(" ".join(many), ENGLISH)) == search_highlight.HIGHLIGHT_TERMS_MAX
     assert highlight([many[-1]], " ".join(many)) == many[-1], "it is found, and not marked"
     assert highlight([many[-2]], " ".join(many)) == f"[[{many[-2]}]]"
 

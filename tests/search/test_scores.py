@@ -11,11 +11,15 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.search.build_inputs import INDEX, agents, finalize_build, index_of, plain_rows, span, table
-from tracelake.limits import SEARCH_RANKED_FIRST_HITS, SEARCH_RANKED_STEP_HITS
 from tracelake.search.build import build_part
 from tracelake.search.documents import document_text
 from tracelake.search.model import Manifest
-from tracelake.search.raw_hits import RawHit, ranked_as_far_as
+from tracelake.search.raw_hits import (
+    SEARCH_RANKED_FIRST_HITS,
+    SEARCH_RANKED_STEP_HITS,
+    RawHit,
+    ranked_as_far_as,
+)
 from tracelake.search.searcher import Searcher, Sort
 from tracelake.storage.memory import MemoryObjectStore
 

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from tests.broken import Broken, assert_caught
 from tracelake._errors import QueryError
-from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import analyzers, prefilter
 from tracelake.search.analyzers import ANALYZERS, CJK, ENGLISH, WHITESPACE, Analyzer, Word
-from tracelake.search.prefilter import prefilter_of
+from tracelake.search.prefilter import SIEVE_TEXTS_MAX, prefilter_of
 from tracelake.search.query_compiler import parse
 
 ROOTS = (

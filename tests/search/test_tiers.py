@@ -8,16 +8,13 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tracelake import tiers
-from tracelake.limits import INDEX_FAN_OUT as FAN_OUT
-from tracelake.limits import (
-    INDEX_MERGED_MAX_BYTES,
-    INDEX_REBUILT_PART_ROWS,
-    INDEX_REPLACED_MIN,
-    INDEX_REST_SHARE,
-)
+from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
 from tracelake.search import protocol as search_tiers
 from tracelake.search.model import PartRef
+from tracelake.search.protocol import INDEX_FAN_OUT as FAN_OUT
 from tracelake.search.protocol import (
+    INDEX_REPLACED_MIN,
+    INDEX_REST_SHARE,
     Generation,
     counts_replaced,
     due,

@@ -13,10 +13,9 @@ from tests.server.client import Client
 from tests.server.fake_lake import FakeLake, span_row
 from tests.server.faults import FaultyStore
 from tests.server.openid import Person
-from tracelake import limits
 from tracelake.access.oidc import OpenId
 from tracelake.access.sessions import PARTITION
-from tracelake.server import guard, key_ring
+from tracelake.server import guard, key_ring, sign_in
 from tracelake.server.app import create_app
 from tracelake.tracking.ingest_queue import Inbox
 
@@ -33,7 +32,7 @@ class Site:
 
     def later(self) -> None:
         """Advance the servers' clocks until they read keys again."""
-        self.clock[0] += limits.KEYS_LOOK_S
+        self.clock[0] += key_ring.KEYS_LOOK_S
 
     def person(self, name: str) -> Person:
         """Return a user at the first server."""
@@ -55,7 +54,7 @@ def served(*settings: OpenId) -> Iterator[Site]:
 
 def alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Return a site without sessions whose servers read keys and provider metadata again."""
-    monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
+    monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", -1.0)
     for session in site.lake.sessions.all():
         site.lake._opened.key_value.erase(PARTITION, session.id)
     site.later()

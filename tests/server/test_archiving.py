@@ -22,8 +22,8 @@ from tests.server.fake_lake import FakeLake
 from tests.server.faults import FaultyStore
 from tests.server.process import serving
 from tests.server.test_metrics import Samples, scrape
-from tracelake import limits
 from tracelake._errors import StorageError
+from tracelake.archive import scheduler
 from tracelake.archive.model import ArchiveReport
 from tracelake.archive.retention import ARCHIVE_NOW_TAG
 from tracelake.archive.scheduler import Marks
@@ -232,7 +232,7 @@ def check_sweeps(lake: HotLake, caplog: pytest.LogCaptureFixture) -> None:
     caplog.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileObjectStore, "delete", away)
-        patch.setattr(limits, "ARCHIVE_SWEEP_EACH_S", 0.01)
+        patch.setattr(scheduler, "ARCHIVE_SWEEP_EACH_S", 0.01)
         lake.archive.delete(sorted(each.trace_id for each in lake.archive.traces()))
         assert lake.archive.space().uploads == 3
         archiving = ArchiveService(lake.lake, 0.01, poll_s=0.01)
@@ -240,7 +240,7 @@ def check_sweeps(lake: HotLake, caplog: pytest.LogCaptureFixture) -> None:
         try:
             wait_until(lambda: "could not be swept: the bucket does not answer" in caplog.text)
             patch.undo()
-            patch.setattr(limits, "ARCHIVE_SWEEP_EACH_S", 0.01)
+            patch.setattr(scheduler, "ARCHIVE_SWEEP_EACH_S", 0.01)
             wait_until(lambda: lake.archive.space().uploads == 0)
             wait_until(
                 lambda: any(

@@ -12,7 +12,6 @@ from starlette.types import Message
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tests.server.test_auditing import GatedAudit
-from tracelake import limits
 from tracelake._errors import BackPressureError, StorageError
 from tracelake.access.audit import audit_record
 from tracelake.access.keys import AuditRecord
@@ -129,7 +128,7 @@ def check_waits() -> None:
     writer.end(change("first"), "200")
     assert audit.is_writing.wait(HANG_S)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "AUDIT_WAIT_MAX_S", 0.01)
+        patch.setattr(noting, "AUDIT_WAIT_MAX_S", 0.01)
         with pytest.raises(BackPressureError):
             begin(writer, change("refused"))
 
@@ -154,7 +153,7 @@ def check_trims_apart() -> None:
     audit, may_end = opened(), threading.Event()
     vars(audit)["trim"] = lambda _: may_end.wait(HANG_S)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "AUDIT_TRIM_EACH", 1)
+        patch.setattr(noting, "AUDIT_TRIM_EACH", 1)
         writer = AuditWriter(audit)
         try:
             begin(writer, change())
@@ -177,7 +176,7 @@ def check_locked() -> None:
         ended.set()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "AUDIT_CLOSE_MAX_S", 0.01)
+        patch.setattr(noting, "AUDIT_CLOSE_MAX_S", 0.01)
         thread = threading.Thread(target=close)
         thread.start()
         try:

@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from tracelake import limits
+from tracelake.server import connections
 from tracelake.server.connections import CONNECTION, Connection, mark_admitted
 
 HEAD = b"POST /v1/traces HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -122,8 +123,8 @@ def test_who_moves_enough_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
     # everything fits into the connection's read buffer
     monkeypatch.setattr(limits, "CONNECTION_MIN_BYTES_PER_S", 100)
     look_s, piece = (
-        limits.CONNECTION_LOOK_S,
-        int(limits.CONNECTION_LOOK_S * limits.CONNECTION_MIN_BYTES_PER_S),
+        connections.CONNECTION_LOOK_S,
+        int(connections.CONNECTION_LOOK_S * limits.CONNECTION_MIN_BYTES_PER_S),
     )
     looks = 3 * int(limits.CONNECTION_GRACE_S / look_s + 1)
 

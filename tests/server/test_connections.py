@@ -21,7 +21,7 @@ SLOW = 256
 SHORT = """
 from tracelake import limits
 limits.CONNECTION_GRACE_S = 0.3
-limits.CONNECTION_LOOK_S = 0.05
+CONNECTION_LOOK_S = 0.05
 """
 
 

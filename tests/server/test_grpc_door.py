@@ -23,6 +23,7 @@ from tests.server.otlp_requests import export_request
 from tests.server.slow_connections import PING, PREFACE, SETTINGS, call_head, frame
 from tracelake import UsageError, limits
 from tracelake.access.keys import Role
+from tracelake.server import otlp_grpc
 from tracelake.server.audit import AuditWriter
 from tracelake.server.key_ring import KeyRing
 from tracelake.server.otlp_grpc import NOT_KEPT, TRACES, OtlpGrpcServer
@@ -128,8 +129,8 @@ def test_noise_is_never_an_internal_error(store: FaultyStore) -> None:
 
 def test_slow_clients_keep_nobody_out(store: FaultyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among calls whose messages do not arrive, the slowest is ended and asked to retry."""
-    monkeypatch.setattr(limits, "GRPC_READING_MAX", 5)
-    monkeypatch.setattr(limits, "GRPC_LOOK_S", 0.01)
+    monkeypatch.setattr(otlp_grpc, "GRPC_READING_MAX", 5)
+    monkeypatch.setattr(otlp_grpc, "GRPC_LOOK_S", 0.01)
 
     async def use(address: str) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
@@ -170,9 +171,9 @@ def check_few_wait() -> None:
             silent.cancel()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "GRPC_READING_MAX", 1)
+        patch.setattr(otlp_grpc, "GRPC_READING_MAX", 1)
         patch.setattr(limits, "GRPC_WAITING_MAX", 2)
-        patch.setattr(limits, "GRPC_LOOK_S", HANG_S)
+        patch.setattr(otlp_grpc, "GRPC_LOOK_S", HANG_S)
         with_door(FaultyStore(), use)
 
 

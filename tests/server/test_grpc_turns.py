@@ -23,9 +23,8 @@ import pytest
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
 from tracelake._errors import UsageError
-from tracelake.limits import GRPC_ACCEPTED_AT_ONCE
 from tracelake.server import otlp_grpc as module
-from tracelake.server.otlp_grpc import emptied, grpc_server
+from tracelake.server.otlp_grpc import GRPC_ACCEPTED_AT_ONCE, emptied, grpc_server
 
 CALLERS = 16
 CALLS = 8

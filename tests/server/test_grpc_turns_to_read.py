@@ -10,8 +10,8 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
-from tracelake import limits
 from tracelake._errors import BackPressureError
+from tracelake.server import otlp_grpc
 from tracelake.server.otlp_grpc import OtlpGrpcServer
 from tracelake.server.otlp_http import TracesEndpoint
 
@@ -27,8 +27,8 @@ def with_turns(reading_max: int, use: Callable[[OtlpGrpcServer], Awaitable[None]
         assert (door._reading, door._waiting, door._turns._value) == ({}, 0, reading_max)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "GRPC_READING_MAX", reading_max)
-        patch.setattr(limits, "GRPC_LOOK_S", LOOK_S)
+        patch.setattr(otlp_grpc, "GRPC_READING_MAX", reading_max)
+        patch.setattr(otlp_grpc, "GRPC_LOOK_S", LOOK_S)
         asyncio.run(run())
 
 
@@ -111,7 +111,7 @@ def check_who_is_over_already() -> None:
         waits = asyncio.ensure_future(door._read(good()))
         await asyncio.sleep(0)
         (turn,) = door._reading
-        door._reading[turn] = limits.GRPC_LOOKS
+        door._reading[turn] = otlp_grpc.GRPC_LOOKS
         turn._on_timeout()  # type: ignore[attr-defined]  # its task has not heard of it
         door._look()
         with pytest.raises(TimeoutError):
@@ -153,7 +153,7 @@ def test_turns(check: Callable[[], None]) -> None:
     ("broken", "check"),
     [
         (Broken(
-"each is seen in some turns", OtlpGrpcServer._look, "seen >= limits.GRPC_LOOKS", "True"), check_a_burst),
+"each is seen in some turns", OtlpGrpcServer._look, "seen >= GRPC_LOOKS", "True"), check_a_burst),
         (Broken("as many as wait", OtlpGrpcServer._look, "wanted > 0 and ", ""), check_the_slowest_makes_room),
         (Broken(
 "who is ending makes room, too", OtlpGrpcServer._look, "wanted -= 1", "pass"), check_the_slowest_makes_room),

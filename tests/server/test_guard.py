@@ -225,7 +225,7 @@ def test_keys_that_cannot_be_read_let_nobody_in(
         with monkeypatch.context() as broken:
             broken.setattr(guarded.lake.keys, "whole_records", fails)
             assert client.get("/api/v1/traces").status_code == 503
-            clock[0] += limits.KEYS_LOOK_S
+            clock[0] += key_ring.KEYS_LOOK_S
         assert client.get("/api/v1/traces").status_code == 200
         with monkeypatch.context() as broken:
             broken.setattr(guarded.lake.keys, "whole_records", fails)
@@ -246,10 +246,10 @@ def test_a_key_that_another_process_changes(store: FaultyStore, monkeypatch: pyt
         guarded = make(store, inbox)
         assert guarded.client(guarded.tokens["read"]).get("/api/v1/traces").status_code == 200
         made = guarded.lake.keys.create("new", "read")
-        clock[0] += limits.KEYS_MISS_LOOK_S
+        clock[0] += key_ring.KEYS_MISS_LOOK_S
         assert guarded.client(made.token).get("/api/v1/traces").status_code == 200
         guarded.lake.keys.revoke(made.key.id)
-        clock[0] += limits.KEYS_LOOK_S
+        clock[0] += key_ring.KEYS_LOOK_S
         assert guarded.client(made.token).get("/api/v1/traces").status_code == 401
 
 

@@ -20,7 +20,7 @@ from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake.pipeline.continuous import PipelineLoop
 from tracelake.replicas.replica import BatchCounts, ReplicaProgress
-from tracelake.server import pipeline_child, run
+from tracelake.server import pipeline_child, pipeline_process, run
 from tracelake.server.pipeline_child import PipelineJob
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.server.watchdog import NoProgressTimer, Watchdog
@@ -198,7 +198,7 @@ def test_it_is_ended(tmp_path: Path, close: str) -> None:
     program = HANGS.replace("CLOSE", close)
     with tracelake.init(tmp_path / "lake") as lake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "PIPELINE_TOLD_EACH_S", 0.001)
-        patch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+        patch.setattr(pipeline_process, "PIPELINE_RESTART_S", 0.001)
         patch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.0)
         process = PipelineProcess(lake, None, 0.1, (sys.executable, "-S", "-c", program), 0.004)
         process.start()

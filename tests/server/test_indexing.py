@@ -10,6 +10,7 @@ import pytest
 from tests.patience import HANG_S, wait_until
 from tracelake import limits
 from tracelake._errors import StorageError
+from tracelake.server import run
 from tracelake.server.run import HotIndexWarmer
 
 
@@ -18,8 +19,8 @@ def test_it_goes_on_after_a_failure_until_it_is_stopped(
 ) -> None:
     """A repeated failure is logged once and retried; further work is done at once."""
     monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_EVERY_S", 0.0)
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_TURN_S", 0.0)
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_FAILED_S", 0.0)
+    monkeypatch.setattr(run, "UNCOMMITTED_AHEAD_TURN_S", 0.0)
+    monkeypatch.setattr(run, "UNCOMMITTED_AHEAD_FAILED_S", 0.0)
     calls = 0
 
     def step() -> bool:
@@ -47,7 +48,7 @@ def test_a_step_that_does_not_end_is_left(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A stopping server waits for the step up to the limit, and then logs that it still runs."""
-    monkeypatch.setattr(limits, "UNCOMMITTED_AHEAD_STOP_MAX_S", 0.01)
+    monkeypatch.setattr(run, "UNCOMMITTED_AHEAD_STOP_MAX_S", 0.01)
     begun, go_on = threading.Event(), threading.Event()
 
     def step() -> bool:

@@ -16,7 +16,7 @@ from tests.server.faults import FaultyStore
 from tracelake import limits
 from tracelake._errors import BackPressureError, NoKeyError, StorageError
 from tracelake.access.sessions import Sessions
-from tracelake.server import sign_in
+from tracelake.server import key_ring, sign_in
 from tracelake.server.app import create_app
 from tracelake.server.guard import COOKIE
 from tracelake.server.key_ring import KeyRing
@@ -79,7 +79,7 @@ def check_changes_here() -> None:
         asked.lake.keys.revoke(new.key.id)
         asked.ring.forget(new.key.id)
 
-    asked.during, asked.now_s = revoke, limits.KEYS_LOOK_S
+    asked.during, asked.now_s = revoke, key_ring.KEYS_LOOK_S
     with pytest.raises(NoKeyError):
         asked.ask(new.token)
     assert asked.ask() == "ada"
@@ -143,7 +143,7 @@ def check_sign_out() -> None:
 @pytest.fixture(autouse=True)
 def _slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevent rereads of keys on a slow machine."""
-    monkeypatch.setattr(limits, "KEYS_LOOK_S", 30.0)
+    monkeypatch.setattr(key_ring, "KEYS_LOOK_S", 30.0)
 
 
 @pytest.mark.parametrize("check", [check_waits, check_changes_here, check_the_first_key, check_sign_out])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tracelake.limits import LOG_THINGS_MAX
-from tracelake.server.run import OncePerSecond
+from tracelake.server.run import LOG_THINGS_MAX, OncePerSecond
 
 
 def a_record(text: str, *values: object) -> logging.LogRecord:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.broken import Broken, assert_caught
 from tests.patience import HANG_S
-from tracelake import limits
 from tracelake.server import heap_trim
 from tracelake.server.heap_trim import HeapTrimmer, resident_bytes
 
@@ -17,16 +16,16 @@ def check_looks() -> None:
     """Check that a process that grew is trimmed at once, and any other after several checks; growth counts from
     there."""
     trimmed: list[int] = []
-    at = [limits.MEMORY_GROWN_BYTES]
+    at = [heap_trim.MEMORY_GROWN_BYTES]
     trimming = HeapTrimmer(lambda: trimmed.append(at[0]), lambda: at[0])
     trimming.look()
     assert len(trimmed) == 1
-    at[0] += limits.MEMORY_GROWN_BYTES - 1
-    for look in range(limits.MEMORY_LOOKS_MAX):
+    at[0] += heap_trim.MEMORY_GROWN_BYTES - 1
+    for look in range(heap_trim.MEMORY_LOOKS_MAX):
         assert len(trimmed) == 1, look
         trimming.look()
     assert len(trimmed) == 2
-    at[0] += limits.MEMORY_GROWN_BYTES - 1
+    at[0] += heap_trim.MEMORY_GROWN_BYTES - 1
     trimming.look()
     assert len(trimmed) == 2
 
@@ -39,8 +38,8 @@ def test_it_is_trimmed_where_much_has_come() -> None:
 @pytest.mark.parametrize(
     "broken",
     [
-        Broken("where it grew", HeapTrimmer.look, "grown_bytes >= limits.MEMORY_GROWN_BYTES or", ""),
-        Broken("now and then", HeapTrimmer.look, "or self._looks >= limits.MEMORY_LOOKS_MAX", ""),
+        Broken("where it grew", HeapTrimmer.look, "grown_bytes >= MEMORY_GROWN_BYTES or", ""),
+        Broken("now and then", HeapTrimmer.look, "or self._looks >= MEMORY_LOOKS_MAX", ""),
         Broken(
             "since the last", HeapTrimmer.look, "self._looks, self._left_bytes = 0, self._resident()", "pass"
         ),
@@ -60,7 +59,7 @@ def test_what_is_free_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = blocks[::5]
     before = resident_bytes()
     del blocks
-    monkeypatch.setattr(limits, "MEMORY_LOOK_S", 0.001)
+    monkeypatch.setattr(heap_trim, "MEMORY_LOOK_S", 0.001)
     until_s = time.monotonic() + HANG_S
     with HeapTrimmer():
         while resident_bytes() > before - 20_000_000:

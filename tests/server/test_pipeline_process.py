@@ -24,7 +24,7 @@ from tracelake import limits
 from tracelake.lake.lake import Lake
 from tracelake.pipeline.continuous import InboxPipeline, PipelineLoop
 from tracelake.results import ReplicaInfo
-from tracelake.server import pipeline_child
+from tracelake.server import pipeline_child, pipeline_process
 from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
 from tracelake.server.pipeline_host import PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess, _environment, _whatever_handlers_raise
@@ -117,7 +117,7 @@ def test_one_that_ends_is_begun_again(
 ) -> None:
     """The server reports that and how the process ended, and logs its lines, even half a line; pauses between
     restarts grow."""
-    monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+    monkeypatch.setattr(pipeline_process, "PIPELINE_RESTART_S", 0.001)
     begun_again(lake, caplog)
     for broken in (
         Broken("it is begun again", PipelineProcess._run, "while not self", "if not self"),
@@ -130,7 +130,7 @@ def test_one_that_ends_is_begun_again(
 def test_one_that_cannot_be_begun(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that cannot start is an error of the pipeline alone, and an exit before the first check raises in
     no thread."""
-    monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+    monkeypatch.setattr(pipeline_process, "PIPELINE_RESTART_S", 0.001)
     for command, said in (
         (("/no/such/program",), "could not be run: [Errno 2]"),
         (("no\0program",), "could not be run: embedded null byte"),
@@ -231,7 +231,7 @@ def test_one_that_tells_nothing_more(
         with monkeypatch.context() as late:
             late.setattr(limits, "REPLICA_GONE_S", -1.0)
             assert process.problem() is None
-            late.setattr(limits, "PIPELINE_FIRST_TOLD_S", -1.0)
+            late.setattr(pipeline_process, "PIPELINE_FIRST_TOLD_S", -1.0)
             assert "has told nothing" in str(process.problem())
     finally:
         monkeypatch.setattr(limits, "PIPELINE_STOP_MAX_S", 0.01)
@@ -272,7 +272,7 @@ def test_log_handlers_that_raise(
 ) -> None:
     """Log handlers that raise do not end the monitor thread; if the thread ended all the same, the server would
     report it."""
-    monkeypatch.setattr(limits, "PIPELINE_RESTART_S", 0.001)
+    monkeypatch.setattr(pipeline_process, "PIPELINE_RESTART_S", 0.001)
     logger, handler = logging.getLogger("tracelake.pipeline"), Raises()
     logger.addHandler(handler)
     try:

@@ -26,7 +26,7 @@ from tests.patience import HANG_S
 from tests.server.faults import inbox_payloads
 from tests.server.otlp_requests import export_request
 from tests.server.process import serving
-from tracelake import limits
+from tracelake.server import connections
 from tracelake.server.connections import Renewal, Tls
 from tracelake.server.otlp_grpc import TRACES
 from tracelake.server.run import Exposure, serve
@@ -70,7 +70,7 @@ def test_a_name_is_no_address(lake: tracelake.Lake) -> None:
 TLS = """
 import tracelake.server.run as run, functools
 from tracelake import limits
-limits.TLS_LOOK_S = 0.0
+TLS_LOOK_S = 0.0
 from tracelake.server.run import Exposure
 from tracelake.server.connections import Tls
 serve = functools.partial(serve, host="0.0.0.0", exposure=Exposure(tls=Tls({cert!r}, {key!r})))
@@ -129,15 +129,15 @@ def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
         cert.write_bytes(after[0])
         for now in (after[0], b"half", None, after[0]):
             cert.unlink() if now is None else cert.write_bytes(now)
-            now_s[0] += limits.TLS_LOOK_S
+            now_s[0] += connections.TLS_LOOK_S
             assert renewal.context() is first
         key.write_bytes(after[1])
         assert renewal.context() is first  # the server checked a moment ago
-        now_s[0] += limits.TLS_LOOK_S
+        now_s[0] += connections.TLS_LOOK_S
         assert renewal.context() is not first
         assert renewal.pair() == after[::-1]
         second = renewal.context()
-        now_s[0] += limits.TLS_LOOK_S
+        now_s[0] += connections.TLS_LOOK_S
         assert renewal.context() is second
 
     check()
@@ -148,9 +148,7 @@ def test_a_certificate_that_is_renewed(tmp_path: Path) -> None:
             "except OSError as error",
             "except KeyError as error",
         ),
-        Broken(
-            "a look lasts for a while", Renewal._look, "now_s - self._looked_s < limits.TLS_LOOK_S", "False"
-        ),
+        Broken("a look lasts for a while", Renewal._look, "now_s - self._looked_s < TLS_LOOK_S", "False"),
         Broken("the same is none", Renewal._look, "pair == self._pair", "False"),
         Broken("it is looked at", Renewal._look, "self._pair, self._context = pair, context", "pass"),
     ):

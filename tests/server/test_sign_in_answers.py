@@ -216,8 +216,8 @@ def test_keys_that_the_provider_changes(
 ) -> None:
     """The provider's metadata is cached; if a key is unknown, the keys are read again, once."""
     assert come_back(told).status_code == 200
-    monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
-    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", 3_600.0)
+    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", -1.0)
     answers.asked = []
     assert come_back(told).status_code == 200
     assert answers.asked == ["/token", "/userinfo"]
@@ -229,9 +229,9 @@ def test_keys_that_the_provider_changes(
     assert (answer.status_code, answers.asked) == (401, ["/token", "/keys"])
     assert "signed by none of its keys" in answer.text
     answers.keys, answers.asked = [{**public(signing_key())[0], "kid": "third"}], []
-    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
+    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", 3_600.0)
     assert (come_back(told).status_code, answers.asked) == (401, ["/token"])
-    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", -1.0)
     assert come_back(told).status_code == 401
     answers.keys, answers.asked = public(answers.signs_with), []
     assert (come_back(told).status_code, answers.asked) == (200, ["/token", "/keys", "/userinfo"])
@@ -239,14 +239,14 @@ def test_keys_that_the_provider_changes(
 
 def check_what_is_kept(told: Site, answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that only usable metadata of a provider is cached: a brief outage does not last an hour."""
-    monkeypatch.setattr(limits, "PROVIDER_KEYS_AGAIN_S", -1.0)
+    monkeypatch.setattr(sign_in, "PROVIDER_KEYS_AGAIN_S", -1.0)
     for path in ("/.well-known/openid-configuration", "/keys"):
-        monkeypatch.setattr(limits, "PROVIDER_KEPT_S", -1.0)
+        monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", -1.0)
         answers.changed = {path: (200, b'{"status": "maintenance"}')}
         assert (
             told.servers[0].get("/sign-in/provider") if "known" in path else come_back(told)
         ).status_code == 502
-        monkeypatch.setattr(limits, "PROVIDER_KEPT_S", 3_600.0)
+        monkeypatch.setattr(sign_in, "PROVIDER_KEPT_S", 3_600.0)
         answers.changed = {}
         assert come_back(told).status_code == 200
 

@@ -157,7 +157,7 @@ def test_braces_in_texts_do_not_count() -> None:
 def check_bound() -> None:
     """Check that traces that are too large with their resources are refused before they are made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits, "REQUEST_APART_MAX_BYTES", TRACES * RESOURCE_BYTES)
+        patch.setattr(otlp_http, "REQUEST_APART_MAX_BYTES", TRACES * RESOURCE_BYTES)
         with (
             Budget(limits.REQUESTS_MEMORY_MAX_BYTES).share() as share,
             pytest.raises(LimitError, match="by trace"),
@@ -181,9 +181,7 @@ def test_too_much_by_trace_is_refused() -> None:
             check_bound,
         ),
         (
-            Broken(
-                "a bound by trace", otlp_http._decode, "apart_bytes > limits.REQUEST_APART_MAX_BYTES", "False"
-            ),
+            Broken("a bound by trace", otlp_http._decode, "apart_bytes > REQUEST_APART_MAX_BYTES", "False"),
             check_bound,
         ),
     ],

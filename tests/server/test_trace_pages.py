@@ -16,7 +16,6 @@ from tests.archive.place import HotLake
 from tests.lake.test_large_resources import grown
 from tests.server.client import Client
 from tests.tracking.requests import request, trace_id
-from tracelake import limits
 from tracelake._errors import UsageError
 from tracelake.lake import hot_tier
 from tracelake.lake.hot_rows import add_part as add_part_of
@@ -147,7 +146,7 @@ def check_pieces(client: Client) -> None:
                 yield some
 
         with (
-            mock.patch.object(limits, "JSON_PIECE_SPANS_MAX", 7),
+            mock.patch.object(json_pieces, "JSON_PIECE_SPANS_MAX", 7),
             mock.patch.object(json_pieces, "slices", counted),
         ):
             answer = client.get(url)

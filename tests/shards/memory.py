@@ -20,9 +20,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tracelake.limits import COMPACTED_PART_MAX_BYTES, COMPACTION_MEMORY_BYTES, MIB
+from tracelake.limits import MIB
 from tracelake.shards import compaction
-from tracelake.shards.compaction import CompactTask, run_compact_task
+from tracelake.shards.compaction import (
+    COMPACTED_PART_MAX_BYTES,
+    COMPACTION_MEMORY_BYTES,
+    CompactTask,
+    run_compact_task,
+)
 from tracelake.shards.model import Part
 from tracelake.shards.parts import write_part
 from tracelake.shards.rows import with_row_ids

@@ -12,12 +12,12 @@ from tests.broken import Broken, assert_caught
 from tests.machine import FAILURES
 from tests.shards.modelled_shard import ORDER, Lab
 from tracelake._errors import DamageError, StorageError, TaskError
-from tracelake.limits import COMPACTION_FAN_OUT as FAN_OUT
-from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES
+from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.shards.compaction import CompactTask
+from tracelake.shards.protocol import COMPACTION_FAN_OUT as FAN_OUT
 from tracelake.tables.maintenance import Maintainer
 from tracelake.tasks import backoff
-from tracelake.tasks.backoff import RetrySchedule
+from tracelake.tasks.backoff import MAINTENANCE_PAUSE_MAX_S, RetrySchedule
 from tracelake.tasks.runners import InProcess, ReceiptT, TaskT
 
 DUE = 2 * FAN_OUT

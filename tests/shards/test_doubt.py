@@ -8,11 +8,10 @@ import pytest
 
 from tests.shards.test_append_races import LostReply
 from tracelake._errors import IndeterminateError
-from tracelake.limits import APPENDS_REMEMBERED
 from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part
-from tracelake.shards.protocol import drop_retired
+from tracelake.shards.protocol import APPENDS_REMEMBERED, drop_retired
 from tracelake.shards.shard import Shard, States
 from tracelake.storage import MemoryObjectStore
 

@@ -10,9 +10,10 @@ from msgspec import structs
 
 from tests.shards.modelled_shard import Lab
 from tracelake._errors import ExpiredError, StorageError
-from tracelake.limits import LEASE_MARGIN_S, LEASE_S
+from tracelake.limits import LEASE_S
 from tracelake.shards.leases import Lease, Leases, drop_expired_leases, expired_leases, leases, moment
 from tracelake.shards.model import Moment
+from tracelake.shards.protocol import LEASE_MARGIN_S
 from tracelake.shards.shard import Shard
 from tracelake.storage import Entry, MemoryKeyValueStore, MemoryObjectStore, Version
 

@@ -172,8 +172,8 @@ def check_remembered() -> None:
     look = Lookup(objects, Snapshot(0, tuple(parts[:6]), (), ()), "key")
     footers.forget()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(limits, "FOOTERS_REMEMBERED_MAX_BYTES", 0)
-        patched.setattr(limits, "FOOTERS_AT_ONCE_BYTES", parts[0].footer_bytes + 1)
+        patched.setattr(footers, "FOOTERS_REMEMBERED_MAX_BYTES", 0)
+        patched.setattr(footers, "FOOTERS_AT_ONCE_BYTES", parts[0].footer_bytes + 1)
         few = footers.footers(objects, parts)
         next(few)
         assert objects.ranges == 2
@@ -199,7 +199,7 @@ def test_parts_without_the_keys_are_read_once() -> None:
     "broken",
     [
         Broken("remembered", footers.summaries, "_summaries.put(", "(lambda *_: None)("),
-        Broken("few at once", footers.footers, "limits.FOOTERS_AT_ONCE_BYTES", "1 << 40"),
+        Broken("few at once", footers.footers, "FOOTERS_AT_ONCE_BYTES", "1 << 40"),
         Broken(
             "of those that may have one",
             Lookup.rows,

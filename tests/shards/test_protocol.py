@@ -8,9 +8,11 @@ import math
 import pytest
 
 from tracelake import tiers
-from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGIN_S
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState
 from tracelake.shards.protocol import (
+    APPENDS_REMEMBERED,
+    COMPACTION_FAN_OUT,
+    LEASE_MARGIN_S,
     AlreadyThere,
     LostAppend,
     Swap,

@@ -13,11 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import SHARD_STATE_INLINE_MAX_BYTES
 from tracelake.shards.gc import Collector
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.protocol import drop_retired, next_epoch
-from tracelake.shards.shard import SHARDS_PARTITION, Shard, States
+from tracelake.shards.shard import SHARD_STATE_INLINE_MAX_BYTES, SHARDS_PARTITION, Shard, States
 from tracelake.storage import (
     KeyValueStore,
     MemoryKeyValueStore,

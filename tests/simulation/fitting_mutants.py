@@ -27,7 +27,7 @@ FITTING_MUTANTS = [
         Broken(
             "a clock is trusted",
             next_size,
-            "max(done.seconds, limits.TRANSACTION_AIM_S / 100)",
+            "max(done.seconds, TRANSACTION_AIM_S / 100)",
             "done.seconds",
         )
     ),

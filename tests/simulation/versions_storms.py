@@ -9,11 +9,11 @@ from itertools import count
 from tests.simulation.scenarios import require
 from tests.simulation.versions import MAIN, Before, RepositoryScenario, a_file, ask, watched
 from tracelake._errors import UsageError
-from tracelake.limits import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS
 from tracelake.testing import Actor, Choice, Fate, Faults, Process, Run, Scenario
 from tracelake.testing.simulation import Simulated
 from tracelake.testing.stores import SimulatedObjectStore
 from tracelake.versions.branch_store import BranchRecords
+from tracelake.versions.committer import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS
 from tracelake.versions.model import Change, Request
 from tracelake.versions.repository import Repository
 

@@ -18,7 +18,8 @@ from pyspark.sql import functions as f
 
 import tracelake
 from tests.pipeline.spans import AGENTS, a_line, a_span
-from tracelake import Lake, limits
+from tracelake import Lake
+from tracelake.pipeline import merge_task
 from tracelake.spark import register
 from tracelake.tasks import java
 from tracelake.tasks.runners import InProcess
@@ -180,7 +181,7 @@ def test_filters_are_handed_down(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A query opens no part without wanted rows, and succeeds with all other parts deleted."""
-    monkeypatch.setattr(limits, "WRITTEN_TOGETHER_MAX_BYTES", 0)  # one part per bucket
+    monkeypatch.setattr(merge_task, "WRITTEN_TOGETHER_MAX_BYTES", 0)  # one part per bucket
     with tracelake.init(tmp_path / "lake", buckets=4) as lake:
         for number in range(2):
             lines = [a_line(a_span(n, number, start=1000 + number), service=f"s{number}") for n in range(20)]

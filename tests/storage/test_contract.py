@@ -25,6 +25,7 @@ from tracelake.storage import (
     delete_all,
     open_key_value,
     open_objects,
+    ports,
 )
 from tracelake.storage.object_records import conflict_at
 
@@ -119,7 +120,7 @@ def test_scan_bounds(records: KeyValueStore) -> None:
 
 def test_scan_of_long_keys(records: KeyValueStore) -> None:
     """Long keys with a common prefix are returned whole, in order, and within the bounds."""
-    beginning = "x" * limits.RECORD_NAME_KEY_BYTES
+    beginning = "x" * ports.RECORD_NAME_KEY_BYTES
     stored = [beginning[:-1], beginning, beginning + "\0", *(f"{beginning}{n}" for n in range(5)), "y"]
     for key in reversed(stored):
         records.set("p", key, key.encode())
@@ -217,7 +218,7 @@ def test_notes(records: KeyValueStore) -> None:
 
 def test_notes_that_begin_alike(records: KeyValueStore) -> None:
     """A prefix selects notes of a partition, up to the length that object names spell out."""
-    long = "z" * limits.RECORD_NAME_KEY_BYTES
+    long = "z" * ports.RECORD_NAME_KEY_BYTES
     keys_there = ["a", "a/", "a/1", "a/2", "a/\U0010ffff", "a0", "b", long, f"{long}1", f"{long}\U0010ffff2"]
     for key in keys_there:
         records.note("p", key, b"")

@@ -15,11 +15,11 @@ import tracelake
 from tests.broken import Broken, assert_caught
 from tests.pipeline.poison import good, names
 from tracelake._errors import StorageError
-from tracelake.limits import COMPACTION_FAN_OUT, DIRECTORY_TRIES_MAX
 from tracelake.pipeline.staging import Leftovers
 from tracelake.search import finalize, gc
+from tracelake.shards.protocol import COMPACTION_FAN_OUT
 from tracelake.storage import wrappers
-from tracelake.storage.local import FileObjectStore
+from tracelake.storage.local import DIRECTORY_TRIES_MAX, FileObjectStore
 from tracelake.storage.memory import MemoryObjectStore
 from tracelake.storage.wrappers import IsolatingObjectStore
 
@@ -116,7 +116,7 @@ def check_looks(root: Path) -> None:
     assert [info.path for info in store.list("staging/")] == ["staging/pipeline/new"]
     assert listed == ["staging/pipeline/"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracelake.limits.STAGED_ROWS_LOOK_EACH_S", 0.0)
+        patch.setattr("tracelake.pipeline.staging.STAGED_ROWS_LOOK_EACH_S", 0.0)
         again = Leftovers(Listed(root))
         for _ in range(3):
             again.clean()

@@ -28,6 +28,7 @@ from tracelake.storage import (
     Indeterminate,
     settle,
 )
+from tracelake.storage import postgres as storage_postgres
 from tracelake.storage.object_records import record_path
 from tracelake.storage.ports import tries
 from tracelake.storage.postgres import PostgresKeyValueStore
@@ -159,7 +160,7 @@ def test_postgres_many_records_are_all_there_or_none(
         table.set_all("p", many)
     assert not isinstance(raised.value, IndeterminateError)
     assert table.scan("p") == []
-    monkeypatch.setattr(limits, "POSTGRES_STATEMENT_BYTES", 2)
+    monkeypatch.setattr(storage_postgres, "POSTGRES_STATEMENT_BYTES", 2)
 
     def check() -> None:
         with pytest.raises(StorageError, match="check constraint"):
@@ -195,7 +196,9 @@ def test_postgres_that_never_answers(
     assert schema is not None
     with blocker._pool.connection() as connection, connection.transaction():
         connection.execute(f"LOCK TABLE {schema[0]}.tracelake_records IN SHARE MODE".encode())
-        monkeypatch.setattr(limits, "POSTGRES_IDLE_S", HANG_S)  # earlier calls would have to be as quick
+        monkeypatch.setattr(
+            storage_postgres, "POSTGRES_IDLE_S", HANG_S
+        )  # earlier calls would have to be as quick
         monkeypatch.setattr(limits, "POSTGRES_REPLY_TIMEOUT_S", 0.3)
         outcome = table.set_if("p", "k", b"v", ABSENT)
         assert isinstance(outcome, Indeterminate)

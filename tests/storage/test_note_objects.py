@@ -10,8 +10,8 @@ import pytest
 
 from tests.patience import HANG_S
 from tracelake._errors import StorageError
-from tracelake.limits import OBJECTS_AT_ONCE
 from tracelake.storage import BucketObjectStore, MemoryObjectStore, ObjectInfo
+from tracelake.storage.local import OBJECTS_AT_ONCE
 from tracelake.storage.object_records import NoteObjects
 
 KEYS = [f"request {number:02}" for number in range(3 * OBJECTS_AT_ONCE)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError
-from tracelake.storage import Conflict, Done, Entry, Indeterminate, MemoryKeyValueStore, settle
+from tracelake.storage import Conflict, Done, Entry, Indeterminate, MemoryKeyValueStore, ports, settle
 
 
 class Flaky(MemoryKeyValueStore):
@@ -62,9 +61,9 @@ def test_absent_or_other_record_is_a_conflict() -> None:
 def test_reads_are_tried_again_with_growing_pauses() -> None:
     """Reads of a store that is briefly unavailable are retried with growing pauses."""
     store, pauses = Flaky(), list[float]()
-    store.failures = limits.SETTLE_READ_TRIES_MAX - 1
+    store.failures = ports.SETTLE_READ_TRIES_MAX - 1
     assert settle(store, "p", "k", LOST, is_mine=lambda _: False, pause=pauses.append) == Conflict(None)
-    assert len(pauses) == limits.SETTLE_READ_TRIES_MAX - 1
+    assert len(pauses) == ports.SETTLE_READ_TRIES_MAX - 1
     assert pauses == sorted(pauses)
     assert sum(pauses) < 10
 
@@ -72,7 +71,7 @@ def test_reads_are_tried_again_with_growing_pauses() -> None:
 def test_outcome_that_cannot_be_found_out() -> None:
     """If the store stays unavailable, the outcome stays unknown, and the error says so."""
     store = Flaky()
-    store.failures = limits.SETTLE_READ_TRIES_MAX
+    store.failures = ports.SETTLE_READ_TRIES_MAX
     with pytest.raises(IndeterminateError, match=r"'p' / 'k'.*time-out.*away"):
         settle(store, "p", "k", LOST, is_mine=lambda _: False, pause=lambda _: None)
     assert store.failures == 0

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
 from tracelake.storage import ABSENT, Conflict, Done, Indeterminate, SqliteKeyValueStore, settle, sqlite
 from tracelake.storage.sqlite import Calls
@@ -355,10 +354,10 @@ def test_a_database_that_is_made_this_moment_is_no_damage(
     begun = path.read_bytes()
     torn = begun[:100] + b"\xff" * (len(begun) - 100)
     path.write_bytes(torn)
-    monkeypatch.setattr(limits, "SQLITE_LOOK_S", 0.0)
+    monkeypatch.setattr(sqlite, "SQLITE_LOOK_S", 0.0)
     with pytest.raises(DamageError, match="no intact database"):
         SqliteKeyValueStore(path)
-    monkeypatch.setattr(limits, "SQLITE_LOOK_S", 60.0)
+    monkeypatch.setattr(sqlite, "SQLITE_LOOK_S", 60.0)
     looks = list[float]()
 
     def ends(seconds: float) -> None:

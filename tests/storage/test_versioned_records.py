@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError
 from tracelake.storage import (
     ABSENT,
@@ -20,6 +19,8 @@ from tracelake.storage import (
     MemoryObjectStore,
     ObjectInfo,
     VersionedKeyValueStore,
+    object_records,
+    ports,
 )
 from tracelake.storage.object_records import RecordsInObjects, record_path
 
@@ -79,14 +80,16 @@ def test_sleeper_does_not_take_a_removed_number_for_its_own(
 ) -> None:
     """A writer that slept until its number was written and removed does not claim success."""
     version = store.set("p", "k", b"mine")
-    objects.others_write = 2 * limits.RECORD_VERSIONS_KEPT
+    objects.others_write = 2 * object_records.RECORD_VERSIONS_KEPT
     assert isinstance(store.set_if("p", "k", b"late", version), Indeterminate)
     found = store.get("p", "k")
     assert found is not None
-    assert found.value == b"others %d" % (2 * limits.RECORD_VERSIONS_KEPT - 1)
+    assert found.value == b"others %d" % (2 * object_records.RECORD_VERSIONS_KEPT - 1)
 
 
-@pytest.mark.parametrize("newer", [limits.RECORD_VERSIONS_KEPT - 1, limits.RECORD_VERSIONS_KEPT])
+@pytest.mark.parametrize(
+    "newer", [object_records.RECORD_VERSIONS_KEPT - 1, object_records.RECORD_VERSIONS_KEPT]
+)
 def test_the_last_number_that_can_be_taken_for_its_own(
     objects: Interrupted, store: VersionedKeyValueStore, newer: int
 ) -> None:
@@ -94,7 +97,7 @@ def test_the_last_number_that_can_be_taken_for_its_own(
     version = store.set("p", "k", b"mine")
     objects.others_write = 1 + newer
     outcome = store.set_if("p", "k", b"late", version)
-    assert isinstance(outcome, Indeterminate if newer == limits.RECORD_VERSIONS_KEPT else Conflict)
+    assert isinstance(outcome, Indeterminate if newer == object_records.RECORD_VERSIONS_KEPT else Conflict)
     found = store.get("p", "k")
     assert found is not None
     assert found.value == b"others %d" % newer
@@ -102,9 +105,9 @@ def test_the_last_number_that_can_be_taken_for_its_own(
 
 def test_old_versions_are_removed(objects: Interrupted, store: VersionedKeyValueStore) -> None:
     """However often a record is written, only a few of its versions remain."""
-    for number in range(3 * limits.RECORD_VERSIONS_KEPT):
+    for number in range(3 * object_records.RECORD_VERSIONS_KEPT):
         store.set("p", "k", b"%d" % number)
-    assert len(list(objects.list(DIRECTORY))) == limits.RECORD_VERSIONS_KEPT
+    assert len(list(objects.list(DIRECTORY))) == object_records.RECORD_VERSIONS_KEPT
 
 
 def test_create_whose_outcome_is_unknown(objects: Interrupted, store: VersionedKeyValueStore) -> None:
@@ -181,7 +184,7 @@ def check_slow_listing(folder: Path) -> None:
     objects = Slow(folder)
     store = VersionedKeyValueStore(objects)
     version = store.set("p", "k", b"mine")
-    objects.writes_of_others = 2 * limits.RECORD_VERSIONS_KEPT
+    objects.writes_of_others = 2 * object_records.RECORD_VERSIONS_KEPT
     assert isinstance(store.set_if("p", "k", b"late", version), Indeterminate)
 
 
@@ -204,7 +207,7 @@ def test_without_one_look_at_all_names_it_does(tmp_path: Path) -> None:
 def test_keys_are_names(objects: Interrupted) -> None:
     """Keys come from object names; only objects with long keys are read."""
     store = VersionedKeyValueStore(objects)
-    beginning = "x" * limits.RECORD_NAME_KEY_BYTES
+    beginning = "x" * ports.RECORD_NAME_KEY_BYTES
     for key in ("a", "é\0", f"{beginning}2", f"{beginning}1"):
         store.set("p", key, b"")
 

@@ -41,7 +41,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         + [a_line(a_span(3, 0, start=FIRST, end=FIRST + 500), service="early")],
     )
     with tracelake.init(folder / "lake", buckets=4) as lake:
-        with mock.patch("tracelake.limits.WRITTEN_TOGETHER_MAX_BYTES", 0):  # one part per bucket
+        with mock.patch("tracelake.pipeline.merge_task.WRITTEN_TOGETHER_MAX_BYTES", 0):  # one part per bucket
             for number, of_transaction in enumerate(lines):
                 (folder / f"{number}.jsonl").write_bytes(b"\n".join(of_transaction))
                 lake.ingest(folder / f"{number}.jsonl", runner=InProcess())

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.broken import Broken, assert_caught
-from tracelake.limits import JOBS_OF_A_JVM_MAX
 from tracelake.tasks import spark
-from tracelake.tasks.spark import _Jobs
+from tracelake.tasks.spark import JOBS_OF_A_JVM_MAX, _Jobs
 
 
 def check_jobs() -> None:

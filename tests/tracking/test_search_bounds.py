@@ -41,7 +41,7 @@ def test_a_few_searches_at_once_leave_connections_to_writers(
     """One search too many is asked to retry, and traces are stored at the same time."""
     monkeypatch.setattr(limits, "TRACKING_SEARCH_WAIT_S", 0.0)
     check_few_at_once(database)
-    assert limits.TRACKING_SEARCHES_MAX < limits.TRACKING_POOL_MAX
+    assert limits.TRACKING_SEARCHES_MAX < deadline.TRACKING_POOL_MAX
     if not database.is_sqlite:
         return
     searching = TrackingDatabase.searching
@@ -58,7 +58,7 @@ def check_ends(store: TrackingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     search = TraceSearch(store).search
     with monkeypatch.context() as changed:
         changed.setattr(limits, "TRACKING_SEARCH_TIMEOUT_S", -1.0)
-        changed.setattr(limits, "TRACKING_SEARCH_POLL_STEPS", 1)
+        changed.setattr(deadline, "TRACKING_SEARCH_POLL_STEPS", 1)
         for _ in range(limits.TRACKING_SEARCHES_MAX + 1):
             with pytest.raises(QueryError, match="took too long"):
                 search(["0"])

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 import tracelake
-from tracelake import InputError, Lake, limits
+from tracelake import InputError, Lake
 from tracelake.tables.spec import read_spec
+from tracelake.user_tables import staging, write
 from tracelake.user_tables.staging import Pieces, RowOrder, stage
 from tracelake.user_tables.write import WriteId, publish
 
@@ -74,8 +75,8 @@ def objects_of(lake: Lake) -> set[str]:
     return {i.path for f in ("parts", "staged") for i in lake.objects.list(f"shards/people/{f}/")}
 
 
-@pytest.mark.parametrize("block_bytes", [1, 300, limits.STAGED_ROWS_MAX_BYTES])
-@pytest.mark.parametrize("small_bytes", [0, limits.SMALL_PART_MAX_BYTES])
+@pytest.mark.parametrize("block_bytes", [1, 300, staging.STAGED_ROWS_MAX_BYTES])
+@pytest.mark.parametrize("small_bytes", [0, write.SMALL_PART_MAX_BYTES])
 def test_the_last_row_of_the_caller_stands(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, block_bytes: int, small_bytes: int
 ) -> None:

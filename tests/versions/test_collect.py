@@ -18,7 +18,6 @@ from tracelake._errors import (
     NothingToCommitError,
     UsageError,
 )
-from tracelake.limits import ANSWERS_KEPT_EPOCHS
 from tracelake.storage import MemoryObjectStore
 from tracelake.versions.branch_store import BranchSnapshot
 from tracelake.versions.gc import RepositoryCollector
@@ -32,7 +31,7 @@ from tracelake.versions.model import (
     Range,
     TableAt,
 )
-from tracelake.versions.protocol import is_forgotten
+from tracelake.versions.protocol import ANSWERS_KEPT_EPOCHS, is_forgotten
 from tracelake.versions.tree import Content, path_of
 
 

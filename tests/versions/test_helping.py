@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, LimitError, RefNotFoundError, UsageError
-from tracelake.limits import BRANCH_ANSWERS_KEPT
 from tracelake.storage import (
     Expected,
     Indeterminate,
@@ -19,6 +18,7 @@ from tracelake.storage import (
 )
 from tracelake.testing.crashes import Crashed, CrashingKeyValueStore, CrashPoint
 from tracelake.versions.branch_store import MAIN, REQUESTS, BranchRecords, scope
+from tracelake.versions.committer import BRANCH_ANSWERS_KEPT
 from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import (
     Announcement,

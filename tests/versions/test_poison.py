@@ -13,10 +13,10 @@ from tracelake._errors import (
     StorageError,
     UsageError,
 )
-from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, BRANCH_ANSWERS_KEPT, BRANCH_SWEEP_MAX_REQUESTS
+from tracelake.limits import ANSWER_DETAIL_MAX_BYTES
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branch_store import MAIN, REQUESTS, BranchRecords, BranchSnapshot, scope
-from tracelake.versions.committer import _Building
+from tracelake.versions.committer import BRANCH_ANSWERS_KEPT, _Building
 from tracelake.versions.model import (
     TRANSACTION,
     Announcement,
@@ -33,7 +33,7 @@ from tracelake.versions.model import (
     TableAt,
     to_bytes,
 )
-from tracelake.versions.protocol import Refusal, excerpt, seal, told
+from tracelake.versions.protocol import BRANCH_SWEEP_MAX_REQUESTS, Refusal, excerpt, seal, told
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import Content
 

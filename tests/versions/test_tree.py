@@ -7,14 +7,19 @@ import itertools
 import pytest
 
 from tracelake._errors import ConflictError, DamageError
-from tracelake.limits import CHANGES_INLINE_MAX, COMMITS_WITHOUT_METARANGE_MAX
 from tracelake.storage import MemoryKeyValueStore, MemoryObjectStore
 from tracelake.versions.branch_store import MAIN
 from tracelake.versions.gc import RepositoryCollector
 from tracelake.versions.model import Change, Commit, FileAt, Reference, Request
 from tracelake.versions.protocol import seal
 from tracelake.versions.repository import Repository
-from tracelake.versions.tree import VERSIONS, file_path, path_of
+from tracelake.versions.tree import (
+    CHANGES_INLINE_MAX,
+    COMMITS_WITHOUT_METARANGE_MAX,
+    VERSIONS,
+    file_path,
+    path_of,
+)
 
 Changes = dict[str, Reference | None]
 

@@ -29,6 +29,18 @@ from tracelake.formats import decode, encode
 from tracelake.storage import Entry, KeyValueStore
 from tracelake.storage.object_records import whole_of
 
+AUDIT_GAP_MAX_NS: Final = 30 * 86_400 * 10**9
+"""Largest time between two records that counts towards their age, because a clock that jumps ahead would age all
+records."""
+AUDIT_TRIMMED_MAX: Final = 5_000
+"""Records deleted in one trim."""
+AUDIT_COUNTED_MAX: Final = 200
+"""Distinct events that a server counts per minute, such as refused requests of one key."""
+AUDIT_COUNTED_NS: Final = 60 * 10**9
+"""Time for which equal events share one record."""
+AUDIT_PAGE_RECORDS: Final = 500
+"""Records in one read."""
+
 
 def expired(times_ns: Sequence[int], now_ns: int) -> Iterator[int]:
     """Yield the positions of expired or excess records, given the times of all, newest first.
@@ -46,7 +58,7 @@ def expired(times_ns: Sequence[int], now_ns: int) -> Iterator[int]:
                 yield at
             continue
         others += 1
-        age_ns += min(later_ns - time_ns, limits.AUDIT_GAP_MAX_NS)
+        age_ns += min(later_ns - time_ns, AUDIT_GAP_MAX_NS)
         later_ns = time_ns
         if others > limits.AUDIT_RECORDS_MAX or age_ns >= limits.AUDIT_KEPT_NS:
             yield at
@@ -87,14 +99,14 @@ class Audit:
         """
         too_much = chain.from_iterable(self._too_much(place, now_ns) for place in self._places())
         removed = 0
-        for key in islice(too_much, limits.AUDIT_TRIMMED_MAX):
+        for key in islice(too_much, AUDIT_TRIMMED_MAX):
             self._records().erase(PARTITION, key)
             removed += 1
         return removed
 
     def _too_much(self, place: str, now_ns: int) -> Iterator[str]:
         # Twice the number of kept records plus one trim: enough to reach everything beyond the limit.
-        most = 2 * limits.AUDIT_RECORDS_MAX + limits.AUDIT_TRIMMED_MAX
+        most = 2 * limits.AUDIT_RECORDS_MAX + AUDIT_TRIMMED_MAX
         keys = self._records().keys(PARTITION, place, _end_of(place), most)
         times = {key: at_ns for key in keys if (at_ns := _time_in(place, key)) is not None}
         keys = list(times)
@@ -129,7 +141,7 @@ class Audit:
     def _entries(self, place: str, stop: str, at_once: int) -> Iterator[Entry]:
         """Yield the entries of a key prefix up to a key, page by page, newest first."""
         start = place
-        page_records = min(at_once, limits.AUDIT_PAGE_RECORDS)
+        page_records = min(at_once, AUDIT_PAGE_RECORDS)
         while True:
             scan = partial(self._records().scan, start=start, stop=stop, limit=page_records)
             page = whole_of(
@@ -241,11 +253,11 @@ class EventCounter:
     def count(self, record: AuditRecord, now_ns: int) -> list[AuditRecord]:
         """Count one event; return the records to write now. `now_ns` comes from a monotonic clock."""
         due: list[AuditRecord] = []
-        if self._began_ns is None or now_ns - self._began_ns >= limits.AUDIT_COUNTED_NS:
+        if self._began_ns is None or now_ns - self._began_ns >= AUDIT_COUNTED_NS:
             due = self.unwritten()
             self._begin_minute(due, now_ns)
         like = (record.key_id, record.action, record.outcome)
-        if like not in self._counted and len(self._counted) >= limits.AUDIT_COUNTED_MAX:
+        if like not in self._counted and len(self._counted) >= AUDIT_COUNTED_MAX:
             like = ("", OTHERS, None)
             record = msgspec.structs.replace(
                 in_workspace(record, ALL_WORKSPACES),
@@ -278,7 +290,7 @@ class EventCounter:
 
     def _begin_minute(self, unwritten: list[AuditRecord], now_ns: int) -> None:
         # While writes fail, keep the newest records, as many as one minute can have.
-        newest = islice(reversed(unwritten), limits.AUDIT_COUNTED_MAX + 1)
+        newest = islice(reversed(unwritten), AUDIT_COUNTED_MAX + 1)
         self._before = {each.id: each for each in newest}
         self._began_ns = now_ns
         self._counted.clear()

@@ -36,6 +36,12 @@ from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore, settle
 from tracelake.storage.object_records import whole_of
 
+KEY_CHANGE_TRIES_MAX: Final = 20
+"""Attempts to change a key while others change it."""
+_QUOTA_DAY_S: Final = 86_400.0
+"""Time over which a daily quota refills."""
+
+
 Role: TypeAlias = Literal["ingest", "read", "annotate", "admin"]
 KeyStatus: TypeAlias = Literal["active", "expired", "revoked"]
 ALL_WORKSPACES: Final = "*"
@@ -243,7 +249,7 @@ def allowances(record: KeyRecord, now_s: float) -> tuple[Allowance | None, Allow
     spans, size_bytes = record.spans_per_s, record.bytes_per_day
     return (
         None if spans is None else Allowance.of(spans, spans * limits.QUOTA_BURST_S, now_s),
-        None if size_bytes is None else Allowance.of(size_bytes / limits.QUOTA_DAY_S, size_bytes, now_s),
+        None if size_bytes is None else Allowance.of(size_bytes / _QUOTA_DAY_S, size_bytes, now_s),
     )
 
 
@@ -303,7 +309,7 @@ class KeyRecords:
         return _shown(record)
 
     def _change(self, key_id: str, change: Callable[[KeyRecord], KeyRecord]) -> KeyInfo:
-        for _ in range(limits.KEY_CHANGE_TRIES_MAX):
+        for _ in range(KEY_CHANGE_TRIES_MAX):
             entry = self._records().get(self.partition, key_id) if key_id else None
             if entry is None:
                 shown = key_id[: limits.NAME_QUOTED_MAX_CHARS]

@@ -40,10 +40,14 @@ from tracelake._errors import (
     ProviderError,
     UsageError,
 )
-from tracelake.access.keys import SECRET_BYTES, Role
+from tracelake.access.keys import KEY_CHANGE_TRIES_MAX, SECRET_BYTES, Role
 from tracelake.formats import decode, encode
 from tracelake.storage import ABSENT, KeyValueStore
 from tracelake.storage.ports import Expected
+
+SIGN_IN_SECRET_KEPT_S: Final = 60.0
+"""Age of the cached lake secret that signs the browser's state cookie."""
+
 
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 
@@ -408,13 +412,13 @@ class LakeSecret:
         Raises StorageError if it cannot be read, ContentionError if others keep changing it.
         """
         kept, now_s = self._read, self._clock()
-        if kept is None or now_s - kept[0] >= limits.SIGN_IN_SECRET_KEPT_S:
+        if kept is None or now_s - kept[0] >= SIGN_IN_SECRET_KEPT_S:
             self._read = kept = (now_s, self._made())
         return kept[1]
 
     def _made(self) -> str:
         records = self._records()
-        for _ in range(limits.KEY_CHANGE_TRIES_MAX):
+        for _ in range(KEY_CHANGE_TRIES_MAX):
             expected: Expected = ABSENT
             try:
                 if (entry := records.get(PARTITION, NAME)) is not None:

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from tracelake import limits
 from tracelake._errors import AccessError, DamageError, LimitError, NotFoundError
@@ -28,6 +29,10 @@ from tracelake.access.keys import (
 )
 from tracelake.access.oidc import LakeSecret
 from tracelake.storage import KeyValueStore
+
+SESSIONS_ERASED_MAX: Final = 100
+"""Expired sessions that one sign-in deletes."""
+
 
 audit = logging.getLogger("tracelake.audit")
 
@@ -99,7 +104,7 @@ class Sessions(KeyRecords):
                 own += [record] if record.person == person else []
             else:
                 over.append(record.id)
-        for session_id in over[: limits.SESSIONS_ERASED_MAX]:
+        for session_id in over[:SESSIONS_ERASED_MAX]:
             # A power failure may restore the record, still expired or revoked, and so harmless.
             self._records().erase(PARTITION, session_id)
         if active >= limits.SESSIONS_MAX:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby, islice
-from typing import Protocol
+from typing import Final, Protocol
 
 from tracelake._errors import DamageError, StorageError
 from tracelake.archive.candidates import BEGINNING, Candidates, Place, TraceBatch
@@ -35,17 +35,23 @@ from tracelake.archive.retention import ArchiveOutcome, is_archive_now_done
 from tracelake.archive.scheduler import Marks
 from tracelake.archive.store import ArchiveStore
 from tracelake.batching import batches
-from tracelake.limits import (
-    ARCHIVE_DELETES_FAILED_S,
-    ARCHIVE_FAILURES_TOLD_MAX,
-    ARCHIVE_FINALIZE_BYTES,
-    ARCHIVE_FINALIZE_TRACES,
-    ARCHIVE_GIVEN_UP_MAX,
-    ARCHIVE_UPLOADS_AT_ONCE,
-    OBJECTS_LISTED_AT_ONCE,
-)
+from tracelake.limits import OBJECTS_LISTED_AT_ONCE
+from tracelake.limits.units import MIB
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tracking.location import find_tracking
+
+ARCHIVE_FINALIZE_TRACES: Final = 64
+"""Traces that one transaction clears or deletes while writers wait."""
+ARCHIVE_FINALIZE_BYTES: Final = 8 * MIB
+"""Uncompressed OTLP that one such transaction clears; a larger trace is cleared alone."""
+_ARCHIVE_UPLOADS_AT_ONCE: Final = 8
+"""Objects of one batch in concurrent upload."""
+_ARCHIVE_FAILURES_TOLD_MAX: Final = 20
+"""Traces whose failure reasons a pass reports."""
+ARCHIVE_GIVEN_UP_MAX: Final = 1_024
+"""Abandoned objects that are not deleted yet, for example because the repository is unreachable."""
+ARCHIVE_DELETES_FAILED_S: Final = 30.0
+"""Time during which consecutive deletions of abandoned objects fail."""
 
 
 class TraceRepository(Protocol):
@@ -63,7 +69,7 @@ class TraceRepository(Protocol):
 class ObjectRepository:
     """Repository of layouts `trace` and `pack`: objects, each read back before it counts."""
 
-    def __init__(self, objects: ObjectStore, uploads_at_once: int = ARCHIVE_UPLOADS_AT_ONCE) -> None:
+    def __init__(self, objects: ObjectStore, uploads_at_once: int = _ARCHIVE_UPLOADS_AT_ONCE) -> None:
         self.objects = objects
         self._at_once = uploads_at_once
 
@@ -403,7 +409,7 @@ class ArchivePass:
             report.fates[fate.value] = report.fates.get(fate.value, 0) + 1
             if fate is ArchiveOutcome.FAILED and report.failed_first is None:
                 report.failed_first = f"trace {trace_id}: {reason}"
-            if reason and len(report.failures) < ARCHIVE_FAILURES_TOLD_MAX:
+            if reason and len(report.failures) < _ARCHIVE_FAILURES_TOLD_MAX:
                 report.failures[trace_id] = reason
 
 

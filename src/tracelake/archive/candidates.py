@@ -21,13 +21,8 @@ from tracelake.archive.retention import (
 )
 from tracelake.archive.scheduler import Marks
 from tracelake.batching import batches
-from tracelake.limits import (
-    ARCHIVE_BATCH_BYTES,
-    ARCHIVE_BATCH_TRACES,
-    ARCHIVE_LOOK_TRACES,
-    ARCHIVE_NOW_SEEN_S,
-    TRACKING_IDS_AT_ONCE,
-)
+from tracelake.limits import TRACKING_IDS_AT_ONCE
+from tracelake.limits.units import MIB
 from tracelake.tracking.schema import (
     DEFAULT_EXPERIMENT,
     DEFAULT_WORKSPACE,
@@ -39,6 +34,16 @@ from tracelake.tracking.schema import (
     workspaces,
 )
 from tracelake.tracking.store import TrackingStore
+
+ARCHIVE_BATCH_TRACES: Final = 1_024
+"""Traces in one batch of a pass, and in one pack."""
+ARCHIVE_BATCH_BYTES: Final = 32 * MIB
+"""Uncompressed OTLP in one batch; a larger trace is a batch by itself."""
+ARCHIVE_LOOK_TRACES: Final = 4_096
+"""Traces in one query of a pass for candidates, oldest first, before they are split into batches."""
+_ARCHIVE_NOW_SEEN_S: Final = 600
+"""Time for which an unfinished archiveNow mark covers the traces up to its first sighting."""
+
 
 Place: TypeAlias = tuple[int, str]
 """Position among an experiment's traces by age: start and id of a trace."""
@@ -65,7 +70,7 @@ def claim_batches(sizes_bytes: Mapping[str, int], end: Place) -> Iterator[TraceB
 
 Said: TypeAlias = tuple[str | None, dict[str, str]]
 """The workspace of an experiment, None if all share it, and its archive tags."""
-_SEEN_NS: Final = ARCHIVE_NOW_SEEN_S * 10**9
+_SEEN_NS: Final = _ARCHIVE_NOW_SEEN_S * 10**9
 _SILENT: Final[Said] = (None, {})
 
 

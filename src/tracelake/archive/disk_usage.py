@@ -18,10 +18,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tracelake._errors import StorageError
 from tracelake.archive.protocol import LIVE
-from tracelake.limits import ARCHIVE_CLEANING_MAX_S, ARCHIVE_CUT_PAGES, ARCHIVE_TRUNCATE_WAIT_S
 from tracelake.tracking.database import TrackingDatabase
 from tracelake.tracking.schema import ARCHIVE_REPO, TRACKING_STORE, archive_objects, trace_info, trace_parts
 from tracelake.tracking.store import TrackingStore
+
+_ARCHIVE_CUT_PAGES: Final = 200
+"""Pages that one SQLite transaction returns to the disk after a pass."""
+_ARCHIVE_TRUNCATE_WAIT_S: Final = 0.5
+"""Wait for readers before SQLite's log is truncated after a pass."""
+ARCHIVE_CLEANING_MAX_S: Final = 3600.0
+"""Time that PostgreSQL may vacuum one table after a pass."""
+
 
 _log: Final = logging.getLogger(__name__)
 _CLEARED: Final = (trace_parts.name, "tracelake_outbox", trace_info.name)
@@ -116,14 +123,14 @@ def _cut_sqlite(database: TrackingDatabase, stopping: Callable[[], bool]) -> Non
             raw: Any = connection.connection.driver_connection
             # Each step of the statement frees a page. Python runs only one step of a statement without
             # columns, but all steps of a script. A script ends the current transaction, so it has its own.
-            raw.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({ARCHIVE_CUT_PAGES}); COMMIT")
-        left -= ARCHIVE_CUT_PAGES
+            raw.executescript(f"BEGIN IMMEDIATE; PRAGMA incremental_vacuum({_ARCHIVE_CUT_PAGES}); COMMIT")
+        left -= _ARCHIVE_CUT_PAGES
     with database.engine.connect() as connection:
         raw = connection.connection.driver_connection
         # The checkpoint waits for readers, and writers wait for it. A short time-out keeps a slow reader from
         # blocking them.
         waits_ms = int(raw.execute("PRAGMA busy_timeout").fetchone()[0])
-        raw.execute(f"PRAGMA busy_timeout = {int(ARCHIVE_TRUNCATE_WAIT_S * 1000)}")
+        raw.execute(f"PRAGMA busy_timeout = {int(_ARCHIVE_TRUNCATE_WAIT_S * 1000)}")
         try:
             raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracelake._errors import ContentionError, DamageError, NotFoundError, StorageError, TracelakeError
-from tracelake.archive.archive_pass import delete_condemned
+from tracelake.archive.archive_pass import ARCHIVE_FINALIZE_TRACES, delete_condemned
 from tracelake.archive.repositories import count_spans, path_in, read_archived
 from tracelake.archive.store import ArchiveStore, is_still_at
 from tracelake.batching import batches
-from tracelake.limits import ARCHIVE_FINALIZE_TRACES, ARCHIVE_RESTORE_TRIES_MAX
+from tracelake.limits import ARCHIVE_RESTORE_TRIES_MAX
 from tracelake.storage import ObjectStore
 from tracelake.tracking.schema import LAKE_LOCATION, TRACKING_STORE
 

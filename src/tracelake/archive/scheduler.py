@@ -12,9 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from threading import Event, Thread
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from tracelake import limits
+ARCHIVE_SWEEP_EACH_S: Final = 21_600.0
+"""Time between two automatic sweeps of a server; the first runs one pass interval after its start."""
+ARCHIVE_POLL_S: Final = 5.0
+"""Time between a server's checks for experiments marked archiveNow."""
+ARCHIVE_STOP_MAX_S: Final = 30.0
+"""Time that a stopping server waits for the current batch of a pass."""
+
 
 Marks: TypeAlias = frozenset[tuple[str, str]]
 """Experiments marked archiveNow, each with the text of its mark."""
@@ -76,7 +82,7 @@ class ArchiveSchedule:
 
     def swept(self, now_s: float) -> ArchiveSchedule:
         """Return the state after a sweep that ended now."""
-        return replace(self, next_sweep_s=now_s + limits.ARCHIVE_SWEEP_EACH_S)
+        return replace(self, next_sweep_s=now_s + ARCHIVE_SWEEP_EACH_S)
 
 
 class ArchiveLoop:
@@ -88,7 +94,7 @@ class ArchiveLoop:
         marks: Callable[[], Marks],
         interval_s: float,
         stopping: Event,
-        poll_s: float = limits.ARCHIVE_POLL_S,
+        poll_s: float = ARCHIVE_POLL_S,
         sweep: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the loop.
@@ -118,7 +124,7 @@ class ArchiveLoop:
         """Start the thread."""
         self._thread.start()
 
-    def stop(self, wait_s: float = limits.ARCHIVE_STOP_MAX_S) -> bool:
+    def stop(self, wait_s: float = ARCHIVE_STOP_MAX_S) -> bool:
         """Start no more passes, and wait for the running one; return whether it ended in time."""
         self._stopping.set()
         if self._thread.ident is not None:  # a server that failed to start never started the thread

@@ -35,16 +35,15 @@ from tracelake.archive.scheduler import Marks
 from tracelake.archive.settings import change_settings, read_settings
 from tracelake.archive.store import ArchiveStore
 from tracelake.durations import duration_ns
-from tracelake.limits import (
-    ARCHIVE_GRACE_MAX_S,
-    ARCHIVE_TASKS_AT_ONCE,
-    ARCHIVE_UPLOAD_GRACE_S,
-    PAGE_ROWS_DEFAULT,
-)
+from tracelake.limits import ARCHIVE_GRACE_MAX_S, ARCHIVE_UPLOAD_GRACE_S, PAGE_ROWS_DEFAULT
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tasks.runners import InProcess, TaskRunner, run_reporting
 from tracelake.tracking.schema import ARCHIVE_REPO, LAKE_LOCATION, trace_info
 from tracelake.tracking.store import TrackingStore
+
+_ARCHIVE_TASKS_AT_ONCE: Final = 64
+"""Batches of a pass that run as tasks of one job."""
+
 
 ArchiveState: TypeAlias = Literal["archived", "failed"]
 
@@ -260,7 +259,7 @@ class LakeArchive:
             places = {} if traces_max is None else self._places
             is_far = runner is not None or master is not None
             archive = self._far(settings, self._runners(runner, master)) if is_far else self._here(settings)
-            at_once = ARCHIVE_TASKS_AT_ONCE if is_far else 1
+            at_once = _ARCHIVE_TASKS_AT_ONCE if is_far else 1
             one = ArchivePass(self._candidates, archive, at_once, places, report, stopping, marks)
             one.take([each for each in due if each.cutoff_ns is not None], traces_max, on_progress)
         if ArchiveOutcome.ARCHIVED.value in report.fates:

@@ -15,9 +15,10 @@ from tracelake.archive.repositories import check_pack, is_pack, path_in, read_ar
 from tracelake.archive.service import FOLDER
 from tracelake.archive.settings import read_settings
 from tracelake.archive.store import is_still_at
-from tracelake.limits import TRACKING_NAME_MAX_CHARS, VERIFY_ALIKE_MAX, VERIFY_SPANS_AT_ONCE
+from tracelake.limits import TRACKING_NAME_MAX_CHARS
 from tracelake.results import Finding
 from tracelake.storage import ObjectStore, open_objects
+from tracelake.storage.database_check import VERIFY_ALIKE_MAX
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.scan import connection as duckdb_connection
 from tracelake.tables.upsert_rule import KEY, KEY_COLUMNS
@@ -32,6 +33,10 @@ from tracelake.tracking.schema import (
     trace_info,
 )
 from tracelake.tracking.store import TrackingStore
+
+_VERIFY_SPANS_AT_ONCE: Final = 100_000
+"""Spans of archived traces that `verify` reads at once."""
+
 
 REPOSITORY: Final = "archive repository"
 _CLAIMS = pa.schema([(name, pa.string()) for name in TABLE_SPANS.key])
@@ -140,7 +145,7 @@ def spans_of_archived(tracking: TrackingStore) -> list[pa.RecordBatch]:
 
 
 def _batches(connection: Connection, query: Any) -> Iterator[pa.RecordBatch]:
-    for rows in connection.execute(query).partitions(VERIFY_SPANS_AT_ONCE):
+    for rows in connection.execute(query).partitions(_VERIFY_SPANS_AT_ONCE):
         columns = zip(*rows, strict=True)
         yield pa.RecordBatch.from_arrays([pa.array(each, pa.string()) for each in columns], schema=_CLAIMS)
 

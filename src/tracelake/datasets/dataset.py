@@ -26,7 +26,7 @@ from tracelake.datasets.model import (
     examples_of,
     spec_path,
 )
-from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, DATASET_LOOKUP_SPANS, SEARCH_HITS_MAX
+from tracelake.limits import DATASET_ADD_DEFAULT, DATASET_ADD_MAX, SEARCH_HITS_MAX
 from tracelake.otlp.conventions import WORKSPACE_DEFAULT
 from tracelake.results import SERVER_KINDS, AddReport, EntryChange, ExportReport, Row, is_server_side
 from tracelake.shards.rows import literal
@@ -40,6 +40,10 @@ from tracelake.versions.repository import Repository
 
 if TYPE_CHECKING:
     import polars as pl
+
+_DATASET_LOOKUP_SPANS: Final = 500
+"""Spans whose texts are in memory together while they become examples."""
+
 
 Key: TypeAlias = tuple[str, str, str, bool]
 """Trace id, span id and workspace, and whether the span is on the server side."""
@@ -117,8 +121,8 @@ def examples(
 
     The `metadata` is added to the span's service, name and model.
     """
-    for start in range(0, len(keys), DATASET_LOOKUP_SPANS):
-        wanted = set(keys[start : start + DATASET_LOOKUP_SPANS])
+    for start in range(0, len(keys), _DATASET_LOOKUP_SPANS):
+        wanted = set(keys[start : start + _DATASET_LOOKUP_SPANS])
         table = view.table("spans").lookup(sorted({trace_id for trace_id, *_ in wanted}), _COLUMNS)
         yield [
             _example(row, commit, metadata)

@@ -15,7 +15,10 @@ import pyarrow.parquet as pq
 
 from tracelake._errors import UsageError
 from tracelake.datasets.model import Example
-from tracelake.limits import EXPORT_BATCH_EXAMPLES
+
+_EXPORT_BATCH_EXAMPLES: Final = 1_000
+"""Examples in one Arrow batch, and in one row group of a Parquet export."""
+
 
 _FIELDS: Final[list[tuple[str, pa.DataType]]] = [
     ("id", pa.string()),
@@ -64,7 +67,7 @@ def write(examples: Iterable[Example], path: Path, kind: str) -> int:
 def batches(examples: Iterable[Example]) -> Iterator[pa.RecordBatch]:
     """Yield examples as Arrow batches."""
     rest = iter(examples)
-    while some := list(islice(rest, EXPORT_BATCH_EXAMPLES)):
+    while some := list(islice(rest, _EXPORT_BATCH_EXAMPLES)):
         yield pa.RecordBatch.from_pylist([_arrow_row(example) for example in some], SCHEMA)
 
 

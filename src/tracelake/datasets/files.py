@@ -11,14 +11,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tracelake._errors import DamageError, ExpiredError, NotFoundError
-from tracelake.limits import FILES_AT_ONCE, FILES_EXPIRED_TRIES_MAX, FILES_READ_AHEAD
 from tracelake.storage import ObjectStore
 from tracelake.versions.model import FileAt
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import file_path
+
+_FILES_AT_ONCE: Final = 16
+"""Files of entries, such as examples, that one call reads or writes concurrently."""
+FILES_EXPIRED_TRIES_MAX: Final = 30
+"""Retries in a row for files that expired before they were staged; each retry halves the concurrency."""
+_FILES_READ_AHEAD: Final = 64
+"""Prefetched files in memory."""
+
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -29,7 +36,7 @@ def write_files(objects: ObjectStore, contents: Iterable[bytes], epoch: int) -> 
 
     The `epoch` is that of garbage collection, read before. Each epoch gives a file a separate name.
     """
-    with ThreadPoolExecutor(FILES_AT_ONCE) as threads:
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as threads:
         return list(threads.map(partial(write_file, objects, epoch=epoch), contents))
 
 
@@ -59,12 +66,12 @@ def read_files(objects: ObjectStore, files: Iterable[FileAt]) -> Iterator[bytes]
 
 def at_once(read: Callable[[ItemT], ResultT], items: Iterable[ItemT]) -> Iterator[ResultT]:
     """Yield the results of a function for each item in order, prefetched by several threads."""
-    threads = ThreadPoolExecutor(FILES_AT_ONCE)
+    threads = ThreadPoolExecutor(_FILES_AT_ONCE)
     ahead: deque[Future[ResultT]] = deque()
     try:
         for item in items:
             ahead.append(threads.submit(read, item))
-            if len(ahead) == FILES_READ_AHEAD:
+            if len(ahead) == _FILES_READ_AHEAD:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()

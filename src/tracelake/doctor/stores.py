@@ -22,6 +22,10 @@ from tracelake._errors import NotFoundError, TracelakeError
 from tracelake.limits import PROBLEM_MAX_CHARS
 from tracelake.storage import ABSENT, Conflict, Done, Expected, KeyValueStore, ObjectStore, Version, settle
 
+_DOCTOR_RACES: Final = 10
+"""Attempts of each pair of racing writes."""
+
+
 Status: TypeAlias = Literal["ok", "warning", "failed"]
 
 
@@ -128,7 +132,7 @@ def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
     one.put(f"{base}-put", b"old")  # if this fails, no object exists to sweep
     try:
         _write_and_read(one, other, f"{base}-put")
-        for number in range(limits.DOCTOR_RACES):
+        for number in range(_DOCTOR_RACES):
             _race_to_create(one, other, f"{base}-create-{number}")
         _sweep(one, base)
         if left := list(other.list(base)):
@@ -138,9 +142,7 @@ def check_objects(one: ObjectStore, other: ObjectStore) -> Verdict:
     finally:
         with suppress(TracelakeError):
             _sweep(one, base)
-    return Verdict(
-        "ok", f"write, read, list, delete; one winner in each of {limits.DOCTOR_RACES} racing creates"
-    )
+    return Verdict("ok", f"write, read, list, delete; one winner in each of {_DOCTOR_RACES} racing creates")
 
 
 def _write_and_read(one: ObjectStore, other: ObjectStore, path: str) -> None:
@@ -184,7 +186,7 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
     if one.get(PREFIX, key) is not None:
         return Verdict("failed", f"a record under a new random key is there: {key}", _MEND_STORE)
     try:
-        for _ in range(limits.DOCTOR_RACES):
+        for _ in range(_DOCTOR_RACES):
             first = _race_to_set(one, other, key, ABSENT)
             second = _race_to_set(one, other, key, first)
             _refuse_outdated(one, other, key, first)
@@ -197,7 +199,7 @@ def check_records(one: KeyValueStore, other: KeyValueStore) -> Verdict:
                 one.delete_if(PREFIX, key, left.version)
     return Verdict(
         "ok",
-        f"one winner in each of {2 * limits.DOCTOR_RACES} racing writes; lost updates are noticed",
+        f"one winner in each of {2 * _DOCTOR_RACES} racing writes; lost updates are noticed",
     )
 
 

@@ -9,18 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 
 from tracelake._errors import DamageError, ExpiredError
-from tracelake.limits import (
-    INDEX_MERGED_MAX_BYTES,
-    INDEX_REBUILT_BATCH_ROWS,
-    INDEX_REBUILT_PART_ROWS,
-    STORED_EXPANDS,
-)
+from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS, STORED_EXPANDS
 from tracelake.otlp.schema import SPANS_TABLE
 from tracelake.scratch import scratch_directory
 from tracelake.search.analyzers import Analyzer, analyzer_named
@@ -39,6 +35,11 @@ from tracelake.tables.view import INDEX
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, TaskRunner, TaskT, run_reporting, silent
 from tracelake.versions.protocol import may_publish
 from tracelake.versions.repository import Repository
+
+_INDEX_REBUILT_BATCH_ROWS: Final = 2_048
+"""Rows read at a time in an index rebuild; with a 1 MiB prompt in each, more would not fit into one Arrow
+column."""
+
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -295,7 +296,7 @@ def _live_rows(
     inserted = f"{ROW_ID.name} >= {first_row_id(lower)} and {ROW_ID.name} < {first_row_id(upper)}"
     with _opened(objects, snapshot) as (files, db):
         rows = rows_sql(snapshot, files.file, schema.names, SPANS_TABLE)
-        reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(INDEX_REBUILT_BATCH_ROWS)
+        reader = db.sql(f"from ({rows}) where {inserted}").to_arrow_reader(_INDEX_REBUILT_BATCH_ROWS)
         # DuckDB lacks some of the narrower types.
         yield (
             narrow

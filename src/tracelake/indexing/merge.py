@@ -19,11 +19,12 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, TracelakeError
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_FAN_OUT
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.search.analyzers import Analyzer, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_list, read_parts, with_lists, write_marker
 from tracelake.search.model import Manifest, PartRef, manifest_path
 from tracelake.search.protocol import (
+    INDEX_FAN_OUT,
     Generation,
     counts_replaced,
     due,

@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.indexing.build import IndexBuilder, IndexedRows, StartedBuild
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, INDEX_COMMITS_BACK_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.results import IndexReport
 from tracelake.search.analyzers import Analyzer, analyzer_named, current, of_fingerprint
 from tracelake.search.finalize import clean_staging, read_manifest, read_parts, with_lists, write_marker
@@ -28,6 +28,10 @@ from tracelake.tables.view import INDEX, INDEX_ENTRY, TABLE_ENTRY, base_of, inde
 from tracelake.tasks.runners import OnProgress, TaskRunner
 from tracelake.versions.model import IndexAt, TableAt
 from tracelake.versions.repository import Repository
+
+_INDEX_COMMITS_BACK_MAX: Final = 100
+"""Ancestors of a commit with a damaged index that are searched for its vector settings."""
+
 
 AS_BEFORE: Final = "as before"
 Vectors: TypeAlias = VectorSettings | Literal["as before"] | None
@@ -194,7 +198,7 @@ class IndexRebuild:
         if standing is not None:
             return standing.vectors
         commit_id = self._repository.head()
-        for _ in range(INDEX_COMMITS_BACK_MAX):
+        for _ in range(_INDEX_COMMITS_BACK_MAX):
             if commit_id is None:
                 break
             with suppress(DamageError):

@@ -28,8 +28,12 @@ from tracelake._errors import ContentionError, DamageError, UsageError
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, QuarantineRecord
 from tracelake.journal.protocol import ClientRequest
-from tracelake.limits import CLIENTS_ENDED_MAX, CONDITIONAL_WRITE_TRIES_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, Version
+
+CLIENTS_ENDED_MAX: Final = 50
+"""Finished explicit transactions whose outcome is remembered."""
+
 
 WhenGone: TypeAlias = Literal["seal", "discard"]
 _KEY: Final = "open"

@@ -39,9 +39,10 @@ from tracelake.journal.model import (
     SuspectState,
     inputs_of,
 )
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, RECORD_NAME_KEY_BYTES
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, KeyValueStore
 from tracelake.storage.object_records import whole_of
+from tracelake.storage.ports import RECORD_NAME_KEY_BYTES
 
 _PATH_HASH_CHARS: Final = 16
 _CONTENT_CHARS: Final = RECORD_NAME_KEY_BYTES

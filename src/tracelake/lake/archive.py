@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import Final
 
 import pyarrow as pa
 
@@ -12,13 +13,16 @@ from tracelake._settings import find_metadata
 from tracelake.archive.service import LakeArchive
 from tracelake.lake.context import LakeContext
 from tracelake.lake.location import open_location
-from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TASK_LAKES_OPEN_MAX, TRACE_ROWS_MAX_BYTES
+from tracelake.limits import ARCHIVE_ROWS_MAX_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.tables.builtin import TABLE_SPANS
 from tracelake.tables.maintenance import committed_upper
 from tracelake.tables.table import Table
 from tracelake.tables.view import CommitView
 from tracelake.tracking.location import find_tracking
 from tracelake.versions.branch_store import MAIN
+
+_TASK_LAKES_OPEN_MAX: Final = 8
+"""Lakes that a process keeps open for archive tasks."""
 
 
 def open_archive(opened: LakeContext) -> LakeArchive:
@@ -32,7 +36,7 @@ def open_archive(opened: LakeContext) -> LakeArchive:
     return LakeArchive(tracking, opened.objects.url, LakeTables(opened), opened.runner, open_tables)
 
 
-@lru_cache(TASK_LAKES_OPEN_MAX)
+@lru_cache(_TASK_LAKES_OPEN_MAX)
 def open_tables(lake_url: str) -> LakeTables:
     """Return the tables of a lake inside a task's process. They are cached because a process may run many batches of
     a pass."""

@@ -29,7 +29,6 @@ from tracelake.journal.store import Journal
 from tracelake.lake import location
 from tracelake.lake.context import LakeContext
 from tracelake.lake.verify import Verifier
-from tracelake.limits import BACKUP_TRIES_MAX
 from tracelake.pipeline.outputs.builtin import upper_of
 from tracelake.results import BackupReport
 from tracelake.shards.leases import Leases
@@ -55,6 +54,10 @@ from tracelake.tracking.migrate import migrate
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import COMMITS
 
+_BACKUP_TRIES_MAX: Final = 5
+"""How often a backup takes its snapshot because an input was taken before it was copied."""
+
+
 _DATABASES: Final = tuple(
     name + end
     for name in ("metadata.db", tracking_place.DATABASE)
@@ -79,7 +82,7 @@ def back_up(opened: LakeContext, target: str, progress: OnProgress | None = None
             leases.take(Shard(name, opened.key_value, opened.objects), opened.key_value)
         copy = _ObjectCopy(opened.objects, objects, leases, progress or silent)
         copy.run()
-        for _ in range(BACKUP_TRIES_MAX):
+        for _ in range(_BACKUP_TRIES_MAX):
             records, rows = _copy_databases(opened, place, objects)
             before = set(copy.copied)
             copy.run()

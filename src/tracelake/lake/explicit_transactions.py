@@ -28,15 +28,15 @@ from tracelake.journal.protocol import ClientRequest
 from tracelake.journal.store import Journal
 from tracelake.lake.context import LakeContext
 from tracelake.lake.pipeline import inbox_pipeline
-from tracelake.limits import (
-    CLIENT_ID_MAX_CHARS,
-    CLIENT_RUNS_MAX,
-    CLIENT_SEEN_EACH,
-    CLIENT_TIMEOUT_MAX_S,
-    PIPELINE_POLL_S,
-)
+from tracelake.limits import CLIENT_ID_MAX_CHARS, CLIENT_TIMEOUT_MAX_S, PIPELINE_POLL_S
 from tracelake.pipeline.driver import foreign_transaction
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner
+
+_CLIENT_SEEN_EACH: Final = 10
+"""Keep-alives that an ingest sends per client timeout."""
+_CLIENT_RUNS_MAX: Final = 60
+"""Consecutive runs until a client's transaction is finished."""
+
 
 _ID: Final = re.compile(rf"[A-Za-z0-9._-]{{1,{CLIENT_ID_MAX_CHARS}}}")
 
@@ -137,7 +137,7 @@ class Transactions:
         if stands.state != "open":
             raise UsageError(f"transaction {id} is over, or is being ended. Begin another.")
         self.seen(id)
-        each_s, told_s = stands.timeout_s / CLIENT_SEEN_EACH, time.monotonic()
+        each_s, told_s = stands.timeout_s / _CLIENT_SEEN_EACH, time.monotonic()
 
         def tell(step: Progress) -> None:
             nonlocal told_s
@@ -206,7 +206,7 @@ class Transactions:
         chosen = self._opened.lasting_runner(runner, master)
         pipeline = inbox_pipeline(self._opened, chosen, None, ())
         try:
-            for _ in range(CLIENT_RUNS_MAX):
+            for _ in range(_CLIENT_RUNS_MAX):
                 try:
                     pipeline.run_once()
                 except UnreadInputsError:

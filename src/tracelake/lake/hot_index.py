@@ -31,6 +31,7 @@ from tracelake import limits, tiers
 from tracelake.batching import batches
 from tracelake.lake.context import LakeContext
 from tracelake.lake.hot_rows import decoded
+from tracelake.limits.units import MIB
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.build import FIRST_UNPUBLISHED, UnpublishedPart, write_unpublished
@@ -39,6 +40,23 @@ from tracelake.search.prefilter import Prefilter
 from tracelake.search.tokenization import normalized
 from tracelake.shards.rows import ROW_ID
 from tracelake.tracking.uncommitted import ListedPart, StoredPart, Uncommitted, listed, runs_of
+
+UNCOMMITTED_SEARCH_MAX_BYTES: Final = 64 * MIB
+"""OTLP of uncommitted spans that searches cover, the newest."""
+UNCOMMITTED_SEARCH_LEFT_BYTES: Final = MIB
+"""OTLP of uncommitted spans that searches index while a pipeline is active."""
+UNCOMMITTED_AT_WORK_S: Final = 5.0
+"""Time since one of the oldest rows left the outbox, in which a pipeline counts as active."""
+_UNCOMMITTED_OLDEST_ROWS: Final = 64
+"""Oldest outbox rows, one of which must leave to show an active pipeline."""
+UNCOMMITTED_SEARCH_BUILD_S: Final = 1.0
+"""Time that a search spends on indexing new spans."""
+UNCOMMITTED_SEARCH_WAIT_S: Final = 1.0
+"""Wait of a search for others that index new spans."""
+UNCOMMITTED_SEARCH_PARTS_MERGED: Final = 24
+"""Index parts of similar size with such spans, and twice as many if only searches build them."""
+UNCOMMITTED_AHEAD_STEP_BYTES: Final = MIB
+"""Spans that one step ahead of searches covers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +258,7 @@ class HotIndex:
 
     def look(self, uncommitted: Uncommitted) -> bool:
         """Poll the outbox, and return whether a pipeline seems to be running because rows have left it."""
-        oldest = frozenset(uncommitted.oldest(limits.UNCOMMITTED_OLDEST_ROWS))
+        oldest = frozenset(uncommitted.oldest(_UNCOMMITTED_OLDEST_ROWS))
         if self._oldest - oldest:
             self._left_s = time.monotonic()
         self._oldest = oldest
@@ -248,7 +266,7 @@ class HotIndex:
 
     def _is_at_work(self) -> bool:
         """Return whether a pipeline was running at the last poll."""
-        return time.monotonic() - self._left_s < limits.UNCOMMITTED_AT_WORK_S
+        return time.monotonic() - self._left_s < UNCOMMITTED_AT_WORK_S
 
     def sifted(
         self,
@@ -287,7 +305,7 @@ class HotIndex:
 
         Rows left to a running pipeline get their texts read instead.
         """
-        is_mine = self._making.acquire(timeout=limits.UNCOMMITTED_SEARCH_WAIT_S)
+        is_mine = self._making.acquire(timeout=UNCOMMITTED_SEARCH_WAIT_S)
         try:
             waiting = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX + 1)
             wanted = waiting[: limits.UNCOMMITTED_SEARCH_ROWS_MAX]
@@ -300,14 +318,14 @@ class HotIndex:
                 at_work = self._is_at_work() and bool(lacking)
                 left = {each: texts.sizes[each] for each in lacking if each in texts.sizes}
                 return Coverage(parts, len(lacking), more, at_work=at_work, left=left, texts=texts)
-            until_s = time.monotonic() + limits.UNCOMMITTED_SEARCH_BUILD_S
+            until_s = time.monotonic() + UNCOMMITTED_SEARCH_BUILD_S
             covering = self._covering(
                 uncommitted, wanted, analyzer, self._parts, until_s, at_work=self.look(uncommitted)
             )
             step_bytes = limits.UNCOMMITTED_SEARCH_STEP_BYTES
             self._texts = texts = texts.newer(uncommitted, covering.left, until_s, step_bytes)
             # The warmer merges earlier; without one, a search merges here, at twice the fan-out.
-            self._parts = self._merged(covering.parts, 2 * limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+            self._parts = self._merged(covering.parts, 2 * UNCOMMITTED_SEARCH_PARTS_MERGED)
             self._searched_s = time.monotonic()
             return replace(covering, parts=self._parts, more=more, texts=texts)
         finally:
@@ -327,7 +345,7 @@ class HotIndex:
             return False
         try:
             wanted = uncommitted.newest(limits.UNCOMMITTED_SEARCH_ROWS_MAX)
-            step_bytes = limits.UNCOMMITTED_AHEAD_STEP_BYTES
+            step_bytes = UNCOMMITTED_AHEAD_STEP_BYTES
             covering = self._covering(
                 uncommitted,
                 wanted,
@@ -338,7 +356,7 @@ class HotIndex:
                 at_work=self.look(uncommitted),
             )
             self._texts = self._texts.newer(uncommitted, covering.left, -math.inf, step_bytes)
-            self._parts = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+            self._parts = self._merged(covering.parts, UNCOMMITTED_SEARCH_PARTS_MERGED)
             return covering.later > 0 or len(self._texts.sizes) < len(covering.left)
         finally:
             self._making.release()
@@ -346,7 +364,7 @@ class HotIndex:
     def of(self, uncommitted: Uncommitted, wanted: Sequence[int], analyzer: Analyzer) -> Coverage:
         """Return uncached parts of these rows."""
         covering = self._covering(uncommitted, wanted, analyzer, (), math.inf)
-        merged = self._merged(covering.parts, limits.UNCOMMITTED_SEARCH_PARTS_MERGED)
+        merged = self._merged(covering.parts, UNCOMMITTED_SEARCH_PARTS_MERGED)
         return Coverage(merged, covering.lacking)
 
     @staticmethod
@@ -381,7 +399,7 @@ class HotIndex:
         there = set[int]().union(*(part.sizes for part in parts))
         later = 0
         new = {each: size for each, size in sizes.items() if each not in there}
-        if at_work and sum(sizes.values()) > limits.UNCOMMITTED_SEARCH_LEFT_BYTES:
+        if at_work and sum(sizes.values()) > UNCOMMITTED_SEARCH_LEFT_BYTES:
             return Coverage(_in_order(parts), len(wanted) - len(sizes) + len(new), at_work=True, left=new)
         steps = batches(new, new.__getitem__, step_bytes or limits.UNCOMMITTED_SEARCH_STEP_BYTES)
         for number, step in enumerate(steps):
@@ -457,7 +475,7 @@ def _fitting(uncommitted: Uncommitted, wanted: Sequence[int], known: Mapping[int
         sizes = uncommitted.sizes([sequence for sequence in some if sequence not in known])
         for sequence in some:
             size = known.get(sequence, sizes.get(sequence, 0))
-            if fitting and total + size > limits.UNCOMMITTED_SEARCH_MAX_BYTES:
+            if fitting and total + size > UNCOMMITTED_SEARCH_MAX_BYTES:
                 return fitting
             fitting[sequence] = size
             total += size

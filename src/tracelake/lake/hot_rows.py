@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from tracelake.tables.scan import connection
 from tracelake.tables.table import too_large
 from tracelake.tracking.store import unpacked
 from tracelake.tracking.uncommitted import StoredPart
+
+_UNCOMMITTED_PART_GROWTH_MAX: Final = 8
+"""Ratio of such rows to their OTLP; text takes two to three times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +111,7 @@ def holds_span(part: StoredPart, span_id: str) -> bool:
 def grows_much(rows_bytes: int, data: bytes) -> bool:
     """Return whether lists and searches leave a part to the pipeline, regardless of free memory, which other calls
     need too."""
-    return rows_bytes > max(
-        limits.UNCOMMITTED_PART_ROWS_MAX_BYTES, limits.UNCOMMITTED_PART_GROWTH_MAX * len(data)
-    )
+    return rows_bytes > max(limits.UNCOMMITTED_PART_ROWS_MAX_BYTES, _UNCOMMITTED_PART_GROWTH_MAX * len(data))
 
 
 def cannot_be_read(traces: int) -> str:

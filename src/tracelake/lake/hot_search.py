@@ -23,6 +23,7 @@ from tracelake._errors import QueryError, StorageError
 from tracelake.lake.context import NO_COMMIT, LakeContext
 from tracelake.lake.hot_index import Coverage, HotIndex, HotPart
 from tracelake.lake.hot_rows import are_large, cannot_be_read, latest_version_rows
+from tracelake.limits.units import MIB
 from tracelake.otlp.schema import SPANS
 from tracelake.search.analyzers import Analyzer, analyzer_named
 from tracelake.search.prefilter import Prefilter
@@ -33,6 +34,16 @@ from tracelake.tables.view import CommitView, UncommittedRows
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import Uncommitted, named_runs, read_runs, runs_of
 from tracelake.versions.branch_store import MAIN
+
+UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES: Final = MIB
+"""OTLP of spans left to the pipeline that a search's prefilter selects and the search indexes."""
+UNCOMMITTED_AHEAD_FOR_S: Final = 10.0
+"""Time after a search for which indexing ahead continues."""
+_UNCOMMITTED_SEARCH_TRIES_MAX: Final = 3
+"""Restarts of a search because its index was rebuilt with other settings."""
+UNCOMMITTED_SEARCHES_KEPT: Final = 4
+"""Searches whose uncommitted spans are kept for further pages."""
+
 
 Search = Callable[[CommitView, UncommittedRows | None], SearchResults]
 
@@ -89,7 +100,7 @@ class HotSearch:
         """Search the head of `main` and the outbox; for a page, search the commit and outbox rows of the first page."""
         at = MAIN if token is None else token.commit or NO_COMMIT
         self._searched_s = time.monotonic()
-        for _ in range(limits.UNCOMMITTED_SEARCH_TRIES_MAX):
+        for _ in range(_UNCOMMITTED_SEARCH_TRIES_MAX):
             if (results := self._once(at, token, asked)) is not None:
                 return results
         results = self._opened.read(at, lambda view: asked.search(view, None))
@@ -107,7 +118,7 @@ class HotSearch:
         store = self._store()
         if store is None:
             return False
-        if time.monotonic() - self._searched_s > limits.UNCOMMITTED_AHEAD_FOR_S:
+        if time.monotonic() - self._searched_s > UNCOMMITTED_AHEAD_FOR_S:
             self._parts.look(Uncommitted(store))  # record the pipeline's progress for the next search
             return False
         is_more = self._parts.ahead(Uncommitted(store), self._opened.read(MAIN, self._analyzer))
@@ -163,7 +174,7 @@ class HotSearch:
             return _as_they_wait(uncommitted, covering)
 
         def with_all_of(traces: Collection[str]) -> _OutboxSnapshot:
-            most_bytes = limits.UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
+            most_bytes = UNCOMMITTED_SEARCH_SIFTED_MAX_BYTES
             sifted = self._parts.sifted(uncommitted, covering, analyzer, sieve, traces, most_bytes)
             return replace(_as_they_wait(uncommitted, sifted), held=sifted.held)
 
@@ -249,7 +260,7 @@ class HotSearch:
         newer = UncommittedRows(indexes, np.concatenate([hidden, left]), told)
         with self._lock:
             self._kept[key] = newer
-            while len(self._kept) > limits.UNCOMMITTED_SEARCHES_KEPT:
+            while len(self._kept) > UNCOMMITTED_SEARCHES_KEPT:
                 del self._kept[next(iter(self._kept))]
         return newer
 

@@ -28,6 +28,7 @@ from tracelake.lake.hot_lists import HotList, HotLists, steps, summaries
 from tracelake.lake.hot_rows import add_part, holds_span, latest_versions
 from tracelake.lake.hot_search import BothTiersSearch, HotSearch
 from tracelake.lake.outlines import KEY_COLUMNS, OUTLINE_COLUMNS, Outline
+from tracelake.limits.units import MIB
 from tracelake.otlp.columns import SpanColumns, of_workspace
 from tracelake.otlp.parse import rows_bytes
 from tracelake.otlp.partition import rows_of
@@ -45,6 +46,11 @@ from tracelake.tracking.outbox import Outbox
 from tracelake.tracking.store import TrackingStore
 from tracelake.tracking.uncommitted import ListedPart, Uncommitted
 from tracelake.versions.branch_store import MAIN
+
+HOT_TRACE_PARTS: Final = 64
+"""Pieces of a hot trace, as received, that every read decodes."""
+HOT_TRACE_BYTES: Final = MIB
+"""OTLP bytes of a hot trace that every read decodes."""
 
 
 class HotTraces:
@@ -72,7 +78,7 @@ class HotTraces:
         traces for too long.
         """
         # One part above the limit is enough to tell that the trace is large.
-        parts = self._uncommitted.of_trace(trace_id, at_most=limits.HOT_TRACE_PARTS + 1)
+        parts = self._uncommitted.of_trace(trace_id, at_most=HOT_TRACE_PARTS + 1)
         if not is_large(parts):
             return self._read(parts, workspace, acquire_read, span_id=span_id)
         self._reading.begin()
@@ -132,7 +138,7 @@ class HotTraces:
 
 def is_large(parts: Sequence[ListedPart]) -> bool:
     """Return whether a trace has so many parts or bytes that ordinary reads take only its pending parts."""
-    return len(parts) > limits.HOT_TRACE_PARTS or sum(part[2] for part in parts) > limits.HOT_TRACE_BYTES
+    return len(parts) > HOT_TRACE_PARTS or sum(part[2] for part in parts) > HOT_TRACE_BYTES
 
 
 HOT: Final = "hot"

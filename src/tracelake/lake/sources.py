@@ -13,7 +13,6 @@ from typing import Final
 
 from tracelake.journal.store import IngestedFiles
 from tracelake.lake.context import LakeContext
-from tracelake.limits import OUTPUT_LEFT_OUT_TOLD
 from tracelake.pipeline.outputs.added import AddedOutputs, OutputRecord
 from tracelake.pipeline.outputs.external import OversizedRecord, OversizedRowStore
 from tracelake.pipeline.publish import Outputs
@@ -21,6 +20,9 @@ from tracelake.pipeline.registrations import AddedSources, SourceRecords
 from tracelake.pipeline.sources.registry import source_of, watch_of
 from tracelake.replicas.protocol import Replica, SourceAccount, status
 from tracelake.replicas.replica import replicas
+
+_OUTPUT_LEFT_OUT_TOLD: Final = 3
+"""Omitted rows of an output that one line of `status` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class OutputInfo:
             return []
         told = [
             f"{each.row} of transaction {each.transaction} ({each.size_bytes:,} bytes; it takes {each.max_bytes:,})"
-            for each in self.left_out[-OUTPUT_LEFT_OUT_TOLD:]
+            for each in self.left_out[-_OUTPUT_LEFT_OUT_TOLD:]
         ]
         return [
             f"output {self.name} has left out {self.left_out_total:,} rows, too large for it; they are in the tables. "

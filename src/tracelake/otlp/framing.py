@@ -31,7 +31,7 @@ from typing import Final, Literal, TypeAlias
 import zstandard
 
 from tracelake._errors import RecordsRemovedError
-from tracelake.limits import OTLP_LINE_MAX_BYTES, SMALL_SEGMENT_MAX_BYTES
+from tracelake.limits import OTLP_LINE_MAX_BYTES
 from tracelake.otlp.input_file import (
     ZSTD_MAGIC,
     InputDigest,
@@ -42,6 +42,10 @@ from tracelake.otlp.input_file import (
     open_input,
 )
 from tracelake.results import Problem
+
+SMALL_SEGMENT_MAX_BYTES: Final = 256 * 1024
+"""Size of an inbox segment, stored and decompressed, that is read at once."""
+
 
 LOG_MAGIC: Final = b"TLLOG1\n"
 MESSAGE, REFUSED, REMOVED = b"m", b"x", b"r"

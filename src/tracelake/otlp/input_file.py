@@ -20,8 +20,12 @@ from typing import BinaryIO, Final, NamedTuple, Protocol
 
 import zstandard
 
-from tracelake.limits import GZIP_READ_BYTES, OTLP_BLOCK_BYTES, ZSTD_READ_BYTES
+from tracelake.limits import OTLP_BLOCK_BYTES, ZSTD_READ_BYTES
 from tracelake.results import Problem
+
+_GZIP_READ_BYTES: Final = 16 * 1024
+"""Input passed to gzip at a time."""
+
 
 _KINDS: Final = {
     stat.S_IFDIR: "a directory",
@@ -177,7 +181,7 @@ def _gunzipped(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
     while waiting:
         member = zlib.decompressobj(wbits=31)
         while not member.eof:
-            waiting = waiting or file.read(GZIP_READ_BYTES)
+            waiting = waiting or file.read(_GZIP_READ_BYTES)
             if not waiting:
                 raise DamagedError("truncated gzip stream")
             before = member.copy()
@@ -189,7 +193,7 @@ def _gunzipped(waiting: bytes, file: ReadableStream) -> Iterator[bytes]:
             waiting = member.unconsumed_tail
             if block:
                 yield block
-        waiting = (member.unused_data or file.read(GZIP_READ_BYTES)).lstrip(b"\0") or _after_zeros(file)
+        waiting = (member.unused_data or file.read(_GZIP_READ_BYTES)).lstrip(b"\0") or _after_zeros(file)
 
 
 def _until_damage(member: zlib._Decompress, data: bytes) -> bytes:

@@ -18,18 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from tracelake.limits import (
-    MESSAGE_PARSED_MAX_BYTES,
-    MESSAGE_PATH_SPLITS_MAX,
-    MESSAGES_MAX,
-    OTLP_TEXT_MAX_BYTES,
-)
+from tracelake.limits import MESSAGE_PARSED_MAX_BYTES, MESSAGES_MAX, OTLP_TEXT_MAX_BYTES
 from tracelake.otlp.json_messages import Message
 from tracelake.otlp.parse import pruned
 from tracelake.otlp.values import READABLE
 
 if TYPE_CHECKING:
     from tracelake.otlp.columns import Attributes, Children
+
+MESSAGE_PATH_SPLITS_MAX: Final = 8
+"""Dots in the key of a numbered message at which its path is split, behind the number."""
+
 
 Entries: TypeAlias = list[tuple[str, str, str]]
 """The attributes of one span or event: key, text and type letter of each."""

@@ -8,10 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tracelake import limits
-from tracelake.limits import LOOK_TRANSACTIONS
+from tracelake.limits.units import MIB
 from tracelake.pipeline.sources.base import Input
+
+LOOK_TRANSACTIONS: Final = 4
+"""Transactions of the current size for which one poll of a continuous pipeline returns input."""
+TRANSACTION_AIM_S: Final = 3.0
+"""Target duration of a continuous pipeline's transaction while more input is pending."""
+_TRANSACTION_FIRST_BYTES: Final = 2 * MIB
+"""Input of a pipeline's first transaction, which is visible soon."""
+_TRANSACTION_FIRST_INPUTS: Final = 100
+"""Inputs of a pipeline's first transaction."""
+_TRANSACTION_LEAST_BYTES: Final = MIB // 4
+"""Smallest input size of a transaction when all transactions are slow."""
+_TRANSACTION_LEAST_INPUTS: Final = 10
+"""Smallest number of inputs of a transaction when all are slow."""
+TRANSACTION_ARROW_MAX_BYTES: Final = 1024 * MIB
+"""Memory for a transaction's rows in all its tasks, estimated from the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +54,8 @@ class BatchStats:
 class Bounds:
     """Lower and upper bound of the batch size, and its initial value."""
 
-    first: BatchSize = BatchSize(limits.TRANSACTION_FIRST_BYTES, limits.TRANSACTION_FIRST_INPUTS)
-    least: BatchSize = BatchSize(limits.TRANSACTION_LEAST_BYTES, limits.TRANSACTION_LEAST_INPUTS)
+    first: BatchSize = BatchSize(_TRANSACTION_FIRST_BYTES, _TRANSACTION_FIRST_INPUTS)
+    least: BatchSize = BatchSize(_TRANSACTION_LEAST_BYTES, _TRANSACTION_LEAST_INPUTS)
     greatest: BatchSize = BatchSize(limits.TRANSACTION_INPUT_MAX_BYTES, limits.TRANSACTION_INPUTS_MAX)
 
 
@@ -54,7 +70,7 @@ def next_size(size: BatchSize, done: BatchStats, bounds: Bounds = BOUNDS) -> Bat
     exceed TRANSACTION_ARROW_MAX_BYTES.
     """
     least, greatest = bounds.least, bounds.greatest
-    share = limits.TRANSACTION_AIM_S / max(done.seconds, limits.TRANSACTION_AIM_S / 100)
+    share = TRANSACTION_AIM_S / max(done.seconds, TRANSACTION_AIM_S / 100)
     is_slow = share < 1.0
     if not is_slow and not done.was_cut:
         return size
@@ -65,7 +81,7 @@ def next_size(size: BatchSize, done: BatchStats, bounds: Bounds = BOUNDS) -> Bat
 
     input_bytes = fit(size.input_bytes, done.input_bytes, least.input_bytes, greatest.input_bytes)
     if done.arrow_bytes:
-        most = limits.TRANSACTION_ARROW_MAX_BYTES * done.input_bytes // done.arrow_bytes
+        most = TRANSACTION_ARROW_MAX_BYTES * done.input_bytes // done.arrow_bytes
         input_bytes = max(least.input_bytes, min(input_bytes, most))
     return BatchSize(input_bytes, fit(size.inputs, done.inputs, least.inputs, greatest.inputs))
 

@@ -19,7 +19,7 @@ from tracelake import limits
 from tracelake._errors import DamageError, StorageError, UnreadInputsError
 from tracelake.journal.protocol import EACH_STEP, CommitPolicy
 from tracelake.journal.store import IngestedFiles, Journal, PublishReceipt, PublishReceipts, trim
-from tracelake.limits import JOURNAL_TRIM_EACH, JOURNAL_TRIM_MAX, STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
+from tracelake.limits import STORED_EXPANDS, TRANSACTION_INPUT_MAX_BYTES
 from tracelake.pipeline.batch_sizing import BatchSizer
 from tracelake.pipeline.decode_task import group_inputs
 from tracelake.pipeline.driver import Pipeline
@@ -45,6 +45,13 @@ from tracelake.storage.space import is_disk_full
 from tracelake.tables.builtin import BUILT_IN
 from tracelake.tasks.backoff import Backoff
 from tracelake.tasks.runners import OnProgress, Progress, Stage, TaskRunner, is_warm, silent
+
+JOURNAL_TRIM_EACH: Final = 100
+"""Transactions after which a continuous pipeline trims its journal."""
+JOURNAL_TRIM_MAX: Final = 2_000
+"""Transactions whose records one trim erases."""
+_DISK_FULL_TOLD_EACH_S: Final = 300.0
+"""How often a pipeline says in the log that a disk is full, while each of its tries finds that."""
 
 
 def recording_receipts(key_value: KeyValueStore, name: str | None, progress: OnProgress) -> OnProgress:
@@ -414,7 +421,7 @@ class PipelineLoop:
                 pause_s = min(self._interval_s * 2 ** min(failures, 10), limits.PIPELINE_PAUSE_MAX_S)
                 if not is_disk_full(error):
                     self._on_failure(error, pause_s)
-                elif time.monotonic() >= full_told_s + limits.DISK_FULL_TOLD_EACH_S:
+                elif time.monotonic() >= full_told_s + _DISK_FULL_TOLD_EACH_S:
                     full_told_s = time.monotonic()
                     self._on_failure(error, pause_s)
             else:

@@ -19,17 +19,8 @@ import xxhash
 
 from tracelake._errors import DecodeError, NotFoundError
 from tracelake.journal.model import CHECKSUM_MODULUS, ReadRange, Sources
-from tracelake.limits import (
-    PROBLEM_MAX_CHARS,
-    PROBLEMS_MAX,
-    READ_TASK_INPUT_BYTES,
-    SHARED_INPUT_MAX_BYTES,
-    STAGED_PIECE_MAX_BYTES,
-    STORED_EXPANDS,
-    STRIPE_INPUT_BYTES,
-    STRIPES_MAX,
-    TRANSACTION_INPUTS_MAX,
-)
+from tracelake.limits import PROBLEM_MAX_CHARS, PROBLEMS_MAX, STORED_EXPANDS, TRANSACTION_INPUTS_MAX
+from tracelake.limits.units import MIB
 from tracelake.otlp.columns import SpanColumns
 from tracelake.otlp.conventions import with_experiment
 from tracelake.otlp.decode import decode_json, decode_protobuf
@@ -38,10 +29,21 @@ from tracelake.otlp.input_file import InputDigest, incomplete_reason
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.files import experiment_of
 from tracelake.pipeline.sources.registry import fetch_all, known_bytes, to_range
-from tracelake.pipeline.staged_slices import StagedSlice, stage
+from tracelake.pipeline.staged_slices import STAGED_PIECE_MAX_BYTES, StagedSlice, stage
 from tracelake.results import Problem
 from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore, open_objects
+
+STRIPE_INPUT_BYTES: Final = 8 * MIB
+"""Stored bytes of a file per decode task; each task decompresses the whole file."""
+STRIPES_MAX: Final = 16
+"""Tasks that share one file; more would mostly read the same bytes."""
+READ_TASK_INPUT_BYTES: Final = MIB
+"""Stored bytes of small inputs, such as inbox segments, in one read task."""
+SHARED_INPUT_MAX_BYTES: Final = 8 * MIB
+"""Decompressed bytes of an input that a task holds until the input is complete, so that rows of several inputs are
+staged together."""
+
 
 _NOTHING: Final = InputDigest(0, "")
 _ITEM_BYTES: Final = 200

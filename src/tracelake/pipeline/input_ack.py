@@ -25,7 +25,7 @@ from tracelake.journal.quarantine import (
 )
 from tracelake.journal.repair import repairable
 from tracelake.journal.store import Journal
-from tracelake.limits import ASIDE_REASON_MAX_CHARS
+from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.run_result import now
 from tracelake.pipeline.sources.registry import SourceRegistry, to_range

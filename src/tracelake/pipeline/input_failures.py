@@ -43,15 +43,7 @@ from tracelake._errors import (
 )
 from tracelake.formats import decode, encode
 from tracelake.journal.model import FORMAT_VERSION, QuarantinedInput, QuarantineRecord, Step, inputs_of
-from tracelake.limits import (
-    ASIDE_REASON_MAX_CHARS,
-    TRANSACTION_INPUTS_MAX,
-    TRY_BEAT_S,
-    TRY_LOOKS,
-    TRY_NOTES_MAX,
-    UNREAD_INPUT_MAX_S,
-    UNREAD_TRY_COUNTS_MAX_S,
-)
+from tracelake.limits import TRANSACTION_INPUTS_MAX, UNREAD_INPUT_MAX_S
 from tracelake.otlp.framing import write_segment
 from tracelake.pipeline.decode_task import InputShare, ReadTask, run_read_task
 from tracelake.pipeline.merge_task import TableBefore, TransactionMergeTask, run_shape_task
@@ -65,6 +57,18 @@ from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.storage.object_records import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS
 from tracelake.tasks.runners import TaskRunner
+
+UNREAD_TRY_COUNTS_MAX_S: Final = 3 * 60.0
+"""Time between two read attempts that counts as unreadable, so that a stopped pipeline does not count."""
+TRY_BEAT_S: Final = 3.0
+"""Heartbeat interval of a process that reads input or runs a transaction."""
+TRY_LOOKS: Final = 5
+"""Checks without a heartbeat, TRY_BEAT_S apart."""
+TRY_NOTES_MAX: Final = 100
+"""Crash markers of processes that died or are running."""
+ASIDE_REASON_MAX_CHARS: Final = 1_000
+"""Error text recorded with a quarantined input."""
+
 
 _MARK_CHARS: Final = 16
 _MAINTENANCE: Final = -1

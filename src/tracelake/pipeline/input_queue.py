@@ -11,21 +11,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property, partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
 from tracelake._errors import StorageError, TracelakeError
 from tracelake.journal.model import QuarantinedInput, ReadRange, Step, WholeFile, to_bytes
 from tracelake.journal.quarantine import QuarantineListing, next_offer, on_unread
-from tracelake.limits import (
-    ASIDE_REASON_MAX_CHARS,
-    STEP_RECORD_MAX_BYTES,
-    TRANSACTION_TRIES_MAX,
-    UNREAD_INPUT_MAX_S,
-)
+from tracelake.limits import TRANSACTION_TRIES_MAX, UNREAD_INPUT_MAX_S
+from tracelake.limits.units import MIB
 from tracelake.pipeline.context import PipelineContext
-from tracelake.pipeline.input_failures import CrashMarkers, InputFaultError, mark_of
+from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, CrashMarkers, InputFaultError, mark_of
 from tracelake.pipeline.poison_input import PoisonInputFinder
 from tracelake.pipeline.protocol import may_prefetch, stands_for
 from tracelake.pipeline.run_result import RunResult
@@ -40,6 +36,10 @@ from tracelake.pipeline.sources.base import (
 from tracelake.pipeline.sources.registry import content_of
 from tracelake.pipeline.staging import InputReader, ReadInput
 from tracelake.tasks.runners import OnProgress, Progress
+
+STEP_RECORD_MAX_BYTES: Final = 4 * MIB
+"""Journal record of a transaction's inputs; a single input is always taken."""
+
 
 StartWork: TypeAlias = Callable[[Callable[[], None]], Callable[[], None]]
 """Function that starts some work, and returns a function that waits for its end."""

@@ -19,7 +19,11 @@ import msgspec
 
 from tracelake._errors import DamageError, StorageError, UsageError
 from tracelake.journal.model import OffsetRange
-from tracelake.limits import KAFKA_CLIENTS_KEPT_MAX, KAFKA_WAIT_S
+from tracelake.limits import KAFKA_WAIT_S
+
+_KAFKA_CLIENTS_KEPT_MAX: Final = 16
+"""Kafka clients that a process keeps."""
+
 
 SCHEME: Final = "kafka"
 CONFIG_VARIABLE: Final = "TRACELAKE_KAFKA_CONFIG"
@@ -136,7 +140,7 @@ def _admin(servers: str, config: str | None, pid: int) -> Any:
         return _kept_admin(servers, config, pid)
 
 
-@lru_cache(maxsize=KAFKA_CLIENTS_KEPT_MAX)
+@lru_cache(maxsize=_KAFKA_CLIENTS_KEPT_MAX)
 def _kept_admin(servers: str, config: str | None, pid: int) -> Any:
     del config, pid  # part of the cache key
     return new_client(library().admin.AdminClient, client_config(servers))

@@ -15,11 +15,16 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
-from tracelake import limits
 from tracelake.pipeline.context import PipelineContext
 from tracelake.pipeline.input_queue import StartWork
 from tracelake.tasks.runners import OnProgress, Progress
+
+MAINTENANCE_BEHIND_MAX: Final = 256
+"""Transactions that a pipeline commits during one maintenance pass."""
+INDEX_REST_AFTER_S: Final = 60.0
+"""Idle time after which a pipeline merges index parts further; the actual time is one to two times as long."""
 
 
 class MaintenanceScheduler:
@@ -56,7 +61,7 @@ class MaintenanceScheduler:
         with self._lock:
             if self._is_under_way and not committed:
                 return
-            is_far_ahead = self._asked >= limits.MAINTENANCE_BEHIND_MAX
+            is_far_ahead = self._asked >= MAINTENANCE_BEHIND_MAX
             self._asked = 0 if is_far_ahead else self._asked + 1
         if is_far_ahead:
             self._awaited_by = progress
@@ -75,7 +80,7 @@ class MaintenanceScheduler:
 
         A failed merge is retried after a backoff. Never waits. Raises failures of earlier background work.
         """
-        late_s = limits.INDEX_REST_AFTER_S * self._lateness
+        late_s = INDEX_REST_AFTER_S * self._lateness
         with self._lock:
             if (
                 self._beside is None

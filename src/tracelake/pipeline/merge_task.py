@@ -12,12 +12,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from tracelake import limits
-from tracelake.pipeline.staged_slices import StagedSlice, read_stream
+from tracelake.limits.units import MIB
+from tracelake.pipeline.staged_slices import STAGED_TOGETHER_MAX_BYTES, StagedSlice, read_stream
 from tracelake.pipeline.upsert import merge, taken
 from tracelake.search.analyzers import analyzer_named
 from tracelake.search.build import build_part
@@ -30,6 +32,10 @@ from tracelake.shards.rows import retractions_by_bucket, with_row_ids, with_row_
 from tracelake.shards.shard import Snapshot
 from tracelake.storage import ObjectStore, open_objects
 from tracelake.tables.builtin import TABLE_SPANS, TABLE_TRACES, BuiltInTable
+
+WRITTEN_TOGETHER_MAX_BYTES: Final = 16 * MIB
+"""Arrow bytes of a transaction's new spans that become one part for all buckets; a part costs as much as some
+hundred rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +158,7 @@ class _MergeRun:
     def _is_together(self) -> bool:
         """True if all buckets share parts. It depends on the transaction only, so a replay writes the same parts."""
         task = self._task
-        return (task.low, task.high) == (0, task.buckets) and (
-            task.work_bytes <= limits.WRITTEN_TOGETHER_MAX_BYTES
-        )
+        return (task.low, task.high) == (0, task.buckets) and (task.work_bytes <= WRITTEN_TOGETHER_MAX_BYTES)
 
     def _shape(self, pieces: list[StagedSlice]) -> Iterator[pa.RecordBatch]:
         task, receipt = self._task, self._receipt
@@ -266,7 +270,7 @@ class _OldParts:
         self._keeps = sum(piece.arrow_bytes for piece in pieces) <= limits.SHAPED_AT_ONCE_MAX_BYTES
         shared = {_stream(piece) for piece in pieces if piece.first}
         self._keeps_streams = (
-            self._keeps and len(shared) * limits.STAGED_TOGETHER_MAX_BYTES <= limits.SHAPED_AT_ONCE_MAX_BYTES
+            self._keeps and len(shared) * STAGED_TOGETHER_MAX_BYTES <= limits.SHAPED_AT_ONCE_MAX_BYTES
         )
         self._kept: dict[StagedSlice | tuple[str, int], pa.Table] = {}
 

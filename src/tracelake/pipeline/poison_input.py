@@ -16,9 +16,9 @@ from tracelake._errors import DeathsError, StorageError, TaskError
 from tracelake.journal.model import QuarantinedInput, QuarantineRecord, Step, inputs_of
 from tracelake.journal.protocol import AttemptFailed, tries_max
 from tracelake.journal.quarantine import narrowed, on_commit, on_failure
-from tracelake.limits import ASIDE_REASON_MAX_CHARS, UNREAD_INPUT_MAX_S
+from tracelake.limits import UNREAD_INPUT_MAX_S
 from tracelake.pipeline.context import PipelineContext
-from tracelake.pipeline.input_failures import InputFaultError, quarantine_unreadable
+from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, InputFaultError, quarantine_unreadable
 from tracelake.pipeline.run_result import RunResult, now
 from tracelake.pipeline.sources.base import Input
 from tracelake.pipeline.sources.registry import content_of, to_range

@@ -26,7 +26,14 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake.journal.protocol import Action, OpenInputs, ReadState
-from tracelake.limits import KAFKA_RANGE_BYTES, KAFKA_RANGE_FIRST_MESSAGES, KAFKA_RANGE_MESSAGES_MAX
+from tracelake.limits.units import MIB
+
+KAFKA_RANGE_FIRST_MESSAGES: Final = 100
+"""Messages in the first range of a partition, while their size is unknown."""
+KAFKA_RANGE_MESSAGES_MAX: Final = 10_000
+"""Messages in one range."""
+KAFKA_RANGE_BYTES: Final = 4 * MIB
+"""Target size of a range, by the mean message size of earlier ranges."""
 
 
 def may_prefetch(*, is_new: bool, is_alone: bool, is_stopping: bool) -> bool:

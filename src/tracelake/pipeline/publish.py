@@ -36,6 +36,13 @@ from tracelake.tables.view import INDEX, build_name
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner
 from tracelake.versions.repository import Repository
 
+SMALL_TRANSACTION_SPANS: Final = 20_000
+"""Spans of a transaction that one merge task handles, so that it writes one index part."""
+SHAPE_TASKS_MIN: Final = 4
+"""Merge tasks of a transaction that is not small."""
+SHAPE_TASK_SPANS: Final = 100_000
+"""Spans of a large transaction per merge task."""
+
 
 class Outputs:
     """Outputs of a pipeline, in order. An output gets T only after all outputs before it have T."""
@@ -237,11 +244,11 @@ def _change_of(table: str, receipts: Sequence[ShapeReceipt]) -> TableChange:
 def shape_tasks(spans: int, arrow_bytes: int) -> int:
     """Return the number of merge tasks of a transaction, before limiting it to the buckets. A replay gets the same
     number."""
-    if spans <= limits.SMALL_TRANSACTION_SPANS and arrow_bytes <= limits.SHAPED_AT_ONCE_MAX_BYTES:
+    if spans <= SMALL_TRANSACTION_SPANS and arrow_bytes <= limits.SHAPED_AT_ONCE_MAX_BYTES:
         return 1
-    by_spans = -(-spans // limits.SHAPE_TASK_SPANS)
+    by_spans = -(-spans // SHAPE_TASK_SPANS)
     by_bytes = -(-arrow_bytes // limits.SHAPED_AT_ONCE_MAX_BYTES)
-    return max(limits.SHAPE_TASKS_MIN, by_spans, by_bytes)
+    return max(SHAPE_TASKS_MIN, by_spans, by_bytes)
 
 
 TRANSFORM: Final = "6"

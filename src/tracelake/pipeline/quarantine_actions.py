@@ -10,14 +10,13 @@ from tracelake._errors import SourceChangedError, StorageError, TrimmedError, Us
 from tracelake.journal.model import QuarantinedInput, QuarantineRecord, RecordedInput, Step, inputs_of
 from tracelake.journal.quarantine import QuarantineStore, narrowed, on_discard, on_retry
 from tracelake.journal.store import IngestedFiles, Journal
-from tracelake.limits import ASIDE_REASON_MAX_CHARS, INPUTS_FETCHED_AT_ONCE
 from tracelake.pipeline.driver import Pipeline
 from tracelake.pipeline.input_ack import InputAcker
-from tracelake.pipeline.input_failures import UnreadableInputs
+from tracelake.pipeline.input_failures import ASIDE_REASON_MAX_CHARS, UnreadableInputs
 from tracelake.pipeline.outputs.added import AddedOutputs
 from tracelake.pipeline.publish import Outputs
 from tracelake.pipeline.run_result import now
-from tracelake.pipeline.sources.registry import SourceRegistry, content_of
+from tracelake.pipeline.sources.registry import INPUTS_FETCHED_AT_ONCE, SourceRegistry, content_of
 from tracelake.search.vectors import IndexSettings
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tasks.runners import InProcess

@@ -12,9 +12,15 @@ import pyarrow as pa
 import xxhash
 
 from tracelake._errors import DamageError
-from tracelake.limits import STAGED_PIECE_MAX_BYTES, STAGED_TOGETHER_MAX_BYTES
+from tracelake.limits.units import MIB
 from tracelake.shards.partitioning import by_bucket, cut
 from tracelake.storage import ObjectStore
+
+STAGED_PIECE_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes that a decode task holds."""
+STAGED_TOGETHER_MAX_BYTES: Final = 4 * MIB
+"""Arrow bytes of several buckets' rows in one staged stream."""
+
 
 # an eighth of the bytes to sync, in a tenth of a second
 STAGED: Final = pa.ipc.IpcWriteOptions(compression="lz4")

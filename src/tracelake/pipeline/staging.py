@@ -21,18 +21,26 @@ from tracelake import limits
 from tracelake._errors import TracelakeError
 from tracelake.journal.model import ReadRange, Recorded, RecordedRange, Sources, Step, compress, inputs_of
 from tracelake.journal.protocol import compare
-from tracelake.limits import STAGED_PIECE_MAX_BYTES
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.decode_task import gather, read_tasks, run_read_task
 from tracelake.pipeline.input_failures import Guarded, tasks_work
 from tracelake.pipeline.sources.base import Input
-from tracelake.pipeline.staged_slices import StagedSlice, slice_of, stage, staged_bytes
+from tracelake.pipeline.staged_slices import (
+    STAGED_PIECE_MAX_BYTES,
+    StagedSlice,
+    slice_of,
+    stage,
+    staged_bytes,
+)
 from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import cut, is_all
 from tracelake.shards.parts import check_part
 from tracelake.storage import LocalFiles, ObjectStore, delete_all, open_objects
 from tracelake.tasks.runners import OnProgress, Progress, ReceiptT, Stage, TaskRunner, TaskT
+
+STAGED_ROWS_LOOK_EACH_S: Final = 3600.0
+"""Interval at which a pipeline lists expired staged rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +170,7 @@ class Leftovers:
     def clean(self) -> None:
         """Delete old staged rows, at most once per STAGED_ROWS_LOOK_EACH_S, because listing includes current ones."""
         if time.monotonic() >= self._looks_next_s:
-            self._looks_next_s = time.monotonic() + limits.STAGED_ROWS_LOOK_EACH_S
+            self._looks_next_s = time.monotonic() + STAGED_ROWS_LOOK_EACH_S
             _delete_below(self._objects, STAGING, time.time() - limits.STAGED_ROWS_AGE_MAX_S)
 
 

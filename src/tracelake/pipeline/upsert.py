@@ -30,6 +30,10 @@ from tracelake.shards.rows import GIVEN_UP, RETRACTIONS, ROW_ID, literal
 from tracelake.tables import upsert_rule
 from tracelake.tables.builtin import SPAN_COLUMNS, TABLE_SPANS, TRACES, aggregate_sql, summed
 
+UPSERT_FEW_SPANS: Final = 500
+"""Spans of new traces, each seen once, whose `traces` rows are computed without a query."""
+
+
 Incoming = Callable[[], Iterable[pa.Table]]
 """Function that returns the incoming spans as tables, the same each time. They have schema SPANS, in any order, with
 repeats."""
@@ -83,7 +87,7 @@ def _of_few(read: pa.Table, transaction: int) -> UpsertResult | None:
 
     Most small transactions are like this, and SQL statements take longer than computing a few trace rows.
     """
-    if len(read) > limits.UPSERT_FEW_SPANS:
+    if len(read) > UPSERT_FEW_SPANS:
         return None
     of_traces: dict[str, dict[tuple[str, bool], dict[str, Any]]] = {}
     for span in read.select(SPAN_COLUMNS).to_pylist():

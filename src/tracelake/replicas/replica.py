@@ -21,7 +21,7 @@ from typing import Final
 
 from tracelake._errors import DamageError, UnreadInputsError
 from tracelake.formats import decode, encode
-from tracelake.limits import ERROR_MAX_CHARS, REPLICA_FORGOTTEN_S, REPLICA_GONE_S, REPLICA_HEARTBEAT_S
+from tracelake.limits import ERROR_MAX_CHARS, REPLICA_GONE_S
 from tracelake.replicas import protocol
 from tracelake.replicas.protocol import (
     FORMAT_VERSION,
@@ -36,6 +36,11 @@ from tracelake.results import Finding, ReplicaInfo
 from tracelake.storage import ABSENT, Conflict, Done, Entry, KeyValueStore
 from tracelake.storage.object_records import whole_of
 from tracelake.storage.verify import check_records
+
+REPLICA_HEARTBEAT_S: Final = 3.0
+"""Heartbeat interval of a replica, which also writes after each transaction."""
+REPLICA_FORGOTTEN_S: Final = 24 * 3600.0
+"""Retention of a gone replica's record."""
 
 
 @dataclass(frozen=True, slots=True)

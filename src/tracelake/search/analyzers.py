@@ -41,15 +41,16 @@ from typing import Final
 import tantivy
 
 from tracelake._errors import UsageError
-from tracelake.limits import (
-    IDENTIFIER_MAX_BYTES,
-    INDEX_IDENTIFIERS_KEPT,
-    INDEX_VALUE_MAX_CHARS,
-    INDEX_WORD_MAX_BYTES,
-)
+from tracelake.limits import IDENTIFIER_MAX_BYTES, INDEX_VALUE_MAX_CHARS, INDEX_WORD_MAX_BYTES
 from tracelake.search import tokenization
 from tracelake.search.query_parser import ORDERED
-from tracelake.search.tokenization import GAP, BatchTokenizer, identifiers, parts_of_name
+from tracelake.search.tokenization import (
+    GAP,
+    INDEX_IDENTIFIERS_KEPT,
+    BatchTokenizer,
+    identifiers,
+    parts_of_name,
+)
 
 KEYWORD: Final = "tracelake_keyword"
 TERMS: Final = "tracelake_terms"

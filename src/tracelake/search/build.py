@@ -35,6 +35,7 @@ import tantivy
 
 from tracelake import limits
 from tracelake._errors import DamageError, StorageError
+from tracelake.limits.units import MIB
 from tracelake.scratch import delete_directory, scratch_directory
 from tracelake.search import analyzers
 from tracelake.search.analyzers import ENGLISH, Analyzer
@@ -54,6 +55,12 @@ from tracelake.search.part_cache import TEMPORARY, PartCache, link, stumbling
 from tracelake.search.vector_index import FILE, BlockWriter, PartVectorWriter, check_block, read_block
 from tracelake.search.vectors import PartVectors, VectorSettings
 from tracelake.storage.ports import ObjectStore
+
+INDEX_HEAP_BYTES: Final = 512 * MIB
+"""Memory of one index part while it is built."""
+INDEX_BATCH_ROWS: Final = 8_192
+"""Spans converted to documents at a time."""
+
 
 _SEGMENTS_MERGED: Final = 8
 """Minimum number of segments to merge. tantivy's `LogMergePolicy` treats all segments of up to 10,000 documents as
@@ -338,7 +345,7 @@ def _write_batches(directory: Path, batches: Iterable[pa.RecordBatch], analyzer:
     analyzers.register_tokenizers(index, analyzer.tokenizer())
     # One thread and ample heap produce one segment. The pack supports several, in case a part outgrows the
     # heap.
-    writer = index.writer(heap_size=limits.INDEX_HEAP_BYTES, num_threads=1)
+    writer = index.writer(heap_size=INDEX_HEAP_BYTES, num_threads=1)
     count = 0
     for batch in batches:
         for document in documents(batch, analyzer):
@@ -353,8 +360,8 @@ def _small_batches(rows: pa.Table | Iterable[pa.RecordBatch]) -> Iterator[pa.Rec
     batches = rows.to_batches() if isinstance(rows, pa.Table) else rows
     for batch in batches:
         narrow = batch.select(list(COLUMNS))
-        for start in range(0, narrow.num_rows, limits.INDEX_BATCH_ROWS):
-            yield from _bounded(narrow.slice(start, limits.INDEX_BATCH_ROWS))
+        for start in range(0, narrow.num_rows, INDEX_BATCH_ROWS):
+            yield from _bounded(narrow.slice(start, INDEX_BATCH_ROWS))
 
 
 def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -25,6 +25,10 @@ from tracelake.search.query_compiler import KEYWORDS, only_of
 from tracelake.search.query_parser import OWNERS, QUOTED_PATH, escaped, name_of, plain, written
 from tracelake.search.query_values import SEPARATOR, as_written, path_term, term_of
 
+_COMPLETIONS_LOOKED_AT_MAX: Final = 500
+"""Most frequent values considered for the completions of one workspace."""
+
+
 DAY: Final = "day"
 NAMES: Final = (*analyzers.FACETS, DAY)
 """Names of facets: the whole-value fields, and the UTC day on which spans start."""
@@ -273,7 +277,7 @@ class _Terms:
     def beginning(self, field: str, prefix: str) -> Iterator[str]:
         """Yield the terms of a field with this prefix, in query syntax."""
         workspace = self.workspace
-        most = limits.COMPLETIONS_MAX if workspace is None else limits.COMPLETIONS_LOOKED_AT_MAX
+        most = limits.COMPLETIONS_MAX if workspace is None else _COMPLETIONS_LOOKED_AT_MAX
         for term, _ in self.searcher.terms_with_prefix(field, prefix, limit=most):
             if field == "has" and len(term) > limits.INDEX_VALUE_MAX_CHARS:
                 continue  # a truncated path, which no query can contain

@@ -12,11 +12,20 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from tracelake import limits
-from tracelake.limits import HIGHLIGHT_SPELLINGS_MAX_CHARS
 from tracelake.search.analyzers import ENGLISH, Analyzer, Word
-from tracelake.search.query_compiler import texts_wanted
+from tracelake.search.query_compiler import QUERIES_KEPT, texts_wanted
 from tracelake.search.query_parser import Text
-from tracelake.search.tokenization import BORDER, is_pair, is_unspaced, parts_of_name
+from tracelake.search.tokenization import BORDER, INDEX_IDENTIFIERS_KEPT, is_pair, is_unspaced, parts_of_name
+
+HIGHLIGHT_TERMS_MAX: Final = 32
+"""Distinct query words and phrases that excerpts highlight, and their spellings in a text."""
+_HIGHLIGHT_SPELLINGS_MAX_CHARS: Final = 20_000
+"""Characters of a text that are scanned for other spellings of a word."""
+_HIGHLIGHT_CONTEXT_CHARS: Final = 40
+"""Text of an excerpt before its first match."""
+_HIGHLIGHT_MATCHES_MAX: Final = 200
+"""Matches in one text that are considered for its excerpt."""
+
 
 _BORDER: Final = re.compile(BORDER)
 _OTHER_ENDING: Final = re.compile("(?:ie|le|[eily])$")
@@ -34,7 +43,7 @@ def beginning(stem: str) -> str:
 
 def words_in(text: str, identifiers_only: bool, letter: str = r"[^\W_]") -> list[str]:
     """Return the distinct words at the beginning of a text, in order, or only those with capitals inside."""
-    beginning = text[:HIGHLIGHT_SPELLINGS_MAX_CHARS]
+    beginning = text[:_HIGHLIGHT_SPELLINGS_MAX_CHARS]
     if identifiers_only and _BORDER.search(beginning) is None:
         return []
     words = dict.fromkeys(re.findall(f"{letter}+", beginning))
@@ -163,12 +172,12 @@ class _Wanted(NamedTuple):
         return any(is_alike(stem, self.words[0].stem, self.distance) for stem in stems)
 
 
-@lru_cache(limits.QUERIES_KEPT)
+@lru_cache(QUERIES_KEPT)
 def _terms(query: str, analyzer: Analyzer) -> tuple[_Wanted, ...]:
     """Return the first distinct words and phrases of a query. Their number is bounded because a text is searched for
     each."""
     wanted = (each for text in texts_wanted(query) for each in _wanted_of(text, analyzer))
-    return tuple(islice(dict.fromkeys(wanted), limits.HIGHLIGHT_TERMS_MAX))
+    return tuple(islice(dict.fromkeys(wanted), HIGHLIGHT_TERMS_MAX))
 
 
 def _wanted_of(text: Text, analyzer: Analyzer) -> Iterator[_Wanted]:
@@ -203,7 +212,7 @@ def _spelled(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
     words = filter(is_spelled_so, words_in(text, identifiers_only=not alike, letter=analyzer.letter))
     return [
         _Wanted(analyzer, tuple(analyzer.words_wanted(word)), prefix=False)
-        for word in islice(words, limits.HIGHLIGHT_TERMS_MAX)
+        for word in islice(words, HIGHLIGHT_TERMS_MAX)
     ]
 
 
@@ -221,7 +230,7 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
     pattern = _pattern(wanted)
     matches: list[_Match] = []
 
-    @lru_cache(limits.INDEX_IDENTIFIERS_KEPT)  # words repeat
+    @lru_cache(INDEX_IDENTIFIERS_KEPT)  # words repeat
     def term_of(occurrence: str) -> _Wanted | None:
         return next((one for one in wanted if one.holds(occurrence)), None)
 
@@ -229,9 +238,9 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
         term = term_of(occurrence.group())
         if term is not None:
             matches.append(_Match(occurrence.start(), occurrence.end(), term))
-        if len(matches) == limits.HIGHLIGHT_MATCHES_MAX:
+        if len(matches) == _HIGHLIGHT_MATCHES_MAX:
             break
-    width = limits.HIGHLIGHT_MAX_CHARS - 2 * limits.HIGHLIGHT_CONTEXT_CHARS
+    width = limits.HIGHLIGHT_MAX_CHARS - 2 * _HIGHLIGHT_CONTEXT_CHARS
     windows = []
     for first, match in enumerate(matches):
         inside = [other for other in matches[first:] if other.end <= match.start + width] or [match]
@@ -241,7 +250,7 @@ def _windows(text: str, wanted: Sequence[_Wanted], analyzer: Analyzer) -> list[_
 
 def _render(text: str, matches: Sequence[_Match]) -> str:
     """Return the excerpt around the matches. It never exceeds the limit."""
-    start = _word_border(text, max(0, matches[0].start - limits.HIGHLIGHT_CONTEXT_CHARS)) if matches else 0
+    start = _word_border(text, max(0, matches[0].start - _HIGHLIGHT_CONTEXT_CHARS)) if matches else 0
     pieces = [_ELLIPSIS] if start else []
     room = limits.HIGHLIGHT_MAX_CHARS - 2 * len(_ELLIPSIS)
     place = start
@@ -262,7 +271,7 @@ def _render(text: str, matches: Sequence[_Match]) -> str:
 
 def _word_border(text: str, place: int) -> int:
     """Return the beginning of the next word, or `place` if that is far."""
-    border = re.compile(r"\s\S").search(text, place, place + limits.HIGHLIGHT_CONTEXT_CHARS // 2)
+    border = re.compile(r"\s\S").search(text, place, place + _HIGHLIGHT_CONTEXT_CHARS // 2)
     return border.start() + 1 if border is not None and place > 0 else place
 
 

@@ -21,9 +21,13 @@ import pyarrow.compute as pc
 import tantivy
 
 from tracelake.formats import decode, encode
-from tracelake.limits import INDEX_CONTENTS_MAX_VALUES, INDEX_VALUE_MAX_CHARS
+from tracelake.limits import INDEX_VALUE_MAX_CHARS
 from tracelake.search import analyzers
 from tracelake.search.vectors import PartVectors, VectorSettings
+
+INDEX_CONTENTS_MAX_VALUES: Final = 32
+"""Services, and workspaces, listed for an index part."""
+
 
 NAMED: Final = {"service": "services", "workspace": "workspaces"}
 """Fields of which a part lists all values, with their attribute in `PartContents`."""

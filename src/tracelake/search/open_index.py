@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import tantivy
 
 from tracelake._errors import DamageError, StorageError
-from tracelake.limits import INDEX_MARKS_KEPT, PART_COPY_IDLE_MIN_S
+from tracelake.limits import PART_COPY_IDLE_MIN_S
 from tracelake.scratch import delete_directory
 from tracelake.search import analyzers
 from tracelake.search.analyzers import Analyzer
@@ -45,6 +46,9 @@ from tracelake.search.vector_index import FILE as VECTORS_FILE
 from tracelake.search.vector_index import VectorBlock, check_block, read_block
 from tracelake.search.vectors import VectorSettings
 from tracelake.storage.ports import ObjectStore
+
+INDEX_MARKS_KEPT: Final = 4
+"""Live-docs files of an open part, one per distinct set of omitted documents."""
 
 
 def open_index(directory: Path, analyzer: Analyzer) -> tantivy.Index:

@@ -29,20 +29,22 @@ from functools import wraps
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
-from tracelake import limits
 from tracelake._errors import DamageError, LimitError, NotFoundError
-from tracelake.limits import (
-    INDEX_COPIES_SWEPT_EACH_S,
-    INDEX_SCRATCH_AGE_MAX_S,
-    PART_COPY_IDLE_MIN_S,
-    PARTS_AT_ONCE,
-)
+from tracelake.limits import PART_COPY_IDLE_MIN_S, PARTS_AT_ONCE
 from tracelake.scratch import scratch_directory
 from tracelake.search.model import BUILD_ANEW, PartRef
 from tracelake.search.pack import SEGMENT_SUFFIXES, Header, is_as_packed, read_header, unpack
 from tracelake.search.query_compiler import refusal
 from tracelake.search.query_parser import QuerySyntaxError
 from tracelake.storage.ports import ObjectStore
+
+INDEX_MAPS_KEPT_FREE: Final = 2_000
+"""Memory maps reserved for uses other than index parts: libraries, threads, table files."""
+_INDEX_SCRATCH_AGE_MAX_S: Final = 3600.0
+"""Age of an index assembled for one search; no search takes so long."""
+_INDEX_COPIES_SWEPT_EACH_S: Final = 60.0
+"""Interval at which a process looks for unused unpacked index parts."""
+
 
 TEMPORARY: Final = "open-"
 _PART: Final = re.compile("[0-9a-f]{64}")
@@ -82,7 +84,7 @@ class PartCache:
             self._swept_links = True
             self._sweep_links()
         if time.monotonic() >= self._sweeps_next_s:
-            self._sweeps_next_s = time.monotonic() + INDEX_COPIES_SWEPT_EACH_S
+            self._sweeps_next_s = time.monotonic() + _INDEX_COPIES_SWEPT_EACH_S
             self._note_use(mine)
             self._sweep_parts()
         return [known.get(part.sha256) or fetched[part.sha256].result() for part in parts]
@@ -138,7 +140,7 @@ class PartCache:
         """Delete directories of killed processes, which contain mostly links."""
         for path in self.directory.glob(TEMPORARY + "*"):
             with suppress(OSError):
-                if time.time() - path.stat().st_mtime > INDEX_SCRATCH_AGE_MAX_S:
+                if time.time() - path.stat().st_mtime > _INDEX_SCRATCH_AGE_MAX_S:
                     shutil.rmtree(path, ignore_errors=True)
 
     def _sweep_parts(self) -> None:
@@ -226,7 +228,7 @@ def is_exhausted(error: Exception) -> bool:
 def _allowed() -> int | None:
     """Return the number of maps that parts may use."""
     try:
-        return max(0, int(_ALLOWED.read_text()) - limits.INDEX_MAPS_KEPT_FREE)
+        return max(0, int(_ALLOWED.read_text()) - INDEX_MAPS_KEPT_FREE)
     except (OSError, ValueError):
         return None
 
@@ -240,7 +242,7 @@ def _check(parts: int, maps: int, more: int, *, with_vectors: bool = False) -> N
         used = _USED.read_bytes().count(b"\n")
     except OSError:
         used = 0
-    if maps > allowed or used + more > allowed + limits.INDEX_MAPS_KEPT_FREE:
+    if maps > allowed or used + more > allowed + INDEX_MAPS_KEPT_FREE:
         raise too_many(parts, with_vectors=with_vectors)
 
 

@@ -13,13 +13,16 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from tracelake._errors import QueryError
-from tracelake.limits import SIEVE_TEXTS_MAX
 from tracelake.search import analyzers, query_values
 from tracelake.search.analyzers import Analyzer, Word
 from tracelake.search.highlight import beginning
 from tracelake.search.query_compiler import KEYWORDS, ids_in, tree
 from tracelake.search.query_parser import OWNERS, AllOf, AnyOf, Boost, Node, Text
 from tracelake.search.tokenization import normalized
+
+SIEVE_TEXTS_MAX: Final = 16
+"""Strings that a search's prefilter looks for in input left to a pipeline."""
+
 
 _ESCAPED_IN_JSON: Final = '"\\'
 Prefilter: TypeAlias = Callable[[bytes], bool]

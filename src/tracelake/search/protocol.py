@@ -17,21 +17,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from typing import Final
 
 from tracelake import tiers
 from tracelake._errors import DamageError, UsageError
 from tracelake.batching import batches
-from tracelake.limits import (
-    INDEX_FAN_OUT,
-    INDEX_MERGED_MAX_BYTES,
-    INDEX_NEWEST_PARTS_MAX,
-    INDEX_REBUILT_PART_ROWS,
-    INDEX_REPLACED_MIN,
-    INDEX_REST_SHARE,
-    INDEX_REWRITTEN_SHARE,
-)
+from tracelake.limits import INDEX_MERGED_MAX_BYTES, INDEX_REBUILT_PART_ROWS
 from tracelake.search.model import Manifest, PartRef, Receipt, manifest_path, part_path
 from tracelake.search.vectors import VectorSettings, has_vectors
+
+INDEX_NEWEST_PARTS_MAX: Final = 8
+"""Parts that an index manifest lists itself."""
+INDEX_FAN_OUT: Final = 8
+"""Adjacent index parts of one size class, by the logarithm of their documents."""
+INDEX_REST_SHARE: Final = 4
+"""Size of the largest part in such a merge, as a multiple of all the others together."""
+INDEX_REWRITTEN_SHARE: Final = 0.2
+"""Share of documents whose rows were replaced."""
+INDEX_REPLACED_MIN: Final = 1_000
+"""Documents with replaced rows that may stay until their parts are merged."""
 
 
 def choose(

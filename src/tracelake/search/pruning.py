@@ -7,12 +7,17 @@ from typing import Final, TypeAlias
 
 import tantivy
 
-from tracelake import limits
 from tracelake.search import analyzers
 from tracelake.search.model import NAMED, PartContents, PartRef
 from tracelake.search.query_compiler import forms_of
 from tracelake.search.query_parser import AllOf, AnyOf, Boost, Last, Node, Text, ValueRange
 from tracelake.search.query_values import starts
+
+NEWEST_AHEAD_MAX_S: Final = 86_400
+"""Time in the future at which a trace or span may start and still rank among the newest."""
+SEARCH_NEWEST_SHARE: Final = 0.125
+"""Share of all spans, in the newest parts, that a newest-first search reads first."""
+
 
 _INT64_MAX: Final = (1 << 63) - 1
 MayMatch: TypeAlias = Callable[[PartContents], bool]
@@ -23,7 +28,7 @@ def newest_after(parts: Sequence[PartRef]) -> int | None:
     """Return a time after which a small share of all spans start, in the newest parts; None if the contents give
     none."""
     last = [(part.contents.last_ns, part.documents) for part in parts if part.contents is not None]
-    room = limits.SEARCH_NEWEST_SHARE * sum(part.documents for part in parts)
+    room = SEARCH_NEWEST_SHARE * sum(part.documents for part in parts)
     if len(last) < len(parts):
         return None
     for number, (last_ns, documents) in enumerate(sorted(last, reverse=True)):
@@ -44,7 +49,7 @@ def only_after(schema: tantivy.Schema, query: tantivy.Query, after_ns: int) -> t
 
 def latest_start(now_ns: int) -> int:
     """Return the latest start time of spans that are listed among the newest."""
-    return min(now_ns + limits.NEWEST_AHEAD_MAX_S * 10**9, _INT64_MAX)
+    return min(now_ns + NEWEST_AHEAD_MAX_S * 10**9, _INT64_MAX)
 
 
 def only_until(schema: tantivy.Schema, query: tantivy.Query, time_ns: int) -> tantivy.Query:

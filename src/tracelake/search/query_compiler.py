@@ -21,7 +21,6 @@ import tantivy
 
 from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.limits import QUERIES_KEPT
 from tracelake.search import analyzers, query_parser, query_values
 from tracelake.search.analyzers import ANALYZERS, EARLIER, ENGLISH, Analyzer, Word, analyzer_named, hint_of
 from tracelake.search.query_parser import (
@@ -41,6 +40,12 @@ from tracelake.search.query_parser import (
 from tracelake.search.query_values import number_terms, path_term, starts, term_of
 from tracelake.search.similar import SPAN, Alike
 from tracelake.search.tokenization import has_unspaced
+
+QUERIES_KEPT: Final = 256
+"""Parsed queries that a process caches."""
+_QUERY_FUZZY_COST: Final = 4
+"""Cost of a word with ~2 in each searched field; a word with * or ~1 costs 1."""
+
 
 EXAMPLE: Final = '"refund policy" AND service:airline-agent'
 KEYWORDS: Final = (*analyzers.FACETS, "trace")
@@ -131,7 +136,7 @@ def tree(query: str) -> Node:
 
 def _cost(node: Text) -> int:
     """Return the cost of a word with * or ~: the number of fields times the number of terms that it may match."""
-    terms = limits.QUERY_FUZZY_COST if node.distance > 1 and not node.quoted else 1
+    terms = _QUERY_FUZZY_COST if node.distance > 1 and not node.quoted else 1
     return terms * (len(analyzers.TEXTS) if node.field is None else 1)
 
 

@@ -27,8 +27,12 @@ from typing import Final, TypeAlias
 import msgspec
 import numpy as np
 
-from tracelake.limits import INDEX_ARRAY_MAX_ELEMENTS, INDEX_PATHS_KEPT, INDEX_VALUE_MAX_CHARS
+from tracelake.limits import INDEX_ARRAY_MAX_ELEMENTS, INDEX_VALUE_MAX_CHARS
 from tracelake.search.query_parser import Last, QuerySyntaxError, ValueRange
+
+_INDEX_PATHS_KEPT: Final = 4_096
+"""Attribute paths whose terms a process caches."""
+
 
 _NS: Final = {
     "ns": 1,
@@ -202,7 +206,7 @@ def number_terms(paths: Sequence[str], values: Sequence[float]) -> list[str]:
     return [_digits_of(path) + ordered[16 * at : 16 * at + 16] for at, path in enumerate(paths)]
 
 
-@functools.lru_cache(INDEX_PATHS_KEPT)
+@functools.lru_cache(_INDEX_PATHS_KEPT)
 def _digits_of(path: str) -> str:
     return hashlib.blake2b(path.lower().encode(errors="replace"), digest_size=8).hexdigest()
 

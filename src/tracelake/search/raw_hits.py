@@ -8,12 +8,15 @@ from typing import Final, TypeAlias
 import msgspec
 import tantivy
 
-from tracelake.limits import (
-    SEARCH_RANKED_BEYOND_HITS,
-    SEARCH_RANKED_FIRST_HITS,
-    SEARCH_RANKED_STEP_HITS,
-)
 from tracelake.search import analyzers
+
+SEARCH_RANKED_BEYOND_HITS: Final = 6
+"""Hits of a ranked list beyond the page taken from it."""
+SEARCH_RANKED_FIRST_HITS: Final = 100
+"""Hits of the list from which the first pages are taken then."""
+SEARCH_RANKED_STEP_HITS: Final = 1_000
+"""Growth of the ranked list from which pages are taken."""
+
 
 AnyHit: TypeAlias = tuple[float, tantivy.DocAddress]
 """A hit of tantivy: its rank value and its document."""

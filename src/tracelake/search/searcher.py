@@ -16,7 +16,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 import tantivy
 
 from tracelake._errors import DamageError, QueryError, UsageError
-from tracelake.limits import INDEX_PRUNED_KEPT, LIKE_SPANS_KEPT, SEARCH_RANKED_BEYOND_HITS
 from tracelake.search.analyzers import ANALYZERS, ENGLISH, of_fingerprint
 from tracelake.search.build import UnpublishedPart
 from tracelake.search.facets import FacetCounts, OneWorkspace, RawFacet, check, completions, count, only
@@ -33,7 +32,7 @@ from tracelake.search.query_compiler import (
     prepared,
     prepared_alike,
 )
-from tracelake.search.raw_hits import AnyHit, RawHit, ranked_as_far_as, raw_hit
+from tracelake.search.raw_hits import SEARCH_RANKED_BEYOND_HITS, AnyHit, RawHit, ranked_as_far_as, raw_hit
 from tracelake.search.results import PartsAsked
 from tracelake.search.semantic_search import (
     NO_VECTORS,
@@ -46,6 +45,12 @@ from tracelake.search.semantic_search import (
 )
 from tracelake.search.similar import Alike, TextsOf, alike_in
 from tracelake.storage.ports import ObjectStore
+
+_LIKE_SPANS_KEPT: Final = 8
+"""Spans whose texts a searcher caches for more-like-this."""
+INDEX_PRUNED_KEPT: Final = 8
+"""Subsets of parts that a searcher keeps open, besides the full set."""
+
 
 Sort: TypeAlias = Literal["score", "newest", "oldest"]
 """Sort order: by score, or by the start time of spans."""
@@ -92,7 +97,7 @@ class Searcher:
         self.vectors = None if manifest.vectors is None else str(manifest.vectors)
         """Description of the vector settings for users; None if the index has no vectors."""
         # Cached because a search and its count read the texts of the same span.
-        self._texts_of = None if texts_of is None else lru_cache(LIKE_SPANS_KEPT)(texts_of)
+        self._texts_of = None if texts_of is None else lru_cache(_LIKE_SPANS_KEPT)(texts_of)
         self._manifest = manifest
         self._rows = rows
         self._unpublished = unpublished

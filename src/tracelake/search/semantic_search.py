@@ -19,7 +19,6 @@ import tantivy
 
 from tracelake import limits
 from tracelake._errors import QueryError
-from tracelake.limits import SEMANTIC_FARTHER, SEMANTIC_RESULTS_KEPT
 from tracelake.search.analyzers import Analyzer
 from tracelake.search.facets import FacetCounts, Only, RawFacet, check, count, only
 from tracelake.search.live_docs import NOBODY, RowIds
@@ -38,6 +37,11 @@ from tracelake.search.raw_hits import RawHit, raw_hit
 from tracelake.search.similar import SPAN, TextsOf, alike_in
 from tracelake.search.vector_index import Doubles, VectorBlock, nearest, vector_of
 from tracelake.search.vectors import HOW, VectorSettings, call, load_embedder
+
+_SEMANTIC_FARTHER: Final = 4
+"""Growth factor of the number of nearest spans, if too few meet the conditions."""
+_SEMANTIC_RESULTS_KEPT: Final = 8
+"""Results of semantic searches that a searcher caches for further pages."""
 
 
 def fused(rankings: Sequence[Sequence[int]], smoothed: int = 60) -> list[tuple[int, float]]:
@@ -95,14 +99,14 @@ class Vectors:
         meeting = counted.count or 0
         if meeting <= limits.SEMANTIC_FILTERED_MAX_ROWS:
             return nearest(self.blocks, vector, most, allowed=rows_of(searcher, condition, meeting))
-        asked = SEMANTIC_FARTHER * most
+        asked = _SEMANTIC_FARTHER * most
         while True:
             rows, scores = nearest(self.blocks, vector, asked, gone=self.gone)
             these = tantivy.Query.term_set_query(schema, "row", rows.tolist())
             met = np.isin(rows, rows_of(searcher, _both(condition, these), len(rows)))
             if met.sum() >= most or len(rows) < asked:
                 return rows[met][:most], scores[met][:most]
-            asked *= SEMANTIC_FARTHER
+            asked *= _SEMANTIC_FARTHER
 
     def vector_of_text(self, text: str) -> Doubles:
         """Return the vector of a query text.
@@ -253,7 +257,7 @@ class SemanticSearch:
         self._texts_of = texts_of
         self._analyzer = analyzer
         # Cached because the pages and facets of a search are taken from the same ranking.
-        self._ranked = lru_cache(SEMANTIC_RESULTS_KEPT)(self._rank)
+        self._ranked = lru_cache(_SEMANTIC_RESULTS_KEPT)(self._rank)
 
     def search(self, asked: SemanticRequest, limit: int, offset: int) -> list[RawHit]:
         """Return hits `offset` to `offset + limit`, in order."""

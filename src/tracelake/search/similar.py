@@ -13,14 +13,19 @@ from typing import Final, TypeAlias
 
 import tantivy
 
-from tracelake.limits import (
-    LIKE_SHARE,
-    LIKE_TEXT_MAX_CHARS,
-    LIKE_WEIGHT_SHARE,
-    LIKE_WORDS_MAX,
-    LIKE_WORDS_READ_MAX,
-)
 from tracelake.search.analyzers import Analyzer
+
+_LIKE_WORDS_MAX: Final = 25
+"""Words for a more-like-this search, the most distinctive."""
+_LIKE_WORDS_READ_MAX: Final = 500
+"""Distinct words of a span that more-like-this considers, the first of its text."""
+_LIKE_TEXT_MAX_CHARS: Final = 20_000
+"""Characters of a span that more-like-this considers."""
+_LIKE_WEIGHT_SHARE: Final = 0.25
+"""Minimum weight of a word, as a share of the most distinctive word's."""
+_LIKE_SHARE: Final = 0.3
+"""Share of these words that a similar span must contain."""
+
 
 TextsOf: TypeAlias = Callable[[str, str, str | None], Sequence[str] | None]
 """Function that returns the texts of a span, by trace id, span id and workspace (None for any); None if it does not
@@ -42,7 +47,7 @@ def likeness(
     if not told:
         return tantivy.Query.empty_query()
     words = [(tantivy.Occur.Should, tantivy.Query.term_query(schema, "text", stem, "freq")) for stem in told]
-    alike = tantivy.Query.boolean_query(words, max(1, round(LIKE_SHARE * len(words))))
+    alike = tantivy.Query.boolean_query(words, max(1, round(_LIKE_SHARE * len(words))))
     own = tantivy.Query.term_query(schema, "trace", trace_id, "basic")
     return tantivy.Query.boolean_query([(tantivy.Occur.Must, alike), (tantivy.Occur.MustNot, own)])
 
@@ -68,7 +73,7 @@ def _telling(searcher: tantivy.Searcher, texts: Sequence[str], analyzer: Analyze
     """Return the stems that are frequent in the texts and rare in the index, the most characteristic first."""
     counted: Counter[str] = Counter()
     for stem in _stems(texts, analyzer):
-        if stem in counted or len(counted) < LIKE_WORDS_READ_MAX:
+        if stem in counted or len(counted) < _LIKE_WORDS_READ_MAX:
             counted[stem] += 1
     weights = {}
     for stem, count in counted.items():
@@ -76,13 +81,13 @@ def _telling(searcher: tantivy.Searcher, texts: Sequence[str], analyzer: Analyze
         if having > 1:  # a word that only this span has finds no other
             weights[stem] = math.sqrt(count) * math.log(max(1, searcher.num_docs / having))
     # Words of nearly all spans are dropped, unless there are no others.
-    least = LIKE_WEIGHT_SHARE * max(weights.values(), default=0)
+    least = _LIKE_WEIGHT_SHARE * max(weights.values(), default=0)
     ranked = sorted(weights, key=lambda stem: (-weights[stem], stem))
-    return [stem for stem in ranked[:LIKE_WORDS_MAX] if weights[stem] >= least]
+    return [stem for stem in ranked[:_LIKE_WORDS_MAX] if weights[stem] >= least]
 
 
 def _stems(texts: Sequence[str], analyzer: Analyzer) -> Iterator[str]:
-    room = LIKE_TEXT_MAX_CHARS
+    room = _LIKE_TEXT_MAX_CHARS
     for text in texts:
         yield from (word.stem for word in analyzer.words_of(text[:room]))
         room -= min(room, len(text))

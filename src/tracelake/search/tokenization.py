@@ -31,13 +31,19 @@ import pyarrow.compute as pc
 from tracelake.limits import (
     IDENTIFIER_MAX_BYTES,
     INDEX_BATCH_MAX_BYTES,
-    INDEX_CHUNK_KEPT_MAX_CHARS,
-    INDEX_CHUNKS_KEPT,
-    INDEX_IDENTIFIERS_KEPT,
     INDEX_VALUE_MAX_CHARS,
     INDEX_WORD_MAX_BYTES,
-    INDEX_WORDED_AT_ONCE_BYTES,
 )
+
+INDEX_CHUNKS_KEPT: Final = 65_536
+"""Distinct words that a process caches for each kind of text."""
+_INDEX_CHUNK_KEPT_MAX_CHARS: Final = 32
+"""One cached word."""
+INDEX_WORDED_AT_ONCE_BYTES: Final = 256 * 1024
+"""Text that is split into words at a time; each word is a Python object."""
+INDEX_IDENTIFIERS_KEPT: Final = 16_384
+"""Identifiers whose parts a process caches."""
+
 
 _LETTERS: Final = r"[0-9A-Za-z\u{80}-\u{10FFFF}]*"
 BORDER: Final = "[a-z0-9][A-Z]|[A-Z][A-Z][a-z]"
@@ -415,7 +421,7 @@ class BatchTokenizer:
             yield self._worded(different.slice(first, last - first).to_pylist())
 
     def _remember(self, chunks: Iterable[tuple[str, str]]) -> None:
-        short = (chunk for chunk in chunks if len(chunk[0]) <= INDEX_CHUNK_KEPT_MAX_CHARS)
+        short = (chunk for chunk in chunks if len(chunk[0]) <= _INDEX_CHUNK_KEPT_MAX_CHARS)
         new = dict(islice(short, INDEX_CHUNKS_KEPT))
         if len(self._known) + len(new) > INDEX_CHUNKS_KEPT:
             self._known.clear()

@@ -47,11 +47,20 @@ import pyarrow.compute as pc
 from tracelake import limits
 from tracelake._errors import DamageError, EmbeddingError, UsageError
 from tracelake.formats import decoder
-from tracelake.limits import VECTORS_AT_ONCE
 from tracelake.search.documents import Column
 from tracelake.search.live_docs import NOBODY, RowIds
 from tracelake.search.model import BUILD_ANEW, PartRef
 from tracelake.search.vectors import Embedder, Floats, PartVectors, VectorSettings, call, load_embedder
+
+_EMBEDDING_BATCH_TEXTS: Final = 128
+"""Texts in one call of the user's embedding function."""
+EMBEDDING_FAILURES_MAX: Final = 20
+"""Failed embedding calls while one part is built."""
+EMBEDDING_FAILED_MAX_S: Final = 60.0
+"""Total time of failed embedding calls while one part is built."""
+_VECTORS_AT_ONCE: Final = 1_024
+"""Vectors compared or copied at a time; they fit into the processor's cache."""
+
 
 FILE: Final = "vectors.block"
 _MAGIC: Final = b"TLVECT01"
@@ -114,8 +123,8 @@ class BlockWriter:
         self._small.append(
             (block.rows[places], block.norms[places], block.scales[places], block.errors[places])
         )
-        for start in range(0, len(places), VECTORS_AT_ONCE):
-            some = places[start : start + VECTORS_AT_ONCE]
+        for start in range(0, len(places), _VECTORS_AT_ONCE):
+            some = places[start : start + _VECTORS_AT_ONCE]
             self._codes.write(block.codes[some].tobytes())
             self._exact.write(block.exact[some].tobytes())
 
@@ -259,9 +268,9 @@ def _bounds(block: VectorBlock, query: Doubles, held: Places | None) -> tuple[Do
     # At other lengths, products may overflow float32.
     narrow = (query / np.linalg.norm(query)).astype(np.float32)
     products = np.empty(number, np.float32)
-    chunk = np.empty((min(VECTORS_AT_ONCE, number), len(query)), np.float32)
-    for start in range(0, number, VECTORS_AT_ONCE):
-        stop = min(start + VECTORS_AT_ONCE, number)
+    chunk = np.empty((min(_VECTORS_AT_ONCE, number), len(query)), np.float32)
+    for start in range(0, number, _VECTORS_AT_ONCE):
+        stop = min(start + _VECTORS_AT_ONCE, number)
         chunk[: stop - start] = block.codes[start:stop] if held is None else block.codes[held[start:stop]]
         np.dot(chunk[: stop - start], narrow, out=products[start:stop])
     which = slice(None) if held is None else held
@@ -272,9 +281,9 @@ def _bounds(block: VectorBlock, query: Doubles, held: Places | None) -> tuple[Do
 def _scores(block: VectorBlock, query: Doubles, places: Places) -> Doubles:
     length = float(np.linalg.norm(query))
     scores = np.empty(len(places), np.float64)
-    for start in range(0, len(places), VECTORS_AT_ONCE):
-        some = places[start : start + VECTORS_AT_ONCE]
-        scores[start : start + VECTORS_AT_ONCE] = block.exact[some].astype(np.float64) @ (query / length)
+    for start in range(0, len(places), _VECTORS_AT_ONCE):
+        some = places[start : start + _VECTORS_AT_ONCE]
+        scores[start : start + _VECTORS_AT_ONCE] = block.exact[some].astype(np.float64) @ (query / length)
     # Rounded, so that equal vectors have equal scores at any position.
     return np.round(scores, 9) * length * block.norms[places]
 
@@ -419,8 +428,8 @@ class FunctionSource:
         texts = meant_texts(batch)
         different = list(dict.fromkeys(texts.values()))
         vectors: dict[str, Floats] = {}
-        for start in range(0, len(different), limits.EMBEDDING_BATCH_TEXTS):
-            vectors |= self._made(different[start : start + limits.EMBEDDING_BATCH_TEXTS])
+        for start in range(0, len(different), _EMBEDDING_BATCH_TEXTS):
+            vectors |= self._made(different[start : start + _EMBEDDING_BATCH_TEXTS])
         return {row: vectors.get(text) for row, text in texts.items()}
 
     def _made(self, texts: Sequence[str]) -> dict[str, Floats]:
@@ -441,9 +450,7 @@ class FunctionSource:
 
     @property
     def _has_failed_enough(self) -> bool:
-        return (
-            self._failures >= limits.EMBEDDING_FAILURES_MAX or self._failed_s >= limits.EMBEDDING_FAILED_MAX_S
-        )
+        return self._failures >= EMBEDDING_FAILURES_MAX or self._failed_s >= EMBEDDING_FAILED_MAX_S
 
 
 def meant_texts(batch: pa.RecordBatch) -> dict[int, str]:

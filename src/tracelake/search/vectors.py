@@ -28,8 +28,12 @@ from tracelake.limits import (
     PROBLEM_MAX_CHARS,
     VECTOR_DIMENSIONS_MAX,
     VECTOR_NAME_MAX_CHARS,
-    VECTOR_PART_MAX_BYTES,
 )
+from tracelake.limits.units import MIB
+
+_VECTOR_PART_MAX_BYTES: Final = 128 * MIB
+"""Vectors of one part in an index rebuild."""
+
 
 Metric: TypeAlias = Literal["cosine", "dot"]
 ATTRIBUTE: Final = "attributes."
@@ -76,7 +80,7 @@ class VectorSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def rows_per_part(self) -> int:
         """Maximum number of rows per part, so that it fits into a task."""
-        return max(1, VECTOR_PART_MAX_BYTES // (3 * self.dimensions))
+        return max(1, _VECTOR_PART_MAX_BYTES // (3 * self.dimensions))
 
     def __str__(self) -> str:
         """Describe the settings for users."""

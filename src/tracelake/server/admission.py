@@ -30,6 +30,10 @@ from tracelake.server.key_ring import ACTOR, KeyHolder
 from tracelake.storage.descriptors import has_descriptors
 from tracelake.tables.cancellation import Cancellation, cancellable
 
+_THREADS_SPARE: Final = 8
+"""Threads of a server in addition to one per concurrent request."""
+
+
 Refusal: TypeAlias = Callable[[Scope, TracelakeError], Response]
 Awaited: TypeAlias = Coroutine[object, object, None]
 
@@ -55,7 +59,7 @@ POOLS: Final = {
     "provider": PoolSize(limits.PUBLIC_AT_ONCE_MAX, limits.PUBLIC_AT_ONCE_MAX, limits.READ_DEADLINE_S),
 }
 """Pools of requests. A request uses at most one thread."""
-THREADS: Final = sum(size.at_once for size in POOLS.values()) + limits.THREADS_SPARE
+THREADS: Final = sum(size.at_once for size in POOLS.values()) + _THREADS_SPARE
 UNBOUNDED: Final = ("/healthz", f"{OTLP}traces", f"{OTLP}metrics", f"{OTLP}logs")
 """Paths without a slot. `/healthz` uses no thread and reads nothing; OTLP has separate limits."""
 _POOL_OF_PATH: Final = {

@@ -22,7 +22,7 @@ from tracelake import limits
 from tracelake._errors import LimitError, StorageError, TracelakeError, UsageError
 from tracelake.archive.model import DELETION_KEPT, DELETION_REMOVED, ArchiveReport
 from tracelake.archive.retention import ArchiveOutcome
-from tracelake.archive.scheduler import ArchiveLoop, Marks
+from tracelake.archive.scheduler import ARCHIVE_POLL_S, ARCHIVE_STOP_MAX_S, ArchiveLoop, Marks
 from tracelake.durations import duration_ns
 from tracelake.lake.lake import Lake
 from tracelake.server.http_policy import status_of
@@ -30,6 +30,10 @@ from tracelake.server.locations import HttpLocations
 from tracelake.server.operations import Operations, Result, ServerOperation, Tell
 from tracelake.server.request_body import body_in_openapi, json_body
 from tracelake.server.traces import Limit, Text, json_response, page_maker
+
+_ARCHIVE_PASS_TRACES: Final = 20_000
+"""Traces in one pass of a server's scheduler."""
+
 
 PASS: Final = "pass"  # noqa: S105  the archive makes passes
 SWEEP: Final = "sweep"
@@ -59,9 +63,7 @@ class ArchiveService:
     """Archive passes of one server. Other servers may run passes concurrently; the finalize step decides which one
     archives a trace."""
 
-    def __init__(
-        self, lake: Lake, interval_s: float | None = None, poll_s: float = limits.ARCHIVE_POLL_S
-    ) -> None:
+    def __init__(self, lake: Lake, interval_s: float | None = None, poll_s: float = ARCHIVE_POLL_S) -> None:
         """Run a pass every `interval_s` seconds after `start`; None runs only requested passes.
 
         Between passes, check every `poll_s` seconds for experiments marked archiveNow.
@@ -88,11 +90,11 @@ class ArchiveService:
         self._stopping.set()
         began_s = time.monotonic()
         ended = self._loop is None or self._loop.stop()
-        left_s = limits.ARCHIVE_STOP_MAX_S - (time.monotonic() - began_s)
+        left_s = ARCHIVE_STOP_MAX_S - (time.monotonic() - began_s)
         if not (self.operations.join(max(0.0, left_s)) and ended):
             _log.warning(
                 "an archive pass did not end in %.0f s and is left; its traces stay hot, and the next pass goes on",
-                limits.ARCHIVE_STOP_MAX_S,
+                ARCHIVE_STOP_MAX_S,
             )
 
     def problem(self) -> str | None:
@@ -165,7 +167,7 @@ class ArchiveService:
         """
         if not self._has_hot_tier():
             return False
-        wanted = {"only_marked": only_marked, "traces_max": limits.ARCHIVE_PASS_TRACES}
+        wanted = {"only_marked": only_marked, "traces_max": _ARCHIVE_PASS_TRACES}
         asked_by = BY_MARK if only_marked else BY_INTERVAL
         reports: list[ArchiveReport] = []
 

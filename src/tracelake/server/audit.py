@@ -26,6 +26,16 @@ from tracelake.access.audit import Audit, EventCounter, audit_record, with_outco
 from tracelake.access.keys import AuditKind, AuditRecord, display_name
 from tracelake.server.key_ring import KeyHolder
 
+AUDIT_TRIM_EACH: Final = 1_000
+"""Records that a server writes between two trims of expired records."""
+AUDIT_WAIT_MAX_S: Final = 30.0
+"""Wait of a change for its record."""
+_AUDIT_SETTLE_MAX_S: Final = 1.0
+"""Wait of an audit query for the server's unwritten records."""
+AUDIT_CLOSE_MAX_S: Final = 10.0
+"""Time that a stopping server waits for its unwritten records."""
+
+
 logger = logging.getLogger("tracelake.server")
 
 _OBJECTS: Final[ContextVar[list[str] | None]] = ContextVar("tracelake_objects", default=None)
@@ -50,14 +60,14 @@ class AuditWriter:
         self._writer.submit(int)  # starts the thread now; without it no change would be possible
         self._trimmer = ThreadPoolExecutor(1, "audit-trim")
         self._counting = EventCounter()
-        self._untrimmed = limits.AUDIT_TRIM_EACH
+        self._untrimmed = AUDIT_TRIM_EACH
 
     async def begin(self, record: AuditRecord) -> AuditRecord:
         """Write the record of an action before it runs. Raises StorageError; then the action must not run."""
         # The shield keeps the group if this request is cancelled.
         written = asyncio.shield(asyncio.wrap_future(self._join([record])))
         try:
-            await asyncio.wait_for(written, limits.AUDIT_WAIT_MAX_S)
+            await asyncio.wait_for(written, AUDIT_WAIT_MAX_S)
         except TimeoutError as error:
             with self._lock:
                 self._waiting.pop(record.id, None)
@@ -75,7 +85,7 @@ class AuditWriter:
         if due:
             self._write_soon(due)
 
-    def settle(self, max_s: float = limits.AUDIT_SETTLE_MAX_S) -> bool:
+    def settle(self, max_s: float = _AUDIT_SETTLE_MAX_S) -> bool:
         """Wait until all earlier records and counts are written; return whether they were, within `max_s` seconds."""
         with self._lock:
             due = self._counting.unwritten()
@@ -88,7 +98,7 @@ class AuditWriter:
 
     def close(self) -> None:
         """Write the remaining records if time permits. Later records are dropped."""
-        is_written = self.settle(limits.AUDIT_CLOSE_MAX_S)
+        is_written = self.settle(AUDIT_CLOSE_MAX_S)
         if not is_written:
             logger.error(
                 "the audit cannot be written in time: what came of the last changes may not be in it"
@@ -135,7 +145,7 @@ class AuditWriter:
         with self._lock:
             self._counting.wrote(each for each in records if each.kind == "counted")
         self._untrimmed += len(records)
-        if self._untrimmed >= limits.AUDIT_TRIM_EACH:
+        if self._untrimmed >= AUDIT_TRIM_EACH:
             self._untrimmed = 0
             with suppress(RuntimeError):  # the writer is stopping
                 self._trimmer.submit(self._trim)

@@ -38,6 +38,16 @@ if TYPE_CHECKING:
     from starlette.types import Scope
     from uvicorn.server import ServerState
 
+TLS_LOOK_S: Final = 10.0
+"""Time for which a server trusts its certificate files as last read when a client connects."""
+_CONNECTIONS_SHARE: Final = 4
+"""Divisor for that share of open files; gRPC has half as many connections."""
+STRANGERS_SHARE: Final = 2
+"""Divisor for the share of connections whose client has not presented a valid key yet."""
+CONNECTION_LOOK_S: Final = 1.0
+"""Interval at which the server checks for slow connections."""
+
+
 logger = logging.getLogger("tracelake.server")
 
 REFUSAL = (
@@ -51,12 +61,12 @@ CONNECTION: Final = "tracelake.connection"
 
 def connections_max() -> int:
     """Return the maximum number of connections, a share of the process's file descriptors."""
-    return max(1, min(limits.CONNECTIONS_MAX, descriptors_max() // limits.CONNECTIONS_SHARE))
+    return max(1, min(limits.CONNECTIONS_MAX, descriptors_max() // _CONNECTIONS_SHARE))
 
 
 def strangers_max() -> int:
     """Return the maximum number of connections whose client is not authenticated yet."""
-    return max(1, connections_max() // limits.STRANGERS_SHARE)
+    return max(1, connections_max() // STRANGERS_SHARE)
 
 
 def mark_admitted(scope: Scope) -> None:
@@ -111,7 +121,7 @@ class Connection(HttpToolsProtocol):
             transport.close()
         elif self._strangers() > strangers_max():
             self._make_room(among_strangers=True)
-        self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
+        self._timer = self.loop.call_later(CONNECTION_LOOK_S, self._look)
 
     def data_received(self, data: bytes) -> None:
         """Count received bytes."""
@@ -199,7 +209,7 @@ class Connection(HttpToolsProtocol):
             logger.warning("a connection was ended: its client moved %d bytes in its turn", self._moved_bytes)
             self._end()
             return
-        self._timer = self.loop.call_later(limits.CONNECTION_LOOK_S, self._look)
+        self._timer = self.loop.call_later(CONNECTION_LOOK_S, self._look)
 
     def _strangers(self) -> int:
         return sum(isinstance(each, Connection) and not each.is_admitted for each in self.connections)
@@ -361,7 +371,7 @@ class Renewal:
 
     def _look(self) -> None:
         now_s = self._clock()
-        if now_s - self._looked_s < limits.TLS_LOOK_S:
+        if now_s - self._looked_s < TLS_LOOK_S:
             return
         self._looked_s = now_s
         try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
 from tracelake import limits
 from tracelake._errors import StorageError
@@ -20,6 +21,9 @@ from tracelake.otlp.partition import TraceSpans
 from tracelake.tracking.ingest_queue import Answers, RequestGroup, RequestGroups
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
 from tracelake.tracking.store import RefusedSpans
+
+_GATHERING_QUIET_TURNS: Final = 4
+"""Consecutive turns of the event loop without a new request; a request takes three turns to be read and started."""
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class GroupCommitter:
         come = len(group.requests)
         gathered.quiet_turns = 0 if come > gathered.seen else gathered.quiet_turns + 1
         gathered.seen = come
-        if gathered.quiet_turns >= limits.GATHERING_QUIET_TURNS or loop.time() >= gathered.until_s:
+        if gathered.quiet_turns >= _GATHERING_QUIET_TURNS or loop.time() >= gathered.until_s:
             self._queue.release(group)
         else:
             loop.call_soon(self._look, group, loop)

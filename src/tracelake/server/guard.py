@@ -48,6 +48,10 @@ from tracelake.server.key_ring import ACTOR, KeyHolder, KeyRing
 from tracelake.server.otlp_http import METER, failure
 from tracelake.server.traces import json_response
 
+_CORS_MAX_AGE_S: Final = 600
+"""Time that a browser caches a site's permission to send (CORS)."""
+
+
 COOKIE: Final = "tracelake_key"
 BEGUN_COOKIE: Final = "tracelake_sign_in"
 """Cookie with the sign-in state while the browser is at the provider."""
@@ -297,7 +301,7 @@ def _preflight() -> Response:
         headers={
             "Access-Control-Allow-Methods": "POST",
             "Access-Control-Allow-Headers": "Authorization, Content-Encoding, Content-Type, X-MLflow-Experiment-Id",
-            "Access-Control-Max-Age": str(limits.CORS_MAX_AGE_S),
+            "Access-Control-Max-Age": str(_CORS_MAX_AGE_S),
         },
     )
 

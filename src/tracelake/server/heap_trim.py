@@ -10,7 +10,15 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
 
-from tracelake import limits
+from tracelake.limits.units import MIB
+
+MEMORY_LOOK_S: Final = 5.0
+"""Interval at which a server checks its memory."""
+MEMORY_GROWN_BYTES: Final = 32 * MIB
+"""Memory growth since the server last returned free memory to the system."""
+MEMORY_LOOKS_MAX: Final = 12
+"""Checks without returning free memory."""
+
 
 _M_ARENA_MAX: Final = -8
 """Constant of glibc's malloc.h."""
@@ -71,13 +79,13 @@ class HeapTrimmer:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(limits.MEMORY_LOOK_S):
+        while not self._stopping.wait(MEMORY_LOOK_S):
             self.look()
 
     def look(self) -> None:
         """Trim if the process has grown, or after a long time without a trim."""
         self._looks += 1
         grown_bytes = self._resident() - self._left_bytes
-        if grown_bytes >= limits.MEMORY_GROWN_BYTES or self._looks >= limits.MEMORY_LOOKS_MAX:
+        if grown_bytes >= MEMORY_GROWN_BYTES or self._looks >= MEMORY_LOOKS_MAX:
             self._trim()
             self._looks, self._left_bytes = 0, self._resident()

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from fastapi import Response
 from fastapi.responses import StreamingResponse
 
-from tracelake import limits
+from tracelake.limits.units import MIB
+
+JSON_PIECE_SPANS_MAX: Final = 500
+"""Spans that become JSON at once, where an answer has many."""
+_JSON_PIECE_MAX_BYTES: Final = 4 * MIB
+"""Arrow bytes of these, on average."""
 
 
 def slices(rows: pa.Table) -> Iterator[pa.Table]:
     """Yield rows in pieces, of a bounded number, and of bounded bytes where the rows are alike."""
-    of_bytes = limits.JSON_PIECE_MAX_BYTES * len(rows) // max(rows.nbytes, 1)
-    step = max(1, min(limits.JSON_PIECE_SPANS_MAX, of_bytes))
+    of_bytes = _JSON_PIECE_MAX_BYTES * len(rows) // max(rows.nbytes, 1)
+    step = max(1, min(JSON_PIECE_SPANS_MAX, of_bytes))
     for first in range(0, len(rows), step):
         yield rows.slice(first, step)
 

@@ -35,6 +35,12 @@ from tracelake.access.keys import (
 from tracelake.access.sessions import Sessions
 from tracelake.server.otlp_http import Meter
 
+KEYS_LOOK_S: Final = 5.0
+"""Age of a server's cached keys; a key revoked elsewhere may still work for so long."""
+KEYS_MISS_LOOK_S: Final = 1.0
+"""Age of the cached keys when a request presents an unknown key."""
+
+
 logger = logging.getLogger("tracelake.server")
 
 ACTOR: Final = "tracelake.actor"
@@ -96,7 +102,7 @@ class KeyRing:
 
     async def actor(self, token: str | None, need: Need) -> KeyHolder:
         """Return the caller. Raises NoKeyError, ForbiddenError, and BackPressureError if keys cannot be read."""
-        await self._look(limits.KEYS_LOOK_S)
+        await self._look(KEYS_LOOK_S)
         if not self._demanded and not self._has_keys:
             return LOCAL
         if token is None:
@@ -105,7 +111,7 @@ class KeyRing:
             )
         key_id = parse_key_id(token) or ""
         if key_id and key_id not in self._known:
-            await self._look(limits.KEYS_MISS_LOOK_S)
+            await self._look(KEYS_MISS_LOOK_S)
         record = check_token(self._known.get(key_id), token, time.time_ns())
         check_need(record.id, record.role, need)
         return key_holder(record)

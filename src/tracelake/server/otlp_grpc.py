@@ -54,7 +54,6 @@ from tracelake._errors import (
     TracelakeError,
     UsageError,
 )
-from tracelake.limits import GRPC_ACCEPTED_AT_ONCE
 from tracelake.otlp.input_file import GZIP_MAGIC
 from tracelake.server.audit import AuditWriter, record_of
 from tracelake.server.connections import Renewal, Tls, connections_max
@@ -62,6 +61,20 @@ from tracelake.server.guard import bearer
 from tracelake.server.http_policy import request_workspace, retry_after_s, status_of
 from tracelake.server.key_ring import KeyHolder, KeyRing
 from tracelake.server.otlp_http import CODES, Meter, TracesEndpoint, experiment_of, success_message
+
+GRPC_ACCEPTED_AT_ONCE: Final = 64
+"""gRPC calls of one method that start within one or two turns of the event loop."""
+GRPC_READING_MAX: Final = 64
+"""gRPC calls whose messages are read concurrently."""
+GRPC_LOOK_S: Final = 0.125
+"""Interval between checks of gRPC calls being read while others wait."""
+GRPC_LOOKS: Final = 4
+"""Checks in which a call's message is still incomplete while others wait."""
+_GRPC_KEEPALIVE_S: Final = 60.0
+"""Silence of a gRPC connection before a keep-alive ping."""
+_GRPC_KEEPALIVE_ANSWER_S: Final = 20.0
+"""Time for the reply to that ping."""
+
 
 # ruff: noqa: PLC0415  gRPC takes a while to import, and not every server has it
 
@@ -250,7 +263,7 @@ class OtlpGrpcServer:
         self._server: Any = None
         self._reading: dict[asyncio.Timeout, int] = {}
         """Calls whose message is being read, oldest first, and the number of checks that saw each."""
-        self._turns = asyncio.Semaphore(limits.GRPC_READING_MAX)
+        self._turns = asyncio.Semaphore(GRPC_READING_MAX)
         self._waiting = 0
         """Calls that wait to be read."""
         self._looking: asyncio.TimerHandle | None = None
@@ -367,16 +380,16 @@ class OtlpGrpcServer:
             self._waiting -= 1
 
     def _look_again(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(limits.GRPC_LOOK_S, self._look)
+        self._looking = asyncio.get_running_loop().call_later(GRPC_LOOK_S, self._look)
 
     def _look(self) -> None:
         """End the slowest reads while other calls wait. A read must have been seen at several checks, in separate
         turns of the loop. So a read is never ended only because the loop was busy."""
-        wanted = self._waiting - (limits.GRPC_READING_MAX - len(self._reading))
+        wanted = self._waiting - (GRPC_READING_MAX - len(self._reading))
         for turn, seen in list(self._reading.items()):
             self._reading[turn] = seen + 1
             # An expired read ends anyway.
-            if wanted > 0 and seen >= limits.GRPC_LOOKS and not turn.expired():
+            if wanted > 0 and seen >= GRPC_LOOKS and not turn.expired():
                 del self._reading[turn]
                 turn.reschedule(asyncio.get_running_loop().time())
                 wanted -= 1
@@ -476,6 +489,6 @@ def _options() -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", limits.GRPC_METADATA_MAX_BYTES),
         ("grpc.server_handshake_timeout_ms", int(limits.GRPC_HANDSHAKE_MAX_S * 1000)),
         ("grpc.max_connection_idle_ms", int(limits.GRPC_IDLE_MAX_S * 1000)),
-        ("grpc.keepalive_time_ms", int(limits.GRPC_KEEPALIVE_S * 1000)),
-        ("grpc.keepalive_timeout_ms", int(limits.GRPC_KEEPALIVE_ANSWER_S * 1000)),
+        ("grpc.keepalive_time_ms", int(_GRPC_KEEPALIVE_S * 1000)),
+        ("grpc.keepalive_timeout_ms", int(_GRPC_KEEPALIVE_ANSWER_S * 1000)),
     ]

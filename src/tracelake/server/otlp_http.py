@@ -55,6 +55,7 @@ from tracelake._errors import (
     TracelakeError,
     UnsupportedError,
 )
+from tracelake.limits.units import MIB
 from tracelake.otlp.columns import SpanChecks
 from tracelake.otlp.decode import Decoded, OnParsed, decode_json, decode_protobuf
 from tracelake.otlp.framing import Format
@@ -72,6 +73,20 @@ from tracelake.server.group_commit import GroupCommitter
 from tracelake.server.http_policy import requested_workspace, retry_after_s, status_of
 from tracelake.tracking.ingest_queue import RequestGroups
 from tracelake.tracking.schema import DEFAULT_EXPERIMENT
+
+_OTLP_COUNTED_MIN: Final = 100_000
+"""Opening braces or tags of protobuf that a request may have before its structure is counted."""
+_DECOMPRESSED_AT_ONCE_MAX_BYTES: Final = 2 * 1024
+"""A compressed request that is decompressed without going to a thread."""
+REQUEST_APART_MAX_BYTES: Final = 256 * MIB
+"""Traces of one request in a hot tier, which stores each with its resources and scopes."""
+_DECOMPRESSED_PIECE_BYTES: Final = 256 * 1024
+"""Bytes decompressed before more memory is reserved."""
+_DECODE_THREADS_MAX: Final = 4
+"""Requests that one Python process decompresses or decodes concurrently."""
+_DECODED_AT_ONCE_MAX_BYTES: Final = 64 * 1024
+"""Request decompressed or decoded on the event loop, which briefly blocks others."""
+
 
 WINDOW_BITS = {"gzip": 31, "deflate": 15}
 """zlib's window bits for each Content-Encoding."""
@@ -225,12 +240,10 @@ def decompress(body: bytes, encoding: str, max_bytes: int, share: BudgetShare) -
         stream = zlib.decompressobj(WINDOW_BITS[encoding])
         while not stream.eof:
             # Use small pieces for input and output, because zlib copies the rest of each.
-            given = stream.unconsumed_tail or body[position : position + limits.DECOMPRESSED_PIECE_BYTES]
+            given = stream.unconsumed_tail or body[position : position + _DECOMPRESSED_PIECE_BYTES]
             position += 0 if stream.unconsumed_tail else len(given)
             try:
-                piece = stream.decompress(
-                    given, min(limits.DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1)
-                )
+                piece = stream.decompress(given, min(_DECOMPRESSED_PIECE_BYTES, max_bytes - len(out) + 1))
             except zlib.error as error:
                 raise DecodeError(f"the body is not {encoding}: {error}; see Content-Encoding") from None
             if not given and not piece and not stream.eof:
@@ -335,9 +348,9 @@ def _decode(
         share.keep(len(payload) + decoded.accepted * MESSAGE_BYTES)  # rows and their texts
 
         def keep(apart_bytes: int) -> None:
-            if apart_bytes > limits.REQUEST_APART_MAX_BYTES:
+            if apart_bytes > REQUEST_APART_MAX_BYTES:
                 raise _too_many(
-                    f"{limits.REQUEST_APART_MAX_BYTES} bytes by trace, each with its resources and scopes"
+                    f"{REQUEST_APART_MAX_BYTES} bytes by trace, each with its resources and scopes"
                 )
             share.keep(apart_bytes)
 
@@ -350,7 +363,7 @@ def _reserve(format: Format, payload: bytes, share: BudgetShare) -> Iterator[OnP
     with share.for_now() as room:
         if format == "protobuf" and has_spans_beyond(payload, limits.OTLP_REQUEST_SPANS_MAX):
             raise _too_many(f"{limits.OTLP_REQUEST_SPANS_MAX} spans")
-        if _tokens(format, payload) > limits.OTLP_COUNTED_MIN:
+        if _tokens(format, payload) > _OTLP_COUNTED_MIN:
             messages_max = _MESSAGES_OF_ATTRIBUTE * limits.OTLP_REQUEST_MESSAGES_MAX
             _check_structure(format, payload, limits.OTLP_REQUEST_VALUES_MAX, messages_max)
         guess_bytes = parse_max_bytes(payload, format)
@@ -427,7 +440,7 @@ class TracesEndpoint:
         self._gathering = GroupCommitter(queue, wait_s)
         self._takes_apart = queue.takes_apart
         self._budget = Budget(limits.REQUESTS_MEMORY_MAX_BYTES)
-        self._decoders = anyio.CapacityLimiter(limits.DECODE_THREADS_MAX)
+        self._decoders = anyio.CapacityLimiter(_DECODE_THREADS_MAX)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -490,7 +503,7 @@ class TracesEndpoint:
                     work_bytes = max(work_bytes, len(payload), share.size_bytes - before_bytes)
             workspace, sent = requested_workspace(), payload
             taken = await self._do(
-                len(sent) <= limits.DECODED_AT_ONCE_MAX_BYTES,
+                len(sent) <= _DECODED_AT_ONCE_MAX_BYTES,
                 lambda: decode_request(format, sent, share, workspace, takes_apart=self._takes_apart),
             )
         except (InputError, LimitError):
@@ -514,7 +527,7 @@ class TracesEndpoint:
         return decoded
 
     async def _decompress(self, compressed: bytes, encoding: str, share: BudgetShare) -> bytes:
-        is_small = len(compressed) <= limits.DECOMPRESSED_AT_ONCE_MAX_BYTES
+        is_small = len(compressed) <= _DECOMPRESSED_AT_ONCE_MAX_BYTES
         payload = await self._do(
             is_small, lambda: decompress(compressed, encoding, limits.OTLP_REQUEST_MAX_BYTES, share)
         )

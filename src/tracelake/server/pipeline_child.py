@@ -31,6 +31,10 @@ from tracelake.results import ReplicaInfo
 from tracelake.server.heap_trim import trim_heap
 from tracelake.server.pipeline_host import PipelineThread
 
+_PIPELINE_LOG_MAX_CHARS: Final = 20_000
+"""One log message of the pipeline process, and one traceback."""
+
+
 _LOGGER: Final = "tracelake"
 STOP: Final = signal.SIGUSR1
 """Signal that finishes the transaction in progress and then ends the process."""
@@ -102,12 +106,12 @@ class _Channel(logging.Handler):
 
 
 def _document_of(record: logging.LogRecord) -> dict[str, Any]:
-    message = record.getMessage()[: limits.PIPELINE_LOG_MAX_CHARS]
+    message = record.getMessage()[:_PIPELINE_LOG_MAX_CHARS]
     told: dict[str, Any] = {"name": record.name, "levelno": record.levelno, "msg": message}
     told["levelname"] = record.levelname
     if record.exc_info:
         text = logging.Formatter().formatException(record.exc_info)
-        told["exc_text"] = text[-limits.PIPELINE_LOG_MAX_CHARS :]
+        told["exc_text"] = text[-_PIPELINE_LOG_MAX_CHARS:]
     return told
 
 

@@ -29,6 +29,16 @@ from tracelake.server import pipeline_child
 from tracelake.server.pipeline_child import PipelineJob, PipelineStatus, status_of
 from tracelake.server.watchdog import Watchdog
 
+PIPELINE_RESTART_S: Final = 1.0
+"""Delay before a server restarts a pipeline process that exited; it doubles with each early exit."""
+_PIPELINE_LIVED_S: Final = 60.0
+"""Uptime after which an exit of the pipeline process counts as the first."""
+PIPELINE_FIRST_TOLD_S: Final = 60.0
+"""Time until the first report of the pipeline process; later reports have REPLICA_GONE_S."""
+_PIPELINE_KILLED_MAX_S: Final = 10.0
+"""Time that a server waits for a killed pipeline process to exit."""
+
+
 _log: Final = logging.getLogger("tracelake.pipeline")
 _COMMAND: Final = (sys.executable, "-P", "-m", pipeline_child.__name__)
 _SERVERS_OWN: Final = ("TRACELAKE_OIDC_CLIENT_SECRET", "TRACELAKE_OIDC_CLIENT_SECRET_FILE")
@@ -47,7 +57,7 @@ class _Heard:
     def silence_s(self) -> float | None:
         """Return the seconds since the last report if they exceed the limit, otherwise None."""
         silent_s = time.monotonic() - self.at_s
-        bound_s = limits.PIPELINE_FIRST_TOLD_S if self.told is None else limits.REPLICA_GONE_S
+        bound_s = PIPELINE_FIRST_TOLD_S if self.told is None else limits.REPLICA_GONE_S
         return silent_s if silent_s > bound_s else None
 
 
@@ -104,7 +114,7 @@ class PipelineProcess:
                     "again by the next",
                     limits.PIPELINE_STOP_MAX_S,
                 )
-            self._thread.join(limits.PIPELINE_KILLED_MAX_S)
+            self._thread.join(_PIPELINE_KILLED_MAX_S)
 
     def problem(self) -> str | None:
         """Return the error that blocks the pipeline, or None: it exited, it is silent, or its last run failed."""
@@ -140,7 +150,7 @@ class PipelineProcess:
         # Applies to this thread only. Child processes inherit the mask, so no signal ends one before it has
         # set its handlers.
         signal.pthread_sigmask(signal.SIG_BLOCK, pipeline_child.OF_THE_SERVER)
-        pause_s = limits.PIPELINE_RESTART_S / 2
+        pause_s = PIPELINE_RESTART_S / 2
         while not self._stopping.is_set():
             begun_s = time.monotonic()
             try:
@@ -149,10 +159,8 @@ class PipelineProcess:
                 how = f"could not be run: {error}"
             stopping = self._stopping.is_set()
             if not stopping:
-                lived = time.monotonic() - begun_s > limits.PIPELINE_LIVED_S
-                pause_s = (
-                    limits.PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
-                )
+                lived = time.monotonic() - begun_s > _PIPELINE_LIVED_S
+                pause_s = PIPELINE_RESTART_S if lived else min(2 * pause_s, limits.PIPELINE_PAUSE_MAX_S)
                 self._restarts += 1
                 # Set before the last report is cleared, so that a reader without a report finds the reason.
                 self._ended = (

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -25,7 +26,6 @@ from tracelake import limits
 from tracelake._errors import TracelakeError, UsageError
 from tracelake.access.oidc import OpenId
 from tracelake.lake.lake import Lake
-from tracelake.limits import LOG_REPEAT_S, LOG_THING_CHARS, LOG_THINGS_MAX
 from tracelake.server.app import OtlpDoor, create_app
 from tracelake.server.archive import ArchiveService
 from tracelake.server.connections import Connection, Handshakes, Renewal, Tls
@@ -38,6 +38,23 @@ from tracelake.server.pipeline_host import PipelineHost, PipelineThread
 from tracelake.server.pipeline_process import PipelineProcess
 from tracelake.storage.descriptors import raise_limit
 from tracelake.tracking.ingest_queue import Inbox, RequestGroups, TrackingDoor
+
+_ACCEPTED_AT_ONCE: Final = 8
+"""HTTP connections that are accepted before those that are too many are ended: each has a descriptor."""
+UNCOMMITTED_AHEAD_TURN_S: Final = 0.02
+"""Length of that turn."""
+UNCOMMITTED_AHEAD_FAILED_S: Final = 5.0
+"""Rest after a failure of indexing ahead."""
+UNCOMMITTED_AHEAD_STOP_MAX_S: Final = 10.0
+"""Time that a stopping server waits for the current step."""
+_LISTEN_BACKLOG: Final = 512
+"""Connections that wait to be accepted."""
+_LOG_REPEAT_S: Final = 1.0
+"""Time for which a logged message is not repeated."""
+_LOG_THING_CHARS: Final = 40
+"""Prefix of a log message that identifies it."""
+LOG_THINGS_MAX: Final = 1_000
+"""Distinct messages remembered for that."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +88,7 @@ def listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))
-        listener.listen(limits.LISTEN_BACKLOG)
+        listener.listen(_LISTEN_BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
         raise UsageError(f"cannot listen on {host}:{port}: {error}; choose another one with --port") from None
@@ -136,11 +153,11 @@ class OncePerSecond(logging.Filter):
         """Return whether to log a record. The next logged one reports how many were dropped."""
         # Some callers format the message beforehand, so each text differs. Therefore the start of the text
         # identifies it.
-        thing = (record.name, record.levelno, str(record.msg)[:LOG_THING_CHARS])
+        thing = (record.name, record.levelno, str(record.msg)[:_LOG_THING_CHARS])
         now = self._clock()
         with self._lock:
             said_s, left_out = self._said.get(thing, (float("-inf"), 0))
-            if now - said_s < LOG_REPEAT_S:
+            if now - said_s < _LOG_REPEAT_S:
                 self._said[thing] = (said_s, left_out + 1)
                 return False
             if len(self._said) >= LOG_THINGS_MAX:
@@ -186,11 +203,11 @@ class HotIndexWarmer:
     def __exit__(self, *_: object) -> None:
         """Wait for the current step, up to a limit, and stop."""
         self._stopping.set()
-        self._thread.join(limits.UNCOMMITTED_AHEAD_STOP_MAX_S)
+        self._thread.join(UNCOMMITTED_AHEAD_STOP_MAX_S)
         if self._thread.is_alive():
             logger.warning(
                 "what is made findable ahead of searches was not done in %.0f s and is left; nothing is lost by it",
-                limits.UNCOMMITTED_AHEAD_STOP_MAX_S,
+                UNCOMMITTED_AHEAD_STOP_MAX_S,
             )
 
     def _run(self) -> None:
@@ -206,10 +223,10 @@ class HotIndexWarmer:
                         error,
                         exc_info=None if isinstance(error, TracelakeError | OSError) else error,
                     )
-                pause_s = limits.UNCOMMITTED_AHEAD_FAILED_S
+                pause_s = UNCOMMITTED_AHEAD_FAILED_S
             else:
                 told = ""
-                pause_s = limits.UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
+                pause_s = UNCOMMITTED_AHEAD_TURN_S if is_more else limits.UNCOMMITTED_AHEAD_EVERY_S
             self._stopping.wait(pause_s)
 
 
@@ -329,7 +346,7 @@ class _Server(uvicorn.Server):
         try:
             await super().startup(sockets)
             for each in sockets or ():
-                each.listen(limits.LISTEN_BACKLOG)  # asyncio took the number that it accepts at a time
+                each.listen(_LISTEN_BACKLOG)  # asyncio took the number that it accepts at a time
             self._on_listening(port)
         except BaseException:
             if self._grpc_door is not None:
@@ -368,7 +385,7 @@ def _config(app: FastAPI, tls: Tls | None) -> uvicorn.Config:
         # uvicorn accepts any protocol factory, but its type demands a class.
         http=Connection if tls is None else Handshakes(Renewal(tls).context).protocol,  # type: ignore[arg-type]
         ws="none",
-        backlog=limits.ACCEPTED_AT_ONCE,
+        backlog=_ACCEPTED_AT_ONCE,
     )
 
 

@@ -62,8 +62,14 @@ from tracelake.server.guard import (
     set_state_cookie,
 )
 from tracelake.server.http_policy import BY_PROVIDER, SIGN_IN, SIGN_OUT, SIGNED_IN, status_of
-from tracelake.server.key_ring import KeyRing, key_holder
+from tracelake.server.key_ring import KEYS_MISS_LOOK_S, KeyRing, key_holder
 from tracelake.server.otlp_http import Budget, read_body
+
+PROVIDER_KEPT_S: Final = 3_600.0
+"""Cache time of a provider's metadata and keys."""
+PROVIDER_KEYS_AGAIN_S: Final = 10.0
+"""Minimum age of cached provider keys before an unknown key reloads them."""
+
 
 logger = logging.getLogger("tracelake.server")
 
@@ -168,7 +174,7 @@ class Provider:
         return await self._known(
             issuer.rstrip("/") + _DISCOVERY,
             lambda told: discover_endpoints(told, issuer),
-            limits.PROVIDER_KEPT_S,
+            PROVIDER_KEPT_S,
         )
 
     async def claims(self, code: str, begun: SignInSecret, redirect_uri: str) -> Claims:
@@ -180,9 +186,9 @@ class Provider:
             raise ProviderError(
                 "the provider answers without an id token: does it know this client for OpenID Connect?"
             )
-        claims = await self._checked(endpoints, token, begun, limits.PROVIDER_KEPT_S)
+        claims = await self._checked(endpoints, token, begun, PROVIDER_KEPT_S)
         if claims is None:
-            claims = await self._checked(endpoints, token, begun, limits.PROVIDER_KEYS_AGAIN_S)
+            claims = await self._checked(endpoints, token, begun, PROVIDER_KEYS_AGAIN_S)
         if claims is None:
             raise NoKeyError("what the provider says of you is signed by none of its keys; sign in again")
         if endpoints.userinfo is not None and lacks_claims(self._openid, claims):
@@ -378,7 +384,7 @@ def provider_pages(
         context = {
             "after": after,
             "name": key.name,
-            "wait_s": int(limits.KEYS_MISS_LOOK_S),
+            "wait_s": int(KEYS_MISS_LOOK_S),
             "json_url": None,
             "lake_url": "",
         }

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import duckdb
 import numpy as np
@@ -28,14 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, StorageError
-from tracelake.limits import (
-    COMPACTED_AT_HAND_MAX_BYTES,
-    COMPACTED_AT_HAND_ROWS,
-    COMPACTED_PART_MAX_BYTES,
-    COMPACTION_MEMORY_BYTES,
-    STORED_EXPANDS,
-    TAKEN_APART_MAX_BYTES,
-)
+from tracelake.limits import STORED_EXPANDS
+from tracelake.limits.units import MIB
 from tracelake.scratch import scratch_directory
 from tracelake.shards.model import Batch, Part
 from tracelake.shards.partitioning import Numbers, is_all, may_share
@@ -53,6 +47,18 @@ from tracelake.shards.rows import (
     retractions_by_bucket,
 )
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
+
+COMPACTION_MEMORY_BYTES: Final = 512 * MIB
+"""Memory of one compaction task."""
+COMPACTED_AT_HAND_ROWS: Final = 20_000
+"""Rows of a compaction that uses the process's open database."""
+_COMPACTED_AT_HAND_MAX_BYTES: Final = 8 * MIB
+"""Stored bytes of a compaction that uses the process's open database."""
+TAKEN_APART_MAX_BYTES: Final = 64 * MIB
+"""Stored bytes of a compaction whose single task splits parts of all buckets."""
+COMPACTED_PART_MAX_BYTES: Final = 256 * MIB
+"""Arrow bytes of one part that compaction writes."""
+
 
 Sizes: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -283,7 +289,7 @@ def run_compact_task(task: CompactTask) -> CompactReceipt:
 def _are_few(objects: Sequence[Part]) -> bool:
     return (
         sum(part.rows for part in objects) <= COMPACTED_AT_HAND_ROWS
-        and sum(part.size_bytes for part in objects) <= COMPACTED_AT_HAND_MAX_BYTES
+        and sum(part.size_bytes for part in objects) <= _COMPACTED_AT_HAND_MAX_BYTES
     )
 
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
+from tracelake.limits.units import MIB
 from tracelake.shards.lru import ByteLRU
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import Bits, Hashes, Numbers, hashes_of, is_all, may_hold, may_share
@@ -30,6 +31,12 @@ from tracelake.shards.parts import Footer, Summary, chunk_bounds, chunk_hash, da
 from tracelake.shards.rows import GONE, RETRACTIONS, ROW_ID, first_row_id
 from tracelake.shards.shard import Snapshot
 from tracelake.storage.ports import ObjectStore
+
+_COLUMNS_KEPT_MAX_BYTES: Final = 64 * MIB
+"""Cached columns of the row groups that recent trace lookups read."""
+_READ_THROUGH_MAX_BYTES: Final = 64 * 1024
+"""Gap between two columns of a part that is read along with them."""
+
 
 Keys: TypeAlias = list[str] | list[int]
 Columns: TypeAlias = ByteLRU[tuple[str, str, int, str], pa.Table]
@@ -42,7 +49,7 @@ _TABLE_BYTES: Final = 2_048
 
 def kept_columns() -> Columns:
     """Return a column cache for callers that look up the same row groups repeatedly."""
-    return ByteLRU(_size, lambda: limits.COLUMNS_KEPT_MAX_BYTES)
+    return ByteLRU(_size, lambda: _COLUMNS_KEPT_MAX_BYTES)
 
 
 def _kept(column: pa.Table) -> pa.Table:
@@ -293,7 +300,7 @@ def _together(chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join ranges if reading the gap between them costs less than another request."""
     joined: list[tuple[int, int]] = []
     for start, end in chunks:
-        if joined and start - joined[-1][1] <= limits.READ_THROUGH_MAX_BYTES:
+        if joined and start - joined[-1][1] <= _READ_THROUGH_MAX_BYTES:
             joined[-1] = (joined[-1][0], end)
         else:
             joined.append((start, end))

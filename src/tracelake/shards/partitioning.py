@@ -20,7 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tracelake.limits import STATISTICS_TEXT_MAX_CHARS
+_STATISTICS_TEXT_MAX_CHARS: Final = 40
+"""Minimum and maximum text of a column."""
+
 
 Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Hashes: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
@@ -140,7 +142,7 @@ def _is_ordered(kind: pa.DataType) -> bool:
 
 def _is_useful(bound: Bound | None) -> bool:
     if isinstance(bound, str):
-        return len(bound) <= STATISTICS_TEXT_MAX_CHARS
+        return len(bound) <= _STATISTICS_TEXT_MAX_CHARS
     return bound is not None and math.isfinite(bound)
 
 

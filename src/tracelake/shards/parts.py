@@ -23,12 +23,28 @@ import xxhash
 
 from tracelake import limits
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import CHECKED_PARTS_MAX
+from tracelake.limits.units import MIB
 from tracelake.shards.lru import ByteLRU
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import cut, hashes_of, is_all, key_filter, ranges_of
 from tracelake.storage import ObjectStore
 from tracelake.storage.wrappers import for_each
+
+FOOTERS_REMEMBERED_MAX_BYTES: Final = 64 * MIB
+"""Part footers that a process caches in memory, so that key lookups read each once."""
+FOOTERS_AT_ONCE_BYTES: Final = 4 * MIB
+"""Stored footers that a key lookup reads at the same time; in memory they take several times as much."""
+_SUMMARIES_REMEMBERED_MAX_BYTES: Final = 256 * MIB
+"""Key summaries of parts that a process caches, three bytes a trace: some 70 million traces."""
+_DICTIONARY_SAMPLE_ROWS: Final = 1_024
+"""Rows of a row group that are sampled to choose an encoding."""
+_DICTIONARY_DISTINCT_MAX: Final = 0.98
+"""Share of distinct values among them."""
+_PLAIN_PART_MAX_BYTES: Final = 16 * 1024
+"""Arrow bytes of a part that is written uncompressed."""
+_CHECKED_PARTS_MAX: Final = 100_000
+"""Parts that a process remembers as checked."""
+
 
 _DELTA: Final = frozenset({"_row_id", "row_id", "time", "_gone"})
 """Columns whose neighbouring values differ little. As differences they take almost no space."""
@@ -70,8 +86,8 @@ def write_part(
         rows.schema,
         # For a few rows, setting up a compressor per column takes longer than everything else and saves
         # almost nothing.
-        compression="zstd" if rows.nbytes > limits.PLAIN_PART_MAX_BYTES else "none",
-        compression_level=1 if rows.nbytes > limits.PLAIN_PART_MAX_BYTES else None,
+        compression="zstd" if rows.nbytes > _PLAIN_PART_MAX_BYTES else "none",
+        compression_level=1 if rows.nbytes > _PLAIN_PART_MAX_BYTES else None,
         metadata_collector=written,
         write_page_index=True,
         write_page_checksum=True,
@@ -169,12 +185,12 @@ def _with_statistics(schema: pa.Schema, short: Set[str | None]) -> list[str]:
 def _with_dictionary(rows: pa.Table) -> list[str]:
     """Return the paths of the columns that may profit from a dictionary: nested ones, and those whose first rows
     repeat values."""
-    first = rows.slice(0, limits.DICTIONARY_SAMPLE_ROWS)
+    first = rows.slice(0, _DICTIONARY_SAMPLE_ROWS)
     without = {
         field.name
         for field in rows.schema
         if (pa.types.is_string(field.type) or pa.types.is_primitive(field.type))
-        and pc.count_distinct(first[field.name]).as_py() > limits.DICTIONARY_DISTINCT_MAX * len(first)
+        and pc.count_distinct(first[field.name]).as_py() > _DICTIONARY_DISTINCT_MAX * len(first)
     }
     return [path for path in _leaves(rows.schema) if path not in without and path not in _DELTA]
 
@@ -214,7 +230,7 @@ def check_part(file: str, part: Part) -> None:
             f"part {part.path} is not what was written: its checksum differs. "
             "`tracelake verify` names all that is wrong."
         )
-    if len(_checked) >= CHECKED_PARTS_MAX:
+    if len(_checked) >= _CHECKED_PARTS_MAX:
         _checked.clear()
     _checked.add(state)
 
@@ -268,7 +284,7 @@ def footers(objects: ObjectStore, parts: Sequence[Part]) -> Iterator[Footer]:
     for part in parts:
         few.append(part)
         size_bytes += part.footer_bytes
-        if size_bytes >= limits.FOOTERS_AT_ONCE_BYTES:
+        if size_bytes >= FOOTERS_AT_ONCE_BYTES:
             yield from _footers(objects, few)
             few, size_bytes = [], 0
     yield from _footers(objects, few)
@@ -334,9 +350,9 @@ def _size_of_summary(summary: Summary) -> int:
     return _SUMMARY_BYTES + len(summary.keys or b"")
 
 
-_remembered: Final = ByteLRU[tuple[str, str], Footer](_size, lambda: limits.FOOTERS_REMEMBERED_MAX_BYTES)
+_remembered: Final = ByteLRU[tuple[str, str], Footer](_size, lambda: FOOTERS_REMEMBERED_MAX_BYTES)
 _summaries: Final = ByteLRU[tuple[str, str], Summary](
-    _size_of_summary, lambda: limits.SUMMARIES_REMEMBERED_MAX_BYTES
+    _size_of_summary, lambda: _SUMMARIES_REMEMBERED_MAX_BYTES
 )
 
 

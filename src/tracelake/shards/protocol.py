@@ -11,8 +11,16 @@ from typing import Final, TypeAlias
 from msgspec.structs import replace as changed
 
 from tracelake import tiers
-from tracelake.limits import APPENDS_REMEMBERED, COMPACTION_FAN_OUT, LEASE_MARGIN_S, WRITES_REMEMBERED
+from tracelake.limits import WRITES_REMEMBERED
 from tracelake.shards.model import BatchRef, LeaseRecord, Moment, Retired, ShardState, Write
+
+COMPACTION_FAN_OUT: Final = 8
+"""Adjacent batches of a shard in one size class, by the logarithm of their rows to this base."""
+APPENDS_REMEMBERED: Final = 64
+"""Appends that a state remembers by id."""
+LEASE_MARGIN_S: Final = 60.0
+"""Extra time on top of it, because a reader renews in time but its store may be slow."""
+
 
 EPOCHS_TO_APPEND: Final = 1
 """Number of epochs after the start of an upload in which the writer may still append."""

@@ -21,13 +21,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, ExpiredError, IndeterminateError, NotFoundError
-from tracelake.limits import (
-    CONDITIONAL_WRITE_TRIES_MAX,
-    SHARD_READ_TRIES_MAX,
-    SHARD_STATE_INLINE_BATCHES,
-    SHARD_STATE_INLINE_MAX_BYTES,
-    WRITES_REMEMBERED,
-)
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, WRITES_REMEMBERED
 from tracelake.shards.model import (
     Batch,
     BatchRef,
@@ -65,6 +59,14 @@ from tracelake.storage import (
     settle,
 )
 
+SHARD_STATE_INLINE_MAX_BYTES: Final = 64 * 1024
+"""State of a shard stored in one record."""
+_SHARD_STATE_INLINE_BATCHES: Final = 8
+"""Batches that stay in the record then."""
+_SHARD_READ_TRIES_MAX: Final = 5
+"""Reads of a state whose object was deleted because newer states came."""
+
+
 SHARDS_PARTITION: Final = "shards"
 
 
@@ -80,7 +82,7 @@ class States:
     def read(self) -> tuple[ShardState, Version | None]:
         """Return the complete state and its version. A shard without any write is empty."""
         missing = ""
-        for _ in range(SHARD_READ_TRIES_MAX):
+        for _ in range(_SHARD_READ_TRIES_MAX):
             entry = self._key_value.get(SHARDS_PARTITION, self._shard)
             if entry is None:
                 return ShardState(), None
@@ -135,13 +137,13 @@ class States:
                     return short
         if len(to_bytes(whole := replace(state, rolled=None))) <= SHARD_STATE_INLINE_MAX_BYTES:
             return whole
-        beginning = Beginning(state.batches[:-SHARD_STATE_INLINE_BATCHES], state.retired)
+        beginning = Beginning(state.batches[:-_SHARD_STATE_INLINE_BATCHES], state.retired)
         data = to_bytes(beginning)
         path = f"shards/{self._shard}/states/{state.epoch:06d}/{state.seq:010d}-{uuid.uuid4().hex}.json"
         self._objects.put(path, data)
         rolled = Rolled(path, hashlib.sha256(data).hexdigest())
         self._known = rolled, beginning
-        return replace(state, batches=state.batches[-SHARD_STATE_INLINE_BATCHES:], retired=(), rolled=rolled)
+        return replace(state, batches=state.batches[-_SHARD_STATE_INLINE_BATCHES:], retired=(), rolled=rolled)
 
 
 WRITES_PARTITION: Final = "writes"

@@ -15,8 +15,11 @@ from typing import Any, Final, Protocol, TypeAlias, runtime_checkable
 
 import xxhash
 
-from tracelake.limits import VERIFY_ALIKE_MAX
 from tracelake.storage.ports import KeyValueStore, Version, new_version
+
+VERIFY_ALIKE_MAX: Final = 10
+"""Traces that `verify` names per problem, and failed reads of the archive repository."""
+
 
 _WITHOUT_CHECKSUM: Final = re.compile("[0-9a-f]{32}")
 _WITH_CHECKSUM: Final = re.compile("([0-9a-f]{32})-([0-9a-f]{32})")

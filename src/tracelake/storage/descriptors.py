@@ -13,6 +13,12 @@ from typing import Final
 
 from tracelake import limits
 
+DESCRIPTORS_RESERVED: Final = 256
+"""Open files reserved for stores, because DuckDB ends the process if it cannot open one."""
+_DESCRIPTORS_RESERVED_SHARE: Final = 4
+"""Divisor that caps this reserve under a low limit of open files."""
+
+
 _OPEN: Final = (Path("/proc/self/fd"), Path("/dev/fd"))
 """Directories that list the open descriptors on Linux and macOS."""
 
@@ -43,5 +49,5 @@ def descriptors_open() -> int:
 def has_descriptors() -> bool:
     """Return whether a read may begin without touching the reserve."""
     allowed = descriptors_max()
-    reserve = min(limits.DESCRIPTORS_RESERVED, allowed // limits.DESCRIPTORS_RESERVED_SHARE)
+    reserve = min(DESCRIPTORS_RESERVED, allowed // _DESCRIPTORS_RESERVED_SHARE)
     return descriptors_open() + reserve <= allowed

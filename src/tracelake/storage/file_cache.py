@@ -28,6 +28,10 @@ from tracelake import limits
 from tracelake._errors import StorageError
 from tracelake.storage.ports import ObjectStore
 
+_PART_COPY_LOCKS: Final = 64
+"""Concurrent copies of a process, one for each of so many locks."""
+
+
 _PARTIAL: Final = ".partial"
 
 _lock = threading.Lock()
@@ -36,7 +40,7 @@ _in_use: Counter[Path] = Counter()
 _ended: Final[deque[set[Path]]] = deque()
 """Copies of ended `LocalFiles`. They may end at any moment, even while this thread holds the lock, so they are
 counted later."""
-_making: Final = [threading.Lock() for _ in range(limits.PART_COPY_LOCKS)]
+_making: Final = [threading.Lock() for _ in range(_PART_COPY_LOCKS)]
 """Locks for making copies, so that threads that want the same copy make it once."""
 _uses: ContextVar[set[Path] | None] = ContextVar("uses", default=None)
 

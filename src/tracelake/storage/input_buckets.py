@@ -29,6 +29,10 @@ from tracelake.storage.urls import open_objects
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
+_FOREIGN_BUCKETS_OPEN_MAX: Final = 16
+"""Input buckets that a process keeps connections to."""
+
+
 FOREIGN_SCHEMES: Final = (*BUCKET_SCHEMES, "memory")
 _BUCKET: Final = re.compile(rf"({'|'.join(FOREIGN_SCHEMES)})://[\w.-]+", re.ASCII)
 _UNREADABLE: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -89,7 +93,7 @@ def check_key(key: str) -> None:
         )
 
 
-@lru_cache(maxsize=limits.FOREIGN_BUCKETS_OPEN_MAX)
+@lru_cache(maxsize=_FOREIGN_BUCKETS_OPEN_MAX)
 def _bucket(url: str, environment: frozenset[tuple[str, str]]) -> _InBucket:
     del environment  # Only part of the cache key: another environment needs another client.
     return _InBucket(url)

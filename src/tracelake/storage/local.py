@@ -26,6 +26,13 @@ from tracelake import limits
 from tracelake._errors import IndeterminateError, NotFoundError, StorageError
 from tracelake.storage.ports import RESERVED_DIRECTORY, ObjectInfo, check_path, check_prefix, check_range
 
+_SYNCED_DIRECTORIES_MAX: Final = 10_000
+"""Directories that a file store remembers as durable."""
+DIRECTORY_TRIES_MAX: Final = 10
+"""Attempts to create a directory for a file while others remove it as empty."""
+OBJECTS_AT_ONCE: Final = 16
+"""Small objects that one call writes, reads or deletes concurrently."""
+
 
 def make_directory(directory: Path) -> None:
     """Create a directory and its parents, if absent; durable on return. Raises OSError."""
@@ -105,8 +112,8 @@ class FileObjectStore:
         Raises as `create` does; some objects may exist then.
         """
         targets = [(self._file(path), data) for path, data in objects.items()]
-        for start in range(0, len(targets), limits.OBJECTS_AT_ONCE):
-            self._link(dict(targets[start : start + limits.OBJECTS_AT_ONCE]))
+        for start in range(0, len(targets), OBJECTS_AT_ONCE):
+            self._link(dict(targets[start : start + OBJECTS_AT_ONCE]))
         self._sync_names([target for target, _ in targets])
 
     def get(self, path: str) -> bytes:
@@ -280,7 +287,7 @@ class FileObjectStore:
     def _give_name(self, give: Callable[[str, str], None], temporary: str, target: str) -> None:
         """Give a file its name, creating the durable directory again if another process removes it as empty."""
         directory = _directory(target)
-        for tries in range(limits.DIRECTORY_TRIES_MAX):
+        for tries in range(DIRECTORY_TRIES_MAX):
             time.sleep(min(tries, 2) / 1000)
             try:
                 self._make_durable_directory(directory)
@@ -309,7 +316,7 @@ class FileObjectStore:
             if above in self._synced:  # Its own name and all above it are durable.
                 break
             passed.append(above)
-        if len(self._synced) >= limits.SYNCED_DIRECTORIES_MAX:
+        if len(self._synced) >= _SYNCED_DIRECTORIES_MAX:
             self._synced.clear()
         self._synced.update(passed)
 

@@ -52,6 +52,7 @@ from tracelake.storage.buckets import Bucket, BucketObjectStore, failed, read_ag
 from tracelake.storage.failures import OBSTORE_ERRORS, FailureKind, obstore_text, of_obstore
 from tracelake.storage.local import FileObjectStore
 from tracelake.storage.ports import (
+    RECORD_NAME_KEY_BYTES,
     Conflict,
     Done,
     Entry,
@@ -75,6 +76,10 @@ from tracelake.storage.wrappers import delete_all, for_each, read_all
 
 if TYPE_CHECKING:
     from obstore import PutMode, UpdateVersion
+
+RECORD_VERSIONS_KEPT: Final = 16
+"""Older versions of a record that a store of create-only files keeps."""
+
 
 _FORMAT: Final = 1
 
@@ -177,7 +182,7 @@ def notes_path(partition: str) -> str:
 def paths_between(directory: str, start: bytes, stop: bytes | None) -> str:
     """Return the common path prefix of all objects that may contain keys of a range."""
     same = b"" if stop is None else beginning_of_both(start, stop)
-    return f"{directory}/k{same[: limits.RECORD_NAME_KEY_BYTES].hex()}"
+    return f"{directory}/k{same[:RECORD_NAME_KEY_BYTES].hex()}"
 
 
 def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
@@ -187,7 +192,7 @@ def may_hold(path: str, start: bytes, stop: bytes | None) -> bool:
     beginning = bytes.fromhex(_stem(path))
     if stop is not None and beginning >= stop:
         return False
-    return beginning >= start[: limits.RECORD_NAME_KEY_BYTES]
+    return beginning >= start[:RECORD_NAME_KEY_BYTES]
 
 
 def scan_records(
@@ -246,8 +251,8 @@ def _in_key_order(records: Iterable[tuple[str, Entry]]) -> Iterator[Entry]:
 
 
 def _name(encoded: bytes) -> str:
-    spelled = encoded[: limits.RECORD_NAME_KEY_BYTES].hex()
-    if len(encoded) <= limits.RECORD_NAME_KEY_BYTES:
+    spelled = encoded[:RECORD_NAME_KEY_BYTES].hex()
+    if len(encoded) <= RECORD_NAME_KEY_BYTES:
         return spelled
     return f"{spelled}~{hashlib.sha256(encoded).hexdigest()}"
 
@@ -542,14 +547,14 @@ class VersionedKeyValueStore(RecordsInObjects):
             numbers = self._numbers(directory)
         except StorageError as error:
             return Indeterminate(version, f"it could not be checked: {error}")
-        if max(numbers, default=own) >= own + limits.RECORD_VERSIONS_KEPT:
+        if max(numbers, default=own) >= own + RECORD_VERSIONS_KEPT:
             return Indeterminate(version, "many newer versions came meanwhile")
         self._remove_old(directory, numbers)
         return Done(version)
 
     def _remove_old(self, directory: str, numbers: list[int]) -> None:
         for number in sorted(numbers):
-            if number > max(numbers) - limits.RECORD_VERSIONS_KEPT:
+            if number > max(numbers) - RECORD_VERSIONS_KEPT:
                 break
             try:
                 self._objects.delete(_version_path(directory, number))

@@ -21,6 +21,12 @@ from typing import Final, Protocol, TypeAlias
 from tracelake import limits
 from tracelake._errors import IndeterminateError, LimitError, StorageError, UsageError
 
+SETTLE_READ_TRIES_MAX: Final = 6
+"""Failed reads while the outcome of a conditional write is determined."""
+RECORD_NAME_KEY_BYTES: Final = 80
+"""Bytes of a key that are spelled out in its object's name."""
+
+
 Version: TypeAlias = str
 """The identity of one write of one record. Opaque, unique for each write, never reused."""
 
@@ -215,7 +221,7 @@ def settle(
     if not isinstance(outcome, Indeterminate):
         return outcome
     failure: StorageError | None = None
-    for attempt in range(limits.SETTLE_READ_TRIES_MAX):
+    for attempt in range(SETTLE_READ_TRIES_MAX):
         if attempt:
             (pause or time.sleep)(limits.STORE_PAUSE_FIRST_S * 2**attempt)
         try:
@@ -228,7 +234,7 @@ def settle(
         return Conflict(current)
     raise IndeterminateError(
         f"the write of {partition!r} / {key!r} may or may not have happened ({outcome.reason}), and "
-        f"reading it back failed {limits.SETTLE_READ_TRIES_MAX} times ({failure}); "
+        f"reading it back failed {SETTLE_READ_TRIES_MAX} times ({failure}); "
         "repair the store, then try again"
     ) from failure
 
@@ -262,18 +268,14 @@ def encode_key(what: str, key: str) -> bytes:
 def encode_beginning(beginning: str) -> tuple[bytes, bytes]:
     """Return the bounds, as UTF-8, of the keys with this prefix: the first, and the end, which is exclusive."""
     encoded = encode_key("beginning", beginning)
-    assert 0 < len(encoded) <= limits.RECORD_NAME_KEY_BYTES, (
-        "longer ones are not spelled out in names of objects"
-    )
+    assert 0 < len(encoded) <= RECORD_NAME_KEY_BYTES, "longer ones are not spelled out in names of objects"
     return encoded, encoded[:-1] + bytes([encoded[-1] + 1])
 
 
 def end_of(beginning: str) -> str | None:
     """Return the exclusive end of the note keys with this prefix; None for an empty prefix."""
     assert beginning.isascii(), "any other has no next one that is as long"
-    assert len(beginning) <= limits.RECORD_NAME_KEY_BYTES, (
-        "longer ones are not spelled out in names of objects"
-    )
+    assert len(beginning) <= RECORD_NAME_KEY_BYTES, "longer ones are not spelled out in names of objects"
     return beginning[:-1] + chr(ord(beginning[-1]) + 1) if beginning else None
 
 

@@ -23,6 +23,7 @@ from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout, TooManyRequest
 from tracelake import limits
 from tracelake._errors import IndeterminateError, StorageError, UsageError
 from tracelake.batching import batches
+from tracelake.limits.units import MIB
 from tracelake.storage.database_check import DatabaseCheck, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_postgres
 from tracelake.storage.ports import (
@@ -43,6 +44,14 @@ from tracelake.storage.ports import (
     tries,
 )
 
+POSTGRES_STATEMENT_BYTES: Final = 16 * MIB
+"""Records that one statement writes; a single larger one is allowed."""
+POSTGRES_IDLE_S: Final = 1.0
+"""Idle time of a connection."""
+_POSTGRES_POLL_S: Final = 0.1
+"""Interval at which the wait for a reply checks the clock."""
+
+
 Row: TypeAlias = tuple[Any, ...]
 T = TypeVar("T")
 
@@ -58,7 +67,7 @@ class AnsweredConnection(psycopg.Connection[Row]):
     def wait(
         self,
         gen: Generator[Any, Any, T],
-        interval: float = limits.POSTGRES_POLL_S,
+        interval: float = _POSTGRES_POLL_S,
         timeout: float | None = None,
     ) -> T:
         """Run one exchange with the server. Raises OperationalError after POSTGRES_REPLY_TIMEOUT_S of silence."""
@@ -221,7 +230,7 @@ class PostgresKeyValueStore:
             encode_key("key", key)
         # Sorted by key, because two statements that lock the same rows in different orders would deadlock.
         in_order = sorted(records, key=str.encode)
-        for keys in batches(in_order, lambda key: len(records[key]), limits.POSTGRES_STATEMENT_BYTES):
+        for keys in batches(in_order, lambda key: len(records[key]), POSTGRES_STATEMENT_BYTES):
             values = [records[key] for key in keys]
             versions = [
                 sealed_version(inside, key.encode(), value) for key, value in zip(keys, values, strict=True)
@@ -460,7 +469,7 @@ def _check(connection: AnsweredConnection) -> None:
 
     An idle connection may have been closed; a write over it would have an unknown outcome.
     """
-    if time.monotonic() - connection.answered_s > limits.POSTGRES_IDLE_S:
+    if time.monotonic() - connection.answered_s > POSTGRES_IDLE_S:
         ConnectionPool.check_connection(connection)
 
 

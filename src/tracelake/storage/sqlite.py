@@ -19,10 +19,11 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Final
 
 from tracelake import limits
 from tracelake._errors import DamageError, IndeterminateError, StorageError, UsageError
-from tracelake.storage.database_check import DatabaseCheck, Row, check_rows, sealed_version
+from tracelake.storage.database_check import VERIFY_ALIKE_MAX, DatabaseCheck, Row, check_rows, sealed_version
 from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
 from tracelake.storage.ports import (
@@ -42,6 +43,9 @@ from tracelake.storage.ports import (
     new_version,
 )
 from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
+
+SQLITE_LOOK_S: Final = 2.0
+"""Time to wait for a SQLite file that looks damaged, because another process may be creating it."""
 
 
 class Calls:
@@ -385,7 +389,7 @@ class SqliteKeyValueStore:
 
         A read without locks may see half of a concurrent write, so only persistent damage counts.
         """
-        deadline = time.monotonic() + limits.SQLITE_LOOK_S
+        deadline = time.monotonic() + SQLITE_LOOK_S
         while True:
             try:
                 return self._look_whose_it_is()
@@ -503,7 +507,7 @@ def _key(stored: bytes) -> str:
 def integrity_problems(connection: sqlite3.Connection) -> list[str]:
     """Return damaged pages, rows out of order, and differences between tables and their indexes."""
     try:
-        rows = connection.execute(f"PRAGMA integrity_check({limits.VERIFY_ALIKE_MAX})").fetchall()
+        rows = connection.execute(f"PRAGMA integrity_check({VERIFY_ALIKE_MAX})").fetchall()
     except sqlite3.DatabaseError as error:
         if _code(error) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
             raise

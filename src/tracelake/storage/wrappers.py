@@ -19,10 +19,9 @@ from typing import TypeVar
 
 from tracelake._errors import DamagedRecordsError, DamageError, NotFoundError, StorageError
 from tracelake.formats import turned
-from tracelake.limits import OBJECTS_AT_ONCE
 from tracelake.storage.buckets import BucketObjectStore
 from tracelake.storage.database_check import DatabaseCheck, check_database
-from tracelake.storage.local import FileObjectStore
+from tracelake.storage.local import OBJECTS_AT_ONCE, FileObjectStore
 from tracelake.storage.ports import (
     Conflict,
     Entry,

@@ -7,17 +7,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 import pyarrow as pa
 
 from tracelake._errors import ExpiredError, UsageError
-from tracelake.limits import LISTEN_POLL_S
 from tracelake.shards.model import BatchRef
 from tracelake.shards.rows import first_row_id, lost_rows, retracted
 from tracelake.shards.shard import Shard, Snapshot
 from tracelake.tables.protocol import ChangedParts, are_forgotten, changed_parts, later_than, up_to
 from tracelake.tables.scan import Changed, Scan, check_parts
 from tracelake.tables.view import CommitView
+
+_LISTEN_POLL_S: Final = 0.5
+"""Interval at which a listener polls for new commits."""
 
 
 class Retractions(Enum):
@@ -119,7 +122,7 @@ class ChangeLog:
                     yield Changes(transaction, pa.concat_tables(tables))
                     quiet_since = time.monotonic()
             since = max(since, newest)
-            left = LISTEN_POLL_S
+            left = _LISTEN_POLL_S
             if timeout_s is not None:
                 left = min(left, quiet_since + timeout_s - time.monotonic())
             if left <= 0 or stop.wait(left):

@@ -13,15 +13,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from tracelake._errors import ContentionError, DamageError, TracelakeError
-from tracelake.limits import COMPACTION_FAN_OUT, COMPACTION_TRIES_MAX, MAINTENANCE_TRIES
+from tracelake.limits import MAINTENANCE_TRIES
 from tracelake.results import CompactReport, GcReport
 from tracelake.shards.compaction import CompactReceipt, compact_tasks, run_compact_task
 from tracelake.shards.gc import Collector
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, BatchRef
-from tracelake.shards.protocol import due, forget, settle_append
+from tracelake.shards.protocol import COMPACTION_FAN_OUT, due, forget, settle_append
 from tracelake.shards.shard import Shard
 from tracelake.storage import KeyValueStore, ObjectStore
 from tracelake.tables.builtin import entry_of
@@ -29,6 +30,10 @@ from tracelake.tasks.backoff import RetrySchedule
 from tracelake.tasks.runners import OnProgress, Progress, TaskRunner, run_reporting, silent
 from tracelake.versions.model import TableAt
 from tracelake.versions.repository import Repository
+
+_COMPACTION_TRIES_MAX: Final = 10
+"""Consecutive races lost to other compactions."""
+
 
 logger = logging.getLogger("tracelake.maintenance")
 
@@ -122,7 +127,7 @@ class Maintainer:
         """
         if since is not None:
             shard.change(partial(forget, since=since))
-        for _ in range(COMPACTION_TRIES_MAX):
+        for _ in range(_COMPACTION_TRIES_MAX):
             report = self._compact(shard, order, partial(_all, shard, forgets=since is not None), progress)
             if report is None:
                 state = shard.state()
@@ -131,7 +136,7 @@ class Maintainer:
             if report.batches:
                 return report
         raise ContentionError(
-            f"table {shard.name}: other compactions were faster {COMPACTION_TRIES_MAX} times; try again."
+            f"table {shard.name}: other compactions were faster {_COMPACTION_TRIES_MAX} times; try again."
         )
 
     def _compact(

@@ -23,10 +23,16 @@ import duckdb
 import pyarrow as pa
 
 from tracelake._errors import QueryError
-from tracelake.limits import CONDITION_KEYS_MAX, CONDITIONS_REMEMBERED_MAX, QUOTED_MAX_CHARS
+from tracelake.limits import QUOTED_MAX_CHARS
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import Bound, bucket_of, lies_in
 from tracelake.shards.rows import GIVEN_UP
+
+_CONDITIONS_REMEMBERED_MAX: Final = 16
+"""Parsed conditions that a process caches."""
+_CONDITION_KEYS_MAX: Final = 10_000
+"""Keys of one condition whose buckets are computed."""
+
 
 _SUBQUERY: Final = '"class":"SUBQUERY"'
 _NODE_KIND: Final = re.compile(r'"type":"([A-Z_]+_NODE)"')
@@ -82,7 +88,7 @@ def order(text: str) -> str:
     return f"\n{text}\n"
 
 
-@lru_cache(CONDITIONS_REMEMBERED_MAX)
+@lru_cache(_CONDITIONS_REMEMBERED_MAX)
 def parsed(text: str) -> Any:
     """Return the expression of a condition as parsed by DuckDB; do not modify it. Raises QueryError."""
     node = _node(f"select * from rows where (\n{text}\n)", "condition", text)
@@ -286,7 +292,7 @@ class Layout:
         if not self.bucketed_by or any(column not in equal for column in self.bucketed_by):
             return None
         values = [equal[column] for column in self.bucketed_by]
-        if math.prod(map(len, values)) > CONDITION_KEYS_MAX or any(
+        if math.prod(map(len, values)) > _CONDITION_KEYS_MAX or any(
             isinstance(v, float) for vs in values for v in vs
         ):
             return None

@@ -25,16 +25,20 @@ import pyarrow as pa
 
 from tracelake import _settings
 from tracelake._errors import LimitError, QueryError
-from tracelake.limits import (
-    BOUNDED_BATCH_ROWS,
-    QUERY_ERROR_MAX_CHARS,
-    QUERY_PROCESS_EXTRA_BYTES,
-    QUERY_SPILL_MAX_BYTES,
-)
+from tracelake.limits import QUERY_SPILL_MAX_BYTES
+from tracelake.limits.units import MIB
 from tracelake.scratch import delete_directory, scratch_directory
 from tracelake.shards.rows import literal
 from tracelake.tables.cancellation import current_cancellation
 from tracelake.tables.query_worker import TOO_MANY_ROWS, kind_of
+
+BOUNDED_BATCH_ROWS: Final = 2_048
+"""Rows of one Arrow batch of a query with a memory limit."""
+QUERY_PROCESS_EXTRA_BYTES: Final = 1024 * MIB
+"""Memory of a process that runs one query, besides that of its database."""
+_QUERY_ERROR_MAX_CHARS: Final = 4_096
+"""Characters of DuckDB's message about such a query."""
+
 
 SETTING: Final = "TRACELAKE_QUERY_MEMORY_BYTES"
 _WORKER: Final = Path(__file__).with_name("query_worker.py")
@@ -125,7 +129,7 @@ def query_process(
         "batch_rows": BOUNDED_BATCH_ROWS,
         "process_max_bytes": memory_bytes() + QUERY_PROCESS_EXTRA_BYTES,
         "result_max_bytes": memory_bytes() if is_bounded else None,
-        "message_max_chars": QUERY_ERROR_MAX_CHARS,
+        "message_max_chars": _QUERY_ERROR_MAX_CHARS,
     }
     with TemporaryFile() as stderr, _worker(stderr) as worker:
         cancellation = current_cancellation()

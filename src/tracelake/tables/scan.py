@@ -21,14 +21,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracelake._errors import DamageError, LimitError, NotFoundError, QueryError
-from tracelake.limits import (
-    BOUNDED_BATCH_ROWS,
-    CHECK_THREADS_MAX,
-    PART_COPIES_MAX_BYTES,
-    QUERY_DATABASES_MAX,
-    SPLIT_BATCH_ROWS,
-    SPLIT_MIN_BYTES,
-)
+from tracelake.limits import PART_COPIES_MAX_BYTES
+from tracelake.limits.units import MIB
 from tracelake.search.live_docs import RowIds
 from tracelake.search.model import PartRef
 from tracelake.shards.lookup import Columns, Lookup, kept_columns
@@ -52,7 +46,23 @@ from tracelake.shards.shard import EMPTY, Snapshot
 from tracelake.storage import LocalFiles, ObjectStore, open_objects
 from tracelake.tables.cancellation import Cancellation, current_cancellation
 from tracelake.tables.predicates import Layout, condition, order, produces_large_values
-from tracelake.tables.query_memory import memory_settings, query_process, streamed, too_much_memory
+from tracelake.tables.query_memory import (
+    BOUNDED_BATCH_ROWS,
+    memory_settings,
+    query_process,
+    streamed,
+    too_much_memory,
+)
+
+SPLIT_MIN_BYTES: Final = 32 * MIB
+"""Stored bytes of parts that one task reads together."""
+_SPLIT_BATCH_ROWS: Final = 8_192
+"""Rows of one Arrow batch that a task yields."""
+_CHECK_THREADS_MAX: Final = 4
+"""Parts that a reader checks against their checksums concurrently, at most one a processor."""
+_QUERY_DATABASES_MAX: Final = 4
+"""Databases, each locked to its files, that a process keeps for user queries."""
+
 
 _columns: Final[Columns] = kept_columns()
 _NO_OTHER_CODE: Final = ("autoinstall_known_extensions", "autoload_known_extensions")
@@ -211,7 +221,7 @@ class Scan:
         scan, files = self.where(where), self.open_files()
         scan.check(files)
         query = scan._query(files, columns, where)
-        with rows_of(query, where, is_bounded=False, batch_rows=SPLIT_BATCH_ROWS) as reader:
+        with rows_of(query, where, is_bounded=False, batch_rows=_SPLIT_BATCH_ROWS) as reader:
             yield from reader
 
     def sql(self, files: LocalFiles, further: Sequence[str] = ()) -> str:
@@ -310,7 +320,7 @@ def check_parts(files: LocalFiles, parts: Sequence[Part]) -> None:
         if not unchecked:
             return
         # Hashing and reading release the GIL, so threads run in parallel.
-        with ThreadPoolExecutor(min(CHECK_THREADS_MAX, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(min(_CHECK_THREADS_MAX, os.cpu_count() or 1)) as threads:
             list(threads.map(partial(_check_part, files), unchecked))
     except NotFoundError as error:
         raise DamageError(f"a part is gone: {error}. `tracelake verify` names all that is wrong.") from error
@@ -457,7 +467,7 @@ def _database() -> duckdb.DuckDBPyConnection:
     return _new_database([f"set {setting} = false" for setting in _NO_OTHER_CODE])
 
 
-@lru_cache(QUERY_DATABASES_MAX)
+@lru_cache(_QUERY_DATABASES_MAX)
 def _locked(files: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
     """Return a locked database for user queries. It accepts only these files; other files need another database."""
     return _new_database(locked_settings(files))

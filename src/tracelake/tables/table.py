@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from tracelake import limits
 from tracelake._errors import BackPressureError, DamageError, LimitError, NotFoundError, UsageError
-from tracelake.limits import LARGE_TRACE_ROWS_BYTES, LOOKED_UP_TRACES_MAX, TRACE_ROWS_MAX_BYTES
+from tracelake.limits import LARGE_TRACE_ROWS_BYTES, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import Row, TableInfo
 from tracelake.search.live_docs import RowIds
@@ -33,6 +33,9 @@ from tracelake.tables.scan import Scan, connection
 if TYPE_CHECKING:
     import polars as pl
     from pyspark.sql import DataFrame, SparkSession
+
+LOOKED_UP_TRACES_MAX: Final = 64
+"""Traces whose rows are looked up without a query."""
 
 
 @dataclass(frozen=True, slots=True)

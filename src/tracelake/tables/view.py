@@ -23,13 +23,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from tracelake._errors import LimitError, NotFoundError, QueryError, TableNotFoundError, UsageError
-from tracelake.limits import (
-    BOUNDED_BATCH_ROWS,
-    LEASE_S,
-    LOOKED_UP_TRACES_MAX,
-    SEARCH_HITS_MAX,
-    TRACE_ROWS_MAX_BYTES,
-)
+from tracelake.limits import LEASE_S, SEARCH_HITS_MAX, TRACE_ROWS_MAX_BYTES
 from tracelake.otlp.schema import SPANS, TRANSACTION_FIELD
 from tracelake.results import IndexInfo, Row, TableInfo, Trace
 from tracelake.search.analyzers import Analyzer, hint_of, of_fingerprint
@@ -68,7 +62,7 @@ from tracelake.tables.builtin import (
 from tracelake.tables.cancellation import check_cancelled
 from tracelake.tables.page_tokens import PageToken, name_of_search, nanoseconds, read_token
 from tracelake.tables.predicates import Layout, condition, of_tables, produces_large_values, reading, words
-from tracelake.tables.query_memory import streamed, within_limit
+from tracelake.tables.query_memory import BOUNDED_BATCH_ROWS, streamed, within_limit
 from tracelake.tables.scan import (
     Scan,
     TableRows,
@@ -80,7 +74,16 @@ from tracelake.tables.scan import (
     select,
 )
 from tracelake.tables.spec import read_spec
-from tracelake.tables.table import Origin, Table, no_trace, read_rows, read_trace, to_rows, too_large
+from tracelake.tables.table import (
+    LOOKED_UP_TRACES_MAX,
+    Origin,
+    Table,
+    no_trace,
+    read_rows,
+    read_trace,
+    to_rows,
+    too_large,
+)
 from tracelake.versions.model import IndexAt, Reference, TableAt
 from tracelake.versions.repository import Repository
 from tracelake.versions.tree import below

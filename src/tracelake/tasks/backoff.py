@@ -16,7 +16,11 @@ from typing import Final, Generic, TypeVar
 
 from tracelake import _errors
 from tracelake._errors import DamageError, TaskError
-from tracelake.limits import MAINTENANCE_PAUSE_MAX_S, MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_POLL_S
+from tracelake.limits import MAINTENANCE_TRIES, PIPELINE_PAUSE_MAX_S, PIPELINE_POLL_S
+
+MAINTENANCE_PAUSE_MAX_S: Final = 600.0
+"""Longest backoff before failed compactions or merges are retried; the backoff doubles up to it."""
+
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 

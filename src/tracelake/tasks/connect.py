@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tracelake._errors import TaskError, UsageError
-from tracelake.limits import SPARK_CONNECT_RETRIES, SPARK_IDLE_TIMEOUT_S, SPARK_POLL_S
+from tracelake.limits import SPARK_IDLE_TIMEOUT_S
 from tracelake.tasks.runners import ReceiptT, TaskT, nobody_works, task_error
-from tracelake.tasks.spark import OnWorker, version_here
+from tracelake.tasks.spark import SPARK_POLL_S, OnWorker, version_here
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
     from pyspark.sql.connect.shell.progress import StageInfo
+
+_SPARK_CONNECT_RETRIES: Final = 6
+"""Retries of a Spark Connect server, within about half a minute."""
+
 
 _SCHEMA: Final = "number long, receipt binary"
 _EXTRA: Final = (
@@ -79,7 +83,7 @@ class SparkConnect:
             builder = builder.remote(self._url)
         try:
             session = builder.getOrCreate()
-            session.client.set_retry_policies([DefaultPolicy(max_retries=SPARK_CONNECT_RETRIES)])
+            session.client.set_retry_policies([DefaultPolicy(max_retries=_SPARK_CONNECT_RETRIES)])
             for name, value in self._conf.items():
                 session.conf.set(name, value)
             assert session.version  # Sends a request to the server.

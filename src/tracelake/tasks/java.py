@@ -27,14 +27,16 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from tracelake._errors import JavaError, UsageError
-from tracelake.limits import (
-    JAVA_POLL_S,
-    JAVA_START_TIMEOUT_S,
-    JAVA_STOP_TIMEOUT_S,
-    JAVA_VERSION_TIMEOUT_S,
-    LOG_TAIL_MAX_CHARS,
-)
+from tracelake.limits import JAVA_START_TIMEOUT_S, LOG_TAIL_MAX_CHARS
 from tracelake.scratch import scratch_directory
+
+_JAVA_STOP_TIMEOUT_S: Final = 10.0
+"""Shutdown time of Spark's JVM."""
+_JAVA_VERSION_TIMEOUT_S: Final = 30.0
+"""Duration of `java -version`."""
+_JAVA_POLL_S: Final = 0.02
+"""Polling interval for the start of the JVM."""
+
 
 JAVA_MIN: Final = 17
 JAVA_TESTED: Final = 25
@@ -78,7 +80,7 @@ def _run_version(java: Path) -> tuple[int | None, date | None]:
     """Return the major version and the release date that `java -version` reports; None for what is missing."""
     try:
         run = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT_S, check=True
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_VERSION_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None, None
@@ -218,7 +220,7 @@ def stop_gateway() -> None:
         if process.stdin is not None:
             process.stdin.close()
         try:
-            process.wait(timeout=JAVA_STOP_TIMEOUT_S)
+            process.wait(timeout=_JAVA_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -267,7 +269,7 @@ def _wait_for(info: Path, process: subprocess.Popen[bytes], log: Path) -> None:
                 else f"said nothing in {JAVA_START_TIMEOUT_S:g} s"
             )
             raise JavaError(f"Spark's JVM {why}. Its last words:\n{said}\nCheck JAVA_HOME and free memory.")
-        time.sleep(JAVA_POLL_S)
+        time.sleep(_JAVA_POLL_S)
 
 
 def _read_connection(info: Path) -> tuple[int, str]:

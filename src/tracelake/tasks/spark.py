@@ -26,19 +26,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic
 
 from tracelake._errors import TaskError
-from tracelake.limits import (
-    JAVA_ENDED_WITHIN_S,
-    JAVA_HEAP_MIB,
-    JOBS_OF_A_JVM_MAX,
-    SPARK_IDLE_TIMEOUT_S,
-    SPARK_POLL_S,
-)
+from tracelake.limits import SPARK_IDLE_TIMEOUT_S
 from tracelake.tasks.java import gateway_ended, hide_gateway, owns_gateway, start_gateway, stop_gateway
 from tracelake.tasks.runners import JVM_ENDED, ReceiptT, TaskT, nobody_works, task_error
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JVMView
     from pyspark import SparkConf, SparkContext
+
+_JAVA_ENDED_WITHIN_S: Final = 5.0
+"""Time between the closing of a JVM's sockets and its exit."""
+JOBS_OF_A_JVM_MAX: Final = 200_000
+"""Spark jobs of one of our JVMs; each leaks some 180 bytes there."""
+_JAVA_HEAP_MIB: Final = 512
+"""Heap of the driver's JVM; rows never pass through it."""
+SPARK_POLL_S: Final = 0.2
+"""Polling interval for Spark's progress."""
+
 
 LOCAL: Final = "local[*]"
 _CREDENTIALS: Final = ("AWS_", "AZURE_", "GOOGLE_")
@@ -269,7 +273,7 @@ class Spark:
         master: str | None = None,
         *,
         conf: Mapping[str, str] | None = None,
-        heap_mb: int = JAVA_HEAP_MIB,
+        heap_mb: int = _JAVA_HEAP_MIB,
     ) -> None:
         self._master = master
         self._conf = dict(conf or {})
@@ -391,7 +395,7 @@ def _of_job(error: Exception) -> TaskError:
 
     is_cut = isinstance(error, Py4JNetworkError | ConnectionError)
     # The JVM's sockets close a moment before the process has ended.
-    if gateway_ended(within_s=JAVA_ENDED_WITHIN_S if is_cut else 0.0):
+    if gateway_ended(within_s=_JAVA_ENDED_WITHIN_S if is_cut else 0.0):
         return TaskError(JVM_ENDED, ended=True)
     return task_error(error, ended=is_cut)
 

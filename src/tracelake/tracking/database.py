@@ -36,6 +36,12 @@ from tracelake.storage.failures import FailureKind, of_sqlite_commit
 from tracelake.storage.local import make_directory
 from tracelake.storage.sqlite_read_only import WRITE_ERRORS, ReadOnlyFile
 
+TRACKING_POOL_MAX: Final = 16
+"""Connections of one process to the tracking store."""
+TRACKING_SEARCH_POLL_STEPS: Final = 10_000
+"""SQLite steps between two checks of that duration."""
+
+
 _CANCELED: Final = "57014"
 """PostgreSQL's error code for a statement that took too long."""
 
@@ -47,7 +53,7 @@ def in_time(connection: Connection) -> Iterator[None]:
     is_sqlite = isinstance(driver, sqlite3.Connection)
     if is_sqlite:
         deadline = time.monotonic() + limits.TRACKING_SEARCH_TIMEOUT_S
-        driver.set_progress_handler(lambda: time.monotonic() > deadline, limits.TRACKING_SEARCH_POLL_STEPS)
+        driver.set_progress_handler(lambda: time.monotonic() > deadline, TRACKING_SEARCH_POLL_STEPS)
     try:
         yield
     except exc.OperationalError as error:
@@ -139,7 +145,7 @@ class TrackingDatabase:
             dialect,
             creator=connect,
             poolclass=QueuePool,
-            pool_size=limits.TRACKING_POOL_MAX,
+            pool_size=TRACKING_POOL_MAX,
             max_overflow=0,
             pool_timeout=limits.TRACKING_BUSY_TIMEOUT_S,
             pool_pre_ping=not self.is_sqlite,

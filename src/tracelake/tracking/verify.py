@@ -11,11 +11,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 from sqlalchemy import Column, Connection, Select, exists, func, or_, select
 
 from tracelake._errors import DamageError, InputError, NotFoundError, StorageError
-from tracelake.limits import VERIFY_ALIKE_MAX
 from tracelake.otlp.framing import segment_problem
 from tracelake.otlp.partition import COLUMNS, take_apart
 from tracelake.results import SERVER_KINDS, Finding, Problem
 from tracelake.storage import ObjectStore
+from tracelake.storage.database_check import VERIFY_ALIKE_MAX
 from tracelake.tracking.database import at_once, is_damage
 from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.migrate import has_mirrors

@@ -26,13 +26,8 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace as changed
 
 from tracelake._errors import ExpiredError, InputError, NotFoundError, UsageError
-from tracelake.limits import (
-    KEY_TOLD_MAX_CHARS,
-    KEYS_TOLD_MAX,
-    MERGE_THREADS_MAX,
-    PART_COPIES_MAX_BYTES,
-    STAGED_ROWS_MAX_BYTES,
-)
+from tracelake.limits import PART_COPIES_MAX_BYTES
+from tracelake.limits.units import MIB
 from tracelake.shards.model import Part
 from tracelake.shards.partitioning import Numbers, buckets_of
 from tracelake.shards.parts import STAGED, part_path, write_part
@@ -41,6 +36,15 @@ from tracelake.storage import LocalFiles, ObjectStore
 from tracelake.tables.predicates import key_text
 from tracelake.tables.scan import check_parts, connection
 from tracelake.tables.spec import TableSpec, check_columns
+
+STAGED_ROWS_MAX_BYTES: Final = 64 * MIB
+"""Arrow bytes that a task writing to a user table holds."""
+MERGE_THREADS_MAX: Final = 4
+"""Parts that one writer writes concurrently, at most one a processor."""
+_KEYS_TOLD_MAX: Final = 3
+"""Keys that an error names."""
+_KEY_TOLD_MAX_CHARS: Final = 80
+"""One of these keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +129,7 @@ def untold_sql(claims: str, key: str) -> str:
         ) group by {key}
         having count(distinct _claim) > 1
             and (bool_or(_rank is null) or count(distinct _claim) filter (_rank = _top) > 1)
-        order by {key} limit {KEYS_TOLD_MAX + 1}
+        order by {key} limit {_KEYS_TOLD_MAX + 1}
     """
 
 
@@ -133,9 +137,9 @@ def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> 
     """Return the error that lists some of the keys."""
     told = "; ".join(
         ", ".join(f"{column} = {_shortened(repr(key[column]))}" for column in spec.key)
-        for key in keys[:KEYS_TOLD_MAX]
+        for key in keys[:_KEYS_TOLD_MAX]
     )
-    more = "; and more" if len(keys) > KEYS_TOLD_MAX else ""
+    more = "; and more" if len(keys) > _KEYS_TOLD_MAX else ""
     if order.column is None:
         why = "nothing says which of them stands"
         way_out = "Leave one for each key, or name a column by option orderBy: its greatest value stands"
@@ -149,7 +153,7 @@ def untold(spec: TableSpec, order: RowOrder, keys: Sequence[dict[str, Any]]) -> 
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= KEY_TOLD_MAX_CHARS else text[: KEY_TOLD_MAX_CHARS - 1] + "…"
+    return text if len(text) <= _KEY_TOLD_MAX_CHARS else text[: _KEY_TOLD_MAX_CHARS - 1] + "…"
 
 
 _ESCAPED_IN_JSON: Final = r'["\\\x00-\x1f]'

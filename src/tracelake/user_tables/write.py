@@ -26,20 +26,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tracelake._errors import ContentionError, InputError, UsageError
-from tracelake.limits import (
-    MERGE_THREADS_MAX,
-    PART_COPIES_MAX_BYTES,
-    SMALL_PART_MAX_BYTES,
-    SMALL_PARTS_MAX_BYTES,
-    UPPER_MISMATCHES_MAX,
-)
+from tracelake.limits import PART_COPIES_MAX_BYTES
+from tracelake.limits.units import MIB
 from tracelake.shards.leases import Lease
 from tracelake.shards.model import Batch, Part, ShardState, Write
 from tracelake.shards.partitioning import Numbers
@@ -54,9 +49,17 @@ from tracelake.tables.scan import Scan, check_parts
 from tracelake.tables.spec import TableSpec, check_name, create_spec, read_spec, table_names
 from tracelake.tasks.runners import InProcess
 from tracelake.user_tables.keys import Outcome, compare
-from tracelake.user_tables.staging import LAST_STANDS, Pieces, restage, stage, staged_for
+from tracelake.user_tables.staging import LAST_STANDS, MERGE_THREADS_MAX, Pieces, restage, stage, staged_for
 from tracelake.versions.model import TableAt
 from tracelake.versions.repository import Repository
+
+SMALL_PART_MAX_BYTES: Final = MIB // 4
+"""Slice of a write that shares a part with others of its bucket."""
+SMALL_PARTS_MAX_BYTES: Final = 8 * MIB
+"""Stored size of such slices together."""
+_UPPER_MISMATCHES_MAX: Final = 100
+"""Consecutive races that a write may lose to other writers."""
+
 
 Together: TypeAlias = list[Part]
 """Pieces of one bucket that become one part."""
@@ -288,7 +291,7 @@ def _append(
     collection deletes them.
     """
     shard = Shard(spec.name, stores.key_value, stores.objects)
-    for _ in range(UPPER_MISMATCHES_MAX):
+    for _ in range(_UPPER_MISMATCHES_MAX):
         with Lease(shard, stores.key_value) as lease:
             state = lease.state
             as_of = state.upper
@@ -326,7 +329,7 @@ def _append(
             return as_of, counts
         delete_all(stores.objects, merged.paths() - _paths(staged))
     raise ContentionError(
-        f"table {spec.name}: {UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
+        f"table {spec.name}: {_UPPER_MISMATCHES_MAX} other writers in a row were faster. Nothing was written; "
         "try again, or let fewer write at a time."
     )
 

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from tracelake._errors import ContentionError, DamageError, IndeterminateError, StorageError
 from tracelake.formats import decode, encode
-from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, DAMAGED_ENTRIES_TOLD_MAX, STAGED_LAYERS_MAX
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import ABSENT, Done, Entry, Expected, KeyValueStore, settle
 from tracelake.storage.object_records import whole_of
 from tracelake.versions.model import (
@@ -48,6 +48,12 @@ from tracelake.versions.model import (
     from_bytes,
     to_bytes,
 )
+
+_DAMAGED_ENTRIES_TOLD_MAX: Final = 3
+"""Unreadable staged entries in one message."""
+STAGED_LAYERS_MAX: Final = 4
+"""Files staged in turn at one path and token that are kept in case a newer one is gone."""
+
 
 STAGED: Final = "staged"
 _UNREADABLE: Final = b""
@@ -74,8 +80,8 @@ class Under:
 
 def damage_of(damaged: dict[str, DamageError]) -> DamageError:
     """Return the error that names unreadable staged entries."""
-    told = ", ".join(islice(sorted(damaged), DAMAGED_ENTRIES_TOLD_MAX))
-    more = f" and {left} more" if (left := len(damaged) - DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
+    told = ", ".join(islice(sorted(damaged), _DAMAGED_ENTRIES_TOLD_MAX))
+    more = f" and {left} more" if (left := len(damaged) - _DAMAGED_ENTRIES_TOLD_MAX) > 0 else ""
     return DamageError(
         f"the staged entry {told}{more} cannot be read. `tracelake discard PATH` forgets it alone; then stage it anew. "
         f"({next(iter(damaged.values()))})"

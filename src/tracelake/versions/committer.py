@@ -12,18 +12,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, ExpiredError, IndeterminateError, NotFoundError, StorageError
-from tracelake.limits import (
-    BRANCH_ANSWERS_KEPT,
-    BRANCH_SEALED_MAX_BYTES,
-    COMMIT_PATIENCE_POLLS,
-    COMMIT_POLL_CROWDED_MAX_S,
-    COMMIT_POLL_FIRST_S,
-    COMMIT_POLL_MAX_S,
-)
+from tracelake.limits.units import MIB
 from tracelake.storage import Entry
 from tracelake.versions import history, tree
 from tracelake.versions.branch_store import (
@@ -90,6 +84,20 @@ from tracelake.versions.protocol import (
     transaction_of,
 )
 from tracelake.versions.tree import CommitTree, Content, ContentStore, ContentT, Tree, file_path, id_of
+
+_COMMIT_POLL_FIRST_S: Final = 0.0005
+"""First pause of a committer whose request another committer builds."""
+_COMMIT_POLL_MAX_S: Final = 0.05
+"""Longest of these pauses if a poll is quick."""
+_COMMIT_POLL_CROWDED_MAX_S: Final = 0.25
+"""Longest pause on a crowded store; it is the duration of a poll times the number of commits being built."""
+COMMIT_PATIENCE_POLLS: Final = 24
+"""Polls without progress, about a second in all, some seconds on a crowded store."""
+_BRANCH_SEALED_MAX_BYTES: Final = 2 * MIB
+"""Record of a branch."""
+BRANCH_ANSWERS_KEPT: Final = 32
+"""Minimum number of answers that stay in a branch record."""
+
 
 LayersOf = Callable[[str], Staged]
 """Function that returns the entries staged under a token, in order of path, each with its layers."""
@@ -479,7 +487,7 @@ class Committer:
         announced, stale = self._announced(branch, at)
         waiting = [request, *(other for other in announced if other.id != request.id)]
         record = self._with(at.record, waiting)
-        if len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and at.record.sealed:
+        if len(to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and at.record.sealed:
             return False, self.finish(branch, at)
         sealed, now = self._records.swap(
             branch, at, record, is_mine=lambda there: state_of(there, request.id) is not RequestState.UNKNOWN
@@ -495,7 +503,7 @@ class Committer:
         # Read after the branch: a process that begins an epoch later finds the record and changes it.
         epoch = self._records.epoch().number if before.epoch == EPOCH_UNSET else before.epoch
         record = seal(before, waiting, token, epoch)
-        while len(to_bytes(record)) > BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
+        while len(to_bytes(record)) > _BRANCH_SEALED_MAX_BYTES and len(waiting) > at_least:
             waiting = waiting[: len(waiting) // 2]
             record = seal(before, waiting, token, epoch)
         return record
@@ -570,8 +578,8 @@ class Committer:
         """
         now = at
         for looked in range(1, most + 1):
-            crowded_s = min(COMMIT_POLL_CROWDED_MAX_S, self._look_s * len(at.record.sealed))
-            pause_s = min(COMMIT_POLL_MAX_S, COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16))
+            crowded_s = min(_COMMIT_POLL_CROWDED_MAX_S, self._look_s * len(at.record.sealed))
+            pause_s = min(_COMMIT_POLL_MAX_S, _COMMIT_POLL_FIRST_S * 2 ** min(looks + looked, 16))
             self._lookout.pause(branch, max(pause_s, crowded_s))
             began_s = time.monotonic()
             now = self._lookout.look(branch)

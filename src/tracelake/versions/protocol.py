@@ -26,12 +26,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from tracelake.limits import (
-    ANSWER_DETAIL_MAX_BYTES,
-    ANSWERS_KEPT_EPOCHS,
-    BRANCH_SWEEP_MAX_REQUESTS,
-    CONFLICTS_TOLD_MAX,
-)
+from tracelake.limits import ANSWER_DETAIL_MAX_BYTES, CONFLICTS_TOLD_MAX
 from tracelake.versions.model import (
     EPOCH_UNSET,
     TRANSACTION,
@@ -48,6 +43,12 @@ from tracelake.versions.model import (
     SealedRequest,
     TableAt,
 )
+
+BRANCH_SWEEP_MAX_REQUESTS: Final = 128
+"""Requests that are built and answered at once, because their answers share the branch record."""
+ANSWERS_KEPT_EPOCHS: Final = 1_000
+"""Garbage collections for which a request id stays valid; a repeated request returns the same commit."""
+
 
 EPOCHS_TO_CUT: Final = 1
 """Built objects may be published in the epoch in which they were built and in this many later ones."""

@@ -23,21 +23,13 @@ from tracelake._errors import (
     TracelakeError,
     UsageError,
 )
-from tracelake.limits import (
-    BRANCH_ANSWERS_KEPT,
-    CHANGE_SET_ENTRIES_MAX,
-    CHANGES_INLINE_MAX,
-    COMMIT_PATIENCE_POLLS,
-    COMMIT_REQUEST_MAX_BYTES,
-    CONDITIONAL_WRITE_TRIES_MAX,
-    REQUESTS_TOLD_MAX,
-)
+from tracelake.limits import CHANGE_SET_ENTRIES_MAX, COMMIT_REQUEST_MAX_BYTES, CONDITIONAL_WRITE_TRIES_MAX
 from tracelake.storage import Entry, KeyValueStore, ObjectStore
 from tracelake.storage.ports import check_path, encode_key
 from tracelake.versions import tree
 from tracelake.versions.branch_store import MAIN, BranchSnapshot, new_token, scope
 from tracelake.versions.commits import Commits
-from tracelake.versions.committer import Committer
+from tracelake.versions.committer import BRANCH_ANSWERS_KEPT, COMMIT_PATIENCE_POLLS, Committer
 from tracelake.versions.model import (
     AFTER,
     TRANSACTION,
@@ -73,7 +65,11 @@ from tracelake.versions.protocol import (
     took,
 )
 from tracelake.versions.staging import Staging, busy, read_branch
-from tracelake.versions.tree import ContentStore, id_of
+from tracelake.versions.tree import CHANGES_INLINE_MAX, ContentStore, id_of
+
+_REQUESTS_TOLD_MAX: Final = 10
+"""Requests of a branch that an error names."""
+
 
 _OF_TRANSACTIONS: Final = "transaction-"
 """Prefix of the request ids of transactions, which all replicas of a pipeline compute alike."""
@@ -446,7 +442,7 @@ class Repository(Commits):
             if request_id not in ids:
                 for entries in carried if took(at.record, request_id) else ():
                     self._records.take_away(entries)
-                waiting = f"these wait: {', '.join(ids[:REQUESTS_TOLD_MAX])}" if ids else "none waits there"
+                waiting = f"these wait: {', '.join(ids[:_REQUESTS_TOLD_MAX])}" if ids else "none waits there"
                 raise UsageError(
                     f"branch {branch} has no request {shown(request_id)} on its list; {waiting}."
                 )

@@ -8,7 +8,7 @@ the entry's file, garbage collection has yet to read the entries, and finds this
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
@@ -20,12 +20,7 @@ from tracelake._errors import (
     NotFoundError,
     RefNotFoundError,
 )
-from tracelake.limits import (
-    CONDITIONAL_WRITE_TRIES_MAX,
-    NAME_QUOTED_MAX_CHARS,
-    STAGED_PATH_MAX_BYTES,
-    STAGING_READ_TRIES_MAX,
-)
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, NAME_QUOTED_MAX_CHARS, STAGED_PATH_MAX_BYTES
 from tracelake.storage.ports import check_path
 from tracelake.versions.branch_store import (
     MAIN,
@@ -40,6 +35,10 @@ from tracelake.versions.commits import Commits
 from tracelake.versions.model import EPOCH_UNSET, BranchRecord, Change, FileAt, Reference, is_name, shown
 from tracelake.versions.protocol import is_fresh, known_tokens, pending_tokens
 from tracelake.versions.tree import ContentStore, file_path
+
+STAGING_READ_TRIES_MAX: Final = 10
+"""Restarts of a read of staged changes because of a concurrent commit."""
+
 
 FoundT = TypeVar("FoundT")
 

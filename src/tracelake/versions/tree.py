@@ -27,14 +27,6 @@ from typing import Final, Protocol, TypeVar
 from msgspec.structs import replace
 
 from tracelake._errors import DamageError, NotFoundError
-from tracelake.limits import (
-    CHANGES_INLINE_MAX,
-    COMMIT_RECORDS_CACHED,
-    COMMITS_WITHOUT_METARANGE_MAX,
-    OBJECTS_READ_AHEAD,
-    RANGE_ENTRIES_MAX,
-    RANGE_ENTRIES_MEAN,
-)
 from tracelake.storage import ObjectStore, copy_all, create_all, for_each
 from tracelake.versions.model import (
     ChangeSet,
@@ -49,6 +41,20 @@ from tracelake.versions.model import (
     from_bytes,
     to_bytes,
 )
+
+_COMMIT_RECORDS_CACHED: Final = 1_024
+"""Commits, metaranges and ranges that a process caches."""
+COMMITS_WITHOUT_METARANGE_MAX: Final = 15
+"""Consecutive commits, built together, that store only their changes; a reader goes back as far."""
+RANGE_ENTRIES_MEAN: Final = 256
+"""Mean entries of a range; it ends after a path whose hash marks a boundary."""
+RANGE_ENTRIES_MAX: Final = 8 * RANGE_ENTRIES_MEAN
+"""Entries of a range without such a path; one in three thousand is so long."""
+CHANGES_INLINE_MAX: Final = 32
+"""Changes stored inline."""
+_OBJECTS_READ_AHEAD: Final = 256
+"""Small objects that garbage collection prefetches."""
+
 
 PathEntry = tuple[str, Reference]
 RangeReader = Callable[[str], Range]
@@ -282,8 +288,8 @@ class ContentStore:
     ) -> Iterator[tuple[str, ContentT | DamageError]]:
         """Yield ids with their records or errors. Reads run in parallel batches, so few records are in memory."""
         todo = list(ids)
-        for start in range(0, len(todo), OBJECTS_READ_AHEAD):
-            some = todo[start : start + OBJECTS_READ_AHEAD]
+        for start in range(0, len(todo), _OBJECTS_READ_AHEAD):
+            some = todo[start : start + _OBJECTS_READ_AHEAD]
             yield from zip(some, for_each(self._objects, partial(self._try, kind), some), strict=True)
 
     def _try(self, kind: type[ContentT], record_id: str) -> ContentT | DamageError:
@@ -329,7 +335,7 @@ class ContentStore:
     def _remember(self, record_id: str, record: Content) -> None:
         with self._lock:
             self._known[type(record), record_id] = record
-            while len(self._known) > COMMIT_RECORDS_CACHED:
+            while len(self._known) > _COMMIT_RECORDS_CACHED:
                 self._known.popitem(last=False)
 
 

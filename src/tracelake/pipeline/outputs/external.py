@@ -28,12 +28,7 @@ from tracelake.formats import decode
 from tracelake.formats import encode as encode_record
 from tracelake.journal.model import QuarantineRecord
 from tracelake.journal.store import OutputReceipt, OutputReceipts
-from tracelake.limits import (
-    CONDITIONAL_WRITE_TRIES_MAX,
-    OUTPUT_LEFT_OUT_NAMED_MAX,
-    OUTPUT_MESSAGE_BYTES,
-    OUTPUT_WRITE_TRIES_MAX,
-)
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, OUTPUT_LEFT_OUT_NAMED_MAX
 from tracelake.otlp.encode import encode
 from tracelake.otlp.schema import SPANS
 from tracelake.pipeline.outputs.base import Publication, SealedTransaction
@@ -49,6 +44,11 @@ from tracelake.storage.object_records import whole_of
 from tracelake.tables.builtin import BUILT_IN, TABLE_SPANS, BuiltInTable
 from tracelake.tables.changes import ChangeLog, Retractions
 from tracelake.tables.scan import CHANGE, Scan
+
+_OUTPUT_MESSAGE_BYTES: Final = 512 * 1024
+"""In-memory size of the rows in one output message."""
+_OUTPUT_WRITE_TRIES_MAX: Final = 3
+"""Attempts of one run to write a transaction to an output."""
 
 
 class Content(Protocol):
@@ -284,7 +284,7 @@ class Messages:
 
     def _made(self, tables: Iterable[pa.Table]) -> Generator[bytes, None, None]:
         for table in tables:
-            for few in cut(table, OUTPUT_MESSAGE_BYTES):
+            for few in cut(table, _OUTPUT_MESSAGE_BYTES):
                 yield from self._fitting(few)
 
     def _fitting(self, rows: pa.Table) -> Iterator[bytes]:
@@ -381,7 +381,7 @@ class KeyedOutput:
         t = sealed.transaction
         if t < self._since:
             return
-        for tries_left in reversed(range(OUTPUT_WRITE_TRIES_MAX)):
+        for tries_left in reversed(range(_OUTPUT_WRITE_TRIES_MAX)):
             try:
                 self._write(t)
             except StorageError as error:

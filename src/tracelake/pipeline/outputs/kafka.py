@@ -23,16 +23,8 @@ import pyarrow as pa
 from tracelake._errors import DamageError
 from tracelake.formats import decode, encode
 from tracelake.journal.store import OutputReceipt, PartitionOffsets
-from tracelake.limits import (
-    KAFKA_BATCH_MAX_BYTES,
-    KAFKA_MARKERS_READ,
-    KAFKA_MESSAGE_MAX_BYTES,
-    KAFKA_MESSAGE_OVERHEAD_BYTES,
-    KAFKA_QUEUE_BYTES,
-    KAFKA_TRANSACTION_MAX_S,
-    KAFKA_WAIT_S,
-    OUTPUT_PARTITIONS_TOLD_MAX,
-)
+from tracelake.limits import KAFKA_MESSAGE_MAX_BYTES, KAFKA_TRANSACTION_MAX_S, KAFKA_WAIT_S
+from tracelake.limits.units import MIB
 from tracelake.pipeline.kafka_client import (
     PartitionName,
     address_of,
@@ -46,6 +38,18 @@ from tracelake.pipeline.kafka_client import (
 from tracelake.pipeline.outputs.external import Messages, OversizedInTransaction, OversizedRow
 from tracelake.pipeline.protocol import NO_MARKER
 from tracelake.pipeline.sources.kafka import Cluster
+
+KAFKA_MESSAGE_OVERHEAD_BYTES: Final = 512
+"""Size of a message apart from its value."""
+KAFKA_BATCH_MAX_BYTES: Final = 1_000_000
+"""Messages sent in one batch, or less if the topic allows less."""
+_KAFKA_QUEUE_BYTES: Final = 64 * MIB
+"""In-flight messages of an output, at least one message of maximum size."""
+OUTPUT_PARTITIONS_TOLD_MAX: Final = 200
+"""Partitions of an output whose offsets are recorded for a transaction."""
+_KAFKA_MARKERS_READ: Final = 200
+"""Offsets at the end of the marker topic that an output reads first."""
+
 
 FORMAT_VERSION: Final = 1
 
@@ -263,7 +267,7 @@ class KafkaSink:
     def _last_marker(self) -> Marker | None:
         name = PartitionName("", self._markers, "", 0)
         ends = self._cluster.ends([name])[name]
-        start = max(ends.low, ends.end - KAFKA_MARKERS_READ)
+        start = max(ends.low, ends.end - _KAFKA_MARKERS_READ)
         while True:
             records = (each for each in self._cluster.records(name, start, ends.end) if each[0] < ends.end)
             last = last_marker(self._id, self._markers, records)
@@ -280,7 +284,7 @@ class KafkaSink:
                 "transaction.timeout.ms": int(KAFKA_TRANSACTION_MAX_S * 1000),
                 "message.max.bytes": largest,
                 "batch.size": min(KAFKA_BATCH_MAX_BYTES, self._max_bytes),
-                "queue.buffering.max.kbytes": max(KAFKA_QUEUE_BYTES, largest) // 1024,
+                "queue.buffering.max.kbytes": max(_KAFKA_QUEUE_BYTES, largest) // 1024,
                 "compression.type": "zstd",
             },
         )

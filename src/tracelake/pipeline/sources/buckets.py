@@ -21,12 +21,18 @@ import xxhash
 
 from tracelake._errors import LimitError, NotFoundError, StorageError, TracelakeError, UsageError
 from tracelake.journal.store import IngestedFiles
-from tracelake.limits import OBJECTS_FOUND_MAX, WATCHED_BUCKET_PAUSE_S, WATCHED_OBJECTS_AT_ONCE
+from tracelake.limits import OBJECTS_FOUND_MAX
 from tracelake.pipeline.sources.base import UNKNOWN_SIZE, ContentDedup, Input, Lag, may_pass
 from tracelake.pipeline.sources.files import ARCHIVED, KeyPattern, is_pattern
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore
 from tracelake.storage.input_buckets import ForeignObject, ForeignObjects, check_key, open_foreign
+
+WATCHED_BUCKET_PAUSE_S: Final = 5.0
+"""Pause after a listing of a watched bucket without new objects."""
+WATCHED_OBJECTS_AT_ONCE: Final = 1_000
+"""New objects of a watched bucket that a continuous pipeline takes at a time, oldest first."""
+
 
 BUCKETS: Final = "buckets"
 

@@ -30,7 +30,6 @@ from tracelake.journal.store import IngestedFiles
 from tracelake.limits import (
     CLOCK_DIFFERENCE_MAX_S,
     WALK_ENTRIES_MAX,
-    WALK_LEFT_OUT_TOLD,
     WALK_LINKS_MAX,
     WALK_MAX_S,
     WATCHED_FILE_QUIET_S,
@@ -39,6 +38,10 @@ from tracelake.otlp.input_file import LASTING, fingerprint
 from tracelake.pipeline.sources.base import UNKNOWN_SIZE, ContentDedup, Input, Lag, lag_of, to_name, to_path
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore
+
+_WALK_LEFT_OUT_TOLD: Final = 3
+"""Unreadable folders that it names."""
+
 
 _ANY_DEPTH: Final = "**"
 _MAGIC: Final = re.compile(r"[*?\[]")
@@ -179,8 +182,8 @@ class _Glob:
         return GlobResult(self._paths, self._told())
 
     def _told(self) -> str:
-        more = len(self._left_out) - WALK_LEFT_OUT_TOLD
-        return "; ".join([*self._left_out[:WALK_LEFT_OUT_TOLD], *([f"and {more} more"] if more > 0 else [])])
+        more = len(self._left_out) - _WALK_LEFT_OUT_TOLD
+        return "; ".join([*self._left_out[:_WALK_LEFT_OUT_TOLD], *([f"and {more} more"] if more > 0 else [])])
 
     def _follow(self, folder: str, at: Places) -> None:
         """Enter a folder through a link, unless too many links were followed."""

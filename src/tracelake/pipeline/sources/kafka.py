@@ -23,16 +23,8 @@ from tracelake._errors import ContentionError, DamageError, NotFoundError, Stora
 from tracelake.formats import decode, encode
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
-from tracelake.limits import (
-    CONDITIONAL_WRITE_TRIES_MAX,
-    KAFKA_ASKED_AGAIN_MAX_S,
-    KAFKA_RANGES_AT_ONCE,
-    KAFKA_READ_AHEAD_BYTES,
-    KAFKA_READ_MESSAGES,
-    KAFKA_RECEIVE_MAX_BYTES,
-    KAFKA_STATISTICS_S,
-    KAFKA_WAIT_S,
-)
+from tracelake.limits import CONDITIONAL_WRITE_TRIES_MAX, KAFKA_WAIT_S
+from tracelake.limits.units import MIB
 from tracelake.otlp.framing import LOG_MAGIC, log_frame, removed_frame
 from tracelake.pipeline import protocol
 from tracelake.pipeline.kafka_client import (
@@ -67,6 +59,21 @@ from tracelake.replicas.replica import BacklogEntry
 from tracelake.scratch import scratch_directory
 from tracelake.storage import ABSENT, Done, Entry, KeyValueStore, ObjectStore
 from tracelake.tasks.backoff import Backoff
+
+KAFKA_ASKED_AGAIN_MAX_S: Final = 10 * 60.0
+"""Longest backoff before an unreachable cluster is asked again about discarded offsets or consumer offsets to
+store; the backoff doubles up to it."""
+_KAFKA_RANGES_AT_ONCE: Final = 64
+"""Ranges of one partition that one poll returns."""
+_KAFKA_READ_MESSAGES: Final = 1_000
+"""Messages fetched from the client in one call."""
+_KAFKA_READ_AHEAD_BYTES: Final = 16 * MIB
+"""Bytes that a client prefetches."""
+_KAFKA_RECEIVE_MAX_BYTES: Final = 2**31 - 1
+"""Size of a broker's response; a message larger than a range comes alone."""
+_KAFKA_STATISTICS_S: Final = 1.0
+"""Interval at which a client without messages checks its progress, for example past aborted messages."""
+
 
 _WAYS_OUT: Final = (
     "Mend the broker, as from a replica of the partition, and take them by `tracelake pipeline retry`; or give these "
@@ -209,7 +216,7 @@ class Cluster:
             consumer.assign([kafka.TopicPartition(name.topic, name.partition, start)])
             moved_s = time.monotonic()
             while True:
-                messages = consumer.consume(KAFKA_READ_MESSAGES, 0.5)
+                messages = consumer.consume(_KAFKA_READ_MESSAGES, 0.5)
                 for message in messages:
                     error = message.error()
                     if error is None:
@@ -275,9 +282,9 @@ def _consumer_config(servers: str, moves: _Moves) -> dict[str, Any]:
             "auto.offset.reset": "error",
             "isolation.level": "read_committed",
             "check.crcs": True,
-            "queued.max.messages.kbytes": KAFKA_READ_AHEAD_BYTES // 1024,
-            "receive.message.max.bytes": KAFKA_RECEIVE_MAX_BYTES,
-            "statistics.interval.ms": int(1000 * min(KAFKA_STATISTICS_S, KAFKA_WAIT_S / 4)),
+            "queued.max.messages.kbytes": _KAFKA_READ_AHEAD_BYTES // 1024,
+            "receive.message.max.bytes": _KAFKA_RECEIVE_MAX_BYTES,
+            "statistics.interval.ms": int(1000 * min(_KAFKA_STATISTICS_S, KAFKA_WAIT_S / 4)),
             "stats_cb": moves.told,
         },
     )
@@ -515,7 +522,7 @@ class KafkaWatch:
         log = protocol.Log(position.taken, holding, ends.low, ends.end)
         messages = protocol.lag(log)
         at_once = protocol.messages_at_once(position.mean_bytes)
-        most = KAFKA_RANGES_AT_ONCE if goes_on else max(1, messages)
+        most = _KAFKA_RANGES_AT_ONCE if goes_on else max(1, messages)
         now_s = time.time()
         waiting = [
             BacklogEntry(

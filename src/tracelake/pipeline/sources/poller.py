@@ -11,18 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
-from tracelake.limits import (
-    ERROR_MAX_CHARS,
-    LOOK_LATE_S,
-    LOOK_ONCE_MAX_S,
-    LOOK_STOP_S,
-    LOOK_WAIT_S,
-    LOOKS_LEFT_MAX,
-    SOURCE_RATE_S,
-    SOURCES_TOLD_MAX,
-)
+from tracelake.limits import ERROR_MAX_CHARS
 from tracelake.pipeline.decode_task import INPUT_COST_BYTES
 from tracelake.pipeline.protocol import counts, in_turn
 from tracelake.pipeline.registrations import AddedSources, SourceRecord
@@ -30,6 +21,22 @@ from tracelake.pipeline.sources.base import Lag, Watch
 from tracelake.replicas.protocol import SourceAccount
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.tasks.backoff import Backoff
+
+_SOURCES_TOLD_MAX: Final = 200
+"""Sources that a replica reports in its status."""
+_SOURCE_RATE_S: Final = 60.0
+"""Time over which the rate of a source is averaged."""
+LOOK_WAIT_S: Final = 2.0
+"""Time that a continuous pipeline waits for a source's poll."""
+LOOK_ONCE_MAX_S: Final = 600.0
+"""Time for the poll of a single run, or for all input acknowledged before a client's commit."""
+LOOK_STOP_S: Final = 0.1
+"""Longest uninterrupted wait for a source."""
+LOOK_LATE_S: Final = 30.0
+"""Duration of a poll before it is reported."""
+LOOKS_LEFT_MAX: Final = 50
+"""Hanging polls of removed sources."""
+
 
 ResultT = TypeVar("ResultT")
 Spawn: TypeAlias = Callable[[Callable[[], None]], object]
@@ -74,10 +81,10 @@ class _Rate:
     at_s: float = 0.0
 
     def now(self) -> float:
-        return self.per_s * math.exp((self.at_s - time.monotonic()) / SOURCE_RATE_S)
+        return self.per_s * math.exp((self.at_s - time.monotonic()) / _SOURCE_RATE_S)
 
     def add(self, amount: float) -> None:
-        self.per_s, self.at_s = self.now() + amount / SOURCE_RATE_S, time.monotonic()
+        self.per_s, self.at_s = self.now() + amount / _SOURCE_RATE_S, time.monotonic()
 
 
 @dataclass(slots=True)
@@ -293,7 +300,7 @@ class SourcePoller:
     def accounts(self) -> tuple[SourceAccount, ...]:
         """Return the public status of each source."""
         looked = (*self._fixed, *self._of_records.values())
-        return tuple(_account(each) for each in looked[:SOURCES_TOLD_MAX])
+        return tuple(_account(each) for each in looked[:_SOURCES_TOLD_MAX])
 
 
 def _wait(look: Future[list[BacklogEntry]], until_s: float, stopping: Callable[[], bool]) -> None:

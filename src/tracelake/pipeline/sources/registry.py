@@ -14,7 +14,6 @@ from typing import Any, Final
 from tracelake._errors import DamageError, NotFoundError, UsageError
 from tracelake.journal.model import SEGMENT_SHA256_CHARS, QuarantinedInput, ReadRange, Segment, WholeFile
 from tracelake.journal.store import IngestedFiles
-from tracelake.limits import INPUTS_FETCHED_AT_ONCE
 from tracelake.otlp.input_file import fingerprint
 from tracelake.pipeline.kafka_client import SCHEME, to_offset_range
 from tracelake.pipeline.sources.base import Input, Kind, QuarantinedIndex, Source, Watch
@@ -35,6 +34,10 @@ from tracelake.pipeline.sources.server_inputs import (
 from tracelake.scratch import scratch_directory
 from tracelake.storage import ObjectStore
 from tracelake.storage.input_buckets import FOREIGN_SCHEMES
+
+INPUTS_FETCHED_AT_ONCE: Final = 16
+"""Inputs that one task fetches from a bucket concurrently."""
+
 
 KINDS: Final = {
     INBOX: Kind(

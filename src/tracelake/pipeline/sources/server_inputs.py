@@ -16,7 +16,7 @@ from typing import Final
 from tracelake._errors import NotFoundError, StorageError, TracelakeError
 from tracelake.journal.model import RecordedInput
 from tracelake.journal.store import IngestedFiles
-from tracelake.limits import OUTBOX_LOOK_MAX, TRACKING_LOOK_S
+from tracelake.limits import TRACKING_LOOK_S
 from tracelake.pipeline.sources.base import QUARANTINE, AcknowledgedSource, Lag, lag_of, may_pass
 from tracelake.replicas.replica import BacklogEntry
 from tracelake.storage import ObjectStore, copy_all, delete_all
@@ -24,6 +24,10 @@ from tracelake.storage.wrappers import for_each
 from tracelake.tracking.ingest_queue import PREFIX
 from tracelake.tracking.location import find_tracking
 from tracelake.tracking.outbox import Outbox
+
+_OUTBOX_LOOK_MAX: Final = 2_000
+"""Outbox rows that one poll of a pipeline returns."""
+
 
 INBOX: Final = "inbox"
 
@@ -181,7 +185,7 @@ class OutboxWatch:
         rows = self._opened(goes_on=goes_on)
         if rows is None:
             return []
-        at_once = OUTBOX_LOOK_MAX + len(suspects)
+        at_once = _OUTBOX_LOOK_MAX + len(suspects)
         there = rows.waiting(at_once if goes_on else None)
         waiting = [
             BacklogEntry(path, row.size_bytes, row.received_ns / 1e9)
