@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from scripts import imports, plain_english
+from scripts import figures, imports, plain_english
 from scripts.plain_english import ROOT
 
 DOCS_DENSITY_MAX = 1.5
@@ -15,6 +15,8 @@ SOURCE_DENSITY_MAX = 0.5
 TESTS_DENSITY_MAX = 0.3
 LONG_SENTENCES_MAX = 3.5
 """Per cent of the sentences of pages that have more than 30 words."""
+DOCS_WORDS_MAX = 87_000
+"""Words of all pages; the aim is 70,000."""
 EVERYDAY_NAMES_MAX = 1_055
 """Names in the source that are participles or everyday words. Lower it with each rename."""
 
@@ -56,6 +58,7 @@ def test_habits_of_prose_only_fall() -> None:
     docs = plain_english.measure(plain_english.pages(paths, ROOT))
     assert docs.density <= DOCS_DENSITY_MAX, docs.worst[:5]
     assert docs.long_share <= LONG_SENTENCES_MAX
+    assert figures.words_of_docs() <= DOCS_WORDS_MAX
     for area, most in (("src", SOURCE_DENSITY_MAX), ("tests", TESTS_DENSITY_MAX)):
         found = plain_english.measure(plain_english.code(paths, ROOT, area))
         assert found.density <= most, found.worst[:5]
