@@ -30,6 +30,8 @@ MESSAGES_MAX: Final = 1_000
 lacks them; they stay in attributes and events."""
 MESSAGE_PARSED_MAX_BYTES: Final = MIB
 """A message that an event carries as JSON text and that is parsed. Beyond: the text is the message's content."""
+MESSAGE_WRAPPERS_MAX: Final = 6
+"""Objects inside of each other around the messages of a request or a state. Beyond: they are not read as messages."""
 OTLP_NESTING_MAX: Final = 32
 """Levels of arrays and maps inside one attribute value. Beyond: its span is refused and named."""
 OTLP_JSON_DEPTH_MAX: Final = 200

@@ -1,0 +1,196 @@
+"""The conversation and the type of a span in one schema, whatever instrumentation recorded them.
+
+Attributes stay as sent. Messages are made when they are read, so that a better reader also serves old spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from tracelake.limits import MESSAGES_MAX
+from tracelake.otlp import messages as recorded
+from tracelake.otlp.chat import (
+    ChatMessage,
+    MessagePart,
+    Messages,
+    json_or_text,
+    parse_json,
+    read_call,
+    read_message,
+    read_text,
+)
+
+SpanType: TypeAlias = Literal[
+    "llm", "agent", "tool", "retriever", "embedding", "reranker", "guardrail", "evaluator", "chain"
+]
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """The messages that a span received and returned; empty if its input or output is no message."""
+
+    input: tuple[ChatMessage, ...] = ()
+    output: tuple[ChatMessage, ...] = ()
+
+
+_INPUTS: Final = (
+    *("langfuse.observation.input", "ai.prompt.messages", "ai.prompt"),
+    *("pydantic_ai.all_messages", "all_messages_events", "request_data"),
+)
+"""Attributes that hold messages of the input, before column `input`."""
+
+_OUTPUTS: Final = ("langfuse.observation.output", "response_data")
+
+_SYSTEM: Final = "gen_ai.system_instructions"
+
+_EVENTS: Final = "events"
+"""Attribute in which Pydantic AI and Logfire put the events of a model call, as JSON."""
+
+TYPE_NAMES: Final = (
+    "openinference.span.kind",
+    "gen_ai.operation.name",
+    "mlflow.spanType",
+    "traceloop.span.kind",
+    "llm.request.type",
+    "langfuse.observation.type",
+    "ai.operationId",
+)
+"""Attributes that state the type of a span. The first with a known value wins."""
+
+_TYPES: Final[dict[str, SpanType]] = {
+    **dict.fromkeys(("llm", "chat_model", "generation", "chat", "completion", "text_completion"), "llm"),
+    **dict.fromkeys(("generate_content", "response", "responses"), "llm"),
+    **dict.fromkeys(("ai.generatetext.dogenerate", "ai.streamtext.dostream"), "llm"),
+    **dict.fromkeys(("ai.generateobject.dogenerate", "ai.streamobject.dostream"), "llm"),
+    **dict.fromkeys(("agent", "invoke_agent", "create_agent"), "agent"),
+    **dict.fromkeys(("tool", "execute_tool", "ai.toolcall"), "tool"),
+    **dict.fromkeys(("retriever", "retrieval", "search"), "retriever"),
+    **dict.fromkeys(("embedding", "embeddings", "ai.embed.doembed", "ai.embedmany.doembed"), "embedding"),
+    **dict.fromkeys(("reranker", "rerank"), "reranker"),
+    "guardrail": "guardrail",
+    "evaluator": "evaluator",
+    **dict.fromkeys(("chain", "workflow", "task", "invoke_workflow", "parser"), "chain"),
+    **dict.fromkeys(("ai.generatetext", "ai.streamtext", "ai.generateobject", "ai.streamobject"), "chain"),
+    **dict.fromkeys(("ai.embed", "ai.embedmany"), "chain"),
+}
+"""The type of a span by the value of such an attribute, in lower case."""
+
+SPAN_TYPES: Final = tuple(dict.fromkeys(_TYPES.values()))
+
+
+def span_type(text: str) -> SpanType | None:
+    """Return the type that a value of one of TYPE_NAMES states, or None. MLflow quotes the value."""
+    return _TYPES.get(text.strip('" ').lower())
+
+
+def conversation(span: Mapping[str, Any]) -> Conversation:
+    """Return the messages of a span, given its row of table `spans`.
+
+    A tool span has the call as its input and the result as its output. Input and output that are no messages, for
+    example the arguments of a function, give none.
+    """
+    attributes: Mapping[str, str] = dict(span.get("attributes") or {})
+    if _is_tool(span, attributes):
+        return _tool_call(span, attributes)
+    numbered = recorded.from_numbered(_entries(attributes))
+    events = recorded.from_events(
+        (event["name"], _entries(dict(event.get("attributes") or {}))) for event in span.get("events") or ()
+    )
+    received, returned = _of_events(parse_json(attributes.get(_EVENTS)))
+
+    def candidates(column: str, names: Iterable[str]) -> Iterator[str | None]:
+        # Single messages are more exact than the request or the response, which a library may record as well.
+        yield attributes.get(f"gen_ai.{column}.messages")
+        yield from (numbered.get(column), events.get(column))
+        yield from map(attributes.get, names)
+        yield span.get(column)
+
+    received = received or _first(candidates("input", _INPUTS), "user")
+    returned = returned or _of_vercel(attributes) or _first(candidates("output", _OUTPUTS), "assistant")
+    if not any(message.role == "system" for message in received):
+        received = [*_first([attributes.get(_SYSTEM)], "system"), *received]
+    return Conversation(tuple(received), tuple(_with_calls(returned, attributes)))
+
+
+def _with_calls(messages: Messages, attributes: Mapping[str, str]) -> Messages:
+    """Add tool calls that are in an attribute of their own beside the text of the answer."""
+    calls = parse_json(attributes.get("gen_ai.tool.calls"))
+    if len(messages) != 1 or not isinstance(calls, list):
+        return messages
+    parts = (read_call(call) for call in calls[:MESSAGES_MAX] if isinstance(call, dict))
+    return [msgspec.structs.replace(messages[0], parts=(*messages[0].parts, *parts))]
+
+
+def _entries(attributes: Mapping[str, str]) -> recorded.Entries:
+    return [(key, text, "s") for key, text in attributes.items()]
+
+
+def preview(text: str | None, *, output: bool = False) -> str | None:
+    """Return what a person would read first in column `input` or `output`, or the text as it is.
+
+    That is the last text of a user in an input, and of the assistant in an output.
+    """
+    role = "assistant" if output else "user"
+    read = read_text(text, role)
+    if not read:
+        return text
+    texts = [message.text for message in read if message.text]
+    of_role = [message.text for message in read if message.role == role and message.text]
+    calls = [f"{part.name}(…)" for message in read for part in message.parts if part.type == "tool_call"]
+    return next((several[-1] for several in (of_role, texts, calls) if several), text)
+
+
+def _first(texts: Iterable[str | None], role: str) -> Messages:
+    """Return the messages of the first text that has any."""
+    return next(filter(None, (read_text(text, role) for text in texts)), [])
+
+
+def _is_tool(span: Mapping[str, Any], attributes: Mapping[str, str]) -> bool:
+    stated = span.get("type") or next(
+        (known for name in TYPE_NAMES if (known := span_type(attributes.get(name) or ""))), None
+    )
+    return stated == "tool"
+
+
+def _tool_call(span: Mapping[str, Any], attributes: Mapping[str, str]) -> Conversation:
+    names = ("gen_ai.tool.name", "tool.name", "ai.toolCall.name", "traceloop.entity.name", "tool_name")
+    name = next((attributes[key] for key in names if attributes.get(key)), span.get("name"))
+    ids = ("gen_ai.tool.call.id", "tool_call.id", "ai.toolCall.id")
+    call_id = next((attributes[key] for key in ids if attributes.get(key)), None)
+    received, returned = span.get("input"), span.get("output")
+    call = MessagePart(type="tool_call", id=call_id, name=name, arguments=json_or_text(received))
+    result = MessagePart(type="tool_result", id=call_id, name=name, result=json_or_text(returned))
+    return Conversation(
+        (ChatMessage(role="assistant", parts=(call,)),) if received else (),
+        (ChatMessage(role="tool", parts=(result,)),) if returned else (),
+    )
+
+
+def _of_vercel(attributes: Mapping[str, str]) -> Messages | None:
+    """Return the answer of a Vercel AI SDK span, which is spread over several attributes."""
+    parts: list[MessagePart] = []
+    if reasoning := attributes.get("ai.response.reasoning"):
+        parts.append(MessagePart(type="reasoning", text=reasoning))
+    if text := attributes.get("ai.response.text") or attributes.get("ai.response.object"):
+        parts.append(MessagePart(type="text", text=text))
+    calls = parse_json(attributes.get("ai.response.toolCalls"))
+    if isinstance(calls, list):
+        parts += (read_call(call) for call in islice(calls, MESSAGES_MAX) if isinstance(call, dict))
+    reason = attributes.get("ai.response.finishReason")
+    return [ChatMessage(role="assistant", parts=tuple(parts), finish_reason=reason)] if parts else None
+
+
+def _of_events(events: Any) -> tuple[Messages, Messages]:
+    """Return input and output of a JSON list of OpenTelemetry events."""
+    received: Messages = []
+    returned: Messages = []
+    if isinstance(events, list):
+        for event in islice(events, MESSAGES_MAX):
+            if isinstance(event, dict):
+                is_choice = event.get("event.name") == "gen_ai.choice"
+                if message := read_message(event, "assistant" if is_choice else "user"):
+                    (returned if is_choice else received).append(message)
+    return received, returned
