@@ -20,7 +20,7 @@ from tracelake.lake.hot_index import HotIndex
 from tracelake.lake.hot_lists import HotLists, UncommittedTraces
 from tracelake.lake.hot_search import HotSearch
 from tracelake.lake.hot_tier import HotTraces
-from tracelake.lake.reads import WithReads
+from tracelake.lake.reads import LakeReads
 from tracelake.tasks.runners import InProcess
 from tracelake.tracking.uncommitted import Uncommitted
 
@@ -326,7 +326,7 @@ MUTANTS: list[tuple[Broken, Check]] = [
         check_list_damage,
     ),
     (
-        Broken("tables say what they lack", WithReads._sql, "newer.not_listed is None", "True"),
+        Broken("tables say what they lack", LakeReads.sql, "newer.not_listed is None", "True"),
         check_not_listed,
     ),
     (

@@ -500,14 +500,33 @@ def test_no_query_leaves_the_filter_out(walls: Walls) -> None:
             lake.sql(query)
 
 
+def check_refused(whole: object, view: object, divided: set[str]) -> None:
+    """Raise if a public attribute of the whole lake is neither divided by workspace nor refused with an error."""
+    public = {name for name in dir(whole) if not name.startswith("_")}
+    assert divided <= public
+    for name in public - divided:
+        with pytest.raises(ForbiddenError, match=rf"'(hot\.)?{name}' is of the whole lake"):
+            getattr(view, name)
+
+
 def test_what_is_not_divided_is_refused(walls: Walls) -> None:
-    """A workspace has no branches, datasets or keys, and no property that a lake gets later."""
+    """A workspace has no branches, datasets or keys: every attribute of a lake is either divided or refused."""
     lake = walls.lake.within(A)
-    for name in ("branches", "datasets", "keys", "archive", "journal", "what_comes_later"):
-        with pytest.raises(ForbiddenError, match="whole lake"):
-            getattr(lake, name)
-    with pytest.raises(ForbiddenError, match="whole lake"):
-        lake.hot.store  # noqa: B018
+    of_lake = {"url", "annotations", "audit", "completions", "hot", "search", "sql", "trace"}
+    of_hot = {
+        "is_there",
+        "deleted",
+        "find_traces",
+        "infos",
+        "outline",
+        "page",
+        "said_of",
+        "span_rows",
+        "spans_of",
+    }
+    check_refused(walls.lake, lake, of_lake | {"within"})
+    check_refused(walls.lake.hot, lake.hot, of_hot)
+    assert not hasattr(lake, "what_comes_later")
     with pytest.raises(NotFoundError):
         lake.trace(OF_B)
     with pytest.raises(LookupError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from tracelake import limits
@@ -26,7 +25,6 @@ from tracelake.tracking.annotations import (
     Experiment,
     check_tag,
 )
-from tracelake.tracking.location import find_tracking
 from tracelake.tracking.mlflow_search import ExperimentSearch
 from tracelake.tracking.schema import ARCHIVE_REPO, DEFAULT_EXPERIMENT, DEFAULT_WORKSPACE
 from tracelake.tracking.store import TrackingStore
@@ -220,14 +218,3 @@ def annotations_of(
     if store is None:
         raise UsageError("this lake has no tracking store, which keeps tags; `tracelake serve` makes one.")
     return LakeAnnotations(opened, store, workspace)
-
-
-class WithAnnotations:
-    """Mixin of a lake: its annotations."""
-
-    _opened: LakeContext
-
-    @cached_property
-    def annotations(self) -> LakeAnnotations:
-        """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
-        return annotations_of(self._opened, find_tracking(self._opened.objects))

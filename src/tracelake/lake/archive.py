@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -41,17 +41,6 @@ def open_tables(lake_url: str) -> LakeTables:
     """Return the tables of a lake inside a task's process. They are cached because a process may run many batches of
     a pass."""
     return LakeTables(LakeContext(open_location(lake_url, find_metadata(None))))
-
-
-class WithArchive:
-    """Mixin of a lake: its archive."""
-
-    _opened: LakeContext
-
-    @cached_property
-    def archive(self) -> LakeArchive:
-        """The archive of the traces in a server's hot tier. Raises UsageError for a lake without a hot tier."""
-        return open_archive(self._opened)
 
 
 class LakeTables:

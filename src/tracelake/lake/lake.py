@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
 from types import TracebackType
 
 import pyarrow as pa
@@ -14,8 +16,9 @@ from tracelake._settings import find_lake, find_metadata, find_text, find_vector
 from tracelake.access.audit import Audit
 from tracelake.access.keys import Keys
 from tracelake.access.sessions import Sessions
-from tracelake.lake.annotations import WithAnnotations
-from tracelake.lake.archive import WithArchive
+from tracelake.archive.service import LakeArchive
+from tracelake.lake.annotations import LakeAnnotations, annotations_of
+from tracelake.lake.archive import open_archive
 from tracelake.lake.backup import back_up
 from tracelake.lake.context import LakeContext
 from tracelake.lake.datasets import Datasets
@@ -24,11 +27,11 @@ from tracelake.lake.hot_tier import HotTier
 from tracelake.lake.location import LakeConfig, Location, create_lake, open_location, shown
 from tracelake.lake.maintenance import Maintenance
 from tracelake.lake.pipeline import Quarantine, inbox_pipeline, ingest, replicas
-from tracelake.lake.reads import WithReads, WorkspaceLake
-from tracelake.lake.sources import WithSources
+from tracelake.lake.reads import LakeReads, WorkspaceLake
+from tracelake.lake.sources import LakeOutputs, LakeSources
 from tracelake.lake.transaction_history import LakeJournal
 from tracelake.lake.verify import Verifier
-from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX
+from tracelake.limits import BUCKETS_DEFAULT, BUCKETS_MAX, SEARCH_HITS_DEFAULT
 from tracelake.pipeline.continuous import InboxPipeline
 from tracelake.results import (
     BackupReport,
@@ -44,6 +47,9 @@ from tracelake.results import (
     VerifyReport,
 )
 from tracelake.search.analyzers import analyzer_named
+from tracelake.search.results import SearchResults
+from tracelake.search.searcher import Sort
+from tracelake.search.semantic_search import Mode
 from tracelake.search.vectors import IndexSettings, requested_vectors
 from tracelake.storage import ObjectStore
 from tracelake.tables.changes import Changes, Retractions
@@ -52,18 +58,74 @@ from tracelake.tables.table import Table
 from tracelake.tables.view import describe_index
 from tracelake.tasks.runners import OnProgress, TaskRunner, silent
 from tracelake.tracking.ingest_queue import inbox_info
+from tracelake.tracking.location import find_tracking
 from tracelake.user_tables.write import WriteId, create_table, write_batches
 from tracelake.versions import branch as describe
 from tracelake.versions.branch import Branch
 from tracelake.versions.branch_store import MAIN
 
 
-class WithInputs:
-    """Mixin of a lake: its inputs."""
+class Lake:
+    """An open lake. Threads may share it. Call `close`, or use it in a `with` block."""
 
-    _opened: LakeContext
-    transactions: Transactions
-    quarantine: Quarantine
+    def __init__(self, location: Location) -> None:
+        self._opened = LakeContext(location)
+        self.datasets = Datasets(self._opened)
+        self.maintenance = Maintenance(self._opened)
+        self.quarantine = Quarantine(self._opened)
+        self.transactions = Transactions(self._opened)
+        self.journal = LakeJournal(self._opened)
+        self.hot = HotTier(self._opened)
+        self.sources = LakeSources(self._opened)
+        self.outputs = LakeOutputs(self._opened)
+        self.keys = Keys(lambda: self._opened.key_value)
+        self.sessions = Sessions(lambda: self._opened.key_value)
+        self.audit = Audit(lambda: self._opened.key_value)
+        self._reads = LakeReads(self._opened, self.hot)
+
+    def __enter__(self) -> Lake:
+        """Return the lake."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the lake."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop Spark, if it was started, and release connections."""
+        self._opened.close()
+
+    @property
+    def url(self) -> str:
+        """The lake's URL."""
+        return self._opened.objects.url
+
+    @property
+    def place(self) -> str:
+        """The lake's location for display: a path for a directory, otherwise the URL."""
+        return shown(self.url)
+
+    @property
+    def config(self) -> LakeConfig:
+        """Settings fixed at the lake's creation."""
+        return self._opened.config
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The objects of the lake, to read only. Only the lake itself may change them."""
+        return self._opened.objects
+
+    @cached_property
+    def archive(self) -> LakeArchive:
+        """The archive of the traces in a server's hot tier. Raises UsageError for a lake without a hot tier."""
+        return open_archive(self._opened)
+
+    @cached_property
+    def annotations(self) -> LakeAnnotations:
+        """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
+        return annotations_of(self._opened, find_tracking(self._opened.objects))
 
     def ingest(
         self,
@@ -135,51 +197,6 @@ class WithInputs:
         """Return the pending input in the servers' inbox."""
         return inbox_info(self._opened.objects, self.quarantine.paths())
 
-
-class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
-    """An open lake. Threads may share it. Call `close`, or use it in a `with` block."""
-
-    def __init__(self, location: Location) -> None:
-        self._opened = LakeContext(location)
-        self.datasets = Datasets(self._opened)
-        self.maintenance = Maintenance(self._opened)
-        self.quarantine = Quarantine(self._opened)
-        self.transactions = Transactions(self._opened)
-        self.journal = LakeJournal(self._opened)
-        self.hot = self._whole_hot = HotTier(self._opened)
-        self.keys = Keys(lambda: self._opened.key_value)
-        self.sessions = Sessions(lambda: self._opened.key_value)
-        self.audit = Audit(lambda: self._opened.key_value)
-
-    def __enter__(self) -> Lake:
-        """Return the lake."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the lake."""
-        self.close()
-
-    def close(self) -> None:
-        """Stop Spark, if it was started, and release connections."""
-        self._opened.close()
-
-    @property
-    def place(self) -> str:
-        """The lake's location for display: a path for a directory, otherwise the URL."""
-        return shown(self.url)
-
-    @property
-    def config(self) -> LakeConfig:
-        """Settings fixed at the lake's creation."""
-        return self._opened.config
-
-    @property
-    def objects(self) -> ObjectStore:
-        """The objects of the lake, to read only. Only the lake itself may change them."""
-        return self._opened.objects
-
     def table(self, name: str, at: str = "main") -> Table:
         """Return a table as of a commit. Raises TableNotFoundError, RefNotFoundError."""
         return self._opened.view(at).table(name)
@@ -202,7 +219,60 @@ class Lake(WithReads, WithInputs, WithArchive, WithAnnotations, WithSources):
         Raises:
             QueryError: DuckDB refuses the query.
         """
-        return self._sql(query, at, uncommitted, allow_files)
+        return self._reads.sql(query, at, uncommitted, allow_files)
+
+    def search(
+        self,
+        query: str = "*",
+        where: str | None = None,
+        at: str = MAIN,
+        limit: int = SEARCH_HITS_DEFAULT,
+        service: str | None = None,
+        *,
+        mode: Mode | None = None,
+        vector: Sequence[float] | None = None,
+        sort: Sort = "score",
+        facets: Sequence[str] = (),
+        page: str | None = None,
+        now: datetime | None = None,
+    ) -> SearchResults:
+        """Return a page of matching spans, best first, and the number of matches.
+
+        Args:
+            query: words, "phrases", AND, OR, -not, `service:name`; see docs/reference/search.md.
+            where: a DuckDB condition on table `spans`, such as `service = 'airline-agent'`.
+            at: the commit to search.
+            limit: maximum number of hits, up to 1,000.
+            service: only spans of this service; faster than the same as a condition.
+            mode: `text` by words; `semantic` by meaning, if the lake has vectors; `hybrid` ranks by both.
+            vector: ranks by similarity to it instead of the words of the query, which only filter then.
+            sort: `score`, or `newest` or `oldest` first.
+            facets: count the whole result by service, kind, status, model, session, user, workspace, day.
+            page: `next_page` of this search, to continue after that page, at its commit.
+            now: the end of `last 2h`, with a time zone; by default the time of this search, or of its first page.
+
+        Raises:
+            QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
+            RefNotFoundError: there is no such commit.
+            EmbeddingError: the function that makes vectors failed.
+        """
+        return self._reads.search(
+            query,
+            where,
+            at,
+            limit,
+            service,
+            mode=mode,
+            vector=vector,
+            sort=sort,
+            facets=facets,
+            page=page,
+            now=now,
+        )
+
+    def completions(self, typed: str, at: str = MAIN) -> list[str]:
+        """Return completions of a partly typed query: fields, attributes, and their values."""
+        return self._reads.completions(typed, at)
 
     def within(self, workspace: str) -> WorkspaceLake:
         """Return a view of one workspace, to read and annotate. It hides all other workspaces."""

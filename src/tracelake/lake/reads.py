@@ -20,7 +20,7 @@ from tracelake.lake.context import LakeContext
 from tracelake.lake.hot_lists import HotList
 from tracelake.lake.hot_search import BothTiersSearch
 from tracelake.lake.hot_tier import HotTier, SpanPage
-from tracelake.limits import NAME_QUOTED_MAX_CHARS, SEARCH_HITS_DEFAULT
+from tracelake.limits import SEARCH_HITS_DEFAULT
 from tracelake.results import Trace
 from tracelake.search.prefilter import prefilter_of
 from tracelake.search.results import SearchResults
@@ -36,19 +36,13 @@ NOT_LISTED: Final = b"tracelake.not_listed"
 """Key of a table's metadata that describes uncommitted spans missing from the table."""
 
 
-class WithReads:
-    """Mixin for reads of a lake, in one workspace or all. Its public methods are available to workspaces too."""
+class LakeReads:
+    """Reads of a lake: of one workspace, or of all if `workspace` is None. Threads may share it."""
 
-    _opened: LakeContext
-    _whole_hot: HotTier
-    """The hot tier of the whole lake, even in a workspace view."""
-    _workspace: str | None = None
-    """None for all workspaces."""
-
-    @property
-    def url(self) -> str:
-        """The lake's URL."""
-        return self._opened.objects.url
+    def __init__(self, opened: LakeContext, hot: HotTier, workspace: str | None = None) -> None:
+        self._opened = opened
+        self._hot = hot
+        self._workspace = workspace
 
     def search(
         self,
@@ -65,26 +59,7 @@ class WithReads:
         page: str | None = None,
         now: datetime | None = None,
     ) -> SearchResults:
-        """Return a page of matching spans, best first, and the number of matches.
-
-        Args:
-            query: words, "phrases", AND, OR, -not, `service:name`; see docs/reference/search.md.
-            where: a DuckDB condition on table `spans`, such as `service = 'airline-agent'`.
-            at: the commit to search.
-            limit: maximum number of hits, up to 1,000.
-            service: only spans of this service; faster than the same as a condition.
-            mode: `text` by words; `semantic` by meaning, if the lake has vectors; `hybrid` ranks by both.
-            vector: ranks by similarity to it instead of the words of the query, which only filter then.
-            sort: `score`, or `newest` or `oldest` first.
-            facets: count the whole result by service, kind, status, model, session, user, workspace, day.
-            page: `next_page` of this search, to continue after that page, at its commit.
-            now: the end of `last 2h`, with a time zone; by default the time of this search, or of its first page.
-
-        Raises:
-            QueryError: query, condition or page does not parse, there is no such facet, or `now` has no time zone.
-            RefNotFoundError: there is no such commit.
-            EmbeddingError: the function that makes vectors failed.
-        """
+        """See `Lake.search`."""
         by = Ranking.of(mode, vector)
         name = name_of_search(query, where, service, sort, *by.told, *workspace_token(self._workspace))
         token = None if page is None else read_token(page, name)
@@ -122,16 +97,17 @@ class WithReads:
             lambda analyzer: prefilter_of(query, service, self._workspace, analyzer) if has_words else None,
             traces_of,
         )
-        return self._whole_hot.search(token, asked)
+        return self._hot.search(token, asked)
 
     def completions(self, typed: str, at: str = MAIN) -> list[str]:
-        """Return completions of a partly typed query: fields, attributes, and their values."""
+        """See `Lake.completions`."""
         return self._opened.read(at, lambda view: view.completions(typed, self._workspace))
 
-    def _sql(self, query: str, at: str, uncommitted: bool, allow_files: bool = False) -> pa.Table:
+    def sql(self, query: str, at: str, uncommitted: bool, allow_files: bool = False) -> pa.Table:
+        """See `Lake.sql`."""
         # Read uncommitted rows before choosing the commit: rows that leave the outbox in between are then in
         # it.
-        newer = self._whole_hot.newer() if uncommitted and at == MAIN else HotList()
+        newer = self._hot.newer() if uncommitted and at == MAIN else HotList()
         table = self._opened.read(
             at, lambda view: view.sql(query, allow_files, newer.tables, self._workspace)
         )
@@ -140,48 +116,142 @@ class WithReads:
         return table.replace_schema_metadata({NOT_LISTED: newer.not_listed.encode()})
 
 
-class WorkspaceLake(WithReads):
+class _WholeLakeOnly:
+    """Attribute of a lake that is not divided by workspace. A workspace refuses it with ForbiddenError."""
+
+    def __init__(self, component: str = "") -> None:
+        self._component = component
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"{self._component}{name}"
+
+    def __get__(self, view: WorkspaceLake | WorkspaceHot | None, owner: type) -> NoReturn:
+        if view is None:
+            raise AttributeError(self._name)
+        raise ForbiddenError(
+            f"{self._name!r} is of the whole lake, and this is workspace {view.workspace!r} of it; ask the lake "
+            "itself, over HTTP with a key of all workspaces"
+        )
+
+
+class WorkspaceLake:
     """View of one workspace of a lake: `lake.within("team-a")`. Threads may share it."""
+
+    archive = _WholeLakeOnly()
+    backup = _WholeLakeOnly()
+    branch = _WholeLakeOnly()
+    branches = _WholeLakeOnly()
+    close = _WholeLakeOnly()
+    config = _WholeLakeOnly()
+    create_branch = _WholeLakeOnly()
+    create_table = _WholeLakeOnly()
+    datasets = _WholeLakeOnly()
+    delete_branch = _WholeLakeOnly()
+    delete_tag = _WholeLakeOnly()
+    diff = _WholeLakeOnly()
+    inbox = _WholeLakeOnly()
+    index = _WholeLakeOnly()
+    ingest = _WholeLakeOnly()
+    journal = _WholeLakeOnly()
+    keys = _WholeLakeOnly()
+    listen = _WholeLakeOnly()
+    log = _WholeLakeOnly()
+    maintenance = _WholeLakeOnly()
+    merge = _WholeLakeOnly()
+    objects = _WholeLakeOnly()
+    outputs = _WholeLakeOnly()
+    pipeline = _WholeLakeOnly()
+    place = _WholeLakeOnly()
+    quarantine = _WholeLakeOnly()
+    replicas = _WholeLakeOnly()
+    sessions = _WholeLakeOnly()
+    sources = _WholeLakeOnly()
+    table = _WholeLakeOnly()
+    tables = _WholeLakeOnly()
+    tag = _WholeLakeOnly()
+    tags = _WholeLakeOnly()
+    transactions = _WholeLakeOnly()
+    verify = _WholeLakeOnly()
+    write = _WholeLakeOnly()
 
     def __init__(self, opened: LakeContext, hot: HotTier, workspace: str) -> None:
         self._opened = opened
-        self._whole_hot = hot
-        self.workspace = self._workspace = workspace
+        self._all_hot = hot
+        self._reads = LakeReads(opened, hot, workspace)
+        self.workspace = workspace
         self.hot = WorkspaceHot(hot, workspace)
         self.audit = Audit(lambda: opened.key_value, workspace)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse attributes that are not divided by workspace."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise _of_the_whole(name, self.workspace)
+    @property
+    def url(self) -> str:
+        """The lake's URL."""
+        return self._opened.objects.url
 
     @property
     def annotations(self) -> LakeAnnotations:
         """Tags, experiments and assessments. Raises UsageError for a lake without a tracking store."""
-        return annotations_of(self._opened, self._whole_hot.store, self.workspace)
+        return annotations_of(self._opened, self._all_hot.store, self.workspace)
+
+    def search(
+        self,
+        query: str = "*",
+        where: str | None = None,
+        at: str = MAIN,
+        limit: int = SEARCH_HITS_DEFAULT,
+        service: str | None = None,
+        *,
+        mode: Mode | None = None,
+        vector: Sequence[float] | None = None,
+        sort: Sort = "score",
+        facets: Sequence[str] = (),
+        page: str | None = None,
+        now: datetime | None = None,
+    ) -> SearchResults:
+        """Return a page of the workspace's matching spans. See `Lake.search`."""
+        return self._reads.search(
+            query,
+            where,
+            at,
+            limit,
+            service,
+            mode=mode,
+            vector=vector,
+            sort=sort,
+            facets=facets,
+            page=page,
+            now=now,
+        )
+
+    def completions(self, typed: str, at: str = MAIN) -> list[str]:
+        """Return completions from the workspace. See `Lake.completions`."""
+        return self._reads.completions(typed, at)
 
     def sql(self, query: str, at: str = MAIN, *, uncommitted: bool = False) -> pa.Table:
         """Run a DuckDB query over the workspace's rows of `spans` and `traces`. Raises QueryError."""
-        return self._sql(query, at, uncommitted)
+        return self._reads.sql(query, at, uncommitted)
 
     def trace(self, trace_id: str, *, tiers: bool = False) -> Trace:
         """Return the workspace's spans of a trace, by its id or a prefix of it. Raises NotFoundError."""
-        return self._whole_hot.trace(trace_id, tiers=tiers, workspace=self.workspace)
+        return self._all_hot.trace(trace_id, tiers=tiers, workspace=self.workspace)
 
 
 class WorkspaceHot:
     """Row-level reads of a workspace in both tiers."""
 
+    describe = _WholeLakeOnly("hot.")
+    has_place = _WholeLakeOnly("hot.")
+    index_ahead = _WholeLakeOnly("hot.")
+    newer = _WholeLakeOnly("hot.")
+    required_store = _WholeLakeOnly("hot.")
+    search = _WholeLakeOnly("hot.")
+    set_up = _WholeLakeOnly("hot.")
+    store = _WholeLakeOnly("hot.")
+    trace = _WholeLakeOnly("hot.")
+    waiting = _WholeLakeOnly("hot.")
+
     def __init__(self, hot: HotTier, workspace: str) -> None:
         self._hot = hot
-        self._workspace = workspace
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse attributes that are not divided by workspace."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        raise _of_the_whole(f"hot.{name}", self._workspace)
+        self.workspace = workspace
 
     @property
     def is_there(self) -> bool:
@@ -190,27 +260,27 @@ class WorkspaceHot:
 
     def spans_of(self, trace_id: str) -> pa.Table:
         """Return the rows of a trace, with the columns of SPANS. Raises NotFoundError."""
-        return self._hot.spans_of(trace_id, self._workspace)
+        return self._hot.spans_of(trace_id, self.workspace)
 
     def outline(self, trace_id: str) -> Trace:
         """Return a trace whose spans have the columns of an outline only. Raises NotFoundError."""
-        return self._hot.outline(trace_id, self._workspace)
+        return self._hot.outline(trace_id, self.workspace)
 
     def page(self, trace_id: str, limit: int, page: str | None = None, *, tiers: bool = False) -> SpanPage:
         """Return a page of the spans of a trace; see `HotTier.page`."""
-        return self._hot.page(trace_id, limit, page, tiers=tiers, workspace=self._workspace)
+        return self._hot.page(trace_id, limit, page, tiers=tiers, workspace=self.workspace)
 
     def span_rows(self, trace_id: str, span_id: str) -> pa.Table:
         """Return the spans of a trace with an id. Raises NotFoundError where there is no such trace."""
-        return self._hot.span_rows(trace_id, span_id, self._workspace)
+        return self._hot.span_rows(trace_id, span_id, self.workspace)
 
     def infos(self, trace_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Return the tracking store's information on traces, by id. Raises UsageError for a lake without one."""
-        return self._hot.infos(trace_ids, self._workspace)
+        return self._hot.infos(trace_ids, self.workspace)
 
     def said_of(self, trace_ids: Sequence[str]) -> dict[str, tuple[dict[str, str], dict[str, str]]]:
         """Return the metadata and fields that clients sent for traces, by id. Raises UsageError as `infos` does."""
-        return self._hot.said_of(trace_ids, self._workspace)
+        return self._hot.said_of(trace_ids, self.workspace)
 
     def deleted(self, trace_ids: Sequence[str]) -> set[str]:
         """Return the given traces that were deleted. See `HotTier.deleted`."""
@@ -218,11 +288,4 @@ class WorkspaceHot:
 
     def find_traces(self, *asked: Any) -> FoundTraces:
         """Search the tracking store as MLflow does; see `HotTier.find_traces`."""
-        return self._hot.find_traces(*asked, workspace=self._workspace)
-
-
-def _of_the_whole(name: str, workspace: str) -> ForbiddenError:
-    return ForbiddenError(
-        f"{name[:NAME_QUOTED_MAX_CHARS]!r} is of the whole lake, and this is workspace {workspace!r} of it; ask the "
-        "lake itself, over HTTP with a key of all workspaces"
-    )
+        return self._hot.find_traces(*asked, workspace=self.workspace)

@@ -202,22 +202,6 @@ class LakeSources:
         return AddedSources(self._opened.key_value)
 
 
-class WithSources:
-    """Mixin of a lake: its sources and outputs."""
-
-    _opened: LakeContext
-
-    @property
-    def sources(self) -> LakeSources:
-        """Sources of its pipelines."""
-        return LakeSources(self._opened)
-
-    @property
-    def outputs(self) -> LakeOutputs:
-        """Outputs of new spans besides its tables."""
-        return LakeOutputs(self._opened)
-
-
 _GONE: Final = "gone"
 
 
